@@ -1,0 +1,184 @@
+"""Every error that LakeSync raises on purpose, in one tree.
+
+    LakeSyncError
+    ├── TerminalError                 a repeat of the same request cannot succeed
+    │   ├── ConfigurationError        CONFIGURATION_ERROR
+    │   ├── ValidationError           VALIDATION_ERROR
+    │   │   └── PayloadTooLargeError  VALIDATION_ERROR (413 over HTTP)
+    │   ├── AuthError                 AUTH_ERROR
+    │   ├── ForbiddenError            FORBIDDEN
+    │   ├── NotFoundError             NOT_FOUND
+    │   ├── ClockDriftError           CLOCK_DRIFT
+    │   ├── ResyncRequiredError       RESYNC_REQUIRED
+    │   ├── SchemaError               SCHEMA_ERROR
+    │   │   └── SchemaMismatchError   SCHEMA_ERROR (422 over HTTP, a push that does not fit)
+    │   ├── StagingVersionError       STAGING_VERSION
+    │   └── IntegrityError            INTEGRITY_ERROR (what must be equal is not)
+    └── TransientError                may succeed later; `retry_after` in seconds where it is known
+        ├── RateLimitedError          RATE_LIMITED
+        ├── BackpressureError         BACKPRESSURE_ERROR
+        ├── StagingUnavailableError   STAGING_UNAVAILABLE
+        ├── AdapterError              ADAPTER_ERROR
+        ├── FlushError                FLUSH_ERROR
+        │   └── CommitUnknownError    COMMIT_UNKNOWN (a lake commit whose answer was lost: read the table)
+        ├── LakeUnavailableError      LAKE_UNAVAILABLE
+        └── StartupError              STARTUP_ERROR
+
+A retry policy reads only whether an error is terminal or transient.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lakesync.types import Rejection
+
+
+class LakeSyncError(Exception):
+    """Base of the tree.
+
+    `str(error)` says what is wrong, with which value, and what to do.
+    """
+
+    code: ClassVar[str] = "INTERNAL_ERROR"
+
+
+class TerminalError(LakeSyncError):
+    """Repeating the same request cannot succeed."""
+
+
+class TransientError(LakeSyncError):
+    """The same request may succeed later."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds to wait before the next try, or None where nobody knows."""
+
+
+class ConfigurationError(TerminalError):
+    """A setting is missing or has a value that cannot be used."""
+
+    code = "CONFIGURATION_ERROR"
+
+
+class RefusedError(TerminalError):
+    """A push of which some deltas were refused; nothing of it was kept."""
+
+    def __init__(self, message: str, rejected: Sequence[Rejection] = ()) -> None:
+        super().__init__(message)
+        self.rejected = tuple(rejected)
+        """Every refused delta, so that a client can set those aside and send the rest."""
+
+
+class ValidationError(RefusedError):
+    """The request is not of the documented form."""
+
+    code = "VALIDATION_ERROR"
+
+
+class PayloadTooLargeError(ValidationError):
+    """The request's body is above the limit."""
+
+
+class AuthError(TerminalError):
+    """The token is missing, malformed, expired or signed by another secret."""
+
+    code = "AUTH_ERROR"
+
+
+class ForbiddenError(RefusedError):
+    """The token is good but does not allow this."""
+
+    code = "FORBIDDEN"
+
+
+class NotFoundError(TerminalError):
+    """What the request names does not exist."""
+
+    code = "NOT_FOUND"
+
+
+class ClockDriftError(RefusedError):
+    """A client's hlc is too far ahead of the server."""
+
+    code = "CLOCK_DRIFT"
+
+
+class ResyncRequiredError(TerminalError):
+    """The cursor cannot be served; the client starts again and keeps its unsent edits."""
+
+    code = "RESYNC_REQUIRED"
+
+
+class SchemaError(RefusedError):
+    """A table schema is invalid, or its change is not an additive one."""
+
+    code = "SCHEMA_ERROR"
+
+
+class SchemaMismatchError(SchemaError):
+    """A pushed value does not fit the registered schema of its table."""
+
+
+class StagingVersionError(TerminalError):
+    """The staging store was written by a newer version of LakeSync."""
+
+    code = "STAGING_VERSION"
+
+
+class IntegrityError(TerminalError):
+    """Two things that a promise keeps equal are not: nothing further is done with them."""
+
+    code = "INTEGRITY_ERROR"
+
+
+class RateLimitedError(TransientError):
+    """The client sends more than its share."""
+
+    code = "RATE_LIMITED"
+
+
+class BackpressureError(TransientError):
+    """The gateway holds more unflushed bytes than it may."""
+
+    code = "BACKPRESSURE_ERROR"
+
+
+class StagingUnavailableError(TransientError):
+    """The staging store cannot be reached or cannot write."""
+
+    code = "STAGING_UNAVAILABLE"
+
+
+class AdapterError(TransientError):
+    """A backend refused or could not be reached."""
+
+    code = "ADAPTER_ERROR"
+
+
+class FlushError(TransientError):
+    """A batch could not be carried to its destination; nothing of it is lost."""
+
+    code = "FLUSH_ERROR"
+
+
+class CommitUnknownError(FlushError):
+    """A commit to the lake may or may not have happened: only reading the table tells."""
+
+    code = "COMMIT_UNKNOWN"
+
+
+class LakeUnavailableError(TransientError):
+    """Spark or the catalogue cannot be reached."""
+
+    code = "LAKE_UNAVAILABLE"
+
+
+class StartupError(TransientError):
+    """A process that LakeSync starts did not become ready."""
+
+    code = "STARTUP_ERROR"

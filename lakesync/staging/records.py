@@ -1,0 +1,244 @@
+"""What a staging store keeps, as values that the engine and the pipeline read and write."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from lakesync.lww import RowState
+from lakesync.rules.model import SyncRules
+from lakesync.schema import TableSchema
+from lakesync.types import Claims, RowKey
+
+ARRIVAL_STEP = 256
+"""Arrivals are multiples of this; what lies between two of them is free for page marks."""
+
+GONE = -1
+"""In place of the arrival of a writer's INSERT: its own copy cannot be what the row is now."""
+
+MoveKind = Literal["join", "stay", "leave", "own"]
+
+
+class LogEntry(msgspec.Struct, frozen=True):
+    """One committed push: the unit that is flushed, replayed and trimmed."""
+
+    gateway: str
+    shard: str
+    epoch: int
+    seq: int
+    """Dense within (gateway, shard, epoch), from 1."""
+    arrival: int
+    """The highest arrival of the push, and the arrival of each of its deltas in the lake."""
+    client_id: str
+    hlc_low: int
+    hlc_high: int
+    count: int
+    ids: bytes
+    """`wire.log.pack_ids`; outlives the body."""
+    body: bytes | None
+    """`wire.log.encode_body`; None once trimmed."""
+    claims: Claims
+    """The sender's claims that the rules read, for a replay."""
+
+
+class StoredRow(msgspec.Struct, array_like=True):
+    """A row as the feed needs it: its state and who saw what of it when."""
+
+    table: str
+    row_id: str
+    arrival: int
+    """Latest arrival of a change."""
+    state: RowState
+    touched: dict[str, int] = {}
+    """Column → arrival at which its value last changed or was last contested."""
+    writers: dict[str, tuple[int, int]] = {}
+    """Client → (arrival of the INSERT by which it has the row, arrival of its latest delta); the newest few.
+
+    The first is 0 where it never inserted the row, and GONE where its own copy cannot be what the row is now.
+    """
+    writers_floor: int = 0
+    """Writers up to this arrival may be missing from `writers`."""
+    keys: tuple[str, ...] = ()
+    """Bucket keys that the row is inside of, sorted."""
+
+    @property
+    def key(self) -> RowKey:
+        """The row's place."""
+        return (self.table, self.row_id)
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A change of one row's entry under one bucket key.
+
+    `join`: the row is now inside, and was not. `stay`: it was inside and changed. `leave`: it was inside and is no
+    longer. `own`: the row concerns one client alone (key `@client`): its own delta lost, or its row is not visible
+    to it.
+    """
+
+    bucket: str
+    table: str
+    row_id: str
+    arrival: int
+    kind: MoveKind
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """A row's history under one bucket key, as arrivals; 0 where it never happened."""
+
+    bucket: str
+    table: str
+    row_id: str
+    first: int
+    """Earliest joining."""
+    since: int
+    """Latest joining."""
+    left: int
+    """Latest leaving."""
+    changed: int
+    """Latest change while inside, or latest leaving: the order of the feed."""
+    inside: bool
+
+    @property
+    def key(self) -> RowKey:
+        """The row's place."""
+        return (self.table, self.row_id)
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """What held for the complete cursors of one client from `start` on, until the next segment's start.
+
+    At a complete cursor the client has exactly what it could see then.
+    """
+
+    start: int
+    claims: Claims
+    """Those that the rules read."""
+    keys: tuple[str, ...]
+    rules_version: int
+
+
+class Page(msgspec.Struct, frozen=True, array_like=True):
+    """A cursor in the middle of a walk: a page mark, strictly between two arrivals, of one client."""
+
+    cursor: int
+    after: int
+    """What the client lacks has `changed` above this."""
+    base: int
+    """The complete cursor at which the walk began; -1: it began with nothing."""
+    until: int
+    """The newest arrival when the walk began."""
+    resync: bool
+    """The walk began at a client that may hold rows that the gateway does not know of."""
+    claims: Claims
+    keys: tuple[str, ...]
+    rules_version: int
+
+
+class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
+    """All that a gateway keeps about one client."""
+
+    client_id: str
+    epoch: int
+    last_seen_ms: int
+    sent: int = 0
+    """Highest cursor handed out that came with deltas; 0 before the first pull."""
+    segments: tuple[Segment, ...] = ()
+    """Newest last, in order of `start`; the newest few."""
+    pages: tuple[Page, ...] = ()
+    """Newest last; the newest few."""
+    marks: int = 0
+    """Page marks handed out so far."""
+
+
+class SchemaVersion(msgspec.Struct, frozen=True):
+    """A registered schema; versions count from 1."""
+
+    version: int
+    schema: TableSchema
+
+
+class GatewayConfig(msgspec.Struct, frozen=True):
+    """What a gateway was told at run time; `version` grows with every change."""
+
+    version: int
+    schemas: dict[str, SchemaVersion]
+    rules: SyncRules | None
+    rules_version: int
+    """0 before rules were ever set; counts every change, unlike the version inside the rules."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """A planned flush: a whole prefix of the unflushed log, fixed before Spark starts."""
+
+    batch_id: str
+    gateway: str
+    shard: str
+    epoch: int
+    from_seq: int
+    to_seq: int
+    """Inclusive."""
+    deltas: int
+    bytes: int
+    arrival_low: int
+    arrival_high: int
+
+
+class Backlog(msgspec.Struct, frozen=True):
+    """What waits to be flushed in one shard of a gateway."""
+
+    gateway: str
+    shard: str
+    epoch: int
+    flushed_seq: int
+    last_seq: int
+    last_arrival: int
+    deltas: int
+    bytes: int
+    oldest_ms: int | None
+    """Server wall time of the oldest unflushed commit; None when nothing waits."""
+    flush_requested_ms: int | None
+    """When `/admin/flush` last asked and was not yet served."""
+
+
+class LedgerDay(msgspec.Struct, frozen=True):
+    """Count and sum of the acknowledged deltas of one arrival day (UTC)."""
+
+    gateway: str
+    day: str
+    """`YYYY-MM-DD`."""
+    count: int
+    id_sum: int
+    """Sum of `delta.id_number` modulo 2**64."""
+    flushed_count: int
+    flushed_id_sum: int
+
+
+class CutTable(msgspec.Struct, frozen=True):
+    """One table of a cut."""
+
+    table: str
+    snapshot_id: int
+    rows: int
+    frames: tuple[str, ...]
+    """URIs of its checkpoint frame files, in order."""
+    bytes: int
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """A consistent state of all tables of a gateway at one arrival."""
+
+    gateway: str
+    epoch: int
+    arrival: int
+    rules_version: int
+    tables: tuple[CutTable, ...]
+    created_ms: int
+
+
+class LogSource(msgspec.Struct, frozen=True):
+    """Where Spark reads committed log rows: a JDBC address and the columns' home."""
+
+    url: str
+    table: str
+    properties: dict[str, str] = {}

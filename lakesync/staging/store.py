@@ -1,0 +1,210 @@
+"""The staging store's protocols: what the gateway commits to and the pipeline reads from.
+
+One conformance suite (`tests/conformance/test_staging.py`) runs over every implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Protocol, TypeVar
+
+from lakesync.rules.model import SyncRules
+from lakesync.schema import TableSchema
+from lakesync.staging.records import (
+    Backlog,
+    Batch,
+    ClientRecord,
+    Cut,
+    Entry,
+    GatewayConfig,
+    LedgerDay,
+    LogEntry,
+    LogSource,
+    Move,
+    StoredRow,
+)
+from lakesync.types import Claims, RowDelta, RowKey
+
+T = TypeVar("T")
+
+
+class View(Protocol):
+    """A consistent reading of one gateway: everything up to `arrival`, nothing that may still be undone."""
+
+    @property
+    def gateway(self) -> str:
+        """The gateway's id."""
+
+    @property
+    def epoch(self) -> int:
+        """The store's epoch; a restored or rebuilt store has another."""
+
+    @property
+    def arrival(self) -> int:
+        """The newest safe arrival: no commit at or below it will become visible later."""
+
+    @property
+    def config(self) -> GatewayConfig:
+        """Schemas and rules in force for this reading."""
+
+    def rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
+        """The stored rows among `keys`; a row never written is absent."""
+
+    def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
+        """Entries under any of `buckets` with `since < changed <= arrival`, in order of `changed`, at most `limit`.
+
+        The cost grows with what is returned and the number of buckets alone.
+        """
+
+    def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
+        """Every entry of these rows under these buckets, in no order."""
+
+    def changed_after(self, buckets: Collection[str], since: int) -> bool:
+        """Whether any entry under `buckets` has `changed > since`."""
+
+    def buckets(self, prefix: str) -> list[str]:
+        """The bucket keys in use that start with `prefix`."""
+
+    def client(self, client_id: str) -> ClientRecord | None:
+        """What is known of a client; None when it was never seen or its record is gone."""
+
+
+class Commit(View, Protocol):
+    """One unit of work that becomes durable and visible as a whole, or not at all.
+
+    Within one gateway, commits happen one after another, in arrival order, also across processes. What a commit wrote
+    it also reads. When the work raises, nothing of it is kept and the others of its group are not disturbed.
+    """
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Stored bytes of bodies not yet confirmed in the lake, this gateway."""
+
+    def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
+        """`(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`, trimmed ones included."""
+
+    def highest_hlc(self, client_id: str) -> int:
+        """The client's highest accepted hlc; -1 when it has none."""
+
+    def next_arrivals(self, count: int) -> range:
+        """`count` new arrivals, `ARRIVAL_STEP` apart, above every one handed out before, by the server's clock."""
+
+    def append(self, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims) -> LogEntry:
+        """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
+
+    def put_rows(self, rows: Iterable[StoredRow]) -> None:
+        """Write rows whole."""
+
+    def put_moves(self, moves: Iterable[Move]) -> None:
+        """Write feed entries.
+
+        `join` sets since = changed = arrival, inside, and first where it was 0; `stay` sets changed; `leave` sets
+        left = changed = arrival and not inside; `own` sets changed = arrival and first where it was 0, never inside.
+        """
+
+    def put_client(self, record: ClientRecord) -> None:
+        """Write a client record whole."""
+
+    def put_schema(self, schema: TableSchema) -> int:
+        """Register a schema or evolve it; its version.
+
+        Raises:
+            SchemaError: the change is not additive; the message names the column.
+        """
+
+    def put_rules(self, rules: SyncRules) -> int:
+        """Set the rules in force from here on; the new rules version. The caller re-indexes rows in the same commit."""
+
+    def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
+        """Rows of the gateway in key order, after a key, for a re-index."""
+
+
+class Replayer(Protocol):
+    """What a journal-first store calls on opening, to make again what was committed but not yet written behind."""
+
+    def replay(self, commit: Commit, entry: LogEntry) -> None:
+        """Apply a log row's deltas to rows and entries, with the arrivals that it had."""
+
+    def reindex(self, commit: Commit) -> None:
+        """Bring every row's bucket keys in line with the rules in force."""
+
+
+class PipelineStore(Protocol):
+    """What the pipeline needs of a store; safe to repeat every call. `staging.remote` speaks it over HTTP."""
+
+    def gateways(self) -> list[str]:
+        """Every gateway id of the store."""
+
+    def backlog(self) -> list[Backlog]:
+        """What waits, shard by shard, gateways with nothing waiting included."""
+
+    def gateway_config(self, gateway: str) -> GatewayConfig:
+        """Schemas and rules of a gateway."""
+
+    def plan(self, gateway: str, shard: str, max_deltas: int) -> Batch | None:
+        """The open batch, or a new one over a whole prefix of the unflushed log; None when nothing waits.
+
+        A planned batch stays as it is until it is confirmed, whatever is pushed meanwhile and whoever asks. A batch
+        holds at least one push and otherwise at most `max_deltas`.
+        """
+
+    def confirm(self, batch_id: str, deltas: int, id_sum: int) -> None:
+        """Record that the lake was read and holds the batch; a repeat changes nothing.
+
+        Raises:
+            IntegrityError: count or sum differ from what the log holds; nothing is changed.
+            NotFoundError: no such batch was planned.
+        """
+
+    def trim(self, gateway: str, shard: str) -> int:
+        """Drop the bodies of confirmed batches that are also written behind; ids stay. Bytes freed."""
+
+    def ledger(self, gateway: str) -> list[LedgerDay]:
+        """Every arrival day that the gateway ever had, in order."""
+
+    def request_flush(self, gateway: str) -> None:
+        """Make the next `backlog` say that a flush was asked for; served when a batch up to then is confirmed."""
+
+    def publish_cut(self, cut: Cut) -> bool:
+        """Publish a cut whole; False when one at the same or a later arrival of this epoch already is."""
+
+    def newest_cut(self, gateway: str) -> Cut | None:
+        """The newest published cut of the store's epoch."""
+
+    def log_source(self) -> LogSource:
+        """Where Spark reads committed log rows.
+
+        The table has columns gateway, shard, epoch, seq, arrival, client_id, body.
+        """
+
+
+class StagingStore(PipelineStore, Protocol):
+    """The whole store, as the engine holds it."""
+
+    def open(self, replayer: Replayer) -> None:
+        """Apply migrations, replay what the last owner left, make ready.
+
+        Raises:
+            StagingVersionError: the store was written by a newer version.
+            StagingUnavailableError: it cannot be reached, or has another owner.
+        """
+
+    def close(self) -> None:
+        """Finish what was submitted, write behind, release everything."""
+
+    def ensure_gateway(self, gateway: str) -> None:
+        """Make a gateway with a new epoch; nothing when it exists."""
+
+    def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
+        """Run `work` in a commit; the future ends once the commit is durable, with what `work` returned or raised.
+
+        Work of one gateway runs in order of submission; several works may share one commit (group commit).
+
+        Raises (in the future):
+            NotFoundError: no such gateway.
+            StagingUnavailableError: the commit did not happen, or nobody can tell; a repeat is safe.
+        """
+
+    def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
+        """Run `work` over a consistent view; everything acknowledged before the call is in it."""

@@ -1,0 +1,101 @@
+"""The values that travel: deltas, pushes, pulls and their answers.
+
+All are frozen msgspec Structs, made once at the edge; code past the edge never checks their shape again.
+Field names are the wire's own (camelCase) through `rename`, so that JSON needs no mapping.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Op = Literal["INSERT", "UPDATE", "DELETE"]
+
+Stamp = tuple[int, str]
+"""`(hlc, client id)`: ordered by hlc, then by client id in code point order."""
+
+RowKey = tuple[str, str]
+"""`(table, row id)`."""
+
+Claims = dict[str, str | list[str]]
+"""A token's string and list claims, `sub` among them."""
+
+
+class ColumnValue(msgspec.Struct, frozen=True, gc=False):
+    """One column's value, as the raw JSON text that came in."""
+
+    column: str
+    value: msgspec.Raw
+
+    @classmethod
+    def of(cls, column: str, value: Any) -> ColumnValue:
+        """Make one from a Python value that JSON can spell."""
+        return cls(column, msgspec.Raw(msgspec.json.encode(value)))
+
+    def decoded(self) -> Any:
+        """The value as Python reads it."""
+        return msgspec.json.decode(self.value)
+
+
+class RowDelta(msgspec.Struct, frozen=True, rename="camel"):
+    """A column-level change of one row."""
+
+    op: Op
+    table: str
+    row_id: str
+    client_id: str
+    columns: tuple[ColumnValue, ...]
+    hlc: int
+    delta_id: str
+
+    @property
+    def stamp(self) -> Stamp:
+        """What the merge compares."""
+        return (self.hlc, self.client_id)
+
+    @property
+    def key(self) -> RowKey:
+        """The row it changes."""
+        return (self.table, self.row_id)
+
+
+class SyncPush(msgspec.Struct, frozen=True, rename="camel"):
+    """A client's push."""
+
+    client_id: str
+    deltas: tuple[RowDelta, ...]
+    last_seen_hlc: int = 0
+
+
+class SyncPull(msgspec.Struct, frozen=True, rename="camel"):
+    """A client's pull: `since_hlc` is an arrival cursor, never a client's hlc."""
+
+    client_id: str
+    since_hlc: int
+    max_deltas: int = 100
+    source: str | None = None
+
+
+class SyncResponse(msgspec.Struct, frozen=True, rename="camel"):
+    """A page of what a client lacks, and the cursor after it."""
+
+    deltas: tuple[RowDelta, ...]
+    server_hlc: int
+    has_more: bool = False
+
+
+class PushResult(msgspec.Struct, frozen=True, rename="camel"):
+    """The answer to a push; a repeat counts in `accepted`."""
+
+    server_hlc: int
+    accepted: int
+    deltas: tuple[RowDelta, ...] = ()
+
+
+class Rejection(msgspec.Struct, frozen=True, rename="camel"):
+    """Why one delta of a push was refused."""
+
+    delta_id: str
+    code: str
+    message: str
