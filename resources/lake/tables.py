@@ -1,0 +1,230 @@
+"""The lake's tables: names, columns, properties, and how a state table grows with its schema."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakesync.exceptions import SchemaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lakesync.schema import TableSchema
+
+MARKS_PROPERTY = "lakesync.merged"
+"""State table property: JSON `{gateway: arrival}`; all of a gateway's deltas up to there are merged."""
+
+RESERVED = ("_gateway", "_row_id", "_cells", "_tombstone", "_inserted", "_deleted", "_arrival")
+"""Columns of every state table that no schema may name, in any case."""
+
+SPARK_TYPES = {"string": "string", "number": "double", "boolean": "boolean", "json": "string", "null": "string"}
+"""Schema type → Spark type of the typed column; the schema type itself is the column's comment."""
+
+_DELTAS_COLUMNS = """
+gateway string NOT NULL, shard string NOT NULL, epoch bigint NOT NULL, batch_id string NOT NULL, seq bigint NOT NULL,
+ordinal int NOT NULL COMMENT 'place in its push', arrival bigint NOT NULL,
+day date NOT NULL COMMENT 'UTC day of the arrival', table_name string NOT NULL, row_id string NOT NULL,
+op string NOT NULL, client_id string NOT NULL, hlc bigint NOT NULL, delta_id string NOT NULL,
+width int NOT NULL COMMENT 'columns it came with', columns map<string, string> COMMENT 'JCS text of each value'
+"""
+
+_DELTAS_PROPERTIES = {
+    "format-version": "2",
+    # A flush's task holds one gateway and a day or two: a file each, no shuffle before it.
+    "write.distribution-mode": "none",
+    "write.spark.fanout.enabled": "true",
+    # The fence and the watermark are read from file bounds, which are cut at 16 characters by default.
+    "write.metadata.metrics.column.batch_id": "full",
+    "write.metadata.metrics.column.gateway": "full",
+    "write.metadata.metrics.column.table_name": "full",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "50",
+    "commit.retry.num-retries": "10",
+}
+
+_STATE_COLUMNS = """
+_gateway string NOT NULL, _row_id string NOT NULL,
+_cells map<string, struct<hlc: bigint, client_id: string, delta_id: string, width: int, value: string>>,
+_tombstone struct<hlc: bigint, client_id: string>, _inserted struct<hlc: bigint, client_id: string>,
+_deleted boolean, _arrival bigint
+"""
+
+_STATE_PROPERTIES = {
+    "format-version": "2",
+    "write.distribution-mode": "hash",
+    "write.merge.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.delete.mode": "merge-on-read",
+    "write.merge.isolation-level": "serializable",
+    "write.update.isolation-level": "serializable",
+    "write.delete.isolation-level": "serializable",
+    "write.metadata.metrics.column._gateway": "full",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "50",
+    "commit.retry.num-retries": "10",
+}
+
+
+class LakeNames(msgspec.Struct, frozen=True):
+    """Where the lake's tables are: `catalogue` is Spark's name of it."""
+
+    catalogue: str = "lake"
+    system: str = "lakesync"
+    tables: str = "tables"
+
+    @property
+    def deltas(self) -> str:
+        """The history's full name, quoted."""
+        return f"`{self.catalogue}`.`{self.system}`.`deltas`"
+
+    def state(self, table: str) -> str:
+        """A state table's full name, quoted."""
+        return f"`{self.catalogue}`.`{self.tables}`.`{table}`"
+
+
+class Version(msgspec.Struct, frozen=True):
+    """A table as it is now."""
+
+    snapshot_id: int | None
+    """None while nothing was ever written."""
+    properties: dict[str, str]
+
+
+class StateTable(msgspec.Struct, frozen=True):
+    """A state table that is ready for its schema."""
+
+    table: str
+    name: str
+    """Full name, quoted."""
+    columns: tuple[tuple[str, str], ...]
+    """Typed columns with their schema types; those of other gateways' schemas of this table included."""
+    snapshot_id: int | None
+    marks: dict[str, int]
+    grown: bool
+    """Columns were added just now: what was merged before lacks them."""
+
+
+def read_version(spark: SparkSession, name: str) -> Version:
+    """The current snapshot and the properties of a table, without a job."""
+    properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
+    snapshot = properties.pop("current-snapshot-id", "none")
+    return Version(None if snapshot == "none" else int(snapshot), properties)
+
+
+def marks_of(version: Version) -> dict[str, int]:
+    """The merged marks of a state table; empty where they are missing or forgotten."""
+    return json.loads(version.properties.get(MARKS_PROPERTY, "{}"))  # type: ignore[no-any-return]
+
+
+def ensure_deltas(spark: SparkSession, names: LakeNames = LakeNames()) -> Version:
+    """Make the history table where it is missing; its current version."""
+    if not _exists(spark, names.catalogue, names.system, "deltas"):
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{names.catalogue}`.`{names.system}`")
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {names.deltas} ({_DELTAS_COLUMNS}) USING iceberg "
+            f"PARTITIONED BY (bucket(4, gateway), day) TBLPROPERTIES ({_properties(_DELTAS_PROPERTIES)})"
+        )
+    return read_version(spark, names.deltas)
+
+
+def ensure_state(spark: SparkSession, schema: TableSchema, names: LakeNames = LakeNames()) -> StateTable:
+    """Make or grow a table's state table, so that it has every column of the schema.
+
+    Raises:
+        SchemaError: a column has a reserved name, differs from another in case alone, or has another type in the
+            lake; or the table's name differs from another table's in case alone.
+    """
+    wanted = {column.name: str(column.type) for column in schema.columns}
+    _check_names(schema.table, wanted)
+    name = names.state(schema.table)
+    if not _exists(spark, names.catalogue, names.tables, schema.table):
+        typed = "".join(f", {_column(column, kind)}" for column, kind in wanted.items())
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{names.catalogue}`.`{names.tables}`")
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {name} ({_STATE_COLUMNS}{typed}) USING iceberg "
+            f"PARTITIONED BY (bucket(8, _row_id)) TBLPROPERTIES ({_properties(_STATE_PROPERTIES)})"
+        )
+    stored = typed_columns(spark, name)
+    missing = _missing(schema.table, wanted, stored)
+    if missing:
+        added = ", ".join(_column(column, kind) for column, kind in missing.items())
+        spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({added})")
+        stored |= missing
+    version = read_version(spark, name)
+    return StateTable(
+        schema.table, name, tuple(stored.items()), version.snapshot_id, marks_of(version), grown=bool(missing)
+    )
+
+
+def typed_columns(spark: SparkSession, name: str) -> dict[str, str]:
+    """A state table's typed columns and their schema types, in order."""
+    fields = spark.table(name).schema.fields
+    return {field.name: str(field.metadata["comment"]) for field in fields if field.name not in RESERVED}
+
+
+def _exists(spark: SparkSession, catalogue: str, namespace: str, table: str) -> bool:
+    """Whether a table is there.
+
+    Raises:
+        SchemaError: another one is, whose name differs in case alone.
+    """
+    namespaces = {row["namespace"] for row in spark.sql(f"SHOW NAMESPACES IN `{catalogue}`").collect()}
+    if namespace not in namespaces:
+        return False
+    names = {row["tableName"] for row in spark.sql(f"SHOW TABLES IN `{catalogue}`.`{namespace}`").collect()}
+    if table in names:
+        return True
+    for other in names:
+        if other.lower() == table.lower():
+            raise SchemaError(
+                f"the table {table!r} differs from the lake's table {other!r} in case alone, which a lake cannot hold "
+                "apart; give it another name"
+            )
+    return False
+
+
+def _check_names(table: str, columns: dict[str, str]) -> None:
+    seen: dict[str, str] = {}
+    for column in columns:
+        lower = column.lower()
+        if lower in RESERVED:
+            raise SchemaError(f"the column {table}.{column} has a name that the lake keeps for itself; rename it")
+        if lower in seen:
+            raise SchemaError(
+                f"the columns {table}.{column} and {table}.{seen[lower]} differ in case alone, which a lake cannot "
+                "hold apart; rename one"
+            )
+        seen[lower] = column
+
+
+def _missing(table: str, wanted: dict[str, str], stored: dict[str, str]) -> dict[str, str]:
+    """Columns that the stored table lacks.
+
+    Raises:
+        SchemaError: a stored column has another type, or a name that differs in case alone.
+    """
+    by_lower = {column.lower(): column for column in stored}
+    missing: dict[str, str] = {}
+    for column, kind in wanted.items():
+        other = by_lower.get(column.lower())
+        if other is None:
+            missing[column] = kind
+        elif other != column:
+            raise SchemaError(f"the column {table}.{column} differs from the lake's {other} in case alone; rename it")
+        elif stored[column] != kind:
+            raise SchemaError(
+                f"the column {table}.{column} is {kind} in this schema and {stored[column]} in the lake; a column's "
+                "type cannot change, so add another column"
+            )
+    return missing
+
+
+def _column(name: str, kind: str) -> str:
+    return f"`{name}` {SPARK_TYPES[kind]} COMMENT '{kind}'"
+
+
+def _properties(properties: dict[str, str]) -> str:
+    return ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
