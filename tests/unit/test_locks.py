@@ -1,0 +1,38 @@
+"""The locks name packages, versions and hashes, and nothing else: no registry, no machine."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
+LINE = re.compile(
+    r"""
+    \#.*                                              # a comment of uv's
+    | [a-z0-9][a-z0-9._-]*(\[[a-z0-9,-]+\])?==[^ ]+   # name==version
+      (\ ;\ [^\\]+)?\ \\                              # for which machines
+    | \ {4}--hash=sha256:[0-9a-f]{64}(\ \\)?
+    """,
+    re.VERBOSE,
+)
+
+
+def test_there_are_locks():
+    assert {lock.stem for lock in LOCKS} == {"demo", "dev", "platform", "uv"}
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
+def test_a_lock_holds_names_versions_and_hashes_only(lock):
+    text = lock.read_text()
+    assert not re.search(r"[a-z]+://|--(extra-)?index|--find-links|/root|/home|/work", text)
+    for line in text.splitlines():
+        assert LINE.fullmatch(line), line
+
+
+def test_a_package_has_one_version_in_all_locks():
+    versions: dict[str, set[str]] = {}
+    for lock in LOCKS:
+        for name, version in re.findall(r"^([a-z0-9._-]+)==([^ ]+)", lock.read_text(), re.MULTILINE):
+            versions.setdefault(name, set()).add(version)
+    assert {name: found for name, found in versions.items() if len(found) > 1} == {}
