@@ -1,0 +1,107 @@
+"""What a push must be before any of it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lakesync import hlc
+from lakesync.engine.limits import EngineLimits
+from lakesync.exceptions import (
+    BackpressureError,
+    ClockDriftError,
+    ForbiddenError,
+    SchemaMismatchError,
+    ValidationError,
+)
+from lakesync.schema import check_delta
+from lakesync.staging.records import GatewayConfig
+from lakesync.types import Claims, Rejection, RowDelta, SyncPush
+from lakesync.validation import check_shape
+
+
+def check_request(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits) -> None:
+    """Everything that can be said of a push without the store.
+
+    Raises:
+        ValidationError: too many deltas, or deltas of the wrong shape.
+        ForbiddenError: a delta, or the push, is in another client's name.
+        ClockDriftError: an hlc is too far ahead of the server.
+    """
+    if len(push.deltas) > limits.max_deltas:
+        raise ValidationError(
+            f"the push holds {len(push.deltas)} deltas, at most {limits.max_deltas} are taken: send it in parts"
+        )
+    sender = claims.get("sub")
+    if push.client_id != sender:
+        raise ForbiddenError(
+            f"clientId is {push.client_id!r} but the token's sub is {sender!r}: push with a token of that client",
+            [
+                Rejection(delta.delta_id, ForbiddenError.code, "the push is in another client's name")
+                for delta in push.deltas
+            ],
+        )
+    misshapen = [found for delta in push.deltas if (found := check_shape(delta)) is not None]
+    if misshapen:
+        raise ValidationError(_summary(misshapen, len(push.deltas)), misshapen)
+    foreign = [
+        Rejection(
+            delta.delta_id, ForbiddenError.code, f"clientId is {delta.client_id!r}, the token's sub is {sender!r}"
+        )
+        for delta in push.deltas
+        if delta.client_id != sender
+    ]
+    if foreign:
+        raise ForbiddenError(_summary(foreign, len(push.deltas)), foreign)
+    ahead = list(_ahead(push.deltas, now_ms))
+    if ahead:
+        raise ClockDriftError(_summary(ahead, len(push.deltas)) + "; set the client's clock", ahead)
+
+
+def check_schemas(deltas: Iterable[RowDelta], config: GatewayConfig) -> None:
+    """Every delta against the schema of its table, where one is registered.
+
+    Raises:
+        SchemaMismatchError: with every delta that does not fit.
+    """
+    schemas: Mapping[str, object] = config.schemas
+    if not schemas:
+        return
+    refused = []
+    for delta in deltas:
+        known = config.schemas.get(delta.table)
+        message = check_delta(known.schema, delta) if known is not None else None
+        if message is not None:
+            refused.append(Rejection(delta.delta_id, SchemaMismatchError.code, message))
+    if refused:
+        raise SchemaMismatchError(refused[0].message + _others(refused), refused)
+
+
+def check_backlog(backlog_bytes: int, limits: EngineLimits) -> None:
+    """Whether the gateway may take more.
+
+    Raises:
+        BackpressureError: it holds too much that is not yet in the lake.
+    """
+    if backlog_bytes > limits.max_backpressure_bytes:
+        raise BackpressureError(
+            f"the gateway holds {backlog_bytes} bytes that are not yet in the lake, "
+            f"more than {limits.max_backpressure_bytes}: try again later",
+            retry_after=limits.retry_after,
+        )
+
+
+def _ahead(deltas: Iterable[RowDelta], now_ms: int) -> Iterable[Rejection]:
+    bound = now_ms + hlc.MAX_DRIFT_MS
+    for delta in deltas:
+        wall, _ = hlc.decode(delta.hlc)
+        if wall > bound:
+            message = f"hlc {delta.hlc} is {wall - now_ms} ms ahead of the server, {hlc.MAX_DRIFT_MS} are allowed"
+            yield Rejection(delta.delta_id, ClockDriftError.code, message)
+
+
+def _summary(rejected: list[Rejection], total: int) -> str:
+    return f"{len(rejected)} of {total} deltas refused: {rejected[0].message}"
+
+
+def _others(rejected: list[Rejection]) -> str:
+    return f" (and {len(rejected) - 1} more)" if len(rejected) > 1 else ""

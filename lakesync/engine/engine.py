@@ -1,0 +1,95 @@
+"""All gateways of one staging store."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+
+from lakesync.engine.access import RulesCache
+from lakesync.engine.gateway import SyncGateway
+from lakesync.engine.limits import EngineLimits
+from lakesync.exceptions import NotFoundError, ValidationError
+from lakesync.feed import Sender, apply, reindex
+from lakesync.staging.records import LogEntry
+from lakesync.staging.store import Commit, StagingStore
+from lakesync.wire.log import decode_body
+
+_GATEWAY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class Engine:
+    """Opens a store, hands out its gateways, and replays for it what a crash left unfinished."""
+
+    def __init__(
+        self,
+        store: StagingStore,
+        wall: Callable[[], int],
+        limits: EngineLimits | None = None,
+        *,
+        auto_create: bool = True,
+    ) -> None:
+        """Args: wall: the server's clock in milliseconds; auto_create: whether a gateway is made when first named."""
+        self.store = store
+        self._wall = wall
+        self._limits = limits or EngineLimits()
+        self._auto_create = auto_create
+        self._gateways: dict[str, SyncGateway] = {}
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Open the store and everything in it.
+
+        Raises:
+            StagingVersionError, StagingUnavailableError: as the store's `open`.
+        """
+        self.store.open(self)
+        for gateway_id in self.store.gateways():
+            self._gateways.setdefault(gateway_id, self._make(gateway_id))
+
+    def close(self) -> None:
+        """Finish what was submitted and release the store."""
+        self.store.close()
+
+    def gateways(self) -> list[str]:
+        """Every gateway id."""
+        return self.store.gateways()
+
+    def gateway(self, gateway_id: str) -> SyncGateway:
+        """A gateway by its id, made when it is named for the first time and that is allowed.
+
+        Raises:
+            ValidationError: the id is not of the form.
+            NotFoundError: there is no such gateway.
+        """
+        known = self._gateways.get(gateway_id)
+        if known is not None:
+            return known
+        if _GATEWAY_ID.fullmatch(gateway_id) is None:
+            raise ValidationError(f"gateway id {gateway_id!r} must be 1 to 64 of A-Z a-z 0-9 _ -")
+        with self._lock:
+            if gateway_id not in self._gateways:
+                if not self._auto_create and gateway_id not in self.store.gateways():
+                    raise NotFoundError(f"no gateway {gateway_id!r}: declare it, or set auto_create")
+                self.store.ensure_gateway(gateway_id)
+                self._gateways[gateway_id] = self._make(gateway_id)
+            return self._gateways[gateway_id]
+
+    def replay(self, commit: Commit, entry: LogEntry) -> None:
+        """Apply a committed log row again, exactly as its push did."""
+        if entry.body is None:
+            raise NotFoundError(f"log row {entry.seq} of gateway {entry.gateway!r} was trimmed and cannot be replayed")
+        rules = self._rules_of(commit)
+        access = rules.access(commit, entry.claims)
+        deltas = decode_body(entry.body)
+        apply(commit, deltas, Sender(entry.client_id, access.keys), entry.arrival, rules.index(commit.config))
+
+    def reindex(self, commit: Commit) -> None:
+        """Bring every row's bucket keys in line with the rules in force."""
+        reindex(commit, self._rules_of(commit).index(commit.config))
+
+    def _rules_of(self, commit: Commit) -> RulesCache:
+        return self._gateways.setdefault(commit.gateway, self._make(commit.gateway)).rules
+
+    def _make(self, gateway_id: str) -> SyncGateway:
+        return SyncGateway(gateway_id, self.store, self._wall, self._limits)

@@ -1,0 +1,192 @@
+"""One gateway: a tenant's stream of deltas, to push to and pull from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+import msgspec
+
+from lakesync.engine.access import RulesCache
+from lakesync.engine.checks import check_request
+from lakesync.engine.limits import MAX_PULL, EngineLimits
+from lakesync.engine.pulling import Reading, first_contact, read_page, remember_page
+from lakesync.engine.pushing import CheckedPush, push_work
+from lakesync.exceptions import ForbiddenError, NotFoundError, ValidationError
+from lakesync.feed import reindex
+from lakesync.rules.model import SyncRules
+from lakesync.schema import TableSchema
+from lakesync.staging.records import Cut, GatewayConfig
+from lakesync.staging.store import Commit, StagingStore
+from lakesync.types import Claims, PushResult, SyncPull, SyncPush, SyncResponse
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
+    """What waits for the lake, and how far the gateway and the lake are."""
+
+    log_size: int
+    """Deltas not yet confirmed in the lake."""
+    byte_size: int
+    oldest_ms: int | None
+    """Server wall time of the oldest of them."""
+    last_arrival: int
+    last_seq: int
+    flushed_seq: int
+
+
+class SyncGateway:
+    """A gateway over a staging store.
+
+    Every operation has a form that returns a future, ended when the answer is durable, and a blocking twin.
+    """
+
+    def __init__(
+        self, gateway_id: str, store: StagingStore, wall: Callable[[], int], limits: EngineLimits | None = None
+    ) -> None:
+        self.gateway_id = gateway_id
+        self._store = store
+        self._wall = wall
+        self._limits = limits or EngineLimits()
+        self.rules = RulesCache()
+
+    def submit_push(self, push: SyncPush, claims: Claims) -> Future[PushResult]:
+        """Take a client's deltas, all or none; a repeat is accepted and changes nothing.
+
+        Raises:
+            ValidationError, ForbiddenError, ClockDriftError, SchemaMismatchError: nothing was kept; `rejected` names
+                every refused delta.
+        Raises (in the future):
+            BackpressureError: too much waits for the lake.
+            StagingUnavailableError: the push may or may not have been kept; a repeat is safe.
+        """
+        now = self._wall()
+        check_request(push, claims, now, self._limits)
+        request = CheckedPush(push, claims, now)
+        return self._store.submit(self.gateway_id, lambda commit: push_work(commit, request, self.rules, self._limits))
+
+    def handle_push(self, push: SyncPush, claims: Claims | None = None) -> PushResult:
+        """`submit_push`, waited for; without claims the push's own client id is believed."""
+        return self.submit_push(push, claims or {"sub": push.client_id}).result()
+
+    def submit_pull(self, pull: SyncPull, claims: Claims, *, resync_refused: bool = False) -> Future[SyncResponse]:
+        """A page of what the client lacks, as its rules and claims allow.
+
+        Raises:
+            ValidationError: `max_deltas` is out of range.
+            ForbiddenError: the pull is in another client's name.
+        Raises (in the future):
+            ResyncRequiredError: the cursor cannot be served, where `resync_refused`; otherwise such a client is given
+                everything as DELETE, then INSERT.
+        """
+        if not 1 <= pull.max_deltas <= MAX_PULL:
+            raise ValidationError(f"limit is {pull.max_deltas}, it must be from 1 to {MAX_PULL}")
+        if pull.client_id != claims.get("sub"):
+            raise ForbiddenError(f"clientId is {pull.client_id!r} but the token's sub is {claims.get('sub')!r}")
+        reading = self._store.read(
+            self.gateway_id, lambda view: read_page(view, pull, claims, self.rules, resync_refused=resync_refused)
+        )
+        return _then(reading, lambda page: self._answer(pull.client_id, page))
+
+    def handle_pull(self, pull: SyncPull, claims: Claims | None = None) -> SyncResponse:
+        """`submit_pull`, waited for."""
+        return self.submit_pull(pull, claims or {"sub": pull.client_id}).result()
+
+    def submit_checkpoint(self, client_id: str, claims: Claims) -> Future[Cut]:
+        """The cut that a client that was never seen may start from; from then on it is seen.
+
+        Raises (in the future):
+            NotFoundError: there is no cut, rules are newer than it, or the client was seen before.
+        """
+        if client_id != claims.get("sub"):
+            raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}")
+        cut = self._store.newest_cut(self.gateway_id)
+        if cut is None:
+            raise NotFoundError(f"gateway {self.gateway_id!r} has no checkpoint yet: pull from 0 instead")
+        now = self._wall()
+
+        def work(commit: Commit) -> Cut:
+            access = self.rules.access(commit, claims)
+            if cut.epoch != commit.epoch or cut.rules_version != access.rules_version:
+                raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
+            if commit.client(client_id) is not None:
+                raise NotFoundError(f"client {client_id!r} was seen before: pull from its cursor, or from 0")
+            first_contact(commit, client_id, cut.arrival, access, now)
+            return cut
+
+        return self._store.submit(self.gateway_id, work)
+
+    def config(self) -> GatewayConfig:
+        """Schemas and rules in force."""
+        return self._store.gateway_config(self.gateway_id)
+
+    def register_schema(self, schema: TableSchema) -> int:
+        """Register a table's schema, or evolve it by nullable columns; its version.
+
+        Raises:
+            SchemaError: the change is not additive; the message names the column.
+        """
+        return self._store.submit(self.gateway_id, lambda commit: commit.put_schema(schema)).result()
+
+    def set_rules(self, rules: SyncRules) -> int:
+        """Put sync rules in force and bring every row's buckets in line; the new rules version."""
+
+        def work(commit: Commit) -> int:
+            version = commit.put_rules(rules)
+            reindex(commit, self.rules.index(commit.config))
+            return version
+
+        return self._store.submit(self.gateway_id, work).result()
+
+    def request_flush(self) -> None:
+        """Ask the pipeline to carry what waits to the lake now."""
+        self._store.request_flush(self.gateway_id)
+
+    def stats(self) -> GatewayStats:
+        """What waits for the lake, over all shards."""
+        waiting = [shard for shard in self._store.backlog() if shard.gateway == self.gateway_id]
+        return GatewayStats(
+            log_size=sum(shard.deltas for shard in waiting),
+            byte_size=sum(shard.bytes for shard in waiting),
+            oldest_ms=min((shard.oldest_ms for shard in waiting if shard.oldest_ms is not None), default=None),
+            last_arrival=max((shard.last_arrival for shard in waiting), default=0),
+            last_seq=max((shard.last_seq for shard in waiting), default=0),
+            flushed_seq=max((shard.flushed_seq for shard in waiting), default=0),
+        )
+
+    def _answer(self, client_id: str, reading: Reading) -> Future[SyncResponse]:
+        if reading.settled:
+            return _done(reading.answer(reading.newest))
+        now = self._wall()
+        cursor = self._store.submit(self.gateway_id, lambda commit: remember_page(commit, client_id, reading, now))
+        return _then(cursor, lambda known: _done(reading.answer(known)))
+
+
+def _done(value: T) -> Future[T]:
+    future: Future[T] = Future()
+    future.set_result(value)
+    return future
+
+
+def _then(source: Future[T], follow: Callable[[T], Future[U]]) -> Future[U]:
+    """A future of the future that `follow` makes of the result."""
+    target: Future[U] = Future()
+
+    def forward(ended: Future[U]) -> None:
+        error = ended.exception()
+        if error is not None:
+            target.set_exception(error)
+        else:
+            target.set_result(ended.result())
+
+    def start(ended: Future[T]) -> None:
+        try:
+            follow(ended.result()).add_done_callback(forward)
+        except BaseException as error:
+            target.set_exception(error)
+
+    source.add_done_callback(start)
+    return target

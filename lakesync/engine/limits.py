@@ -1,0 +1,19 @@
+"""How much one request may ask for and how much a gateway may hold."""
+
+from __future__ import annotations
+
+import msgspec
+
+DEFAULT_PULL = 100
+MAX_PULL = 10_000
+
+
+class EngineLimits(msgspec.Struct, frozen=True):
+    """Limits of the engine; those of HTTP are the server's."""
+
+    max_deltas: int = 10_000
+    """Deltas in one push."""
+    max_backpressure_bytes: int = 1 << 30
+    """Stored bytes not yet in the lake, per gateway, above which a push is answered with BACKPRESSURE_ERROR."""
+    retry_after: float = 5.0
+    """Seconds that a client is told to wait then."""

@@ -1,0 +1,10 @@
+"""What a client lacks: entries written with every commit, pages read from them.
+
+`apply` is the writing side, `pull` the reading one; `positions` knows what a cursor means, `possession` what a client
+at a position holds of a row, `render` spells it as deltas.
+"""
+
+from lakesync.feed.apply import Applied, Sender, apply, reindex
+from lakesync.feed.pull import PulledPage, pull_page
+
+__all__ = ["Applied", "PulledPage", "Sender", "apply", "pull_page", "reindex"]

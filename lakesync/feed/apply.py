@@ -1,0 +1,180 @@
+"""The writing side of the feed: deltas merged into rows, and the moves of their entries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from lakesync.lww import RowState
+from lakesync.rules.keys import BucketIndex
+from lakesync.staging.records import ARRIVAL_STEP, GONE, Move, MoveKind, StoredRow
+from lakesync.staging.store import Commit
+from lakesync.types import RowDelta, RowKey
+
+WRITERS_KEPT = 8
+"""Writers remembered a row; one that fell out is treated as unsure."""
+
+_SCAN = 1000
+
+
+class Sender(NamedTuple):
+    """Who pushes."""
+
+    client_id: str
+    keys: Collection[str]
+    """The bucket keys that it may see."""
+
+
+class Applied(NamedTuple):
+    """What a push did, as far as its sender is concerned."""
+
+    clean: bool
+    """Nothing of the sender's own rows has to be sent back to it."""
+
+
+class _Touch:
+    """One row while the deltas of a push are merged into it."""
+
+    __slots__ = ("arrival", "changed", "contested", "last_op", "row", "stale", "voided", "was_visible")
+
+    def __init__(self, row: StoredRow, arrival: int) -> None:
+        self.row = row
+        self.arrival = arrival
+        self.was_visible = row.state.visible
+        self.changed = False
+        self.voided = False
+        self.contested = False
+        self.stale = False
+        self.last_op = ""
+
+    def merge(self, delta: RowDelta) -> None:
+        """Merge one delta and note which columns moved or were contested."""
+        row, state = self.row, self.row.state
+        before = len(state.live)
+        tombstone = state.tombstone
+        outcome = state.merge(delta)
+        self.changed |= outcome.changed
+        self.last_op = delta.op
+        if state.tombstone != tombstone and before:
+            self.voided = True
+        for column in outcome.won:
+            row.touched[column] = self.arrival
+        for column in outcome.lost:
+            owner = state.owner(column)
+            if owner is None:
+                self.stale = True
+            elif owner.client_id != delta.client_id:
+                row.touched[column] = self.arrival
+                self.contested = True
+        if delta.op == "DELETE" and state.visible:
+            self.stale = True
+
+
+def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
+    """Each row's arrival in a push whose last arrival is `last`: one a distinct row, in order of first appearance."""
+    keys = dict.fromkeys(delta.key for delta in deltas)
+    first = last - ARRIVAL_STEP * (len(keys) - 1)
+    return {key: first + ARRIVAL_STEP * place for place, key in enumerate(keys)}
+
+
+def own_bucket(client_id: str) -> str:
+    """The bucket key of what concerns one client alone; no rule's key starts with `@`."""
+    return f"@{client_id}"
+
+
+def apply(commit: Commit, deltas: Sequence[RowDelta], sender: Sender, arrival: int, index: BucketIndex) -> Applied:
+    """Merge a push's deltas into rows and write what the feed must tell of it.
+
+    Args:
+        arrival: the push's last arrival.
+    """
+    arrivals = arrivals_of(deltas, arrival)
+    stored = commit.rows(arrivals)
+    touches = {
+        key: _Touch(stored.get(key) or StoredRow(*key, arrival=0, state=RowState([], None, None), touched={}), place)
+        for key, place in arrivals.items()
+    }
+    for delta in deltas:
+        touches[delta.key].merge(delta)
+    moves: list[Move] = []
+    clean = True
+    for touch in touches.values():
+        moves += _entry_moves(touch, index)
+        if _concerns_sender(touch, sender.keys):
+            clean = False
+            moves.append(_move(touch.row, own_bucket(sender.client_id), touch.arrival, "own"))
+        _note_writer(touch, sender.client_id)
+        touch.row.arrival = touch.arrival
+    commit.put_rows([touch.row for touch in touches.values()])
+    commit.put_moves(moves)
+    return Applied(clean)
+
+
+def reindex(commit: Commit, index: BucketIndex) -> None:
+    """Bring every row's bucket keys in line with `index`, each changed row at a fresh arrival."""
+    after: RowKey | None = None
+    while rows := commit.scan_rows(after, _SCAN):
+        after = rows[-1].key
+        changed = []
+        for row in rows:
+            keys = _keys(row, index)
+            if keys != row.keys:
+                changed.append((row, keys))
+        moves: list[Move] = []
+        for (row, keys), arrival in zip(changed, commit.next_arrivals(len(changed)), strict=True):
+            moves += [_move(row, bucket, arrival, "leave") for bucket in row.keys if bucket not in keys]
+            moves += [_move(row, bucket, arrival, "join") for bucket in keys if bucket not in row.keys]
+            row.keys = keys
+            row.arrival = arrival
+        commit.put_rows([row for row, _ in changed])
+        commit.put_moves(moves)
+
+
+def _keys(row: StoredRow, index: BucketIndex) -> tuple[str, ...]:
+    if not row.state.visible:
+        return ()
+    return tuple(sorted(index.row_keys(row.table, row.state.values())))
+
+
+def _move(row: StoredRow, bucket: str, arrival: int, kind: MoveKind) -> Move:
+    return Move(bucket, row.table, row.row_id, arrival, kind)
+
+
+def _entry_moves(touch: _Touch, index: BucketIndex) -> list[Move]:
+    """Leaves and joins by the row's new keys.
+
+    A row that stayed visible although a tombstone took columns from it leaves and joins again: whoever has it must
+    drop those columns.
+    """
+    if not touch.changed:
+        return []
+    row, arrival = touch.row, touch.arrival
+    old, new = row.keys, _keys(row, index)
+    row.keys = new
+    row.touched = {column: at for column, at in row.touched.items() if row.state.owner(column) is not None}
+    moves = [_move(row, bucket, arrival, "leave") for bucket in old if touch.voided or bucket not in new]
+    for bucket in new:
+        again = touch.voided or bucket not in old
+        moves.append(_move(row, bucket, arrival, "join" if again else "stay"))
+    return moves
+
+
+def _concerns_sender(touch: _Touch, sender_keys: Collection[str]) -> bool:
+    """Whether the sender's own copy differs from what it may see, by its own doing."""
+    if not any(bucket in sender_keys for bucket in touch.row.keys):
+        return touch.last_op != "DELETE"
+    return touch.contested or touch.stale
+
+
+def _note_writer(touch: _Touch, client_id: str) -> None:
+    row = touch.row
+    inserted = row.writers.get(client_id, (0, 0))[0]
+    if touch.stale or touch.last_op == "DELETE":
+        inserted = GONE
+    elif touch.last_op == "INSERT":
+        inserted = touch.arrival
+    row.writers.pop(client_id, None)
+    row.writers[client_id] = (inserted, touch.arrival)
+    while len(row.writers) > WRITERS_KEPT:
+        oldest = min(row.writers, key=lambda writer: row.writers[writer][1])
+        row.writers_floor = max(row.writers_floor, row.writers.pop(oldest)[1])
