@@ -1,0 +1,50 @@
+"""The wall clock that arrivals and drift checks are read from."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Protocol
+
+_RECHECK_SECONDS = 0.02
+
+
+class Clock(Protocol):
+    """What tells the time."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC."""
+
+
+class WallClock:
+    """The system's clock plus an offset that a file may hold.
+
+    The file, a whole number of milliseconds, is looked at again at most every 20 ms and read when it has changed; while
+    it is missing or half written, the offset last read stays in force.
+    """
+
+    def __init__(self, offset_file: Path | None = None) -> None:
+        self._file = offset_file
+        self._offset = 0
+        self._version: tuple[int, int] | None = None
+        self._checked = float("-inf")
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC, offset included."""
+        if self._file is not None:
+            self._refresh(self._file)
+        return time.time_ns() // 1_000_000 + self._offset
+
+    def _refresh(self, file: Path) -> None:
+        now = time.monotonic()
+        if now - self._checked < _RECHECK_SECONDS:
+            return
+        self._checked = now
+        try:
+            status = file.stat()
+            version = (status.st_mtime_ns, status.st_ino)
+            if version != self._version:
+                self._offset = int(file.read_text("ascii"))
+                self._version = version
+        except (OSError, ValueError):
+            return

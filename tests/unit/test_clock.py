@@ -1,0 +1,42 @@
+"""`lakesync.clock`: the system's time plus an offset from a file."""
+
+import time
+
+import pytest
+
+from lakesync import clock
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.setattr(clock, "_RECHECK_SECONDS", 0)
+    return tmp_path / "offset"
+
+
+def offset(wall):
+    return round((wall.now_ms() - time.time() * 1000) / 1000)
+
+
+def test_without_a_file_it_is_the_systems():
+    assert offset(clock.WallClock()) == 0
+
+
+def test_the_file_is_followed(file):
+    wall = clock.WallClock(file)
+    assert offset(wall) == 0
+    file.write_text("86400000\n")
+    assert offset(wall) == 86400
+    new = file.with_suffix(".new")
+    new.write_text("-5000")
+    new.replace(file)
+    assert offset(wall) == -5
+
+
+def test_half_written_or_missing_keeps_the_last(file):
+    wall = clock.WallClock(file)
+    file.write_text("7000")
+    assert offset(wall) == 7
+    file.write_text("")
+    assert offset(wall) == 7
+    file.unlink()
+    assert offset(wall) == 7

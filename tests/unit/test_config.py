@@ -1,0 +1,115 @@
+"""`lakesync.config`: one place, three sources, errors that name the setting."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from lakesync import config
+from lakesync.exceptions import ConfigurationError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("LAKESYNC_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_defaults_follow_from_the_data_folder(tmp_path):
+    loaded = config.load({"data_dir": tmp_path / "d"})
+    assert loaded.staging.url == f"sqlite://{tmp_path}/d/staging"
+    assert loaded.lake.catalog_uri == f"sqlite:///{tmp_path}/d/catalog.db"
+    assert loaded.lake.warehouse == f"file://{tmp_path}/d/warehouse"
+    assert loaded.dagster.home == tmp_path / "d/dagster"
+    assert 0 < loaded.limits.max_backpressure_bytes <= 1 << 30
+
+
+def test_given_beats_variable_beats_file(tmp_path, monkeypatch):
+    (tmp_path / "lakesync.toml").write_text('[spark]\nmemory = "3g"\nshuffle_partitions = 9\n[gateway]\nport = 1\n')
+    monkeypatch.setenv("LAKESYNC_GATEWAY_PORT", "2")
+    monkeypatch.setenv("LAKESYNC_SPARK_SHUFFLE_PARTITIONS", "7")
+    loaded = config.load({"gateway": {"host": "::1"}})
+    assert (loaded.spark.memory, loaded.spark.shuffle_partitions) == ("3g", 7)
+    assert (loaded.gateway.host, loaded.gateway.port) == ("::1", 2)
+
+
+def test_a_child_reads_back_the_same(tmp_path, monkeypatch):
+    loaded = config.load(
+        {
+            "data_dir": tmp_path,
+            "jwt_secret": "s",
+            "clock_offset_file": tmp_path / "offset",
+            "gateway": {"cors_origins": ["a", "b"]},
+            "spark": {"token": "t", "settings": {"spark.x": "1"}, "remote": "sc://localhost:1"},
+            "limits": {"max_backpressure_bytes": 5},
+        }
+    )
+    for name, value in loaded.environment().items():
+        monkeypatch.setenv(name, value)
+    assert config.load() == loaded
+
+
+def test_relative_data_folder_belongs_to_the_file(tmp_path, monkeypatch):
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/my.toml").write_text('data_dir = "kept"\n')
+    monkeypatch.setenv("LAKESYNC_CONFIG", "etc/my.toml")
+    assert config.load().data_dir == tmp_path / "etc/kept"
+
+
+def test_secrets_come_by_reference(tmp_path, monkeypatch):
+    file = tmp_path / "lakesync.toml"
+    (tmp_path / "secret").write_text("from the file\n")
+    monkeypatch.setenv("MINE", "from the variable")
+    file.write_text('jwt_secret = "env:MINE"\njwt_secret_previous = "file:secret"\n')
+    loaded = config.load()
+    assert loaded.jwt_secret.get_secret_value() == "from the variable"
+    assert loaded.jwt_secret_previous.get_secret_value() == "from the file"
+    assert "from the" not in repr(loaded)
+    file.write_text('jwt_secret = "hunter2"\n')
+    with pytest.raises(ConfigurationError, match="reference") as raised:
+        config.load()
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[gateway]\nprot = 1\n", "gateway.prot is not a setting"),
+        ("[gateway]\nport = 70000\n", "gateway.port is 70000"),
+        ('[staging]\nurl = "mysql://x"\n', "staging.url starts with 'mysql'"),
+        ('jwt_secret = "env:NOT_SET_ANYWHERE"\n', "NOT_SET_ANYWHERE"),
+        ("[gateway\n", "cannot be read"),
+    ],
+)
+def test_errors_name_the_setting(tmp_path, text, named):
+    (tmp_path / "lakesync.toml").write_text(text)
+    with pytest.raises(ConfigurationError, match=re.escape(named)):
+        config.load()
+
+
+def test_a_missing_named_file_is_an_error(monkeypatch):
+    monkeypatch.setenv("LAKESYNC_CONFIG", "nowhere.toml")
+    with pytest.raises(ConfigurationError, match="no such file"):
+        config.load()
+
+
+def test_the_shipped_file_shows_every_setting_and_changes_none(monkeypatch):
+    text = (ROOT / "lakesync.toml").read_text()
+    shown, section = set(), ""
+    for line in text.splitlines():
+        if match := re.match(r"\[(\w+)]", line):
+            section = f"{match[1]}."
+        elif match := re.match(r"# (\w+) = ", line):
+            shown.add(section + match[1])
+    known = set()
+    for name, field in config.Config.model_fields.items():
+        inner = getattr(field.annotation, "model_fields", None)
+        known |= {f"{name}.{key}" for key in inner} if inner else {name}
+    assert shown == known - {"spark.settings"}
+    plain = config.load()
+    monkeypatch.setenv("LAKESYNC_CONFIG", str(ROOT / "lakesync.toml"))
+    assert config.load({"limits": {"max_backpressure_bytes": plain.limits.max_backpressure_bytes}}) == plain
