@@ -1,0 +1,228 @@
+"""What changed between two versions of a row, and the identity of a change.
+
+Identities are SHA-256 over RFC 8785, the JSON Canonicalization Scheme (JCS): keys in UTF-16 order, numbers as
+ECMAScript prints them, no space.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from json.encoder import encode_basestring
+from typing import Any
+
+import msgspec
+
+from lakesync.exceptions import ValidationError
+from lakesync.types import ColumnValue, Op, RowDelta
+
+MAX_DEPTH = 100
+"""How many lists and objects may stand inside one another in a value."""
+
+_TOO_DEEP = f"the value is nested more than {MAX_DEPTH} deep: flatten it"
+_CANONICAL = re.compile(rb'0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]*"')
+_HEX_ID = re.compile(r"[0-9a-f]{64}")
+_decode = msgspec.json.Decoder().decode
+
+
+def jcs(value: Any) -> str:
+    """The RFC 8785 text of a JSON value; integers beyond 2**53 are rounded to doubles, as JavaScript reads them.
+
+    Raises:
+        ValidationError: the value holds what JSON cannot spell: infinities, NaN, lone surrogates, other types.
+    """
+    parts: list[str] = []
+    _write(value, parts.append, MAX_DEPTH)
+    return "".join(parts)
+
+
+def jcs_raw(raw: bytes | memoryview | msgspec.Raw) -> str:
+    """The RFC 8785 text of a value given as JSON text.
+
+    Raises:
+        ValidationError: the text is not JSON, or has no canonical form.
+    """
+    text = bytes(raw)
+    try:
+        if _CANONICAL.fullmatch(text):
+            return text.decode()
+        value = _decode(text)
+    except UnicodeDecodeError as error:
+        raise ValidationError(f"the value is not UTF-8: {error}") from None
+    except msgspec.MsgspecError as error:
+        raise ValidationError(f"{_shorten(text)} is not a JSON value: {error}") from None
+    except RecursionError:
+        raise ValidationError(_TOO_DEEP) from None
+    return jcs(value)
+
+
+def delta_id(*, client_id: str, hlc: int, table: str, row_id: str, columns: Iterable[ColumnValue]) -> str:
+    """The identity of a delta: SHA-256 hex of the JCS text of everything but its op, columns in the order given."""
+    cells = ",".join(f'{{"column":{_quote(cell.column)},"value":{jcs_raw(cell.value)}}}' for cell in columns)
+    return _sha256(
+        f'{{"clientId":{_quote(client_id)},"columns":[{cells}],"hlc":"{hlc}",'
+        f'"rowId":{_quote(row_id)},"table":{_quote(table)}}}'
+    )
+
+
+def action_id(*, client_id: str, hlc: int, connector: str, action_type: str, params: Any) -> str:
+    """The identity of an action: SHA-256 hex of its JCS text; `params` is a Python value or raw JSON."""
+    text = jcs_raw(params) if isinstance(params, msgspec.Raw) else jcs(params)
+    return _sha256(
+        f'{{"actionType":{_quote(action_type)},"clientId":{_quote(client_id)},"connector":{_quote(connector)},'
+        f'"hlc":"{hlc}","params":{text}}}'
+    )
+
+
+def extract_delta(
+    before: Mapping[str, Any] | None,
+    after: Mapping[str, Any] | None,
+    *,
+    table: str,
+    row_id: str,
+    client_id: str,
+    hlc: int,
+) -> RowDelta | None:
+    """The delta that leads from one version of a row to another; None where nothing changed.
+
+    No `before` is an INSERT of every column, no `after` a DELETE, else an UPDATE of the columns whose values differ
+    (compared deeply, as JSON values: 1 equals 1.0 and not true). A column that `after` leaves out is unchanged.
+
+    Raises:
+        ValidationError: a value is not a JSON value.
+    """
+    op: Op = "DELETE"
+    columns: tuple[ColumnValue, ...] = ()
+    if after is None:
+        if before is None:
+            return None
+    else:
+        op = "INSERT" if before is None else "UPDATE"
+        columns = _changed(before or {}, after)
+        if before is not None and not columns:
+            return None
+    identity = delta_id(client_id=client_id, hlc=hlc, table=table, row_id=row_id, columns=columns)
+    return RowDelta(op, table, row_id, client_id, columns, hlc, identity)
+
+
+def id_digest(delta_id: str) -> bytes:
+    """Eight bytes that stand for a delta id: its first 16 hex digits, or those of its SHA-256 if it is no hash."""
+    if _HEX_ID.fullmatch(delta_id):
+        return bytes.fromhex(delta_id[:16])
+    return hashlib.sha256(delta_id.encode()).digest()[:8]
+
+
+def id_number(delta_id: str) -> int:
+    """`id_digest` as an unsigned integer, most significant byte first."""
+    return int.from_bytes(id_digest(delta_id), "big")
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[ColumnValue, ...]:
+    changed = []
+    for column, value in after.items():
+        text = jcs(value)
+        if column not in before or jcs(before[column]) != text:
+            changed.append(ColumnValue(column, msgspec.Raw(text.encode())))
+    return tuple(changed)
+
+
+def _write(value: Any, put: Callable[[str], None], depth: int) -> None:
+    kind = type(value)
+    if kind is str:
+        put(_quote(value))
+    elif value is None:
+        put("null")
+    elif kind is bool:
+        put("true" if value else "false")
+    elif kind is int or kind is float:
+        put(_number(value))
+    elif isinstance(value, Mapping):
+        _write_object(value, put, depth - 1)
+    elif isinstance(value, list | tuple):
+        _write_list(value, put, depth - 1)
+    else:
+        raise ValidationError(f"{_shorten(repr(value))} of type {kind.__name__} is no JSON value")
+
+
+def _write_list(value: Sequence[Any], put: Callable[[str], None], depth: int) -> None:
+    if depth < 0:
+        raise ValidationError(_TOO_DEEP)
+    put("[")
+    for place, item in enumerate(value):
+        if place:
+            put(",")
+        _write(item, put, depth)
+    put("]")
+
+
+def _write_object(value: Mapping[Any, Any], put: Callable[[str], None], depth: int) -> None:
+    if depth < 0:
+        raise ValidationError(_TOO_DEEP)
+    for key in value:
+        if type(key) is not str:
+            raise ValidationError(f"key {_shorten(repr(key))} is no string")
+    put("{")
+    for place, key in enumerate(sorted(value, key=_utf16)):
+        if place:
+            put(",")
+        put(_quote(key))
+        put(":")
+        _write(value[key], put, depth)
+    put("}")
+
+
+def _quote(text: str) -> str:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValidationError(f"{_shorten(repr(text))} holds a lone surrogate, which is no Unicode text") from None
+    return encode_basestring(text)
+
+
+def _utf16(key: str) -> bytes:
+    return key.encode("utf-16-be", "surrogatepass")
+
+
+def _number(value: float) -> str:
+    """ECMAScript's Number::toString; Python's repr finds the same shortest digits and only spells them otherwise."""
+    if type(value) is int and -(2**53) <= value <= 2**53:
+        return str(value)
+    try:
+        double = float(value)
+    except OverflowError:
+        double = float("inf")
+    if double != double or double in (float("inf"), float("-inf")):  # noqa: PLR0124 (NaN is the one that differs)
+        raise ValidationError(f"{_shorten(repr(value) if type(value) is float else 'the integer')} is no finite double")
+    if double == 0:
+        return "0"
+    mantissa, _, exponent = repr(abs(double)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    fraction = "" if fraction == "0" else fraction
+    digits = (whole + fraction).lstrip("0")
+    point = len(whole) + int(exponent or "0") - (len(whole + fraction) - len(digits))
+    digits = digits.rstrip("0")
+    sign = "-" if double < 0 else ""
+    return sign + _spell(digits, point)
+
+
+def _spell(digits: str, point: int) -> str:
+    """Digits with the decimal point after the first `point` of them, by the cases of ECMA-262, 6.1.6.1.20."""
+    if len(digits) <= point <= 21:
+        return digits + "0" * (point - len(digits))
+    if 0 < point <= 21:
+        return f"{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return f"0.{'0' * -point}{digits}"
+    tail = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{digits[0]}{tail}e{point - 1:+d}"
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _shorten(text: str | bytes) -> str:
+    shown = text if isinstance(text, str) else text.decode(errors="replace")
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

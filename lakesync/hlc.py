@@ -1,0 +1,79 @@
+"""Hybrid logical clock: 64 bits, 48 of wall milliseconds since the Unix epoch and 16 of counter.
+
+The algorithm is that of Kulkarni, Demirbas et al., "Logical Physical Clocks" (2014), with the pair packed into one
+integer, so that an overflow of the counter carries into the wall part by plain addition.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from lakesync.exceptions import ClockDriftError
+
+COUNTER_BITS = 16
+MAX_COUNTER = (1 << COUNTER_BITS) - 1
+MAX_WALL_MS = (1 << 48) - 1
+MAX_DRIFT_MS = 5000
+"""How far ahead of the local clock another clock may be, in milliseconds, itself included."""
+
+
+def encode(wall_ms: int, counter: int) -> int:
+    """The hlc of a wall time in milliseconds and a counter.
+
+    Raises:
+        ValueError: either does not fit its bits.
+    """
+    if not 0 <= wall_ms <= MAX_WALL_MS:
+        raise ValueError(f"wall time {wall_ms} ms is outside 0 to {MAX_WALL_MS}")
+    if not 0 <= counter <= MAX_COUNTER:
+        raise ValueError(f"counter {counter} is outside 0 to {MAX_COUNTER}")
+    return wall_ms << COUNTER_BITS | counter
+
+
+def decode(hlc: int) -> tuple[int, int]:
+    """`(wall_ms, counter)` of an hlc."""
+    return hlc >> COUNTER_BITS, hlc & MAX_COUNTER
+
+
+def wall_clock() -> int:
+    """This machine's clock, in milliseconds since the Unix epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class HLC:
+    """A clock that never stands still or goes back, whatever its wall clock does. Not safe between threads.
+
+    Args:
+        wall: the wall clock, in milliseconds.
+        last: the highest hlc that the clock handed out or saw before, 0 for a new one.
+    """
+
+    def __init__(self, wall: Callable[[], int] = wall_clock, last: int = 0) -> None:
+        self._wall = wall
+        self._last = last
+
+    @property
+    def last(self) -> int:
+        """The highest hlc handed out so far."""
+        return self._last
+
+    def now(self) -> int:
+        """A new hlc, above all before it."""
+        self._last = max(self._wall() << COUNTER_BITS, self._last + 1)
+        return self._last
+
+    def receive(self, remote: int) -> int:
+        """A new hlc, above all before it and above `remote`.
+
+        Raises:
+            ClockDriftError: `remote` is more than MAX_DRIFT_MS ahead of the wall clock; the clock is unchanged.
+        """
+        wall = self._wall()
+        ahead = (remote >> COUNTER_BITS) - wall
+        if ahead > MAX_DRIFT_MS:
+            raise ClockDriftError(
+                f"hlc {remote} is {ahead} ms ahead of this clock, {MAX_DRIFT_MS} are allowed: set the sender's clock"
+            )
+        self._last = max(wall << COUNTER_BITS, self._last + 1, remote + 1)
+        return self._last

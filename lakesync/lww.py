@@ -1,0 +1,196 @@
+"""The merge: column-level last writer wins, by stamp.
+
+A row's state is the set of its live deltas: each delta that still owns a column, trimmed to what it owns. Of all values
+that a column was ever given, the greatest by (hlc, client id, JCS text, delta id) is the column's; a tombstone kills
+what is not above it. Both are maxima, so the state depends on the set of deltas alone, not on order or repetition: a
+map of last-writer-wins registers in the sense of Shapiro et al., "A comprehensive study of CRDTs" (2011).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from lakesync.delta import jcs_raw
+from lakesync.types import RowDelta, Stamp
+
+
+class LiveDelta(msgspec.Struct, array_like=True, gc=False):
+    """A delta that owns columns of a row, trimmed to those."""
+
+    hlc: int
+    client_id: str
+    delta_id: str
+    columns: dict[str, Raw]
+    width: int
+    """How many columns the delta came with."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it still owns every column that it came with."""
+        return len(self.columns) == self.width
+
+    @property
+    def stamp(self) -> Stamp:
+        """What the merge compares."""
+        return (self.hlc, self.client_id)
+
+
+class Outcome(NamedTuple):
+    """What one merge did."""
+
+    won: tuple[str, ...]
+    """The delta's columns that it owns now and did not before."""
+    lost: tuple[str, ...]
+    """The delta's columns that another owns, or that are dead."""
+    changed: bool
+    """Whether the state differs from before."""
+    was_visible: bool
+    visible: bool
+
+
+class RowState(msgspec.Struct, array_like=True, gc=False):
+    """The merged state of one row; a row never written is `RowState()`."""
+
+    live: list[LiveDelta] = []
+    """In order of (hlc, client id, delta id, width)."""
+    tombstone: Stamp | None = None
+    """The greatest stamp of a DELETE."""
+    inserted: Stamp | None = None
+    """The greatest stamp of an INSERT, where it is above the tombstone."""
+
+    @property
+    def visible(self) -> bool:
+        """M2: a live column, or an INSERT above the tombstone."""
+        return bool(self.live) or self.inserted is not None
+
+    def values(self) -> dict[str, Raw]:
+        """Each live column's value."""
+        values: dict[str, Raw] = {}
+        for part in self.live:
+            values.update(part.columns)
+        return values
+
+    def owner(self, column: str) -> LiveDelta | None:
+        """The live delta that a column's value is from."""
+        for part in self.live:
+            if column in part.columns:
+                return part
+        return None
+
+    def merge(self, delta: RowDelta) -> Outcome:
+        """Take one delta in, in place. Columns of a DELETE do not count.
+
+        Values are copied, so that a row does not keep a request's body in memory.
+
+        Raises:
+            ValidationError: two values with equal stamps must be compared and one is no JSON text.
+        """
+        was_visible = self.visible
+        stamp = (delta.hlc, delta.client_id)
+        tombstone = self.tombstone
+        dead = tombstone is not None and stamp <= tombstone
+        if delta.op == "DELETE":
+            if not dead:
+                self._bury(stamp)
+            return Outcome((), (), not dead, was_visible, self.visible)
+        if dead:
+            return Outcome((), tuple(cell.column for cell in delta.columns), False, was_visible, was_visible)
+        changed = False
+        if delta.op == "INSERT" and (self.inserted is None or stamp > self.inserted):
+            self.inserted = stamp
+            changed = True
+        won, lost = self._claim(delta, stamp)
+        return Outcome(won, lost, changed or bool(won), was_visible, True if won else self.visible)
+
+    def _bury(self, stamp: Stamp) -> None:
+        self.tombstone = stamp
+        self.live = [part for part in self.live if (part.hlc, part.client_id) > stamp]
+        if self.inserted is not None and self.inserted <= stamp:
+            self.inserted = None
+
+    def _claim(self, delta: RowDelta, stamp: Stamp) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Give the delta the columns in which it is the greatest; those that it won, and those that it lost."""
+        live = self.live
+        width = len(delta.columns)
+        won: dict[str, Raw] = {}
+        lost: list[str] = []
+        emptied = False
+        for cell in delta.columns:
+            column = cell.column
+            for part in live:
+                if column in part.columns:
+                    break
+            else:
+                won[column] = cell.value.copy()
+                continue
+            held = (part.hlc, part.client_id)
+            if stamp == held:
+                order = _order(delta.delta_id, width, cell.value, part, column)
+                if order == 0:
+                    continue
+                wins = order > 0
+            else:
+                wins = stamp > held
+            if wins:
+                won[column] = cell.value.copy()
+                del part.columns[column]
+                emptied = emptied or not part.columns
+            else:
+                lost.append(column)
+        if emptied:
+            self.live = live = [part for part in live if part.columns]
+        if won:
+            _place(live, LiveDelta(delta.hlc, delta.client_id, delta.delta_id, won, width))
+        return tuple(won), tuple(lost)
+
+
+def encode_state(state: RowState) -> bytes:
+    """A state as compact JSON; values keep their text."""
+    return _encode(state)
+
+
+def decode_state(data: bytes) -> RowState:
+    """What `encode_state` wrote; values are views that keep `data` alive.
+
+    Raises:
+        msgspec.DecodeError: `data` is something else.
+    """
+    return _decode(data)
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(RowState).decode
+
+
+def _order(delta_id: str, width: int, value: Raw, part: LiveDelta, column: str) -> int:
+    """M3, for equal stamps: above 0 where the new value wins, below 0 where it loses, 0 where both are the same.
+
+    The greater JCS text wins, in code point order. What follows decides the owner where the texts are equal, so that
+    replicas agree on ids too.
+    """
+    held = part.columns[column]
+    new_text, held_text = bytes(value), bytes(held)
+    new = (jcs_raw(new_text), delta_id, width, new_text)
+    old = (jcs_raw(held_text), part.delta_id, part.width, held_text)
+    return (new > old) - (new < old)
+
+
+def _place(live: list[LiveDelta], new: LiveDelta) -> None:
+    """Insert in order; two deltas that claim one identity (a broken client's) become one live delta."""
+    place = len(live)
+    if place and (live[-1].hlc, live[-1].client_id) >= (new.hlc, new.client_id):
+        identity = _identity(new)
+        while place and _identity(live[place - 1]) > identity:
+            place -= 1
+        if place and _identity(live[place - 1]) == identity:
+            twin = live[place - 1]
+            twin.columns = dict(sorted({**twin.columns, **new.columns}.items()))
+            return
+    live.insert(place, new)
+
+
+def _identity(part: LiveDelta) -> tuple[int, str, str, int]:
+    return (part.hlc, part.client_id, part.delta_id, part.width)
