@@ -1,0 +1,181 @@
+"""Table schemas: what an app says of a table, checked when it is registered and on each push."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+
+from lakesync.exceptions import SchemaError
+from lakesync.types import RowDelta
+
+ColumnType = Literal["string", "number", "boolean", "json", "null"]
+
+RESERVED_COLUMNS = frozenset({"_gateway", "_row_id", "_cells", "_tombstone", "_inserted", "_deleted", "_arrival"})
+"""The lake's own columns in a state table."""
+
+_IDENTIFIER = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}")
+_FITTING: dict[str, frozenset[int]] = {
+    "string": frozenset(b'"n'),
+    "number": frozenset(b"-0123456789n"),
+    "boolean": frozenset(b"tfn"),
+    "null": frozenset(b"n"),
+}
+"""By type, the first bytes of the JSON values that fit it."""
+
+
+class Column(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One column of a synced table."""
+
+    name: str
+    type: ColumnType
+    references: str | None = None
+    """`table.column` that its values point to, for lineage and joins; not enforced."""
+
+
+class TableSchema(msgspec.Struct, frozen=True, rename="camel", cache_hash=True):
+    """A synced table. Make it with `parse_schema`, which checks it."""
+
+    table: str
+    columns: tuple[Column, ...]
+    source_table: str | None = None
+    """The destination's table, where it is named otherwise."""
+    primary_key: tuple[str, ...] = ("row_id",)
+    """Column names, or `row_id` for the row's id."""
+    soft_delete: bool = True
+    external_id_column: str | None = None
+
+    @property
+    def types(self) -> dict[str, ColumnType]:
+        """Each column's type."""
+        return {column.name: column.type for column in self.columns}
+
+
+def is_identifier(name: str) -> bool:
+    """Whether `name` may be a table's or a column's name."""
+    return _IDENTIFIER.fullmatch(name) is not None
+
+
+def parse_schema(obj: Any) -> TableSchema:
+    """The schema in a decoded JSON object.
+
+    Raises:
+        SchemaError: it is not of the documented form; the message names the column.
+    """
+    try:
+        schema = msgspec.convert(obj, TableSchema)
+    except msgspec.ValidationError as error:
+        raise SchemaError(f"the table schema is not of the documented form: {error}") from None
+    _check_names(schema)
+    _check_keys(schema)
+    return schema
+
+
+def evolve(old: TableSchema, new: TableSchema) -> TableSchema:
+    """`new`, where it only adds columns to `old`, in whatever order; added columns are nullable as all are.
+
+    Raises:
+        SchemaError: it does anything else; the message names the column.
+    """
+    kept = {column.name: column for column in new.columns}
+    for column in old.columns:
+        now = kept.pop(column.name, None)
+        if now is None:
+            raise SchemaError(f"column {column.name!r} of table {old.table!r} is missing: a column cannot be removed")
+        if now.type != column.type:
+            raise SchemaError(
+                f"column {column.name!r} of table {old.table!r} is {column.type} and cannot become {now.type}: "
+                "add a column under another name"
+            )
+        if now.references != column.references:
+            raise SchemaError(f"column {column.name!r} of table {old.table!r} cannot change what it references")
+    for field in ("table", "source_table", "primary_key", "soft_delete", "external_id_column"):
+        was, now_is = getattr(old, field), getattr(new, field)
+        if was != now_is:
+            raise SchemaError(
+                f"{field} of table {old.table!r} is {was!r} and cannot become {now_is!r}{_column_hint(field)}: "
+                "a registered schema only grows columns"
+            )
+    names = {column.name for column in old.columns}
+    added = tuple(column for column in new.columns if column.name not in names)
+    current = {column.name: column for column in new.columns}
+    return msgspec.structs.replace(new, columns=tuple(current[column.name] for column in old.columns) + added)
+
+
+def check_delta(schema: TableSchema, delta: RowDelta) -> str | None:
+    """What is wrong with a delta by its table's schema; None when it fits. null fits every type, json takes any value.
+
+    A value's type is read off its first byte, so the value must be JSON text already.
+    """
+    if delta.op == "DELETE":
+        return None
+    types = _types(schema)
+    for cell in delta.columns:
+        expected = types.get(cell.column)
+        if expected is None:
+            return (
+                f"column {cell.column!r} of table {schema.table!r} is not in its schema: register it first or drop it"
+            )
+        if expected == "json":
+            continue
+        first = memoryview(cell.value)[0]
+        if first not in _FITTING[expected]:
+            return (
+                f"column {cell.column!r} of table {schema.table!r} is {expected}, the value is {_kind(first)}: "
+                "send a value of that type or null"
+            )
+    return None
+
+
+def _check_names(schema: TableSchema) -> None:
+    if not is_identifier(schema.table):
+        raise SchemaError(f"table {schema.table!r} is no identifier: use {_IDENTIFIER.pattern}")
+    if schema.source_table is not None and not is_identifier(schema.source_table):
+        raise SchemaError(f"sourceTable {schema.source_table!r} is no identifier: use {_IDENTIFIER.pattern}")
+    if not schema.columns:
+        raise SchemaError(f"table {schema.table!r} has no columns: name at least one")
+    seen: dict[str, str] = {}
+    for column in schema.columns:
+        name = column.name
+        if not is_identifier(name):
+            raise SchemaError(f"column {name!r} of table {schema.table!r} is no identifier: use {_IDENTIFIER.pattern}")
+        if name.lower() in RESERVED_COLUMNS:
+            raise SchemaError(f"column {name!r} of table {schema.table!r} is the lake's own name: choose another")
+        other = seen.setdefault(name.lower(), name)
+        if other is not name:
+            raise SchemaError(
+                f"columns {other!r} and {name!r} of table {schema.table!r} "
+                + ("are the same" if other == name else "differ only in case")
+                + ": rename one"
+            )
+
+
+def _check_keys(schema: TableSchema) -> None:
+    names = {column.name for column in schema.columns}
+    if not schema.primary_key:
+        raise SchemaError(f"primaryKey of table {schema.table!r} is empty: leave it out for row_id")
+    if len(set(schema.primary_key)) != len(schema.primary_key):
+        raise SchemaError(f"primaryKey of table {schema.table!r} names a column twice: {list(schema.primary_key)!r}")
+    for name in schema.primary_key:
+        if name != "row_id" and name not in names:
+            raise SchemaError(f"primaryKey of table {schema.table!r} names {name!r}, which is no column of it")
+    external = schema.external_id_column
+    if external is not None and external not in names:
+        raise SchemaError(f"externalIdColumn of table {schema.table!r} is {external!r}, which is no column of it")
+
+
+def _column_hint(field: str) -> str:
+    return " (it decides which rows are the same)" if field in ("primary_key", "external_id_column") else ""
+
+
+def _kind(first: int) -> str:
+    if first in _FITTING["number"] and first != ord("n"):
+        return "a number"
+    return {ord('"'): "a string", ord("t"): "a boolean", ord("f"): "a boolean", ord("n"): "null"}.get(first, "json")
+
+
+@lru_cache(maxsize=1024)
+def _types(schema: TableSchema) -> dict[str, ColumnType]:
+    return schema.types

@@ -1,0 +1,57 @@
+"""The shape of a delta: what is checked before anything else is asked about it."""
+
+from __future__ import annotations
+
+from lakesync.exceptions import ValidationError
+from lakesync.schema import is_identifier
+from lakesync.types import Rejection, RowDelta
+
+MAX_ID_CHARS = 512
+MAX_HLC = (1 << 63) - 1
+"""The lake keeps an hlc as a signed 64-bit integer."""
+
+
+def check_id(name: str, value: str) -> str | None:
+    """What is wrong with a row, client or delta id; None when it is good."""
+    if not value:
+        return f"{name} is empty: give 1 to {MAX_ID_CHARS} characters"
+    if len(value) > MAX_ID_CHARS:
+        return f"{name} has {len(value)} characters, at most {MAX_ID_CHARS} are taken"
+    if "\0" in value:
+        return f"{name} {value!r} holds a NUL character: leave it out"
+    return None
+
+
+def check_hlc(name: str, value: int) -> str | None:
+    """What is wrong with an hlc; None when it is good."""
+    if not 0 <= value <= MAX_HLC:
+        return f"{name} {value} is outside 0 to {MAX_HLC}: send the hybrid logical clock's value"
+    return None
+
+
+def check_shape(delta: RowDelta) -> Rejection | None:
+    """Why a delta cannot be what it says it is; None when it is well formed."""
+    message = _fault(delta)
+    return None if message is None else Rejection(delta.delta_id, ValidationError.code, message)
+
+
+def _fault(delta: RowDelta) -> str | None:
+    message = (
+        check_id("deltaId", delta.delta_id)
+        or check_id("rowId", delta.row_id)
+        or check_id("clientId", delta.client_id)
+        or check_hlc("hlc", delta.hlc)
+    )
+    if message is not None:
+        return message
+    if not is_identifier(delta.table):
+        return f"table {delta.table!r} is no identifier: use letters, digits and _, at most 64, no digit first"
+    if delta.op == "DELETE" and delta.columns:
+        return f"a DELETE carries no columns, this one carries {delta.columns[0].column!r}: leave them out"
+    names = {cell.column for cell in delta.columns}
+    for name in names:
+        if not is_identifier(name):
+            return f"column {name!r} is no identifier: use letters, digits and _, at most 64, no digit first"
+    if len(names) < len(delta.columns):
+        return "a column is given twice: send its last value alone"
+    return None
