@@ -1,0 +1,95 @@
+"""Who takes part: nineteen clients, how wrong their clocks are, and when they are out of reach."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+from examples.flights.data import AIRPORTS, FIRST_DAY, airlines
+
+SEED = "lakesync flights"
+MINUTE = 60_000
+"""Milliseconds."""
+HOUR = 60 * MINUTE
+STEP = 6 * HOUR
+STEPS_A_DAY = 4
+START = int(datetime(FIRST_DAY.year, FIRST_DAY.month, FIRST_DAY.day, tzinfo=UTC).timestamp() * 1000)
+"""The simulated instant at which day 0 begins, in milliseconds. New York's local time is taken for UTC."""
+
+FASTEST = 4 * MINUTE
+"""The most that a client's clock is wrong, ahead or behind."""
+LEAD = 5 * MINUTE
+"""A client pushes what happened at least this long ago, so that even the fastest clock is not ahead of the server."""
+
+
+def push_time(step: int) -> int:
+    """The server's time at a step, in milliseconds: 00:05 of day 0, then every six hours."""
+    return START + (step * STEP if step else LEAD)
+
+
+def day_of(step: int) -> str:
+    """The server's day (UTC) at a step, as `YYYY-MM-DD`."""
+    return (FIRST_DAY + timedelta(days=step // STEPS_A_DAY)).isoformat()
+
+
+def chance(*subject: object) -> Random:
+    """Dice that fall the same way for the same subject, everywhere."""
+    return Random(f"{SEED}/{'/'.join(map(str, subject))}")  # noqa: S311 - a story, not a secret
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client: a carrier's operations office or an airport's tower."""
+
+    id: str
+    code: str
+    """The carrier's or airport's code."""
+    claims: dict[str, str]
+    skew: int
+    """Milliseconds by which its clock is ahead of the true time."""
+    every: int
+    """It syncs at every step, or at every second one."""
+
+
+def _client(kind: str, code: str, every: int) -> Client:
+    skew = chance("skew", code).randrange(-FASTEST, FASTEST)
+    return Client(f"{kind}-{code}", code, {kind: code}, skew, every)
+
+
+CARRIERS = {
+    row["carrier"]: _client("carrier", row["carrier"], 2 if place % 2 else 1)
+    for place, row in enumerate(sorted(airlines(), key=lambda row: str(row["carrier"])))
+}
+TOWERS = {code: _client("airport", code, 1) for code in AIRPORTS}
+CAST = (*CARRIERS.values(), *TOWERS.values())
+
+OFFLINE_CARRIERS = 4
+LONGEST_OFFLINE = "B6"
+"""A carrier that is out of reach for the first two days."""
+
+
+class Attendance:
+    """Which clients are offline at which steps."""
+
+    def __init__(self, days: int) -> None:
+        self._away: set[tuple[str, int]] = set()
+        for day in range(days):
+            choice = chance("offline", day)
+            away = [CARRIERS[code].id for code in choice.sample(sorted(CARRIERS), OFFLINE_CARRIERS)]
+            if day % 3 == 1:
+                away.append(TOWERS[choice.choice(AIRPORTS)].id)
+            if day < 2:
+                away.append(CARRIERS[LONGEST_OFFLINE].id)
+            for client in away:
+                self._away |= {(client, day * STEPS_A_DAY + 1 + step) for step in range(STEPS_A_DAY)}
+        if days == 1:
+            self._away |= {(CARRIERS[LONGEST_OFFLINE].id, STEPS_A_DAY + 1 + step) for step in range(STEPS_A_DAY)}
+
+    def push_step(self, client: Client, happened: int) -> int:
+        """The first step at which a client can push what happened at a true time in milliseconds."""
+        step = max(0, math.ceil((happened + LEAD - START) / STEP))
+        while (client.id, step) in self._away or step % client.every:
+            step += 1
+        return step

