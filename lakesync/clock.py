@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Protocol
 
 _RECHECK_SECONDS = 0.02
-
-
-class Clock(Protocol):
-    """What tells the time."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC."""
 
 
 class WallClock:

@@ -1,16 +1,35 @@
-"""Sessions on any Spark: the embedded Connect server, a remote one, or a master."""
+"""Sessions on the Spark Connect server that the configuration names: the embedded one or any other."""
 
 from __future__ import annotations
 
+import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import grpc
+import stamina
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.client.retries import DefaultPolicy
+
+from lakesync.exceptions import ConfigurationError, LakeUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import SparkSession
-
     from lakesync.config import Config
+
+PROBE_SECONDS = 3.0
+RETRY_SECONDS = 30.0
+"""How long a server that listens is given to answer, and a running query to find its server again."""
+
+SETTINGS = {
+    # A fold over rows falls back to sorting at 128 groups by default, which doubles its time.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+    # Rows to Arrow are counted one by one as long as a batch is limited in bytes; it is limited in rows anyway.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+}
 
 
 def connect(config: Config) -> SparkSession:
@@ -18,8 +37,32 @@ def connect(config: Config) -> SparkSession:
 
     Raises:
         LakeUnavailableError: nothing listens there, or no session came about within 30 s.
+        ConfigurationError: no Spark is configured.
     """
-    raise NotImplementedError
+    remote = config.spark.remote or (f"sc://localhost:{config.spark.port}" if config.spark.port else None)
+    if remote is None:
+        raise ConfigurationError(
+            "no Spark is configured: run `lakesync up`, which starts one, or set LAKESYNC_SPARK_REMOTE=sc://HOST:PORT"
+        )
+    host, port = _place(remote)
+    _probe(host, port)
+    token = config.spark.token.get_secret_value() if config.spark.token else None
+    address = f"sc://{host}:{port}/" + (f";token={token}" if token else "")
+    builder = SparkSession.builder.remote(address)
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    try:
+        for attempt in stamina.retry_context(
+            on=(PySparkException, grpc.RpcError), timeout=RETRY_SECONDS, wait_max=3.0, attempts=None
+        ):
+            with attempt:
+                spark = builder.create()
+    except (PySparkException, grpc.RpcError) as error:
+        raise LakeUnavailableError(
+            f"Spark at {host}:{port} listens and gives no session ({error}); see its log, and whether the token fits"
+        ) from error
+    _shorten_retries(spark)
+    return spark
 
 
 @contextmanager
@@ -27,10 +70,38 @@ def session(config: Config) -> Iterator[SparkSession]:
     """A new session for one step, stopped at its end.
 
     Raises:
-        LakeUnavailableError: as `connect`.
+        LakeUnavailableError, ConfigurationError: as `connect`.
     """
     spark = connect(config)
     try:
         yield spark
     finally:
         spark.stop()
+
+
+def _place(remote: str) -> tuple[str, int]:
+    """Host and port; with a token, `localhost` by name is what the client speaks to without TLS."""
+    parts = urlsplit(remote)
+    try:
+        host, port = parts.hostname, parts.port or 15002
+    except ValueError:
+        host, port = None, 0
+    if parts.scheme != "sc" or not host:
+        raise ConfigurationError(f"spark.remote is {remote!r}; it must be sc://HOST:PORT")
+    return ("localhost" if host == "127.0.0.1" else host), port
+
+
+def _probe(host: str, port: int) -> None:
+    """The client itself would try for minutes before it says that nobody is there."""
+    try:
+        socket.create_connection((host, port), PROBE_SECONDS).close()
+    except OSError as error:
+        raise LakeUnavailableError(
+            f"nothing listens at {host}:{port}, where Spark should be ({error}); start it with `lakesync up`"
+        ) from error
+
+
+def _shorten_retries(spark: SparkSession) -> None:
+    """A lost server is given up after about 30 s rather than ten minutes: every lake write may be repeated."""
+    policy = DefaultPolicy(max_retries=12, max_backoff=3000)
+    spark.client.set_retry_policies([policy])  # type: ignore[attr-defined]

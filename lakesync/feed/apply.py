@@ -9,7 +9,7 @@ from lakesync.lww import RowState
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging.records import ARRIVAL_STEP, GONE, Move, MoveKind, StoredRow
 from lakesync.staging.store import Commit
-from lakesync.types import RowDelta, RowKey
+from lakesync.types import RowDelta, RowKey, Stamp
 
 WRITERS_KEPT = 8
 """Writers remembered a row; one that fell out is treated as unsure."""
@@ -66,8 +66,12 @@ class _Touch:
             elif owner.client_id != delta.client_id:
                 row.touched[column] = self.arrival
                 self.contested = True
-        if delta.op == "DELETE" and state.visible:
+        if state.visible and (delta.op == "DELETE" or _is_dead(delta, tombstone)):
             self.stale = True
+
+
+def _is_dead(delta: RowDelta, tombstone: Stamp | None) -> bool:
+    return tombstone is not None and delta.stamp <= tombstone
 
 
 def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
@@ -91,7 +95,7 @@ def apply(commit: Commit, deltas: Sequence[RowDelta], sender: Sender, arrival: i
     arrivals = arrivals_of(deltas, arrival)
     stored = commit.rows(arrivals)
     touches = {
-        key: _Touch(stored.get(key) or StoredRow(*key, arrival=0, state=RowState([], None, None), touched={}), place)
+        key: _Touch(stored.get(key) or StoredRow(*key, arrival=0, state=RowState()), place)
         for key, place in arrivals.items()
     }
     for delta in deltas:

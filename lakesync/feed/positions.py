@@ -106,5 +106,6 @@ def _same(known: Segment | Page, access: Access) -> bool:
 
 
 def _from_nothing(record: ClientRecord) -> Position:
-    keys = {key for known in (*record.segments, *record.pages) for key in known.keys}
+    keys = {key for segment in record.segments for key in segment.keys}
+    keys |= {key for page in record.pages for key in page.keys}
     return Position(0, NOTHING, None, True, tuple(sorted(keys)))

@@ -29,7 +29,7 @@ def of_visible(row: StoredRow, entries: Iterable[Entry], client_id: str, at: Pos
     written = _written_since(row, client_id, at)
     if written is None:
         return Has.UNSURE if held is Has.NO and row.writers_floor > _writes_known_from(at) else held
-    if written > 0 and all(entry.left < written for entry in history):
+    if written > 0 and all(entry.left <= written for entry in history):
         return Has.OWN
     return Has.YES if held is Has.YES and written != GONE else Has.UNSURE
 

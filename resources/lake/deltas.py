@@ -15,8 +15,9 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
+from pyspark.sql import functions as F
 
-from assets.transforms.decode import LOG_SCHEMA, decode_log
+from assets.transforms.decode import LOG_SCHEMA, day_of, decode_log
 from assets.transforms.ledger import id_sum
 from lakesync.crash import crash_point
 from lakesync.exceptions import CommitUnknownError, FlushError, IntegrityError, LakeUnavailableError, LakeSyncError
@@ -61,7 +62,45 @@ def flush(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNa
         CommitUnknownError: nobody can tell whether it is; a repeat is safe, and will tell.
         IntegrityError: the lake holds another number of its deltas than the log.
     """
-    raise NotImplementedError
+    started = time.perf_counter()
+    snapshot = ensure_deltas(spark, names).snapshot_id
+    held = _held(spark, batch, snapshot, names)
+    already_there = held is not None
+    if held is None:
+        crash_point("flush.planned")
+        try:
+            _write(spark, store.log_source(), batch, snapshot, names)
+        except Exception as error:  # whatever it is, only the table tells
+            snapshot, held = _read_after(error, spark, batch, names)
+            already_there = True
+        else:
+            crash_point("flush.written")
+            snapshot = read_version(spark, names.deltas).snapshot_id
+            held = _held(spark, batch, snapshot, names)
+    if held is None or snapshot is None:
+        raise FlushError(
+            f"batch {batch.batch_id} of {batch.gateway} was committed without an error and is not in {names.deltas}; "
+            "it stays planned and is tried again"
+        )
+    count, total = held
+    if count != batch.deltas:
+        raise IntegrityError(
+            f"batch {batch.batch_id} of {batch.gateway} has {batch.deltas} deltas in the log and {count} in "
+            f"{names.deltas}; nothing was confirmed or trimmed, compare both before going on"
+        )
+    crash_point("flush.committed")
+    seconds = time.perf_counter() - started
+    return FlushReport(
+        batch.batch_id,
+        batch.gateway,
+        count,
+        total,
+        batch.arrival_low,
+        batch.arrival_high,
+        snapshot,
+        already_there,
+        seconds,
+    )
 
 
 def flush_due(
@@ -83,9 +122,144 @@ def flush_due(
         LakeUnavailableError: Spark is gone; nothing further was tried.
         FlushError, CommitUnknownError, IntegrityError: as `flush`, or `confirm` refused what was read back.
     """
-    raise NotImplementedError
+    reports: list[FlushReport] = []
+    errors: list[LakeSyncError] = []
+
+    def flushed(report: FlushReport) -> None:
+        reports.append(report)
+        on_flushed(report)
+
+    for waiting in store.backlog():
+        if gateways is not None and waiting.gateway not in gateways:
+            continue
+        try:
+            _flush_shard(spark, store, waiting, max_deltas, names, flushed)
+        except LakeUnavailableError:
+            raise
+        except LakeSyncError as error:
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ExceptionGroup(f"{len(errors)} shards could not be flushed", errors)
+    return reports
 
 
 def flushed_arrivals(spark: SparkSession, names: LakeNames = LakeNames()) -> dict[str, int]:
-    """The highest arrival in `deltas` a gateway: all its deltas up to there are in the lake."""
-    raise NotImplementedError
+    """The highest arrival in `deltas` a gateway: all its deltas up to there are in the lake.
+
+    Read from the files' bounds; data is read only where a compaction has mixed gateways in a file.
+    """
+    if ensure_deltas(spark, names).snapshot_id is None:
+        return {}
+    bounds = F.col("readable_metrics")
+    gateway, arrival = bounds["gateway"], bounds["arrival"]
+    pure = gateway["lower_bound"] == gateway["upper_bound"]
+    files = (
+        spark.table(f"{names.deltas}.files")
+        .groupBy(F.when(pure, gateway["lower_bound"]).alias("gateway"))
+        .agg(F.max(arrival["upper_bound"]).alias("arrival"))
+    ).collect()
+    if any(row["gateway"] is None for row in files):
+        files = spark.table(names.deltas).groupBy("gateway").agg(F.max("arrival").alias("arrival")).collect()
+    return {row["gateway"]: row["arrival"] for row in files}
+
+
+def _flush_shard(
+    spark: SparkSession,
+    store: PipelineStore,
+    waiting: Backlog,
+    max_deltas: int,
+    names: LakeNames,
+    flushed: Callable[[FlushReport], None],
+) -> None:
+    """Batch after batch, up to what waited; a trim follows also where an earlier run died before its own."""
+    done = waiting.flushed_seq
+    while done < waiting.last_seq:
+        batch = store.plan(waiting.gateway, waiting.shard, max_deltas)
+        if batch is None:
+            break
+        report = flush(spark, store, batch, names)
+        store.confirm(batch.batch_id, report.deltas, report.id_sum)
+        crash_point("flush.confirmed")
+        flushed(report)
+        done = batch.to_seq
+    store.trim(waiting.gateway, waiting.shard)
+    crash_point("flush.trimmed")
+
+
+def _held(
+    spark: SparkSession, batch: Batch, snapshot: int | None, names: LakeNames
+) -> tuple[int, int] | None:
+    """Count and id sum of the batch in a snapshot of `deltas`; None when it is not there."""
+    if snapshot is None:
+        return None
+    table = spark.read.option("snapshot-id", snapshot).table(names.deltas)
+    row = table.where(_is(batch)).agg(F.count(F.lit(1)).alias("count"), id_sum("delta_id").alias("total")).collect()[0]
+    return (row["count"], int(row["total"])) if row["count"] else None
+
+
+def _read_after(
+    error: Exception, spark: SparkSession, batch: Batch, names: LakeNames
+) -> tuple[int | None, tuple[int, int]]:
+    """The table after a write that raised.
+
+    Raises:
+        FlushError: the batch is not there.
+        CommitUnknownError: the table cannot be read either.
+    """
+    try:
+        snapshot = read_version(spark, names.deltas).snapshot_id
+        held = _held(spark, batch, snapshot, names)
+    except Exception as unreadable:
+        raise CommitUnknownError(
+            f"writing batch {batch.batch_id} of {batch.gateway} ended in {_brief(error)}, and {names.deltas} cannot be "
+            f"read ({_brief(unreadable)}); run the flush again, which finds out"
+        ) from error
+    if held is None:
+        raise FlushError(
+            f"batch {batch.batch_id} of {batch.gateway} could not be written to {names.deltas}: {_brief(error)}; "
+            "it stays planned and is tried again"
+        ) from error
+    return snapshot, held
+
+
+def _write(spark: SparkSession, source: LogSource, batch: Batch, snapshot: int | None, names: LakeNames) -> None:
+    rows = decode_log(_log(spark, source, batch), batch.batch_id)
+    writer = rows.writeTo(names.deltas).option("isolation-level", "serializable")
+    if snapshot is not None:  # with no snapshot, all of the table's history is validated
+        writer = writer.option("validate-from-snapshot-id", str(snapshot))
+    writer.overwrite(_is(batch))
+
+
+def _log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFrame:
+    """The batch's log rows, read-only, in short ranges of `seq`."""
+    tasks = min(batch.to_seq - batch.from_seq + 1, -(-batch.deltas // DELTAS_A_TASK))
+    shard = batch.shard.replace("'", "''")
+    query = (
+        f"(SELECT gateway, shard, epoch, seq, arrival, client_id, body FROM {source.table} "
+        f"WHERE gateway = '{batch.gateway}' AND shard = '{shard}' AND epoch = {batch.epoch} "
+        f"AND seq BETWEEN {batch.from_seq} AND {batch.to_seq}) AS batch"
+    )
+    reader = spark.read.format("jdbc").options(url=source.url, dbtable=query, customSchema=LOG_SCHEMA, **source.properties)
+    if tasks > 1:
+        reader = reader.options(
+            partitionColumn="seq", lowerBound=batch.from_seq, upperBound=batch.to_seq + 1, numPartitions=tasks
+        )
+    return reader.option("fetchsize", 100).load()
+
+
+def _is(batch: Batch) -> Column:
+    """The batch's rows, and enough around them to prune files by partition and bounds."""
+    days = (day_of(batch.arrival_low), day_of(batch.arrival_high))
+    return (
+        (F.col("gateway") == batch.gateway)
+        & F.col("day").between(*days)
+        & F.col("arrival").between(batch.arrival_low, batch.arrival_high)
+        & (F.col("batch_id") == batch.batch_id)
+    )
+
+
+def _brief(error: Exception) -> str:
+    """A driver's error without its stack trace."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

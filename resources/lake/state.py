@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+import json
+import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql import Observation
 
-from resources.lake.tables import LakeNames
+from assets.transforms.decode import day_of
+from assets.transforms.project import REJECTED, project
+from assets.transforms.reduce import reduce_deltas
+from lakesync.crash import crash_point
+from resources.lake.tables import (
+    MARKS_PROPERTY,
+    LakeNames,
+    StateTable,
+    ensure_deltas,
+    ensure_state,
+    marks_of,
+    read_version,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import date
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from lakesync.schema import TableSchema
+
+SMALL_TABLE = 100_000
+"""Rows up to which a table is always written anew, which is as quick as a MERGE and leaves no delete files."""
+
+LARGE_SHARE = 0.2
+"""Deltas a row from which writing a table anew is quicker than a MERGE."""
+
+TRIES = 3
+"""Merges of one increment while another writer keeps committing in between."""
 
 
 class MergeReport(msgspec.Struct, frozen=True):
@@ -24,7 +51,7 @@ class MergeReport(msgspec.Struct, frozen=True):
     deltas_in: int
     """Deltas read from the history."""
     rows_merged: int
-    """Rows written."""
+    """Rows written: those of the increment, or the whole table where it was written anew."""
     tombstones: int
     """Rows among them that are not visible."""
     rejected_values: int
@@ -56,9 +83,176 @@ def merge_table(
         SchemaError: the schema does not fit the lake's table.
         LakeUnavailableError: Spark is gone.
     """
-    raise NotImplementedError
+    started = time.perf_counter()
+    ensure_deltas(spark, names)
+    table = ensure_state(spark, schema, names)
+    since = dict.fromkeys(upto, 0) if rebuild or days is not None else {g: table.marks.get(g, 0) for g in upto}
+    increment = _increment(spark, schema.table, since, upto, days, names)
+    deltas_in = increment.count() if increment is not None else 0
+    written = _Written(table.snapshot_id, 0, 0, 0)
+    if increment is not None and (deltas_in or rebuild or (table.grown and table.snapshot_id is not None)):
+        written = _write(spark, table, increment, deltas_in, upto if rebuild else None)
+    crash_point("tables.merged")
+    marks = _advance(spark, table, upto, days)
+    seconds = time.perf_counter() - started
+    return MergeReport(
+        schema.table,
+        deltas_in,
+        written.rows,
+        written.tombstones,
+        written.rejected,
+        written.snapshot_id,
+        marks,
+        seconds,
+    )
 
 
 def forget_marks(spark: SparkSession, table: str, names: LakeNames = LakeNames()) -> None:
     """Drop a table's merged marks: the next merge reads all of its deltas again, with the same result."""
-    raise NotImplementedError
+    spark.sql(f"ALTER TABLE {names.state(table)} UNSET TBLPROPERTIES IF EXISTS ('{MARKS_PROPERTY}')")
+
+
+def increment_of(
+    spark: SparkSession, table: str, since: Mapping[str, int], upto: Mapping[str, int], names: LakeNames = LakeNames()
+) -> DataFrame | None:
+    """A table's deltas with `since < arrival <= upto`, gateway by gateway; None where no gateway has room for any."""
+    return _increment(spark, table, since, upto, None, names)
+
+
+class _Written(msgspec.Struct, frozen=True):
+    snapshot_id: int | None
+    rows: int
+    tombstones: int
+    rejected: int
+
+
+def _increment(
+    spark: SparkSession,
+    table: str,
+    since: Mapping[str, int],
+    upto: Mapping[str, int],
+    days: Sequence[date] | None,
+    names: LakeNames,
+) -> DataFrame | None:
+    ranges = {gateway: (since[gateway], arrival) for gateway, arrival in upto.items() if since[gateway] < arrival}
+    if not ranges:
+        return None
+    of_gateways = F.lit(False)
+    for gateway, (low, high) in ranges.items():
+        of_gateways |= (F.col("gateway") == gateway) & (F.col("arrival") > low) & (F.col("arrival") <= high)
+    first = day_of(min(low for low, _ in ranges.values()))
+    last = day_of(max(high for _, high in ranges.values()))
+    in_days = F.col("day").between(first, last) if days is None else F.col("day").isin(*days)
+    return spark.table(names.deltas).where(of_gateways & in_days & (F.col("table_name") == table))
+
+
+def _write(
+    spark: SparkSession,
+    table: StateTable,
+    increment: DataFrame,
+    deltas_in: int,
+    rebuilt: Mapping[str, int] | None,
+) -> _Written:
+    """Commit the increment, again where another writer committed in between: what it merged is in `deltas` too."""
+    snapshot = table.snapshot_id
+    anew = rebuilt is not None or table.grown or _is_large(spark, table, deltas_in)
+    for attempt in range(TRIES):
+        observed = Observation()
+        try:
+            if anew:
+                _write_anew(spark, table, snapshot, increment, rebuilt, observed)
+            else:
+                _merge_into(spark, table, snapshot, increment, observed)
+        except PySparkException:
+            now = read_version(spark, table.name).snapshot_id
+            if now == snapshot or attempt == TRIES - 1:
+                raise
+        else:
+            now = read_version(spark, table.name).snapshot_id
+            if anew or _parent(spark, table, now) == snapshot:
+                counts = observed.get
+                return _Written(now, counts["rows"], counts["tombstones"] or 0, counts["rejected"] or 0)
+        snapshot = now
+    raise AssertionError("unreachable: the last attempt raises or returns")
+
+
+def _write_anew(
+    spark: SparkSession,
+    table: StateTable,
+    snapshot: int | None,
+    increment: DataFrame,
+    rebuilt: Mapping[str, int] | None,
+    observed: Observation,
+) -> None:
+    """Every row, old and new, in one overwrite that is refused when the table is no longer at `snapshot`."""
+    state = None
+    if snapshot is not None:
+        state = spark.read.option("snapshot-id", snapshot).table(table.name)
+        if rebuilt is not None:
+            state = state.where(~F.col("_gateway").isin(*rebuilt))
+    rows = _rows(table, increment, state, observed)
+    writer = rows.writeTo(table.name).option("isolation-level", "serializable")
+    if snapshot is not None:
+        writer = writer.option("validate-from-snapshot-id", str(snapshot))
+    writer.overwrite(F.lit(True))
+
+
+def _merge_into(
+    spark: SparkSession, table: StateTable, snapshot: int | None, increment: DataFrame, observed: Observation
+) -> None:
+    """The touched rows alone, merged on read."""
+    touched = increment.select(F.col("gateway").alias("_gateway"), F.col("row_id").alias("_row_id")).distinct()
+    state = spark.read.option("snapshot-id", str(snapshot)).table(table.name).join(touched, ["_gateway", "_row_id"], "semi")
+    source = f"merge_{table.table}"
+    _rows(table, increment, state, observed).createOrReplaceTempView(source)
+    spark.sql(
+        f"MERGE INTO {table.name} AS held USING `{source}` AS merged "
+        "ON held._gateway = merged._gateway AND held._row_id = merged._row_id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+
+
+def _rows(table: StateTable, increment: DataFrame, state: DataFrame | None, observed: Observation) -> DataFrame:
+    rows = project(reduce_deltas(increment, state), table.columns)
+    counts = (
+        F.count(F.lit(1)).alias("rows"),
+        F.sum(F.col("_deleted").cast("long")).alias("tombstones"),
+        F.sum(F.col(REJECTED).cast("long")).alias("rejected"),
+    )
+    return rows.observe(observed, *counts).drop(REJECTED)
+
+
+def _is_large(spark: SparkSession, table: StateTable, deltas_in: int) -> bool:
+    if table.snapshot_id is None or deltas_in >= SMALL_TABLE:
+        return True
+    summary = spark.table(f"{table.name}.snapshots").where(F.col("snapshot_id") == table.snapshot_id).select("summary")
+    rows = int(summary.collect()[0]["summary"]["total-records"])
+    return rows <= SMALL_TABLE or deltas_in > rows * LARGE_SHARE
+
+
+def _parent(spark: SparkSession, table: StateTable, snapshot: int | None) -> int | None:
+    snapshots = spark.table(f"{table.name}.snapshots").where(F.col("snapshot_id") == snapshot)
+    return snapshots.select("parent_id").collect()[0]["parent_id"]  # type: ignore[no-any-return]
+
+
+def _advance(
+    spark: SparkSession, table: StateTable, upto: Mapping[str, int], days: Sequence[date] | None
+) -> dict[str, int]:
+    """Raise the marks to `upto`, where nothing below it was left out."""
+    marks = marks_of(read_version(spark, table.name))
+    raised = dict(marks)
+    for gateway, arrival in upto.items():
+        held = marks.get(gateway)
+        if days is None or (held is not None and _closes(days, held, arrival)):
+            raised[gateway] = max(arrival, held or 0)
+    if raised != marks:
+        text = json.dumps(raised, sort_keys=True)
+        spark.sql(f"ALTER TABLE {table.name} SET TBLPROPERTIES ('{MARKS_PROPERTY}' = '{text}')")
+    return raised
+
+
+def _closes(days: Sequence[date], mark: int, arrival: int) -> bool:
+    """Whether every day from the mark to the arrival is among `days`."""
+    first, last = day_of(mark), day_of(arrival)
+    needed = {first + timedelta(days=number) for number in range((last - first).days + 1)}
+    return needed <= set(days)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakesync.exceptions import SchemaError
+from lakesync.schema import RESERVED_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
 
 MARKS_PROPERTY = "lakesync.merged"
 """State table property: JSON `{gateway: arrival}`; all of a gateway's deltas up to there are merged."""
-
-RESERVED = ("_gateway", "_row_id", "_cells", "_tombstone", "_inserted", "_deleted", "_arrival")
-"""Columns of every state table that no schema may name, in any case."""
 
 SPARK_TYPES = {"string": "string", "number": "double", "boolean": "boolean", "json": "string", "null": "string"}
 """Schema type → Spark type of the typed column; the schema type itself is the column's comment."""
@@ -134,11 +132,10 @@ def ensure_state(spark: SparkSession, schema: TableSchema, names: LakeNames = La
     """Make or grow a table's state table, so that it has every column of the schema.
 
     Raises:
-        SchemaError: a column has a reserved name, differs from another in case alone, or has another type in the
-            lake; or the table's name differs from another table's in case alone.
+        SchemaError: a column has another type in the lake, or differs from one there in case alone; or the table's
+            name differs so from another table's.
     """
-    wanted = {column.name: str(column.type) for column in schema.columns}
-    _check_names(schema.table, wanted)
+    wanted: dict[str, str] = dict(schema.types)
     name = names.state(schema.table)
     if not _exists(spark, names.catalogue, names.tables, schema.table):
         typed = "".join(f", {_column(column, kind)}" for column, kind in wanted.items())
@@ -162,7 +159,7 @@ def ensure_state(spark: SparkSession, schema: TableSchema, names: LakeNames = La
 def typed_columns(spark: SparkSession, name: str) -> dict[str, str]:
     """A state table's typed columns and their schema types, in order."""
     fields = spark.table(name).schema.fields
-    return {field.name: str(field.metadata["comment"]) for field in fields if field.name not in RESERVED}
+    return {field.name: str(field.metadata["comment"]) for field in fields if field.name not in RESERVED_COLUMNS}
 
 
 def _exists(spark: SparkSession, catalogue: str, namespace: str, table: str) -> bool:
@@ -184,20 +181,6 @@ def _exists(spark: SparkSession, catalogue: str, namespace: str, table: str) -> 
                 "apart; give it another name"
             )
     return False
-
-
-def _check_names(table: str, columns: dict[str, str]) -> None:
-    seen: dict[str, str] = {}
-    for column in columns:
-        lower = column.lower()
-        if lower in RESERVED:
-            raise SchemaError(f"the column {table}.{column} has a name that the lake keeps for itself; rename it")
-        if lower in seen:
-            raise SchemaError(
-                f"the columns {table}.{column} and {table}.{seen[lower]} differ in case alone, which a lake cannot "
-                "hold apart; rename one"
-            )
-        seen[lower] = column
 
 
 def _missing(table: str, wanted: dict[str, str], stored: dict[str, str]) -> dict[str, str]:
