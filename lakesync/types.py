@@ -99,3 +99,48 @@ class Rejection(msgspec.Struct, frozen=True, rename="camel"):
     delta_id: str
     code: str
     message: str
+
+
+class Action(msgspec.Struct, frozen=True, rename="camel"):
+    """An imperative request to a connector."""
+
+    client_id: str
+    hlc: int
+    connector: str
+    action_type: str
+    params: msgspec.Raw
+    """A JSON object."""
+    action_id: str
+    idempotency_key: str | None = None
+
+
+class ActionPush(msgspec.Struct, frozen=True, rename="camel"):
+    """A client's actions."""
+
+    client_id: str
+    actions: tuple[Action, ...]
+
+
+class ActionResult(msgspec.Struct, frozen=True, rename="camel"):
+    """An action that was done."""
+
+    action_id: str
+    data: msgspec.Raw
+    """A JSON object."""
+    server_hlc: int
+
+
+class ActionFailure(msgspec.Struct, frozen=True, rename="camel"):
+    """An action that was not done; a retryable one may be sent again under the same id."""
+
+    action_id: str
+    code: str
+    message: str
+    retryable: bool
+
+
+class ActionResponse(msgspec.Struct, frozen=True, rename="camel"):
+    """One outcome an action, in order."""
+
+    results: tuple[ActionResult | ActionFailure, ...]
+    server_hlc: int

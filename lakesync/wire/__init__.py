@@ -1,0 +1,1 @@
+"""The forms that deltas travel and rest in: JSON, protobuf, WebSocket frames, and the log's body."""

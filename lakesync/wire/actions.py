@@ -1,0 +1,154 @@
+"""Actions and their outcomes, in JSON and in protobuf (`lakesync.proto`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from lakesync.delta import jcs_raw
+from lakesync.exceptions import ValidationError
+from lakesync.types import Action, ActionFailure, ActionPush, ActionResponse, ActionResult
+from lakesync.wire import lakesync_pb2 as pb
+from lakesync.wire.protobuf import check_range, parse
+
+_decode_push = msgspec.json.Decoder(ActionPush, strict=False).decode
+_encode = msgspec.json.Encoder().encode
+_EMPTY = msgspec.Raw(b"{}")
+
+
+def decode_push_json(body: bytes) -> ActionPush:
+    """An action request in JSON.
+
+    Raises:
+        ValidationError: the body is something else.
+    """
+    try:
+        push = _decode_push(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValidationError(f"actions: {error}") from None
+    except RecursionError:
+        raise ValidationError("actions: the JSON is nested too deeply: flatten it") from None
+    for place, action in enumerate(push.actions):
+        _check(action, f"actions[{place}]")
+    return push
+
+
+def encode_response_json(response: ActionResponse) -> bytes:
+    """The answer to an action request in JSON."""
+    results: list[dict[str, Any]] = [
+        {"actionId": result.action_id, "data": result.data, "serverHlc": str(result.server_hlc)}
+        if isinstance(result, ActionResult)
+        else {
+            "actionId": result.action_id,
+            "code": result.code,
+            "message": result.message,
+            "retryable": result.retryable,
+        }
+        for result in response.results
+    ]
+    return _encode({"results": results, "serverHlc": str(response.server_hlc)})
+
+
+def encode_push(push: ActionPush) -> bytes:
+    """An ActionPush message."""
+    return pb.ActionPush(
+        client_id=push.client_id,
+        actions=[
+            pb.Action(
+                action_id=action.action_id,
+                client_id=action.client_id,
+                hlc=action.hlc,
+                connector=action.connector,
+                action_type=action.action_type,
+                params=bytes(action.params),
+                idempotency_key=action.idempotency_key,
+            )
+            for action in push.actions
+        ],
+    ).SerializeToString()
+
+
+def decode_push(data: bytes) -> ActionPush:
+    """An ActionPush message.
+
+    Raises:
+        ValidationError: `data` is something else.
+    """
+    message = parse(pb.ActionPush(), data)
+    actions = tuple(
+        Action(
+            item.client_id,
+            item.hlc,
+            item.connector,
+            item.action_type,
+            _raw(item.params),
+            item.action_id,
+            item.idempotency_key if item.HasField("idempotency_key") else None,
+        )
+        for item in message.actions
+    )
+    for place, action in enumerate(actions):
+        _check(action, f"actions[{place}]")
+    return ActionPush(message.client_id, actions)
+
+
+def encode_response(response: ActionResponse) -> bytes:
+    """An ActionResponse message."""
+    return pb.ActionResponse(
+        results=[_outcome(result) for result in response.results], server_hlc=response.server_hlc
+    ).SerializeToString()
+
+
+def decode_response(data: bytes) -> ActionResponse:
+    """An ActionResponse message.
+
+    Raises:
+        ValidationError: `data` is something else.
+    """
+    message = parse(pb.ActionResponse(), data)
+    check_range("serverHlc", message.server_hlc)
+    results: list[ActionResult | ActionFailure] = []
+    for place, item in enumerate(message.results):
+        kind = item.WhichOneof("outcome")
+        if kind == "result":
+            done = item.result
+            result = ActionResult(done.action_id, _raw(done.data), done.server_hlc)
+            _check_json(result.data, f"results[{place}].data")
+            results.append(result)
+        elif kind == "error":
+            failed = item.error
+            results.append(ActionFailure(failed.action_id, failed.code, failed.message, failed.retryable))
+        else:
+            raise ValidationError(f"results[{place}] is neither a result nor an error")
+    return ActionResponse(tuple(results), message.server_hlc)
+
+
+def _outcome(result: ActionResult | ActionFailure) -> pb.ActionOutcome:
+    if isinstance(result, ActionResult):
+        return pb.ActionOutcome(
+            result=pb.ActionResult(action_id=result.action_id, data=bytes(result.data), server_hlc=result.server_hlc)
+        )
+    return pb.ActionOutcome(
+        error=pb.ActionError(
+            action_id=result.action_id, code=result.code, message=result.message, retryable=result.retryable
+        )
+    )
+
+
+def _raw(data: bytes) -> msgspec.Raw:
+    return msgspec.Raw(data.strip(b" \t\r\n")) if data else _EMPTY
+
+
+def _check(action: Action, where: str) -> None:
+    check_range(f"{where}.hlc", action.hlc)
+    if memoryview(action.params)[0] != ord("{"):
+        raise ValidationError(f"{where}.params is no JSON object")
+    _check_json(action.params, f"{where}.params")
+
+
+def _check_json(raw: msgspec.Raw, where: str) -> None:
+    try:
+        jcs_raw(raw)
+    except ValidationError as error:
+        raise ValidationError(f"{where}: {error}") from None

@@ -1,0 +1,77 @@
+"""What carries messages: WebSocket frames with a tag byte, and the checkpoint stream's length framing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import BinaryIO
+
+from lakesync.exceptions import ValidationError
+
+MAX_FRAME_BYTES = 16 << 20
+"""The largest frame of a checkpoint, without its length."""
+
+_LENGTH_BYTES = 4
+
+
+class FrameTag(IntEnum):
+    """What follows the first byte of a WebSocket frame."""
+
+    PUSH = 1
+    PULL = 2
+    BROADCAST = 3
+
+
+def encode_frame(tag: FrameTag, message: bytes) -> bytes:
+    """A tagged WebSocket frame."""
+    return bytes((tag,)) + message
+
+
+def decode_frame(frame: bytes) -> tuple[FrameTag, bytes]:
+    """The tag and the message of a WebSocket frame.
+
+    Raises:
+        ValidationError: the frame is empty or its tag unknown.
+    """
+    if not frame:
+        raise ValidationError("the frame is empty: send a tag byte and a message")
+    try:
+        return FrameTag(frame[0]), frame[1:]
+    except ValueError:
+        raise ValidationError(f"frame tag {frame[0]:#04x} is none of 0x01 push, 0x02 pull, 0x03 broadcast") from None
+
+
+def encode_checkpoint_frame(message: bytes) -> bytes:
+    """A frame of a checkpoint stream: four bytes of length, big-endian, then the message.
+
+    Raises:
+        ValueError: the message is above MAX_FRAME_BYTES.
+    """
+    if len(message) > MAX_FRAME_BYTES:
+        raise ValueError(f"a checkpoint frame of {len(message)} bytes is above {MAX_FRAME_BYTES}")
+    return len(message).to_bytes(_LENGTH_BYTES, "big") + message
+
+
+def encode_checkpoint(messages: Iterable[bytes]) -> Iterator[bytes]:
+    """The frames of a checkpoint stream, one at a time."""
+    return map(encode_checkpoint_frame, messages)
+
+
+def read_checkpoint(stream: BinaryIO) -> Iterator[bytes]:
+    """The messages of a checkpoint stream; memory is bounded by one.
+
+    Raises:
+        ValidationError: the stream ends within a frame, or a frame is above MAX_FRAME_BYTES.
+    """
+    position = 0
+    while prefix := stream.read(_LENGTH_BYTES):
+        length = int.from_bytes(prefix, "big")
+        if len(prefix) < _LENGTH_BYTES:
+            raise ValidationError(f"the checkpoint ends within the length at byte {position}: fetch it again")
+        if length > MAX_FRAME_BYTES:
+            raise ValidationError(f"the checkpoint frame at byte {position} claims {length} bytes: fetch it again")
+        message = stream.read(length)
+        if len(message) < length:
+            raise ValidationError(f"the checkpoint ends within the frame at byte {position}: fetch it again")
+        yield message
+        position += _LENGTH_BYTES + length

@@ -1,0 +1,269 @@
+"""The JSON form: an hlc is a decimal string on the way out, and either that or a bare integer on the way in.
+
+Column values keep the very text that came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from lakesync.exceptions import ValidationError
+from lakesync.types import ColumnValue, Op, PushResult, Rejection, RowDelta, SyncPull, SyncPush, SyncResponse
+from lakesync.validation import check_hlc
+from lakesync.wire.values import check_values
+
+T = TypeVar("T")
+
+DEFAULT_MAX_DELTAS = 100
+
+
+class _Delta(msgspec.Struct, rename="camel", gc=False):
+    op: Op
+    table: str
+    row_id: str
+    client_id: str
+    columns: tuple[ColumnValue, ...]
+    hlc: str
+    delta_id: str
+
+
+class _Response(msgspec.Struct, rename="camel", gc=False):
+    deltas: list[_Delta]
+    server_hlc: str
+    has_more: bool
+
+
+class _PushResult(msgspec.Struct, rename="camel", gc=False):
+    server_hlc: str
+    accepted: int
+    deltas: list[_Delta]
+
+
+class _PushRequest(msgspec.Struct, rename="camel", gc=False):
+    client_id: str
+    deltas: list[_Delta]
+    last_seen_hlc: str
+
+
+class _PullRequest(msgspec.Struct, rename="camel"):
+    client_id: str
+    since_hlc: int | None = None
+    since: int | None = None
+    max_deltas: int | None = None
+    limit: int | None = None
+    source: str | None = None
+
+
+class _Envelope(msgspec.Struct, rename="camel"):
+    deltas: list[msgspec.Raw]
+
+
+class _Named(msgspec.Struct, rename="camel"):
+    delta_id: str
+
+
+_encode = msgspec.json.Encoder().encode
+# Lax decoders read an integer from its decimal string, and nothing else more than strict ones where str is declared.
+_decode_push = msgspec.json.Decoder(SyncPush, strict=False).decode
+_decode_pull = msgspec.json.Decoder(_PullRequest, strict=False).decode
+_decode_response = msgspec.json.Decoder(SyncResponse, strict=False).decode
+_decode_result = msgspec.json.Decoder(PushResult, strict=False).decode
+_decode_deltas = msgspec.json.Decoder(list[RowDelta], strict=False).decode
+_decode_delta = msgspec.json.Decoder(RowDelta, strict=False).decode
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_named = msgspec.json.Decoder(_Named).decode
+
+
+def decode_push(body: bytes) -> SyncPush:
+    """A push request. Its values are views that keep `body` alive.
+
+    Raises:
+        ValidationError: the body is not a push; `rejected` names each delta that is at fault where that is known.
+    """
+    try:
+        push = _decode_push(body)
+    except msgspec.ValidationError as error:
+        rejected = _misshapen(body)
+        raise ValidationError(rejected[0].message if rejected else f"push: {error}", rejected) from None
+    except _MALFORMED as error:
+        raise _unreadable("push", error) from None
+    _check_range("lastSeenHlc", push.last_seen_hlc)
+    check_values(push.deltas)
+    return push
+
+
+def encode_push(push: SyncPush) -> bytes:
+    """A push request, as a client sends it."""
+    return _encode(_PushRequest(push.client_id, _spelled(push.deltas), str(push.last_seen_hlc)))
+
+
+def decode_pull(body: bytes) -> SyncPull:
+    """A pull request: `clientId`, `sinceHlc` (or `since`), `maxDeltas` (or `limit`), `source`.
+
+    Raises:
+        ValidationError: the body is not a pull.
+    """
+    return _pull(_read("pull", _decode_pull, body))
+
+
+def parse_pull(query: Mapping[str, str]) -> SyncPull:
+    """A pull request from the parameters of a GET, by the same names.
+
+    Raises:
+        ValidationError: a parameter is missing or no number.
+    """
+    try:
+        return _pull(msgspec.convert(dict(query), _PullRequest, strict=False))
+    except msgspec.ValidationError as error:
+        raise ValidationError(f"pull: {error}") from None
+
+
+def encode_pull(pull: SyncPull) -> bytes:
+    """A pull request, as a client posts it."""
+    fields: dict[str, Any] = {
+        "clientId": pull.client_id,
+        "sinceHlc": str(pull.since_hlc),
+        "maxDeltas": pull.max_deltas,
+    }
+    if pull.source is not None:
+        fields["source"] = pull.source
+    return _encode(fields)
+
+
+def decode_response(body: bytes) -> SyncResponse:
+    """A page, as a client reads it.
+
+    Raises:
+        ValidationError: the body is not a page.
+    """
+    response = _read("response", _decode_response, body)
+    _check_range("serverHlc", response.server_hlc)
+    check_values(response.deltas)
+    return response
+
+
+def encode_response(response: SyncResponse) -> bytes:
+    """The answer to a pull."""
+    return _encode(_Response(_spelled(response.deltas), str(response.server_hlc), response.has_more))
+
+
+def decode_push_result(body: bytes) -> PushResult:
+    """The answer to a push, as a client reads it.
+
+    Raises:
+        ValidationError: the body is not such an answer.
+    """
+    result = _read("push result", _decode_result, body)
+    _check_range("serverHlc", result.server_hlc)
+    check_values(result.deltas)
+    return result
+
+
+def encode_push_result(result: PushResult) -> bytes:
+    """The answer to a push."""
+    return _encode(_PushResult(str(result.server_hlc), result.accepted, _spelled(result.deltas)))
+
+
+def encode_delta(delta: RowDelta) -> bytes:
+    """One delta, compact: a fragment to join with others."""
+    return _encode(_spell(delta))
+
+
+def encode_deltas(deltas: Iterable[RowDelta]) -> bytes:
+    """A compact array of deltas."""
+    return _encode(_spelled(deltas))
+
+
+def decode_deltas(body: bytes) -> list[RowDelta]:
+    """What `encode_deltas` wrote. The values' own text is not looked into: it was when they came in.
+
+    Raises:
+        ValidationError: the body is something else.
+    """
+    return _read("deltas", _decode_deltas, body)
+
+
+def encode_json(value: Any) -> bytes:
+    """Any other answer: every integer under a key `hlc` or ending in `Hlc` becomes its decimal string."""
+    return _encode(_with_hlcs(msgspec.to_builtins(value, builtin_types=(msgspec.Raw,))))
+
+
+_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def _read(what: str, decode: Callable[[bytes], T], body: bytes) -> T:
+    try:
+        return decode(body)
+    except msgspec.ValidationError as error:
+        raise ValidationError(f"{what}: {error}") from None
+    except _MALFORMED as error:
+        raise _unreadable(what, error) from None
+
+
+def _unreadable(what: str, error: Exception) -> ValidationError:
+    if isinstance(error, RecursionError):
+        return ValidationError(f"{what}: the JSON is nested too deeply: flatten it")
+    return ValidationError(f"{what}: {error}")
+
+
+def _pull(request: _PullRequest) -> SyncPull:
+    since = request.since_hlc if request.since_hlc is not None else request.since
+    limit = request.max_deltas if request.max_deltas is not None else request.limit
+    since = 0 if since is None else since
+    limit = DEFAULT_MAX_DELTAS if limit is None else limit
+    _check_range("sinceHlc", since)
+    if limit < 1:
+        raise ValidationError(f"maxDeltas is {limit}: ask for at least 1")
+    return SyncPull(request.client_id, since, limit, request.source)
+
+
+def _check_range(name: str, value: int) -> None:
+    message = check_hlc(name, value)
+    if message is not None:
+        raise ValidationError(message)
+
+
+def _misshapen(body: bytes) -> list[Rejection]:
+    """Every delta of a refused push that is no delta; none where the fault lies elsewhere."""
+    try:
+        deltas = _decode_envelope(body).deltas
+    except (msgspec.MsgspecError, *_MALFORMED):
+        return []
+    rejected = []
+    for place, raw in enumerate(deltas):
+        try:
+            _decode_delta(raw)
+        except (msgspec.MsgspecError, *_MALFORMED) as error:
+            rejected.append(Rejection(_name(raw), ValidationError.code, f"deltas[{place}]: {error}"))
+    return rejected
+
+
+def _name(raw: msgspec.Raw) -> str:
+    try:
+        return _decode_named(raw).delta_id
+    except (msgspec.MsgspecError, *_MALFORMED):
+        return ""
+
+
+def _spell(delta: RowDelta) -> _Delta:
+    return _Delta(delta.op, delta.table, delta.row_id, delta.client_id, delta.columns, str(delta.hlc), delta.delta_id)
+
+
+def _spelled(deltas: Iterable[RowDelta]) -> list[_Delta]:
+    return [_spell(delta) for delta in deltas]
+
+
+def _with_hlcs(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: str(item)
+            if type(item) is int and isinstance(key, str) and (key == "hlc" or key.endswith("Hlc"))
+            else _with_hlcs(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_with_hlcs(item) for item in value]
+    return value

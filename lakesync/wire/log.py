@@ -1,0 +1,81 @@
+"""How the log rests in staging: a push's deltas as one compressed body, its ids beside it."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Sequence
+
+import zstandard
+
+from lakesync.delta import id_digest
+from lakesync.exceptions import ValidationError
+from lakesync.types import RowDelta
+from lakesync.wire.json import decode_deltas, encode_deltas
+
+BODY_VERSION = 1
+"""The first byte of a body; what follows is a zstd frame around a compact JSON array of deltas."""
+
+MAX_BODY_BYTES = 256 << 20
+"""The largest body, unpacked, that is read back."""
+
+_LEVEL = 1
+_ID_BYTES = 16
+_DIGEST_BYTES = 8
+
+
+class _Codec(threading.local):
+    """zstd contexts are reusable but not shared between threads."""
+
+    def __init__(self) -> None:
+        self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress
+        self.decompress = zstandard.ZstdDecompressor().decompress
+
+
+_codec = _Codec()
+
+
+def encode_body(deltas: Sequence[RowDelta]) -> bytes:
+    """The body of a log row."""
+    return bytes((BODY_VERSION,)) + _codec.compress(encode_deltas(deltas))
+
+
+def decode_body(body: bytes) -> list[RowDelta]:
+    """The deltas of a log row.
+
+    Raises:
+        ValidationError: the body is damaged, or of another version.
+    """
+    if not body:
+        raise ValidationError("the log body is empty")
+    if body[0] != BODY_VERSION:
+        raise ValidationError(f"log body version {body[0]} is not {BODY_VERSION}: read it with a newer LakeSync")
+    view = memoryview(body)[1:]
+    try:
+        size = zstandard.frame_content_size(view)
+        if not 0 <= size <= MAX_BODY_BYTES:
+            raise ValidationError(f"the log body claims {size} bytes, 0 to {MAX_BODY_BYTES} are read")
+        unpacked = _codec.decompress(view)
+    except zstandard.ZstdError as error:
+        raise ValidationError(f"the log body is damaged: {error}") from None
+    return decode_deltas(unpacked)
+
+
+def pack_ids(deltas: Sequence[RowDelta]) -> bytes:
+    """Each delta's hlc (int64, little-endian), one after another, then each one's `id_digest`."""
+    hlcs = struct.pack(f"<{len(deltas)}q", *(delta.hlc for delta in deltas))
+    return hlcs + b"".join([id_digest(delta.delta_id) for delta in deltas])
+
+
+def unpack_ids(ids: bytes) -> list[tuple[int, bytes]]:
+    """`(hlc, id digest)` of each delta, in order.
+
+    Raises:
+        ValidationError: the length is no multiple of 16.
+    """
+    count, rest = divmod(len(ids), _ID_BYTES)
+    if rest:
+        raise ValidationError(f"{len(ids)} bytes of ids are no multiple of {_ID_BYTES}")
+    start = count * (_ID_BYTES - _DIGEST_BYTES)
+    digests = [ids[at : at + _DIGEST_BYTES] for at in range(start, len(ids), _DIGEST_BYTES)]
+    return list(zip(struct.unpack_from(f"<{count}q", ids), digests, strict=True))

@@ -1,0 +1,152 @@
+"""The protobuf form of deltas and sync messages (`lakesync.proto`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+from google.protobuf.message import DecodeError, Message
+
+from lakesync.exceptions import ValidationError
+from lakesync.types import ColumnValue, Op, RowDelta, SyncPull, SyncPush, SyncResponse
+from lakesync.validation import check_hlc
+from lakesync.wire import lakesync_pb2 as pb
+from lakesync.wire.values import check_values
+
+M = TypeVar("M", bound=Message)
+
+DEFAULT_MAX_DELTAS = 100
+
+_OPS: dict[pb.DeltaOp, Op] = {pb.DELTA_OP_INSERT: "INSERT", pb.DELTA_OP_UPDATE: "UPDATE", pb.DELTA_OP_DELETE: "DELETE"}
+_NUMBERS = {op: number for number, op in _OPS.items()}
+_SPACE = b" \t\r\n"
+
+
+def encode_delta(delta: RowDelta) -> bytes:
+    """One RowDelta message."""
+    return _message(delta).SerializeToString()
+
+
+def decode_delta(data: bytes) -> RowDelta:
+    """One RowDelta message.
+
+    Raises:
+        ValidationError: `data` is something else.
+    """
+    delta = _delta(parse(pb.RowDelta(), data), "delta")
+    check_values((delta,))
+    return delta
+
+
+def encode_push(push: SyncPush) -> bytes:
+    """A SyncPush message."""
+    return pb.SyncPush(
+        client_id=push.client_id, deltas=map(_message, push.deltas), last_seen_hlc=push.last_seen_hlc
+    ).SerializeToString()
+
+
+def decode_push(data: bytes) -> SyncPush:
+    """A SyncPush message.
+
+    Raises:
+        ValidationError: `data` is something else; `rejected` names each delta with a bad value.
+    """
+    message = parse(pb.SyncPush(), data)
+    push = SyncPush(message.client_id, _deltas(message.deltas), message.last_seen_hlc)
+    check_range("lastSeenHlc", push.last_seen_hlc)
+    return push
+
+
+def encode_pull(pull: SyncPull) -> bytes:
+    """A SyncPull message."""
+    return pb.SyncPull(
+        client_id=pull.client_id, since_hlc=pull.since_hlc, max_deltas=pull.max_deltas, source=pull.source
+    ).SerializeToString()
+
+
+def decode_pull(data: bytes) -> SyncPull:
+    """A SyncPull message; no limit in it is the default of 100.
+
+    Raises:
+        ValidationError: `data` is something else.
+    """
+    message = parse(pb.SyncPull(), data)
+    check_range("sinceHlc", message.since_hlc)
+    source = message.source if message.HasField("source") else None
+    return SyncPull(message.client_id, message.since_hlc, message.max_deltas or DEFAULT_MAX_DELTAS, source)
+
+
+def encode_response(response: SyncResponse) -> bytes:
+    """A SyncResponse message."""
+    return pb.SyncResponse(
+        deltas=map(_message, response.deltas), server_hlc=response.server_hlc, has_more=response.has_more
+    ).SerializeToString()
+
+
+def decode_response(data: bytes) -> SyncResponse:
+    """A SyncResponse message.
+
+    Raises:
+        ValidationError: `data` is something else.
+    """
+    message = parse(pb.SyncResponse(), data)
+    check_range("serverHlc", message.server_hlc)
+    return SyncResponse(_deltas(message.deltas), message.server_hlc, message.has_more)
+
+
+def parse(message: M, data: bytes) -> M:
+    """Fill a message.
+
+    Raises:
+        ValidationError: `data` is not of the message's form.
+    """
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise ValidationError(f"{type(message).__name__}: the protobuf message is malformed: {error}") from None
+    return message
+
+
+def check_range(name: str, value: int) -> None:
+    """Refuse an hlc that no clock gives.
+
+    Raises:
+        ValidationError: it is outside the range.
+    """
+    fault = check_hlc(name, value)
+    if fault is not None:
+        raise ValidationError(fault)
+
+
+def _message(delta: RowDelta) -> pb.RowDelta:
+    return pb.RowDelta(
+        op=_NUMBERS[delta.op],
+        table=delta.table,
+        row_id=delta.row_id,
+        columns=[pb.ColumnDelta(column=cell.column, value=bytes(cell.value)) for cell in delta.columns],
+        hlc=delta.hlc,
+        client_id=delta.client_id,
+        delta_id=delta.delta_id,
+    )
+
+
+def _deltas(messages: Iterable[pb.RowDelta]) -> tuple[RowDelta, ...]:
+    deltas = tuple(_delta(message, f"deltas[{place}]") for place, message in enumerate(messages))
+    check_values(deltas)
+    return deltas
+
+
+def _delta(message: pb.RowDelta, where: str) -> RowDelta:
+    op = _OPS.get(message.op)
+    if op is None:
+        raise ValidationError(f"{where}: op {message.op} is none of 1 INSERT, 2 UPDATE, 3 DELETE")
+    return RowDelta(
+        op,
+        message.table,
+        message.row_id,
+        message.client_id,
+        tuple(ColumnValue(cell.column, msgspec.Raw(cell.value.strip(_SPACE))) for cell in message.columns),
+        message.hlc,
+        message.delta_id,
+    )
