@@ -23,8 +23,16 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 """A TCP port; 0 lets the system choose a free one."""
 
 _MIB = 1 << 20
-_REFERENCES = ("jwt_secret", "jwt_secret_previous", "service_token", "spark.token", "staging.url", "lake.catalog_uri")
-"""Settings that may hold a secret; in the file, the first four are references only."""
+_REFERENCES = (
+    "jwt_secret",
+    "jwt_secret_previous",
+    "service_token",
+    "spark.token",
+    "dagster.alert_webhook",
+    "staging.url",
+    "lake.catalog_uri",
+)
+"""Settings that may hold a secret; in the file, those that are no URL are references only."""
 
 
 class _Section(BaseModel):
@@ -90,6 +98,8 @@ class DagsterSection(_Section):
     partitions_start: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] = "2024-01-01"
     """The first day (UTC) of the time axis."""
     max_run_seconds: PositiveInt = 3600
+    alert_webhook: SecretStr | None = None
+    """Gets a JSON post for each failed run."""
 
 
 class FlushSection(_Section):

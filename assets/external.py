@@ -1,0 +1,33 @@
+"""Where data starts: tables in the clients' databases and the gateway's log, which others write."""
+
+import dagster as dg
+
+from assets.labels import LOG, OWNERS, client_key, column_schema
+from resources.snapshot import SchemaSnapshot
+
+
+def sources(snapshot: SchemaSnapshot) -> list[dg.AssetSpec]:
+    """An external asset for each synced table and one for the log that all of them are pushed to."""
+    clients = [
+        dg.AssetSpec(
+            client_key(schema.table),
+            description=f"The table `{schema.table}` in the clients' own databases, edited offline and pushed.",
+            group_name="clients",
+            kinds={"sqlite", "client"},
+            owners=OWNERS,
+            metadata={
+                "dagster/column_schema": column_schema(schema),
+                "gateways": list(snapshot.gateways.get(schema.table, ())),
+            },
+        )
+        for schema in snapshot.tables
+    ]
+    log = dg.AssetSpec(
+        LOG,
+        deps=[spec.key for spec in clients],
+        description="Acknowledged deltas in the gateway's staging log that wait for the lake.",
+        group_name="gateway",
+        kinds={"lakesync", "log"},
+        owners=OWNERS,
+    )
+    return [*clients, log]

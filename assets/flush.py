@@ -1,0 +1,49 @@
+"""The asset `deltas`: acknowledged deltas on their way from the gateway's log into the lake."""
+
+import dagster as dg
+
+from assets.labels import DELTAS, LOG, OWNERS, moment
+from assets.outcome import outcome
+from resources.lake import FlushReport, flush_due
+from resources.pipeline import Pipeline
+
+
+def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
+    """The history table, partitioned by day of arrival."""
+
+    @dg.asset(
+        key=DELTAS,
+        deps=[LOG],
+        partitions_def=days,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        pool="lakesync_deltas",
+        description="Every acknowledged delta exactly once, in order of arrival: the record that all tables follow.",
+        group_name="flush",
+        kinds={"spark", "iceberg"},
+        owners=OWNERS,
+    )
+    def deltas(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
+        with outcome(context, pipeline):
+            reports: list[FlushReport] = []
+            names = pipeline.names
+            flush_due(pipeline.spark, pipeline.store, names=names, on_flushed=reports.append)
+            return dg.MaterializeResult(metadata=_told(reports, pipeline.uri(names.system, "deltas")))
+
+    return deltas
+
+
+def _told(reports: list[FlushReport], uri: str) -> dict[str, dg.MetadataValue | str | int | float]:
+    told: dict[str, dg.MetadataValue | str | int | float] = {
+        "deltas_in": sum(report.deltas for report in reports if not report.already_there),
+        "duplicates": sum(report.deltas for report in reports if report.already_there),
+        "batches": dg.MetadataValue.md(
+            "\n".join(f"- `{report.batch_id}`: {report.deltas:,} deltas" for report in reports)
+        ),
+        "gateways": ", ".join(sorted({report.gateway for report in reports})),
+        "snapshot_ids": dg.MetadataValue.json([report.snapshot_id for report in reports]),
+        "seconds": round(sum(report.seconds for report in reports), 2),
+        "dagster/uri": uri,
+    }
+    if reports:
+        told["valid_through"] = moment(max(report.arrival_high for report in reports))
+    return told

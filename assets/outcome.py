@@ -1,0 +1,46 @@
+"""How a step ends when LakeSync raises: what may pass is tried again, what cannot is final."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import dagster as dg
+
+from lakesync.exceptions import LakeSyncError, TransientError
+from resources.pipeline import Pipeline
+
+RETRIES = 4
+FIRST_WAIT = 2
+"""Seconds before the first try again; each next wait is twice as long."""
+
+
+@contextmanager
+def outcome(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, pipeline: Pipeline) -> Iterator[None]:
+    """Turn errors of LakeSync into Dagster's; anything else is a defect and passes as it is.
+
+    Raises:
+        RetryRequested: the error was transient, or a group that held a transient one.
+        Failure: it was terminal; not tried again.
+    """
+    try:
+        yield
+    except (LakeSyncError, ExceptionGroup) as raised:
+        errors = list(_leaves(raised))
+        if not all(isinstance(error, LakeSyncError) for error in errors):
+            raise
+        text = "; ".join(f"{getattr(error, 'code', '')}: {error}" for error in errors)
+        transient = [error for error in errors if isinstance(error, TransientError)]
+        if not transient:
+            raise dg.Failure(description=text, allow_retries=False) from raised
+        context.log.warning("a transient error, tried again: %s", text)
+        pipeline.renew_spark()
+        stated = max(error.retry_after or 0 for error in transient)
+        wait = stated or FIRST_WAIT * 2**context.op_execution_context.retry_number
+        raise dg.RetryRequested(max_retries=RETRIES, seconds_to_wait=wait) from raised
+
+
+def _leaves(error: Exception) -> Iterator[Exception]:
+    if isinstance(error, ExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

@@ -1,0 +1,52 @@
+"""The code location. Loading it reads the settings and the schema snapshot, and opens nothing."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from assets.checks import checks
+from assets.cut import cut_and_checkpoint
+from assets.external import sources
+from assets.flush import history
+from assets.tables import state_tables
+from lakesync.config import Config, load
+from lakesync_dagster.jobs import flush_job, tables_job
+from lakesync_dagster.partitions import arrival_days
+from resources.pipeline import Pipeline
+from resources.snapshot import SchemaSnapshot, read_snapshot, snapshot_file
+from sensors.failure import failure_sensor
+from sensors.flush import flush_sensor
+from sensors.schema import schema_sensor
+
+
+def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions:
+    """Everything that Dagster shows and runs, for the tables of a snapshot."""
+    days = arrival_days(config.dagster.partitions_start)
+    flush = flush_job(days, config.dagster.max_run_seconds)
+    tables = tables_job(days, config.dagster.max_run_seconds)
+
+    def open_pipeline(_context: dg.InitResourceContext) -> Iterator[Pipeline]:
+        with Pipeline(config) as pipeline:
+            yield pipeline
+
+    return dg.Definitions(
+        assets=[
+            *sources(snapshot),
+            history(days),
+            *state_tables(snapshot, days),
+            cut_and_checkpoint(snapshot),
+        ],
+        asset_checks=checks(snapshot),
+        jobs=[flush, tables],
+        sensors=[flush_sensor(flush, days), schema_sensor(snapshot), failure_sensor],
+        resources={
+            "pipeline": dg.ResourceDefinition(
+                open_pipeline, description="The staging store, the run's Spark session and the lake's names."
+            )
+        },
+        executor=dg.in_process_executor,
+    )
+
+
+_config = load()
+defs = make_definitions(_config, read_snapshot(snapshot_file(_config)))

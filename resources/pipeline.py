@@ -1,0 +1,78 @@
+"""What the steps of one run share: the settings, the staging store, one Spark session and the lake's names."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from resources.lake import LakeNames
+from resources.spark import connect
+from resources.staging import pipeline_store
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pyspark.sql import SparkSession
+
+    from lakesync.config import Config
+    from lakesync.staging.store import PipelineStore
+
+
+class Pipeline:
+    """Opened with nothing; each part opens when it is first asked for and closes at the end of `with`.
+
+    A session costs seconds, so the steps of a run, which follow one another in one process, share one.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._stack = ExitStack()
+        self._spark: SparkSession | None = None
+        self.names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.renew_spark()
+        self._stack.close()
+
+    @cached_property
+    def store(self) -> PipelineStore:
+        """The staging store.
+
+        Raises:
+            StagingUnavailableError: it cannot be reached.
+        """
+        return self._stack.enter_context(pipeline_store(self.config))
+
+    @property
+    def spark(self) -> SparkSession:
+        """The run's session.
+
+        Raises:
+            LakeUnavailableError: no Spark answers.
+        """
+        if self._spark is None:
+            self._spark = connect(self.config)
+        return self._spark
+
+    @property
+    def checkpoints_uri(self) -> str:
+        """The folder of checkpoint frames."""
+        folder = self.config.lake.checkpoints
+        return folder if "://" in folder else Path(folder).absolute().as_uri()
+
+    def uri(self, namespace: str, table: str) -> str:
+        """Where a table's files are."""
+        return f"{self.config.lake.warehouse.rstrip('/')}/{namespace}/{table}"
+
+    def renew_spark(self) -> None:
+        """Let go of the session, which may be lost: whoever asks next gets a new one."""
+        spark, self._spark = self._spark, None
+        if spark is not None:
+            spark.stop()

@@ -1,0 +1,85 @@
+"""The schema snapshot: a file with every registered table, so that the code location loads without a connection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakesync.exceptions import ConfigurationError
+from lakesync.schema import TableSchema
+
+if TYPE_CHECKING:
+    from lakesync.config import Config
+    from lakesync.staging.store import PipelineStore
+
+
+class SchemaSnapshot(msgspec.Struct, frozen=True):
+    """Every registered table, its gateways' schemas joined, and the gateways that sync it; both sorted."""
+
+    tables: tuple[TableSchema, ...] = ()
+    gateways: dict[str, tuple[str, ...]] = {}
+    """Table → ids of the gateways that registered it."""
+
+
+def registered(store: PipelineStore) -> SchemaSnapshot:
+    """What is registered now, over all gateways of a store."""
+    joined: dict[str, TableSchema] = {}
+    gateways: dict[str, tuple[str, ...]] = {}
+    for gateway in sorted(store.gateways()):
+        for table, version in sorted(store.gateway_config(gateway).schemas.items()):
+            joined[table] = join(joined[table], version.schema) if table in joined else version.schema
+            gateways[table] = (*gateways.get(table, ()), gateway)
+    return SchemaSnapshot(tuple(joined[table] for table in sorted(joined)), dict(sorted(gateways.items())))
+
+
+def join(first: TableSchema, second: TableSchema) -> TableSchema:
+    """One table's schemas of two gateways as one.
+
+    Where both have a column the first one's type stands: a value that does not fit it is null in the typed column of
+    the state table and kept as it is in `_cells`.
+    """
+    known = {column.name for column in first.columns}
+    added = tuple(column for column in second.columns if column.name not in known)
+    return msgspec.structs.replace(first, columns=(*first.columns, *added))
+
+
+def read_snapshot(path: Path) -> SchemaSnapshot:
+    """The snapshot in a file; an empty one where there is no file yet.
+
+    Raises:
+        ConfigurationError: the file holds something else.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=SchemaSnapshot)
+    except FileNotFoundError:
+        return SchemaSnapshot()
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(
+            f"the schema snapshot {path} cannot be read: {error}; delete it, the schema sensor writes it again"
+        ) from error
+
+
+def write_snapshot(path: Path, snapshot: SchemaSnapshot) -> None:
+    """Replace a snapshot whole: a reader sees the old or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with draft.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(snapshot)))
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def schemas_of(snapshot: SchemaSnapshot, tables: Iterable[str]) -> tuple[TableSchema, ...]:
+    """The joined schemas of some tables, in order."""
+    wanted = set(tables)
+    return tuple(schema for schema in snapshot.tables if schema.table in wanted)
+
+
+def snapshot_file(config: Config) -> Path:
+    """Where a project keeps its snapshot."""
+    return config.data_dir / "schemas.json"

@@ -1,0 +1,1 @@
+"""What watches staging and the runs: sensors look and request, nothing else."""

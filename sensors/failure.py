@@ -1,0 +1,32 @@
+"""Says out loud that a run failed: a structured log line and, where one is configured, a webhook."""
+
+import dagster as dg
+import requests
+import structlog
+
+from resources.pipeline import Pipeline
+
+_log = structlog.get_logger("lakesync.runs")
+_WEBHOOK_SECONDS = 10
+
+
+@dg.run_failure_sensor(
+    name="failure_sensor",
+    minimum_interval_seconds=5,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Logs every failed run and posts it to the configured webhook.",
+)
+def failure_sensor(context: dg.RunFailureSensorContext, pipeline: dg.ResourceParam[Pipeline]) -> None:
+    """One line and one post for each failed run."""
+    run = context.dagster_run
+    report = {
+        "run_id": run.run_id,
+        "job": run.job_name,
+        "error": context.failure_event.message,
+        "steps": [event.step_key for event in context.get_step_failure_events()],
+        "tags": {key: value for key, value in run.tags.items() if not key.startswith(".")},
+    }
+    _log.error("run failed", **report)
+    webhook = pipeline.config.dagster.alert_webhook
+    if webhook is not None:
+        requests.post(webhook.get_secret_value(), json=report, timeout=_WEBHOOK_SECONDS).raise_for_status()

@@ -1,0 +1,118 @@
+"""Asks for a flush when enough waits, has waited long enough, or somebody asked."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Literal
+
+import dagster as dg
+import msgspec
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY
+from lakesync.clock import WallClock
+from lakesync.config import FlushSection
+from lakesync.staging.records import Backlog
+from resources.pipeline import Pipeline
+
+Reason = Literal["request", "bytes", "age"]
+
+FIRST_PAUSE = 5
+"""Seconds after a failed run before the next one is asked for; twice as long after each further failure."""
+LONGEST_PAUSE = 300
+
+
+class Due(msgspec.Struct, frozen=True):
+    """A flush that is wanted: it takes all that waits."""
+
+    reason: Reason
+    gateways: tuple[str, ...]
+    """Those for whose sake it is wanted."""
+    first_ms: int
+    last_ms: int
+    """Oldest and newest arrival of what waits, as wall times."""
+
+
+def due(backlog: Sequence[Backlog], now_ms: int, limits: FlushSection) -> Due | None:
+    """Whether a flush is wanted, and why; a request goes before bytes, and bytes before age."""
+    waiting = [shard for shard in backlog if shard.oldest_ms is not None]
+    gateway_bytes: dict[str, int] = {}
+    for shard in waiting:
+        gateway_bytes[shard.gateway] = gateway_bytes.get(shard.gateway, 0) + shard.bytes
+    wanted: dict[Reason, set[str]] = {
+        "request": {shard.gateway for shard in waiting if shard.flush_requested_ms is not None},
+        "bytes": {gateway for gateway, size in gateway_bytes.items() if size >= limits.bytes},
+        "age": {shard.gateway for shard in waiting if now_ms - (shard.oldest_ms or 0) >= limits.age_seconds * 1000},
+    }
+    gateways = set().union(*wanted.values())
+    if not gateways:
+        return None
+    return Due(
+        reason=next(reason for reason, names in wanted.items() if names),
+        gateways=tuple(sorted(gateways)),
+        first_ms=min(shard.oldest_ms or 0 for shard in waiting),
+        last_ms=max(shard.last_arrival >> 16 for shard in waiting),
+    )
+
+
+def flush_sensor(job: UnresolvedAssetJobDefinition, days: dg.TimeWindowPartitionsDefinition) -> dg.SensorDefinition:
+    """The sensor of the flush job: one run for all gateways that are due."""
+
+    @dg.sensor(
+        name=FLUSH_SENSOR,
+        job=job,
+        minimum_interval_seconds=2,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Requests one flush for all gateways that hold 4 MiB, have waited 30 s, or were asked to.",
+    )
+    def watch(
+        context: dg.SensorEvaluationContext, pipeline: dg.ResourceParam[Pipeline]
+    ) -> dg.SensorResult | dg.SkipReason:
+        config = pipeline.config
+        backlog = pipeline.store.backlog()
+        wanted = due(backlog, WallClock(config.clock_offset_file).now_ms(), config.flush)
+        if wanted is None:
+            return dg.SkipReason("nothing is due")
+        held = hold(context.instance)
+        if held:
+            return dg.SkipReason(held)
+        first, last = day_range(days, wanted)
+        tags = {
+            "dagster/asset_partition_range_start": first,
+            "dagster/asset_partition_range_end": last,
+            REQUESTED_BY: FLUSH_SENSOR,
+            REASON: wanted.reason,
+        }
+        context.log.info("%s: %s", wanted.reason, ", ".join(wanted.gateways))
+        seen = {f"{shard.gateway}/{shard.shard}/{shard.epoch}": shard.last_seq for shard in backlog}
+        return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)], cursor=json.dumps(seen))
+
+    return watch
+
+
+def hold(instance: dg.DagsterInstance) -> str | None:
+    """Why no run is to be asked for now: one lives, or the last ones failed and the pause after it is not over."""
+    records = instance.get_run_records(dg.RunsFilter(tags={REQUESTED_BY: FLUSH_SENSOR}), limit=10)
+    if any(not record.dagster_run.is_finished for record in records):
+        return "a flush is under way"
+    failed = 0
+    for record in records:
+        if record.dagster_run.status is not dg.DagsterRunStatus.FAILURE:
+            break
+        failed += 1
+    if failed and records[0].end_time is not None:
+        pause = min(FIRST_PAUSE * 2 ** (failed - 1), LONGEST_PAUSE)
+        left = records[0].end_time + pause - datetime.now(UTC).timestamp()
+        if left > 0:
+            return f"{failed} flushes in a row failed; the next one is asked for in {left:.0f} s"
+    return None
+
+
+def day_range(days: dg.TimeWindowPartitionsDefinition, wanted: Due) -> tuple[str, str]:
+    """First and last partition of what waits; what lies outside the time axis counts to its nearest day."""
+    keys = days.get_partition_keys()
+
+    def nearest(ms: int) -> str:
+        return min(max(f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}", keys[0]), keys[-1])
+
+    return nearest(wanted.first_ms), nearest(wanted.last_ms)

@@ -1,0 +1,79 @@
+"""Brings tables that are registered while the pipeline runs into the code location."""
+
+import dagster as dg
+import requests
+
+from resources.pipeline import Pipeline
+from resources.snapshot import SchemaSnapshot, registered, snapshot_file, write_snapshot
+
+LOCATION = "lakesync"
+"""The code location's name in every workspace."""
+
+_RELOAD = """
+mutation Reload($location: String!) {
+  reloadRepositoryLocation(repositoryLocationName: $location) {
+    __typename
+    ... on WorkspaceLocationEntry { locationOrLoadError { __typename ... on PythonError { message } } }
+    ... on PythonError { message }
+    ... on ReloadNotSupported { message }
+    ... on RepositoryLocationNotFound { message }
+    ... on UnauthorizedError { message }
+  }
+}
+"""
+_RELOAD_SECONDS = 50
+
+
+class ReloadError(Exception):
+    """Dagster's webserver did not load the location again; the next tick tries once more."""
+
+
+def schema_sensor(loaded: SchemaSnapshot) -> dg.SensorDefinition:
+    """Compares what is registered with `loaded`, which this location was made from.
+
+    A difference is written to the snapshot file, then the location is loaded again: as a new one compares its own
+    snapshot, a reload that failed is tried again and one that worked is not repeated.
+    """
+
+    @dg.sensor(
+        name="schema_sensor",
+        minimum_interval_seconds=5,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Writes newly registered tables to the schema snapshot and loads this code location again.",
+    )
+    def watch(context: dg.SensorEvaluationContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.SkipReason:
+        now = registered(pipeline.store)
+        if now == loaded:
+            return dg.SkipReason(f"{len(now.tables)} tables, none of them new")
+        write_snapshot(snapshot_file(pipeline.config), now)
+        tables = ", ".join(schema.table for schema in now.tables if schema not in loaded.tables)
+        url = pipeline.config.dagster.url
+        if url is None:
+            return dg.SkipReason(f"changed: {tables}; reload the location, as dagster.url names no webserver")
+        context.log.info("changed: %s", tables)
+        reload_location(url)
+        return dg.SkipReason(f"loaded again with {tables}")
+
+    return watch
+
+
+def reload_location(url: str) -> None:
+    """Have a webserver load the location again, in the same code server.
+
+    Raises:
+        ReloadError: it did not, or does not answer.
+    """
+    try:
+        answer = requests.post(
+            f"{url.rstrip('/')}/graphql",
+            json={"query": _RELOAD, "variables": {"location": LOCATION}},
+            timeout=_RELOAD_SECONDS,
+        )
+        answer.raise_for_status()
+        result = answer.json()["data"]["reloadRepositoryLocation"]
+    except (requests.RequestException, KeyError, TypeError) as error:
+        raise ReloadError(f"{url} did not reload {LOCATION!r}: {error}; the next tick tries again") from error
+    inner = result.get("locationOrLoadError") or {}
+    message = result.get("message") or inner.get("message")
+    if message:
+        raise ReloadError(f"{url} could not reload {LOCATION!r}: {message}")
