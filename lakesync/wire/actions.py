@@ -14,7 +14,6 @@ from lakesync.wire.protobuf import check_range, parse
 
 _decode_push = msgspec.json.Decoder(ActionPush, strict=False).decode
 _encode = msgspec.json.Encoder().encode
-_EMPTY = msgspec.Raw(b"{}")
 
 
 def decode_push_json(body: bytes) -> ActionPush:
@@ -137,7 +136,7 @@ def _outcome(result: ActionResult | ActionFailure) -> pb.ActionOutcome:
 
 
 def _raw(data: bytes) -> msgspec.Raw:
-    return msgspec.Raw(data.strip(b" \t\r\n")) if data else _EMPTY
+    return msgspec.Raw(data.strip(b" \t\r\n") or b"{}")
 
 
 def _check(action: Action, where: str) -> None:

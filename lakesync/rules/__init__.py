@@ -1,0 +1,1 @@
+"""Sync rules: which rows a client may see, by its token's claims."""

@@ -1,0 +1,102 @@
+"""What a filter means, and the direct evaluation of rules: the oracle that the bucket keys are held to.
+
+Values are compared as text: a string is its own, everything else is its canonical JSON. Order is by number where both
+texts are decimal numbers, else by code point; it looks at the first ORDER_CHARS characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from lakesync.delta import jcs, jcs_raw
+from lakesync.rules.model import Bucket, Filter, Operator, SyncRules
+from lakesync.types import Claims
+
+ORDER_CHARS = 64
+"""Order operators compare this many characters, so that a value fits into a bucket key."""
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+def matches(rules: SyncRules, table: str, values: Mapping[str, Any], claims: Claims) -> bool:
+    """Whether a visible row with these column values may be seen by a client with these claims.
+
+    Args:
+        rules: the rules in force.
+        table: the row's table.
+        values: column to value, as Python reads JSON. A column that is absent meets no filter.
+        claims: the client's claims. A filter on one that is absent or an empty list never holds, not even `neq`.
+    """
+    if not rules.buckets:
+        return True
+    return any(_in_bucket(bucket, table, values, claims) for bucket in rules.buckets)
+
+
+def holds(op: Operator, text: str, operands: Sequence[str]) -> bool:
+    """Whether a column's text stands in relation `op` to the operands.
+
+    `eq` and `in`: it is one of them. `neq`: it is none of them. An order is that to the first alone, as the reference
+    has it. Where there is no operand, nothing holds.
+    """
+    if not operands:
+        return False
+    if op in ("eq", "in"):
+        return text in operands
+    if op == "neq":
+        return text not in operands
+    return _ordered(op, text[:ORDER_CHARS], operands[0][:ORDER_CHARS])
+
+
+def operands_of(condition: Filter, claims: Claims) -> Sequence[str]:
+    """What a filter compares with: its constant, or the claim's values."""
+    name = condition.claim
+    if name is None:
+        return (condition.value,)
+    value = claims.get(name)
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else value
+
+
+def text_of(value: Any) -> str:
+    """The text by which a value is compared."""
+    return value if isinstance(value, str) else jcs(value)
+
+
+def text_of_raw(raw: msgspec.Raw) -> str:
+    """The text by which a value is compared, from its JSON."""
+    text = bytes(raw)
+    if text[:1] == b'"':
+        return text[1:-1].decode() if b"\\" not in text else _decode_text(text)
+    return jcs_raw(text)
+
+
+def _in_bucket(bucket: Bucket, table: str, values: Mapping[str, Any], claims: Claims) -> bool:
+    if bucket.tables and table not in bucket.tables:
+        return False
+    return all(
+        condition.column in values
+        and holds(condition.op, text_of(values[condition.column]), operands_of(condition, claims))
+        for condition in bucket.filters
+    )
+
+
+def _ordered(op: Operator, left: str, right: str) -> bool:
+    if _NUMBER.fullmatch(left) and _NUMBER.fullmatch(right):
+        return _compare(op, float(left), float(right))
+    return _compare(op, left, right)
+
+
+def _compare(op: Operator, left: Any, right: Any) -> bool:
+    if op == "gt":
+        return bool(left > right)
+    if op == "lt":
+        return bool(left < right)
+    if op == "gte":
+        return bool(left >= right)
+    return bool(left <= right)

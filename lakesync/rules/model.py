@@ -1,0 +1,122 @@
+"""Sync rules as values, and their reading from JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeGuard, get_args
+
+import msgspec
+
+from lakesync.exceptions import ValidationError
+from lakesync.schema import is_identifier
+
+Operator = Literal["eq", "neq", "in", "gt", "lt", "gte", "lte"]
+
+CLAIM_PREFIX = "jwt:"
+MAX_NAME_CHARS = 64
+MAX_LOOKED_AT = 3
+"""How many filters of one bucket may compare with a claim by anything but equality: their values stand in its keys."""
+
+_OPERATORS = get_args(Operator)
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """A condition on one column: `value` is a constant, or `jwt:` and the name of a claim."""
+
+    column: str
+    op: Operator
+    value: str
+
+    @property
+    def claim(self) -> str | None:
+        """The claim that the column is compared with; None for a constant."""
+        return self.value.removeprefix(CLAIM_PREFIX) if self.value.startswith(CLAIM_PREFIX) else None
+
+    @property
+    def equality(self) -> bool:
+        """Whether it holds for the compared values alone: `eq` and `in` are the same."""
+        return self.op in ("eq", "in")
+
+
+class Bucket(msgspec.Struct, frozen=True):
+    """Rows of some tables that meet every filter; no table named means all of them."""
+
+    name: str
+    tables: tuple[str, ...]
+    filters: tuple[Filter, ...]
+
+
+class SyncRules(msgspec.Struct, frozen=True):
+    """A client sees the union of its buckets; without any bucket everyone sees everything."""
+
+    version: int
+    buckets: tuple[Bucket, ...]
+
+
+def parse_rules(obj: Any) -> SyncRules:
+    """The rules in a decoded JSON object.
+
+    Raises:
+        ValidationError: it is not of the documented form; the message has the index and the name of what is wrong.
+    """
+    if not isinstance(obj, dict):
+        raise ValidationError("sync rules are no object: send {version, buckets}")
+    version = obj.get("version")
+    if type(version) is not int or version < 1:
+        raise ValidationError(f"version {version!r} is no positive integer")
+    buckets = tuple(_bucket(item, place) for place, item in enumerate(_list(obj, "buckets", "sync rules")))
+    seen: dict[str, int] = {}
+    for place, bucket in enumerate(buckets):
+        first = seen.setdefault(bucket.name, place)
+        if first != place:
+            raise ValidationError(f"buckets[{place}] has the name {bucket.name!r} of buckets[{first}]: rename one")
+    return SyncRules(version, buckets)
+
+
+def _bucket(obj: Any, place: int) -> Bucket:
+    where = f"buckets[{place}]"
+    if not isinstance(obj, dict):
+        raise ValidationError(f"{where} is no object: send {{name, tables, filters}}")
+    name = obj.get("name")
+    if not isinstance(name, str) or not name:
+        raise ValidationError(f"{where}: name {name!r} is no text")
+    if len(name) > MAX_NAME_CHARS:
+        raise ValidationError(f"{where}: name has {len(name)} characters, at most {MAX_NAME_CHARS} are taken")
+    where = f"{where} {name!r}"
+    tables = _list(obj, "tables", where)
+    for index, table in enumerate(tables):
+        if not isinstance(table, str) or not is_identifier(table):
+            raise ValidationError(f"{where}: tables[{index}] {table!r} is no table name")
+    filters = tuple(_filter(item, f"{where}: filters[{at}]") for at, item in enumerate(_list(obj, "filters", where)))
+    looked_at = sum(item.claim is not None and not item.equality for item in filters)
+    if looked_at > MAX_LOOKED_AT:
+        raise ValidationError(
+            f"{where}: {looked_at} filters compare with claims by other than eq and in, "
+            f"at most {MAX_LOOKED_AT} are taken: split the bucket"
+        )
+    return Bucket(name, tuple(tables), filters)
+
+
+def _filter(obj: Any, where: str) -> Filter:
+    if not isinstance(obj, dict):
+        raise ValidationError(f"{where} is no object: send {{column, op, value}}")
+    column, op, value = obj.get("column"), obj.get("op"), obj.get("value")
+    if not isinstance(column, str) or not is_identifier(column):
+        raise ValidationError(f"{where}: column {column!r} is no column name")
+    if not _is_operator(op):
+        raise ValidationError(f"{where} on {column!r}: op {op!r} is none of {', '.join(_OPERATORS)}")
+    if not isinstance(value, str):
+        raise ValidationError(f"{where} on {column!r}: value {value!r} is no string: write numbers as text too")
+    if value == CLAIM_PREFIX:
+        raise ValidationError(f"{where} on {column!r}: value {value!r} names no claim")
+    return Filter(column, op, value)
+
+
+def _is_operator(op: object) -> TypeGuard[Operator]:
+    return op in _OPERATORS
+
+
+def _list(obj: dict[str, Any], name: str, where: str) -> list[Any]:
+    value = obj.get(name)
+    if not isinstance(value, list):
+        raise ValidationError(f"{where}: {name} is no list")
+    return value
