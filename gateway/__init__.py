@@ -1,0 +1,1 @@
+"""The HTTP server of LakeSync: it parses, calls one engine method and answers; policy lives in `lakesync`."""

@@ -1,0 +1,55 @@
+"""`python -m gateway`: the server of one staging store."""
+
+from __future__ import annotations
+
+import sys
+
+import structlog
+
+from gateway.app import create_app
+from gateway.logs import configure_logging
+from gateway.server import GatewayServer, check_exposure, listen
+from gateway.settings import GatewaySettings
+from lakesync import config
+from lakesync.clock import WallClock
+from lakesync.engine import Engine
+from lakesync.exceptions import LakeSyncError
+from lakesync.staging import open_store
+
+log = structlog.get_logger("gateway")
+
+
+def serve(configured: config.Config) -> None:
+    """Serve until a signal ends it.
+
+    Raises:
+        ConfigurationError, StartupError, StagingUnavailableError, StagingVersionError: it cannot start.
+    """
+    settings = GatewaySettings.of(configured)
+    check_exposure(settings)
+    if not settings.secrets:
+        log.warning("no LAKESYNC_JWT_SECRET is set: every caller on this machine is an admin", host=settings.host)
+    wall = WallClock(configured.clock_offset_file).now_ms
+    with listen(settings.host, settings.port) as bound:
+        store = open_store(configured.staging.url, wall)
+        engine = Engine(store, wall, settings.limits, auto_create=settings.auto_create)
+        engine.open()
+        try:
+            GatewayServer(create_app(settings, engine), settings).run(sockets=[bound])
+        finally:
+            engine.close()
+
+
+def main() -> int:
+    """Read the configuration and serve; the exit code."""
+    configure_logging()
+    try:
+        serve(config.load())
+    except LakeSyncError as error:
+        log.error("the gateway cannot run", code=error.code, reason=str(error))  # noqa: TRY400 the reason says it all
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Who may enter a gateway: token, gateway and role, then the client's share of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import NamedTuple
+
+from starlette.requests import Request
+
+from gateway.auth import bearer
+from gateway.exchange import Exchange
+from gateway.services import Services
+from lakesync.engine import SyncGateway
+from lakesync.exceptions import AuthError, ForbiddenError, ValidationError
+from lakesync.types import Claims
+
+_GATEWAY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class Caller(NamedTuple):
+    """An admitted caller and the gateway that it may use."""
+
+    gateway: SyncGateway
+    token_claims: Claims | None
+    """None where the server runs without a secret: then a caller is whom its message says."""
+
+    def claims(self, client_id: str) -> Claims:
+        """The claims under which a message that names `client_id` is served."""
+        return {"sub": client_id} if self.token_claims is None else self.token_claims
+
+    def client_id(self, named: str | None) -> str:
+        """Who calls: whom the request names, else whom the token does."""
+        if named is not None:
+            return named
+        return "anonymous" if self.token_claims is None else str(self.token_claims["sub"])
+
+
+async def admit(request: Request, *, admin: bool = False) -> Caller:
+    """Let a caller in.
+
+    Raises:
+        ValidationError: the gateway's id is not of the documented form.
+        AuthError: there is no good token.
+        ForbiddenError: the token is for another gateway, or the route needs an admin.
+        RateLimitedError: the client is above its share.
+        NotFoundError: the gateway is not declared and may not be made.
+    """
+    services = Services.of(request)
+    exchange = Exchange.of(request)
+    gateway_id = request.path_params["gateway"]
+    if not _GATEWAY_ID.fullmatch(gateway_id):
+        raise ValidationError(
+            f"{gateway_id!r} cannot be a gateway id; use 1 to 64 letters, digits, underscores and hyphens"
+        )
+    exchange.gateway = gateway_id
+    claims = None
+    if services.verifier is not None:
+        token = bearer(request.headers.get("authorization"))
+        if token is None:
+            raise AuthError("a token is needed; send it in the header 'Authorization: Bearer TOKEN'")
+        identity = services.verifier.verify(token)
+        exchange.client = identity.client_id
+        if identity.gateway != gateway_id:
+            raise ForbiddenError(f"the token is for gateway {identity.gateway!r}, not for {gateway_id!r}")
+        if admin and identity.role != "admin":
+            raise ForbiddenError(f"this needs a token with role 'admin'; this one has {identity.role!r}")
+        services.rate.check(gateway_id, identity.client_id)
+        claims = identity.claims
+    gateway = services.gateways.get(gateway_id)
+    if gateway is None:
+        gateway = await asyncio.to_thread(services.engine.gateway, gateway_id)
+        services.gateways[gateway_id] = gateway
+    return Caller(gateway, claims)

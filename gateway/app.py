@@ -1,0 +1,74 @@
+"""The application: routes, layers and what they share, put together."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.auth import TokenVerifier
+from gateway.drain import Drain
+from gateway.errors import http_error_response
+from gateway.exchange import Exchange, ExchangeRecorder
+from gateway.guard import Guard
+from gateway.limits import RateLimit
+from gateway.metrics import Metrics
+from gateway.openapi import document
+from gateway.routes import OPERATIONS
+from gateway.services import Services
+from gateway.settings import GatewaySettings
+from lakesync.engine import Engine
+from lakesync.exceptions import NotFoundError, ValidationError
+
+_ASKED_HEADERS = ("Authorization", "Content-Type", "Content-Encoding", "X-LakeSync-Client", "X-Request-Id")
+_TOLD_HEADERS = ("X-Checkpoint-Hlc", "X-Request-Id", "Retry-After")
+
+
+def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
+    """The server's application over an engine that is open; who opened the engine closes it."""
+    metrics = Metrics(engine.store.backlog)
+    drain = Drain()
+    app = FastAPI(
+        title="LakeSync gateway",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        routes=[route for operation in OPERATIONS for route in operation.routes()],
+        middleware=[
+            Middleware(ExchangeRecorder, metrics=metrics),
+            Middleware(
+                CORSMiddleware,
+                allow_origins=settings.allowed_origins,
+                allow_methods=("GET", "POST", "DELETE"),
+                allow_headers=_ASKED_HEADERS,
+                expose_headers=_TOLD_HEADERS,
+            ),
+            Middleware(GZipMiddleware, minimum_size=1024, compresslevel=1),
+            Middleware(Guard, drain=drain, timeout=settings.request_timeout),
+        ],
+        exception_handlers={HTTPException: _no_route},
+    )
+    app.openapi_schema = document(OPERATIONS)
+    app.state.services = Services(
+        settings=settings,
+        engine=engine,
+        verifier=TokenVerifier(settings.secrets) if settings.secrets else None,
+        rate=RateLimit(settings.requests_per_second),
+        metrics=metrics,
+        drain=drain,
+    )
+    return app
+
+
+async def _no_route(request: Request, raised: Exception) -> Response:
+    error = cast("HTTPException", raised)
+    exchange = Exchange.of(request)
+    exchange.code = NotFoundError.code if error.status_code == 404 else ValidationError.code
+    message = f"{error.detail}: {request.method} {request.url.path}; /openapi.json names every route"
+    return http_error_response(error.status_code, message, exchange.code, exchange.request_id, error.headers)

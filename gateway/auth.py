@@ -1,0 +1,106 @@
+"""Who calls: JWT (HS256) with `sub`, `gw`, `exp` and `role`, verified once and remembered until it expires."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jwt
+import msgspec
+
+from lakesync.exceptions import AuthError
+from lakesync.types import Claims
+
+Role = Literal["client", "admin"]
+
+ALGORITHM = "HS256"
+REMEMBERED_TOKENS = 10_000
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What a verified token says."""
+
+    client_id: str
+    gateway: str
+    role: Role
+    claims: Claims
+    """The string and list-of-string claims, which sync rules read as `jwt:NAME`."""
+    expires: float
+    """Seconds since the epoch."""
+
+
+class TokenVerifier:
+    """Checks tokens against one secret, or two while secrets are rotated."""
+
+    def __init__(self, secrets: Sequence[str], now: Callable[[], float] = time.time) -> None:
+        self._secrets = tuple(secrets)
+        self._now = now
+        self._verified: dict[str, Identity] = {}
+
+    def verify(self, token: str) -> Identity:
+        """The identity that a token proves.
+
+        Raises:
+            AuthError: it is malformed, expired, signed by another secret or algorithm, or lacks a claim.
+        """
+        identity = self._verified.get(token)
+        if identity is None:
+            identity = _identity(self._payload(token))
+            while len(self._verified) >= REMEMBERED_TOKENS:
+                del self._verified[next(iter(self._verified))]
+            self._verified[token] = identity
+        if identity.expires <= self._now():
+            self._verified.pop(token, None)
+            raise AuthError("the token has expired; ask for a new one")
+        return identity
+
+    def _payload(self, token: str) -> dict[str, Any]:
+        for secret in self._secrets:
+            try:
+                return jwt.decode(
+                    token,
+                    secret,
+                    algorithms=[ALGORITHM],
+                    options={"require": ["sub", "gw", "exp"], "verify_exp": False, "verify_aud": False},
+                )
+            except jwt.InvalidSignatureError:
+                continue
+            except jwt.InvalidTokenError as error:
+                raise AuthError(f"the token cannot be used: {error}") from error
+        raise AuthError("the token was signed by another secret; ask for a new one")
+
+
+def bearer(authorization: str | None) -> str | None:
+    """The token in an `Authorization` header; None when there is no header.
+
+    Raises:
+        AuthError: the header is of another form.
+    """
+    if authorization is None:
+        return None
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise AuthError("the Authorization header must read 'Bearer TOKEN'")
+    return token.strip()
+
+
+def _identity(payload: dict[str, Any]) -> Identity:
+    for name in ("sub", "gw"):
+        if not isinstance(payload[name], str) or not payload[name]:
+            raise AuthError(f"the token's claim {name!r} must be a string that is not empty")
+    role = payload.get("role", "client")
+    if role not in ("client", "admin"):
+        raise AuthError(f"the token's role {role!r} is unknown; known are 'client' and 'admin'")
+    expires = payload["exp"]
+    if isinstance(expires, bool) or not isinstance(expires, int | float):
+        raise AuthError("the token's claim 'exp' must be a number of seconds since 1970")
+    return Identity(payload["sub"], payload["gw"], role, _claims(payload), float(expires))
+
+
+def _claims(payload: dict[str, Any]) -> Claims:
+    claims: Claims = {}
+    for name, value in payload.items():
+        if isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value)):
+            claims[name] = value
+    return claims

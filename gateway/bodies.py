@@ -1,0 +1,74 @@
+"""What comes in and goes out: JSON or protobuf, as the request says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.limits import read_body
+from gateway.operations import JSON, PROTOBUF
+from lakesync.exceptions import ValidationError
+from lakesync.types import PushResult, SyncPull, SyncPush, SyncResponse
+from lakesync.wire import json, protobuf
+
+
+async def read_push(request: Request, limit: int) -> SyncPush:
+    """A push.
+
+    Raises:
+        ValidationError: the body is not a push.
+        PayloadTooLargeError: it is above `limit` bytes.
+    """
+    body = await read_body(request, limit)
+    return protobuf.decode_push(body) if _sends_protobuf(request) else json.decode_push(body)
+
+
+async def read_pull(request: Request, limit: int) -> SyncPull:
+    """A pull that was posted.
+
+    Raises:
+        ValidationError: the body is not a pull.
+        PayloadTooLargeError: it is above `limit` bytes.
+    """
+    body = await read_body(request, limit)
+    return protobuf.decode_pull(body) if _sends_protobuf(request) else json.decode_pull(body)
+
+
+async def read_object(request: Request, limit: int) -> Any:
+    """Any JSON value.
+
+    Raises:
+        ValidationError: the body is not JSON.
+        PayloadTooLargeError: it is above `limit` bytes.
+    """
+    try:
+        return msgspec.json.decode(await read_body(request, limit))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValidationError(f"the body is not JSON: {error}") from error
+
+
+def push_response(request: Request, result: PushResult) -> Response:
+    """The answer to a push, in the form that the push had; protobuf has no room for `accepted`."""
+    if _sends_protobuf(request):
+        page = SyncResponse(result.deltas, result.server_hlc)
+        return Response(protobuf.encode_response(page), media_type=PROTOBUF)
+    return Response(json.encode_push_result(result), media_type=JSON)
+
+
+def pull_response(request: Request, page: SyncResponse) -> Response:
+    """The answer to a pull: protobuf where it was asked in that form or accepts it."""
+    if _sends_protobuf(request) or PROTOBUF in request.headers.get("accept", ""):
+        return Response(protobuf.encode_response(page), media_type=PROTOBUF)
+    return Response(json.encode_response(page), media_type=JSON)
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """Any other answer."""
+    return Response(json.encode_json(value), status, media_type=JSON)
+
+
+def _sends_protobuf(request: Request) -> bool:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == PROTOBUF

@@ -1,0 +1,82 @@
+"""Which HTTP status each error has, and the one form in which errors are answered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+from starlette.responses import Response
+
+from lakesync import exceptions as errors
+from lakesync.exceptions import LakeSyncError, RefusedError, TransientError
+from lakesync.types import Rejection
+
+STATUSES: dict[type[LakeSyncError], int] = {
+    errors.ValidationError: 400,
+    errors.PayloadTooLargeError: 413,
+    errors.AuthError: 401,
+    errors.ForbiddenError: 403,
+    errors.NotFoundError: 404,
+    errors.ClockDriftError: 409,
+    errors.ResyncRequiredError: 409,
+    errors.SchemaError: 400,
+    errors.SchemaMismatchError: 422,
+    errors.RateLimitedError: 429,
+    errors.BackpressureError: 503,
+    errors.StagingUnavailableError: 503,
+    errors.LakeUnavailableError: 503,
+    errors.StartupError: 503,
+    errors.AdapterError: 502,
+    errors.FlushError: 500,
+    errors.CommitUnknownError: 500,
+    errors.IntegrityError: 500,
+    errors.ConfigurationError: 500,
+    errors.StagingVersionError: 500,
+    LakeSyncError: 500,
+}
+"""A class that is missing here has the status of its nearest base."""
+
+INTERNAL = "the gateway failed; the request id names the entry in its log"
+RETRY_AFTER = 1.0
+"""Seconds that a client is told to wait where the error does not know better."""
+
+
+class ErrorBody(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What every error answer holds; `rejected` only where single deltas were refused."""
+
+    error: str
+    code: str
+    request_id: str
+    rejected: tuple[Rejection, ...] = ()
+
+
+def status_of(kind: type[LakeSyncError]) -> int:
+    """The HTTP status of a class of errors."""
+    return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
+
+
+def error_response(error: Exception, request_id: str) -> Response:
+    """The answer to an error; of one that was not raised on purpose it tells nothing."""
+    if not isinstance(error, LakeSyncError) or error.code == LakeSyncError.code:
+        return _response(500, ErrorBody(INTERNAL, LakeSyncError.code, request_id))
+    status = status_of(type(error))
+    rejected = error.rejected if isinstance(error, RefusedError) else ()
+    headers = {}
+    if status in (429, 503):
+        known = error.retry_after if isinstance(error, TransientError) else None
+        headers["Retry-After"] = str(math.ceil(RETRY_AFTER if known is None else known))
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return _response(status, ErrorBody(str(error), error.code, request_id, rejected), headers)
+
+
+def http_error_response(
+    status: int, message: str, code: str, request_id: str, headers: Mapping[str, str] | None
+) -> Response:
+    """The answer where no route took the request: unknown path or method."""
+    return _response(status, ErrorBody(message, code, request_id), headers)
+
+
+def _response(status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(body), status, headers, "application/json")

@@ -1,0 +1,81 @@
+"""What a caller may ask of the gateway: the size of a body and the number of requests a second."""
+
+from __future__ import annotations
+
+import time
+import zlib
+
+from limits import RateLimitItemPerSecond
+from limits.storage import MemoryStorage
+from limits.strategies import FixedWindowRateLimiter
+from starlette.requests import Request
+
+from lakesync.exceptions import PayloadTooLargeError, RateLimitedError, ValidationError
+
+_GZIP = 16 + zlib.MAX_WBITS
+_WINDOW = 10
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The request's body, unpacked; reading stops as soon as it is above `limit` bytes, packed or unpacked.
+
+    Raises:
+        PayloadTooLargeError: the body is above the limit.
+        ValidationError: the content encoding is unknown, or the body is not what it says.
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise _too_large(limit)
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise _too_large(limit)
+        chunks.append(chunk)
+    body = b"".join(chunks)
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    if encoding == "identity":
+        return body
+    if encoding == "gzip":
+        return _gunzip(body, limit)
+    raise ValidationError(f"the content encoding {encoding!r} is unknown; send gzip, or the body as it is")
+
+
+def _gunzip(body: bytes, limit: int) -> bytes:
+    unpacker = zlib.decompressobj(_GZIP)
+    try:
+        unpacked = unpacker.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise ValidationError(f"the body is not gzip, though its content encoding says so: {error}") from error
+    if len(unpacked) > limit:
+        raise _too_large(limit)
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValidationError("the gzip body must be one whole member; this one ends too early or goes on")
+    return unpacked
+
+
+def _too_large(limit: int) -> PayloadTooLargeError:
+    return PayloadTooLargeError(f"the body is above the limit of {limit} bytes; send it in smaller parts")
+
+
+class RateLimit:
+    """So many requests a second for each client, averaged over ten seconds so that a burst passes."""
+
+    def __init__(self, per_second: float) -> None:
+        self._item = RateLimitItemPerSecond(max(1, round(per_second * _WINDOW)), _WINDOW)
+        self._limiter = FixedWindowRateLimiter(MemoryStorage())
+
+    def check(self, gateway: str, client_id: str) -> None:
+        """Count one request.
+
+        Raises:
+            RateLimitedError: the client is above its share.
+        """
+        if self._limiter.hit(self._item, gateway, client_id):
+            return
+        reset = self._limiter.get_window_stats(self._item, gateway, client_id).reset_time
+        raise RateLimitedError(
+            f"more than {self._item.amount} requests in {_WINDOW} s; wait before the next",
+            retry_after=max(0.0, reset - time.time()),
+        )

@@ -1,0 +1,81 @@
+"""What Prometheus reads at `/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from lakesync.staging.records import Backlog
+
+_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Metrics:
+    """The counters of one server; `backlog` is asked when they are read."""
+
+    def __init__(self, backlog: Callable[[], list[Backlog]]) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "lakesync_requests", "Requests answered", ["route", "method", "status"], registry=registry
+        )
+        self.seconds = Histogram(
+            "lakesync_request_seconds",
+            "Seconds from request to end of answer",
+            ["route"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.errors = Counter("lakesync_errors", "Requests refused or failed", ["code"], registry=registry)
+        self.pushed = Counter("lakesync_pushed_deltas", "Deltas accepted, repeats included", registry=registry)
+        self.pulled = Counter("lakesync_pulled_deltas", "Deltas sent in answers to pulls", registry=registry)
+        self.checkpoints = Counter("lakesync_checkpoints", "Checkpoints begun to be served", registry=registry)
+        self.checkpoint_bytes = Counter("lakesync_checkpoint_bytes", "Bytes of frames served", registry=registry)
+        self.confirmed = Gauge(
+            "lakesync_last_flush_timestamp_seconds",
+            "When a batch was last confirmed to be in the lake, through this process",
+            registry=registry,
+        )
+        registry.register(_BacklogCollector(backlog))
+
+    def text(self) -> bytes:
+        """The exposition format; asks the staging store, so it may block."""
+        return generate_latest(self.registry)
+
+
+class _BacklogCollector(Collector):
+    """What waits to be flushed, read from the staging store at the moment of asking."""
+
+    def __init__(self, backlog: Callable[[], list[Backlog]]) -> None:
+        self._backlog = backlog
+
+    def describe(self) -> Iterator[Metric]:
+        yield from _families().values()
+
+    def collect(self) -> Iterator[Metric]:
+        families = _families()
+        for backlog in self._backlog():
+            labels = [backlog.gateway, backlog.shard]
+            families["bytes"].add_metric(labels, backlog.bytes)
+            families["deltas"].add_metric(labels, backlog.deltas)
+            families["arrival"].add_metric(labels, (backlog.last_arrival >> 16) / 1000)
+            if backlog.oldest_ms is not None:
+                families["oldest"].add_metric(labels, backlog.oldest_ms / 1000)
+        yield from families.values()
+
+
+def _families() -> dict[str, GaugeMetricFamily]:
+    labels = ["gateway", "shard"]
+    return {
+        "bytes": GaugeMetricFamily("lakesync_unflushed_bytes", "Stored bytes not yet in the lake", labels=labels),
+        "deltas": GaugeMetricFamily("lakesync_unflushed_deltas", "Deltas not yet in the lake", labels=labels),
+        "oldest": GaugeMetricFamily(
+            "lakesync_oldest_unflushed_timestamp_seconds", "Commit of the oldest unflushed push", labels=labels
+        ),
+        "arrival": GaugeMetricFamily(
+            "lakesync_last_arrival_timestamp_seconds", "Arrival of the newest commit", labels=labels
+        ),
+    }

@@ -1,0 +1,57 @@
+"""The pipeline's way into a staging store that only this process may write."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import time
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.auth import bearer
+from gateway.limits import read_body
+from gateway.operations import JSON, Operation
+from gateway.services import Services
+from lakesync.exceptions import AuthError, ForbiddenError, IntegrityError, NotFoundError, ValidationError
+from lakesync.staging import remote
+
+MAX_BODY_BYTES = 64 << 20
+"""A cut names every one of its frame files."""
+
+
+async def staging(request: Request) -> Response:
+    """Call a method of the staging store."""
+    services = Services.of(request)
+    _check_caller(request, services.settings.service_token)
+    method = request.path_params["method"]
+    body = await read_body(request, MAX_BODY_BYTES)
+    answer = await asyncio.to_thread(remote.dispatch, services.engine.store, method, body)
+    if method == "confirm":
+        services.metrics.confirmed.set(time.time())
+    return Response(answer, media_type=JSON)
+
+
+def _check_caller(request: Request, expected: str | None) -> None:
+    if request.client is None or not ipaddress.ip_address(request.client.host).is_loopback:
+        raise ForbiddenError("this route serves processes on the same machine alone")
+    if expected is None:
+        raise ForbiddenError("this route is closed: the server was started without LAKESYNC_SERVICE_TOKEN")
+    token = bearer(request.headers.get("authorization"))
+    if token is None or not hmac.compare_digest(token.encode(), expected.encode()):
+        raise AuthError("the service token is missing or wrong; both sides read LAKESYNC_SERVICE_TOKEN")
+
+
+OPERATIONS = (
+    Operation(
+        "POST",
+        "/internal/staging/{method}",
+        staging,
+        "Call a method of the staging store with its arguments by name",
+        access="service",
+        body=dict,
+        answer=object,
+        errors=(ValidationError, NotFoundError, IntegrityError),
+    ),
+)

@@ -1,0 +1,51 @@
+"""Figures: of one gateway as JSON, of the server for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway import bodies
+from gateway.admission import admit
+from gateway.operations import Operation
+from gateway.services import Services
+from lakesync.engine import GatewayStats
+from lakesync.exceptions import StagingUnavailableError
+
+
+async def gateway_metrics(request: Request) -> Response:
+    """What one gateway holds, for its clients."""
+    caller = await admit(request)
+    return bodies.json_response(await asyncio.to_thread(caller.gateway.stats))
+
+
+async def admin_metrics(request: Request) -> Response:
+    """What one gateway holds, for an admin."""
+    caller = await admit(request, admin=True)
+    return bodies.json_response(await asyncio.to_thread(caller.gateway.stats))
+
+
+async def prometheus(request: Request) -> Response:
+    """The server's metrics."""
+    text = await asyncio.to_thread(Services.of(request).metrics.text)
+    return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+OPERATIONS = (
+    Operation("GET", "/sync/{gateway}/metrics", gateway_metrics, "What the gateway holds", answer=GatewayStats),
+    Operation(
+        "GET", "/admin/metrics/{gateway}", admin_metrics, "What the gateway holds", access="admin", answer=GatewayStats
+    ),
+    Operation(
+        "GET",
+        "/metrics",
+        prometheus,
+        "Metrics of the server for Prometheus",
+        access="open",
+        answer_media=("text/plain",),
+        errors=(StagingUnavailableError,),
+    ),
+)

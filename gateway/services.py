@@ -1,0 +1,35 @@
+"""What the routes of one server share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+
+from gateway.auth import TokenVerifier
+from gateway.drain import Drain
+from gateway.limits import RateLimit
+from gateway.metrics import Metrics
+from gateway.settings import GatewaySettings
+from lakesync.engine import Engine, SyncGateway
+
+
+@dataclass(frozen=True)
+class Services:
+    """Made once in `create_app`, found by every route through its request."""
+
+    settings: GatewaySettings
+    engine: Engine
+    verifier: TokenVerifier | None
+    """None where the server runs without a secret, on loopback."""
+    rate: RateLimit
+    metrics: Metrics
+    drain: Drain
+    gateways: dict[str, SyncGateway] = field(default_factory=dict)
+    """The gateways that were asked for, so that finding one again costs no thread."""
+
+    @staticmethod
+    def of(request: Request) -> Services:
+        """The services of the server that a request came to."""
+        services: Services = request.app.state.services
+        return services

@@ -1,0 +1,63 @@
+"""Tokens are verified once and remembered, within bounds, until they expire."""
+
+from __future__ import annotations
+
+import jwt
+import pytest
+
+from gateway import auth
+from gateway.auth import TokenVerifier
+from lakesync.exceptions import AuthError
+
+SECRET = "a secret of at least thirty-two bytes"
+
+
+class Clock:
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def token(**claims: object) -> str:
+    return jwt.encode({"sub": "alice", "gw": "gw", "exp": 2000, **claims}, SECRET, algorithm="HS256")
+
+
+def test_a_token_is_verified_once(monkeypatch):
+    verifier = TokenVerifier([SECRET], Clock(1000))
+    given = token()
+    first = verifier.verify(given)
+    monkeypatch.setattr(auth.jwt, "decode", None)
+    assert verifier.verify(given) is first
+
+
+def test_a_remembered_token_expires():
+    clock = Clock(1000)
+    verifier = TokenVerifier([SECRET], clock)
+    given = token()
+    verifier.verify(given)
+    clock.now = 1999.9
+    verifier.verify(given)
+    clock.now = 2000
+    for _ in range(2):
+        with pytest.raises(AuthError, match="expired"):
+            verifier.verify(given)
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr(auth, "REMEMBERED_TOKENS", 3)
+    verifier = TokenVerifier([SECRET], Clock(1000))
+    for n in range(10):
+        assert verifier.verify(token(n=str(n))).claims["n"] == str(n)
+    assert len(verifier._verified) == 3
+
+
+def test_claims_are_strings_and_lists_of_strings():
+    claims = TokenVerifier([SECRET], Clock(1000)).verify(token(a="x", b=["y"], c=1, d=["z", 1], e={})).claims
+    assert claims == {"sub": "alice", "gw": "gw", "a": "x", "b": ["y"]}
+
+
+def test_the_secret_itself_is_no_token():
+    with pytest.raises(AuthError):
+        TokenVerifier([SECRET]).verify(SECRET)
