@@ -67,19 +67,26 @@ def state_mismatches(truth: Truth, name: str, table: str, state: pa.Table) -> in
         truth.database.unregister("lake")
 
 
-def replica_mismatches(truth: Truth, name: str, carrier: str | None, replica: Replica) -> int:
+Rows = dict[str, dict[str, tuple[Any, ...]]]
+"""Table → row id → values in the schema's order."""
+
+
+def visible_rows(truth: Truth, name: str) -> Rows:
+    """Every visible row of the truth's state `name`."""
+    return {table: _visible_rows(truth.database, name, table, columns) for table, columns in COLUMNS.items()}
+
+
+def replica_mismatches(expected: Rows, carrier: str | None, replica: Replica) -> int:
     """How many rows a client's database has too many, too few or otherwise than the rules let it see.
 
     A carrier sees its own flights, and everyone the reference tables.
     """
+    place = list(COLUMNS["flights"]).index("carrier")
     wrong = 0
-    for table, columns in COLUMNS.items():
-        expected = _visible_rows(truth.database, name, table, columns)
-        if table == "flights":
-            place = list(columns).index("carrier")
-            expected = {key: row for key, row in expected.items() if carrier is not None and row[place] == carrier}
+    for table, rows in expected.items():
         found = replica.rows(table)
-        wrong += sum(1 for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
+        seen = rows if table != "flights" else {key: row for key, row in rows.items() if row[place] == carrier}
+        wrong += sum(1 for key in seen.keys() | found.keys() if seen.get(key) != found.get(key))
     return wrong
 
 

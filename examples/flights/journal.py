@@ -15,10 +15,14 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._order = itertools.count()
+        self.pushes = 0
+        """How many pushes were acknowledged so far, or a few less."""
 
     def acknowledged(self, client: str, step: int, day: str, server_hlc: str, body: bytes) -> None:
         """Add a push whose answer has just come, with the body as it was sent."""
-        head = _HEAD.format(next(self._order), step, day, server_hlc).encode()
+        order = next(self._order)
+        self.pushes = order + 1
+        head = _HEAD.format(order, step, day, server_hlc).encode()
         with (self.folder / f"{client}.jsonl").open("ab", buffering=0) as file:
             file.write(head + body + b"}\n")
 

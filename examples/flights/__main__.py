@@ -1,0 +1,56 @@
+"""`python -m examples.flights`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from examples.flights.data import ALL_DAYS
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the demo; 0 only when everything agreed."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/demo", description="Nineteen clients sync New York's flights of 2013."
+    )
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--days", type=_days, default=7, help="how many days of flights (default: %(default)s)")
+    length.add_argument("--full", dest="days", action="store_const", const=ALL_DAYS, help="all 336,776 flights")
+    parser.add_argument("--prove", action="store_true", help="kill, repeat and rebuild, and compare again")
+    parser.add_argument("--keep", action="store_true", help="leave the system running at the end")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on the last line of stdout")
+    parser.add_argument("--data", type=Path, default=CHECKOUT / "lakesync-data" / "demo", help="the data folder")
+    given = parser.parse_args(arguments)
+
+    # Imported only now, so that a wrong option is answered at once.
+    from examples.flights.demo import Demo, Options
+
+    options = Options(given.days, given.data, prove=given.prove, keep=given.keep, json=given.json)
+    demo = Demo(options)
+    result = demo.result
+    try:
+        result = demo.run()
+    except KeyboardInterrupt:
+        demo.teller.line("interrupted")
+    except Exception as error:
+        result.ok = False
+        demo.teller.line(f"[red]✗ {type(error).__name__}[/red]: {error}")
+        if not options.json:
+            raise
+    if options.json:
+        print(result.json())
+    return 0 if result.ok else 1
+
+
+def _days(text: str) -> int:
+    days = int(text)
+    if not 1 <= days <= ALL_DAYS:
+        raise argparse.ArgumentTypeError(f"{days} is not between 1 and {ALL_DAYS}")
+    return days
+
+
+if __name__ == "__main__":
+    sys.exit(main())

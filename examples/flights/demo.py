@@ -1,0 +1,230 @@
+"""The demo from beginning to end: start, push, carry, check, and tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from examples.flights import pipeline, prove
+from examples.flights.cast import CAST, day_of
+from examples.flights.check import replica_mismatches, state_mismatches, visible_rows
+from examples.flights.client import BATCH
+from examples.flights.journal import Journal
+from examples.flights.newcomer import first_sync
+from examples.flights.play import Play, Played
+from examples.flights.report import Result, Teller
+from examples.flights.runs import Dagster
+from examples.flights.schemas import COLUMNS
+from examples.flights.story import Step, Story
+from examples.flights.system import System
+from examples.flights.truth import Truth
+
+CARRY_SECONDS = 1800.0
+LONGEST_LIST = 31
+"""Days of flights up to which the whole story is held in memory."""
+NEWCOMER = "B6"
+"""The carrier whose new device syncs at the end."""
+CROSSED_SHARE = 0.05
+"""The least share of cells whose stamps cross the order of arrival."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asks for."""
+
+    days: int
+    data: Path
+    prove: bool = False
+    keep: bool = False
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class Told:
+    """The story's steps: ready to be played where it is short, made while it is played where it is long."""
+
+    steps: Iterable[Step]
+    deltas: int
+    """How many there are; about, where it is long."""
+    pushes: int
+    """How many there are at least."""
+
+    @classmethod
+    def of(cls, story: Story) -> Told:
+        """Prepare a story."""
+        if story.days > LONGEST_LIST:
+            return cls(story.steps(), 2950 * story.days, 25 * LONGEST_LIST)
+        steps = list(story.steps())
+        outboxes = [outbox for step in steps for outbox in step.outboxes.values()]
+        return cls(steps, sum(map(len, outboxes)), sum(-(-len(outbox) // BATCH) for outbox in outboxes))
+
+
+class Demo:
+    """One run of it."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.teller = Teller(as_json=options.json)
+        self.system = System(options.data)
+        self.result = Result(days=options.days)
+
+    def run(self) -> Result:
+        """Do it all; the result says whether everything agreed.
+
+        Raises:
+            SystemFailedError, RefusedError, NotCarriedError, RunFailedError: it could not be finished.
+        """
+        teller = self.teller
+        with teller.stage("start", "Starting lakesync up; the gateway first"):
+            self.system.start()
+            told = Told.of(Story(self.options.days))
+            self.system.wait_gateway()
+            self.system.register()
+        try:
+            self._everything(told)
+        finally:
+            if self.options.keep:
+                teller.line(f"lakesync up goes on, on {self.system.data}")
+            else:
+                with teller.stage("stop", "Stopping"):
+                    self.system.stop()
+        self.result.seconds = {**teller.seconds, "total": round(teller.elapsed, 2)}
+        return self.result
+
+    def _everything(self, story: Told) -> None:
+        journal = Journal(self.system.data / "journal")
+        play = Play(self.system.gateway, self.system.secret, journal, self.system.clock)
+        killer = None
+        if self.options.prove:
+            killer = prove.Killer(self.system, journal, story.pushes)
+            killer.start(play)
+        played = self._push(play, story)
+        with self.teller.stage("ready", "Waiting for Spark and Dagster"):
+            self.system.wait_all()
+        self.system.request_flush()
+        with self.teller.stage("truth", "Computing the truth from the journal"):
+            truth = Truth(journal)
+            truth.reduce("final", played.last_step)
+            truth.reduce("middle", played.middle[0])
+        self._carry(played)
+        if killer is not None:
+            killer.end()
+            self.result.kills = killer.gateway_kills + killer.spark_kills
+            self.result.wrong["kills that did not happen"] = prove.GATEWAY_KILLS + 1 - self.result.kills
+        self._check(truth, play, played)
+        if self.options.prove:
+            self._prove(truth)
+        play.close()
+        self._tell(truth)
+
+    def _push(self, play: Play, story: Told) -> Played:
+        with self.teller.stage("push", f"{len(play.clients)} clients push their changes") as stage:
+            stage.of(story.deltas)
+
+            def told(step: Step) -> None:
+                stage.at(play.done.deltas)
+                stage.says(day_of(step.number))
+
+            played = play.perform(story.steps, told)
+        self.result.rates["push"] = round(played.deltas / played.push_seconds, 1)
+        self.result.rates["pull"] = round(played.pulled / max(played.pull_seconds, 1e-9), 1)
+        self.result.pulled, self.result.repeats = played.pulled, played.repeats
+        self.result.clients = len(play.clients)
+        return played
+
+    def _carry(self, played: Played) -> None:
+        with (
+            self.teller.stage("carry", "Dagster carries it into the lake, on Spark") as stage,
+            pipeline.staging(self.system.configuration()) as store,
+        ):
+            stage.of(played.deltas)
+            pipeline.wait_until_carried(store, CARRY_SECONDS, lambda waiting: stage.at(played.deltas - waiting))
+
+    def _check(self, truth: Truth, play: Play, played: Played) -> None:
+        wrong = self.result.wrong
+        with self.teller.stage("check", "Comparing lake and clients with the truth"):
+            self._tables(truth, "lake")
+            counts, (deltas, distinct) = truth.counts(), self.system.lake.count()
+            wrong["deltas in the lake"] = abs(deltas - counts.distinct)
+            wrong["deltas doubled in the lake"] = deltas - distinct
+            wrong["deltas acknowledged"] = abs(counts.distinct - played.deltas) + counts.deltas - counts.distinct
+            wrong["too few crossing cells"] = int(counts.crossed < CROSSED_SHARE * counts.cells)
+            expected = visible_rows(truth, "final")
+            wrong["rows of the clients"] = sum(
+                replica_mismatches(expected, client.claims.get("carrier"), play.clients[client.id].replica)
+                for client in CAST
+            )
+            newcomer = first_sync(self.system.gateway, self.system.secret, NEWCOMER, self.system.data / "new-device.db")
+            wrong["rows of the new client"] = replica_mismatches(expected, NEWCOMER, newcomer.replica)
+        with (
+            self.teller.stage("as_of", "Comparing the state of the middle of the run"),
+            pipeline.staging(self.system.configuration()) as store,
+        ):
+            states = pipeline.states_as_of(self.system.configuration(), store, played.middle[1])
+            self.result.asof_mismatches = sum(
+                state_mismatches(truth, "middle", table, state) for table, state in states.items()
+            )
+
+    def _tables(self, truth: Truth, what: str) -> None:
+        for table in COLUMNS:
+            found = state_mismatches(truth, "final", table, self.system.lake.state(table))
+            self.result.wrong[f"{what}: {table}"] = found
+
+    def _prove(self, truth: Truth) -> None:
+        dagster = Dagster(self.system.dagster)
+        steps = truth.database.execute("select distinct step from journal").fetchall()
+        days = {day_of(step) for (step,) in steps}
+        with self.teller.stage("prove", f"Merging {len(days)} days again in random order, then from nothing") as stage:
+            pipeline.erase_marks(self.system.configuration())
+            changed = prove.run_again(dagster, self.system.lake, days, stage.says)
+            self.result.wrong["contents changed by a repeat"] = changed
+            self._tables(truth, "after the repeats")
+
+    def _tell(self, truth: Truth) -> None:
+        counts, result, teller = truth.counts(), self.result, self.teller
+        result.deltas, result.cells, result.conflicts, result.crossed = (
+            counts.deltas,
+            counts.cells,
+            counts.conflicts,
+            counts.crossed,
+        )
+        result.losers, result.late, result.rows = counts.losers, counts.late, truth.visible("final")
+        runs = Dagster(self.system.dagster).runs()
+        result.runs = [run.told() for run in runs]
+        if not any(run.requested_by == "flush_sensor" and run.status == "SUCCESS" for run in runs):
+            result.wrong["runs that the flush sensor requested"] = 1
+        result.mismatches = sum(result.wrong.values())
+        result.ok = not result.mismatches and not result.asof_mismatches
+        result.rates["carry"] = round(counts.deltas / max(teller.seconds["carry"], 1e-9), 1)
+        teller.table(
+            "Delays by carrier, from the lake",
+            ("carrier", "name", "flights", "departure", "arrival"),
+            self.system.lake.delays(),
+        )
+        teller.table(
+            "What happened",
+            ("", "count"),
+            [
+                ("clients", result.clients),
+                ("deltas acknowledged", result.deltas),
+                ("cells with two writers or more", result.conflicts),
+                ("cells whose stamps cross the order of arrival", result.crossed),
+                ("deltas that lost a value", result.losers),
+                ("deltas that came late", result.late),
+                ("deltas pulled", result.pulled),
+                ("requests repeated", result.repeats),
+                ("kills", result.kills),
+                ("rows visible in the end", result.rows),
+                ("runs", len(result.runs)),
+                ("mismatches", result.mismatches),
+                ("mismatches as of the middle", result.asof_mismatches),
+            ],
+        )
+        teller.table("How fast", ("stage", "seconds"), list(teller.seconds.items()))
+        teller.table("How much", ("stage", "deltas a second"), list(result.rates.items()))
+        for what, count in result.wrong.items():
+            if count:
+                teller.says(f"[red]✗ {what}: {count:,}[/red]")
+        teller.says(f"Dagster {self.system.dagster}   gateway {self.system.gateway}   data {self.system.data}")
+        teller.says("[green]everything agrees[/green]" if result.ok else "[red]not everything agrees[/red]")

@@ -1,0 +1,70 @@
+"""What the demo asks of the pipeline: whether everything is carried, and the state as of an instant."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from examples.flights.schemas import COLUMNS, GATEWAY
+from lakesync.config import Config
+from lakesync.staging.store import PipelineStore
+from resources.lake import LakeNames, forget_marks, state_as_of
+from resources.spark import session
+from resources.staging import pipeline_store
+
+POLL = 0.5
+
+
+class NotCarriedError(Exception):
+    """The flush sensor's runs did not bring everything into the lake in time."""
+
+
+@contextmanager
+def staging(config: Config) -> Iterator[PipelineStore]:
+    """The store as the pipeline sees it."""
+    with pipeline_store(config) as store:
+        yield store
+
+
+def wait_until_carried(store: PipelineStore, seconds: float, told: Callable[[int], None]) -> None:
+    """Return once nothing waits and the newest cut is at the last arrival; `told` hears how many deltas wait.
+
+    Raises:
+        NotCarriedError: it takes longer than `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        shards = [shard for shard in store.backlog() if shard.gateway == GATEWAY]
+        waiting = sum(shard.deltas for shard in shards)
+        told(waiting)
+        cut = store.newest_cut(GATEWAY)
+        last = max((shard.last_arrival for shard in shards), default=0)
+        if not waiting and cut is not None and cut.arrival >= last:
+            return
+        if time.monotonic() > deadline:
+            where = cut.arrival if cut else None
+            raise NotCarriedError(
+                f"after {seconds:.0f} s {waiting} deltas still wait, and the newest cut is at {where} of {last}"
+            )
+        time.sleep(POLL)
+
+
+def states_as_of(config: Config, store: PipelineStore, milliseconds: int) -> dict[str, pa.Table]:
+    """Table → its rows as of a server time in milliseconds, reduced by the lake from its history."""
+    schemas = store.gateway_config(GATEWAY).schemas
+    arrival = milliseconds << 16
+    with session(config) as spark:
+        return {
+            table: state_as_of(spark, schemas[table].schema, GATEWAY, arrival, names=LakeNames()).toArrow()
+            for table in COLUMNS
+        }
+
+
+def erase_marks(config: Config) -> None:
+    """Make every state table forget how far it is merged."""
+    with session(config) as spark:
+        for table in COLUMNS:
+            forget_marks(spark, table, LakeNames())

@@ -1,0 +1,100 @@
+"""`--prove`: what is killed comes back, and what is done again changes nothing."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from examples.flights.journal import Journal
+from examples.flights.lake import Lake
+from examples.flights.play import Play
+from examples.flights.runs import Dagster
+from examples.flights.schemas import COLUMNS
+from examples.flights.system import System
+
+GATEWAY_KILLS = 20
+RUN_SECONDS = 300.0
+TABLES_JOB = "tables"
+FLUSH_JOB = "flush"
+WATCH = 0.005
+"""Seconds between two looks at what goes on."""
+
+
+class Killer:
+    """Ends the gateway at random moments of the pushes, and Spark once while a flush runs."""
+
+    def __init__(self, system: System, journal: Journal, pushes: int) -> None:
+        """`pushes`: how many there will be, at least."""
+        self.gateway_kills = 0
+        self.spark_kills = 0
+        self._system = system
+        self._journal = journal
+        self._moments = sorted(random.sample(range(1, max(pushes * 9 // 10, GATEWAY_KILLS + 1)), GATEWAY_KILLS))
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, play: Play) -> None:
+        """Lie in wait."""
+        for target in (lambda: self._kill_gateways(play), self._kill_spark):
+            thread = threading.Thread(target=target, name="killer", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def end(self) -> None:
+        """Leave everything alone from now on."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _kill_gateways(self, play: Play) -> None:
+        for moment in self._moments:
+            while self._journal.pushes < moment or not play.busy.is_set():
+                if self._over.wait(WATCH):
+                    return
+            time.sleep(random.uniform(0, 0.02))  # noqa: S311
+            before = self._system.told()["gateway"]["pid"]
+            self._system.kill("gateway")
+            self.gateway_kills += 1
+            while self._system.told().get("gateway", {}).get("pid") == before:
+                if self._over.wait(WATCH):
+                    return
+            self._system.wait_gateway()
+
+    def _kill_spark(self) -> None:
+        while not self._system.told().get("ready"):
+            if self._over.wait(0.1):
+                return
+        dagster = Dagster(self._system.dagster)
+        while not self.spark_kills:
+            if any(run.job == FLUSH_JOB and run.status == "STARTED" for run in dagster.runs(5)):
+                time.sleep(random.uniform(1, 5))  # noqa: S311
+                if any(run.job == FLUSH_JOB and run.status == "STARTED" for run in dagster.runs(5)):
+                    self._system.kill("spark")
+                    self.spark_kills += 1
+            if self._over.wait(0.1):
+                return
+
+
+def run_again(dagster: Dagster, lake: Lake, days: Iterable[str], told: Callable[[str], None]) -> int:
+    """Merge every day of arrival again, one run a day in random order, then all tables from nothing.
+
+    Returns how many table contents were not what they had been, compared after each run.
+
+    Raises:
+        RunFailedError: a run did not succeed.
+    """
+    before = lake.hashes()
+    order = sorted(days)
+    random.shuffle(order)
+    rebuild = {"ops": {f"tables__{table}": {"config": {"rebuild": True}} for table in COLUMNS}}
+    wanted = [(day, day, None) for day in order] + [("a rebuild from nothing", max(order), rebuild)]
+    changed = 0
+    for name, day, config in wanted:
+        told(name)
+        run = dagster.launch(TABLES_JOB, {"dagster/partition": day, "demo": name}, config)
+        dagster.finished([run], RUN_SECONDS)
+        after = lake.hashes()
+        changed += sum(after[table] != content for table, content in before.items())
+    return changed

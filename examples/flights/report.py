@@ -1,0 +1,126 @@
+"""What people see: a line for each stage as it goes, and the result at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+
+@dataclass
+class Stage:
+    """One stage as it is shown."""
+
+    _progress: Progress
+    _task: Any
+
+    def of(self, total: int) -> None:
+        """How much there is to do."""
+        self._progress.update(self._task, total=total)
+
+    def at(self, done: int) -> None:
+        """How much is done."""
+        self._progress.update(self._task, completed=done)
+
+    def says(self, what: str) -> None:
+        """What goes on now."""
+        self._progress.update(self._task, note=what)
+
+
+class Teller:
+    """Stages go to stderr; so does the report where stdout is kept for JSON."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._errors = Console(stderr=True, highlight=False)
+        self._report = self._errors if as_json else Console(highlight=False)
+        self._began = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+        """Stage → how long it took."""
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self._began
+
+    def line(self, text: str) -> None:
+        """One line, with the time since the start before it."""
+        self._errors.print(f"[dim]\\[{self.elapsed:4.0f}s][/dim] {text}")
+
+    @contextmanager
+    def stage(self, name: str, text: str) -> Iterator[Stage]:
+        """Show a stage while it lasts, and how long it took."""
+        began = time.perf_counter()
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[note]}[/dim]"),
+        )
+        if not self._errors.is_terminal:
+            self.line(f"{text} …")
+        with Progress(*columns, console=self._errors, transient=True, disable=not self._errors.is_terminal) as progress:
+            yield Stage(progress, progress.add_task(text, total=None, note=""))
+        self.seconds[name] = round(time.perf_counter() - began, 2)
+        self.line(f"[green]✓[/green] {text} [dim]({self.seconds[name]:.1f} s)[/dim]")
+
+    def table(self, title: str, header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+        """A table of the report."""
+        shown = Table(title=title, title_justify="left", title_style="bold")
+        for place, name in enumerate(header):
+            shown.add_column(name, justify="right" if rows and isinstance(rows[0][place], int | float) else "left")
+        for row in rows:
+            shown.add_row(*(_spelled(value) for value in row))
+        self._report.print(shown)
+
+    def says(self, text: str) -> None:
+        """A paragraph of the report."""
+        self._report.print(text)
+
+
+@dataclass
+class Result:
+    """The outcome, as the JSON line has it."""
+
+    ok: bool = False
+    days: int = 0
+    deltas: int = 0
+    """Acknowledged."""
+    cells: int = 0
+    conflicts: int = 0
+    crossed: int = 0
+    losers: int = 0
+    late: int = 0
+    kills: int = 0
+    rows: int = 0
+    """Visible at the end."""
+    mismatches: int = 0
+    asof_mismatches: int = 0
+    clients: int = 0
+    pulled: int = 0
+    repeats: int = 0
+    """Requests that were sent again."""
+    wrong: dict[str, int] = field(default_factory=dict)
+    """What was compared → differences; `mismatches` is their sum without `as of`."""
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)
+    """Deltas a second, stage by stage."""
+
+    def json(self) -> str:
+        """One line."""
+        return msgspec.json.encode(self).decode()
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,202 @@
+"""The system under demonstration: `lakesync up` as a process of its own, in a data folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import requests
+
+from examples.flights.cast import push_time
+from examples.flights.client import Connection, token
+from examples.flights.data import FIRST_DAY
+from examples.flights.lake import Lake
+from examples.flights.play import ServerClock
+from examples.flights.schemas import GATEWAY, RULES, SCHEMAS
+from lakesync import config
+
+READY_SECONDS = 240.0
+STOP_SECONDS = 60.0
+MARKER = "flights-demo"
+"""A file in a data folder that the demo made, and may therefore empty."""
+
+
+class SystemFailedError(Exception):
+    """`lakesync up` cannot be started, ended, or did not become ready."""
+
+
+class System:
+    """One data folder and the processes on it."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data.absolute()
+        self.secret, self._service, self._spark = (secrets.token_hex(32) for _ in range(3))
+        self.clock = ServerClock(self.data / "clock-offset")
+        self.lake = Lake(self.data / "catalog.db", self.data / "warehouse")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        """What `lakesync up` prints."""
+        return self.data / "up.log"
+
+    def start(self) -> None:
+        """Empty the data folder, set the clock to the first day and start.
+
+        Raises:
+            SystemFailedError: the folder is not the demo's, or something still runs on it.
+        """
+        if self.data.exists():
+            self._check_mine()
+            shutil.rmtree(self.data)
+        self.data.mkdir(parents=True)
+        (self.data / MARKER).touch()
+        self.clock.set(push_time(0))
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", "from lakesync.cli import main; main()", "up", "--data", str(self.data)],
+                env={**os.environ, **self._variables()},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _variables(self) -> dict[str, str]:
+        return {
+            "LAKESYNC_CONFIG": "",
+            "LAKESYNC_JWT_SECRET": self.secret,
+            "LAKESYNC_SERVICE_TOKEN": self._service,
+            "LAKESYNC_SPARK_TOKEN": self._spark,
+            "LAKESYNC_CLOCK_OFFSET_FILE": str(self.clock.path),
+            "LAKESYNC_GATEWAY_PORT": "0",
+            "LAKESYNC_DAGSTER_PORT": "0",
+            "LAKESYNC_DAGSTER_PARTITIONS_START": FIRST_DAY.isoformat(),
+            "LAKESYNC_FLUSH_AGE_SECONDS": "5",
+        }
+
+    def _check_mine(self) -> None:
+        if not (self.data / MARKER).exists():
+            raise SystemFailedError(f"{self.data} was not made by the demo and is left alone; name another with --data")
+        if self.told() and _alive(int(self.told().get("pid", 0))):
+            raise SystemFailedError(f"a demo still runs on {self.data}: end process {self.told()['pid']} first")
+
+    def told(self) -> dict[str, Any]:
+        """What `lakesync up` says of its processes in `up.json`; empty before it said anything."""
+        try:
+            found: dict[str, Any] = json.loads((self.data / "up.json").read_text("utf-8"))
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def configuration(self) -> config.Config:
+        """The configuration by which the pipeline's parts reach the running system."""
+        told = self.told()
+        return config.load(
+            {
+                "data_dir": self.data,
+                "service_token": self._service,
+                "gateway": {"url": told["gateway"]["url"]},
+                "spark": {"remote": told["spark"]["remote"], "token": self._spark},
+            }
+        )
+
+    @property
+    def gateway(self) -> str:
+        """The gateway's address."""
+        return str(self.told()["gateway"]["url"])
+
+    @property
+    def dagster(self) -> str:
+        """The address of Dagster's pages."""
+        return str(self.told()["dagster"]["url"])
+
+    def wait_gateway(self) -> None:
+        """Return once the gateway serves.
+
+        Raises:
+            SystemFailedError: it does not, or `lakesync up` ended.
+        """
+        self._wait("the gateway", lambda: self._serves("gateway", "/ready"))
+
+    def wait_all(self) -> None:
+        """Return once Spark and Dagster serve too; raises as `wait_gateway`."""
+        self._wait(
+            "Spark and Dagster", lambda: bool(self.told().get("ready")) and self._serves("dagster", "/server_info")
+        )
+
+    def _serves(self, name: str, path: str) -> bool:
+        url = self.told().get(name, {}).get("url")
+        if not url:
+            return False
+        try:
+            return requests.get(f"{url}{path}", timeout=5).ok
+        except requests.RequestException:
+            return False
+
+    def _wait(self, what: str, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while not ready():
+            if self._process is None or self._process.poll() is not None:
+                raise SystemFailedError(f"lakesync up ended before {what} was ready:\n{self.last_lines()}")
+            if time.monotonic() > deadline:
+                raise SystemFailedError(f"{what} was not ready after {READY_SECONDS:.0f} s:\n{self.last_lines()}")
+            time.sleep(0.05)
+
+    def last_lines(self, count: int = 20) -> str:
+        """The end of what `lakesync up` printed."""
+        return "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-count:])
+
+    def admin(self) -> Connection:
+        """A session of an admin."""
+        return Connection(self.gateway, token(self.secret, "demo-admin", "admin", {}))
+
+    def register(self) -> None:
+        """Register the schemas and put the sync rules in force."""
+        admin = self.admin()
+        for schema in SCHEMAS:
+            admin.send("POST", f"/v1/admin/schema/{GATEWAY}", body=msgspec.json.encode(schema))
+        admin.send("POST", f"/v1/admin/sync-rules/{GATEWAY}", body=msgspec.json.encode(RULES))
+
+    def request_flush(self) -> None:
+        """Ask for what waits to be carried now; the flush sensor sees to it."""
+        self.admin().send("POST", f"/v1/admin/flush/{GATEWAY}")
+
+    def kill(self, name: str) -> None:
+        """End one process with SIGKILL; `lakesync up` starts it again."""
+        os.kill(int(self.told()[name]["pid"]), signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End everything as Ctrl-C would.
+
+        Raises:
+            SystemFailedError: it did not end in time; it is killed then.
+        """
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise SystemFailedError(
+                f"lakesync up did not end within {STOP_SECONDS:.0f} s:\n{self.last_lines()}"
+            ) from None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
