@@ -52,8 +52,8 @@ def cut_and_checkpoint(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
                     gateway,
                     arrival,
                     schemas_of(now, pipeline.store.gateway_config(gateway).schemas),
-                    pipeline.checkpoints_uri,
-                    pipeline.names,
+                    directory_uri=pipeline.checkpoints_uri,
+                    names=pipeline.names,
                 )
                 for gateway, arrival in sorted(flushed_arrivals(pipeline.spark, pipeline.names).items())
             ]

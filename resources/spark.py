@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 import grpc
@@ -17,6 +17,8 @@ from lakesync.exceptions import ConfigurationError, LakeUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pyspark.sql.connect.client import SparkConnectClient
 
     from lakesync.config import Config
 
@@ -56,7 +58,7 @@ def connect(config: Config) -> SparkSession:
             on=(PySparkException, grpc.RpcError), timeout=RETRY_SECONDS, wait_max=3.0, attempts=None
         ):
             with attempt:
-                spark = builder.create()
+                spark: SparkSession = builder.create()
     except (PySparkException, grpc.RpcError) as error:
         raise LakeUnavailableError(
             f"Spark at {host}:{port} listens and gives no session ({error}); see its log, and whether the token fits"
@@ -104,4 +106,4 @@ def _probe(host: str, port: int) -> None:
 def _shorten_retries(spark: SparkSession) -> None:
     """A lost server is given up after about 30 s rather than ten minutes: every lake write may be repeated."""
     policy = DefaultPolicy(max_retries=12, max_backoff=3000)
-    spark.client.set_retry_policies([policy])  # type: ignore[attr-defined]
+    cast("SparkConnectClient", spark.client).set_retry_policies([policy])

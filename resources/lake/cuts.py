@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
-from resources.lake.tables import LakeNames
+from pyspark.sql import functions as sf
+
+from assets.transforms.frames import FRAME_COLUMNS
+from assets.transforms.project import REJECTED, project
+from assets.transforms.reduce import reduce_deltas
+from lakesync.crash import crash_point
+from lakesync.exceptions import IntegrityError
+from lakesync.staging.records import Cut, CutTable
+from resources.lake.connection import lake_errors
+from resources.lake.frame_files import WRITTEN_SCHEMA, write_frames
+from resources.lake.state import deltas_between, merge_table
+from resources.lake.tables import NAMES, LakeNames, ensure_deltas, ensure_state
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -12,8 +24,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.schema import TableSchema
-    from lakesync.staging.records import Cut
     from lakesync.staging.store import PipelineStore
+
+TAG_DAYS = 30
+"""How long a cut's snapshots are kept from expiry."""
 
 
 def make_cut(
@@ -22,8 +36,9 @@ def make_cut(
     gateway: str,
     arrival: int,
     schemas: Collection[TableSchema],
+    *,
     directory_uri: str,
-    names: LakeNames = LakeNames(),
+    names: LakeNames = NAMES,
 ) -> Cut:
     """Make and publish a cut at `arrival`: tables that lag are merged, their snapshots tagged, the frames written.
 
@@ -34,19 +49,94 @@ def make_cut(
         IntegrityError: a table holds deltas above `arrival`; make the cut at a later one.
         SchemaError, LakeUnavailableError: as `merge_table`.
     """
-    raise NotImplementedError
+    newest = store.newest_cut(gateway)
+    if newest is not None and newest.arrival >= arrival:
+        return newest
+    rules_version = store.gateway_config(gateway).rules_version
+    epoch = next(waiting.epoch for waiting in store.backlog() if waiting.gateway == gateway)
+    directory = f"{directory_uri.rstrip('/')}/{gateway}/{epoch}-{arrival}"
+    tables = [
+        _cut_table(spark, schema, gateway, arrival, directory=directory, names=names)
+        for schema in sorted(schemas, key=lambda schema: schema.table)
+    ]
+    crash_point("checkpoint.written")
+    cut = Cut(
+        gateway,
+        epoch,
+        arrival,
+        rules_version,
+        tuple(table for table in tables if table is not None),
+        time.time_ns() // 1_000_000,
+    )
+    published = store.publish_cut(cut)
+    crash_point("cut.published")
+    if published:
+        return cut
+    later = store.newest_cut(gateway)
+    if later is None:
+        raise IntegrityError(f"staging refused the cut of {gateway} at {arrival} and has no later one; ask it again")
+    return later
 
 
+@lake_errors
 def state_as_of(
     spark: SparkSession,
     schema: TableSchema,
     gateway: str,
     arrival: int,
+    *,
     cut: Cut | None = None,
-    names: LakeNames = LakeNames(),
+    names: LakeNames = NAMES,
 ) -> DataFrame:
     """The rows of a table as of `arrival`, in the columns of its state table, invisible ones included.
 
-    Read from the cut's snapshot when `cut` is exactly there, else reduced from `deltas`. What is not flushed is not in it.
+    Read from the cut's snapshot when `cut` is exactly there, else reduced from `deltas`. What is not
+    flushed is not in it.
     """
-    raise NotImplementedError
+    table = ensure_state(spark, schema, names)
+    if cut is not None and (cut.gateway, cut.arrival) == (gateway, arrival):
+        for part in cut.tables:
+            if part.table == schema.table:
+                return _at(spark, table.name, part.snapshot_id).where(sf.col("_gateway") == gateway)
+    ensure_deltas(spark, names)
+    deltas = deltas_between(spark, schema.table, {gateway: (0, arrival)}, names)
+    rows = project(reduce_deltas(deltas), table.columns).drop(REJECTED)
+    return rows.select(*spark.table(table.name).columns)
+
+
+@lake_errors
+def _cut_table(
+    spark: SparkSession, schema: TableSchema, gateway: str, arrival: int, *, directory: str, names: LakeNames
+) -> CutTable | None:
+    """One table at `arrival`; None while it has no snapshot."""
+    report = merge_table(spark, schema, {gateway: arrival}, names=names)
+    snapshot = report.snapshot_id
+    if snapshot is None:
+        return None
+    name = names.state(schema.table)
+    spark.sql(
+        f"ALTER TABLE {name} CREATE OR REPLACE TAG `cut-{gateway}-{arrival}` "
+        f"AS OF VERSION {snapshot} RETAIN {TAG_DAYS} DAYS"
+    )
+    crash_point("cut.tagged")
+    rows = _at(spark, name, snapshot).where(sf.col("_gateway") == gateway).select(*FRAME_COLUMNS)
+    written = rows.mapInArrow(write_frames(f"{directory}/{schema.table}", schema.table, arrival), WRITTEN_SCHEMA)
+    files = sorted(written.collect(), key=lambda file: str(file["uri"]))
+    highest = max((file["highest_arrival"] for file in files), default=0)
+    if highest > arrival:
+        raise IntegrityError(
+            f"{name} holds deltas of {gateway} up to arrival {highest}, above the cut's {arrival}; make the cut at "
+            f"{highest} or later"
+        )
+    kept = [file for file in files if file["rows"]]
+    return CutTable(
+        schema.table,
+        snapshot,
+        sum(file["rows"] for file in kept),
+        tuple(file["uri"] for file in kept),
+        sum(file["bytes"] for file in kept),
+    )
+
+
+def _at(spark: SparkSession, name: str, snapshot: int) -> DataFrame:
+    return spark.read.option("snapshot-id", str(snapshot)).table(name)

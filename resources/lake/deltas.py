@@ -5,8 +5,8 @@ an overwrite of exactly that batch, serialisable and validated from S: of two wr
 refused, also when one of them is the statement of a run that was killed. A commit's error means "unknown", so the table
 is read again.
 
-Compaction of `deltas` must keep to days before the oldest unflushed arrival: a file in which a batch is mixed with others
-cannot be overwritten by batch.
+Compaction of `deltas` must keep to days before the oldest unflushed arrival: a file in which a batch is mixed with
+others cannot be overwritten by batch.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from assets.transforms.decode import LOG_SCHEMA, day_of, decode_log
 from assets.transforms.ledger import id_sum
 from lakesync.crash import crash_point
-from lakesync.exceptions import CommitUnknownError, FlushError, IntegrityError, LakeUnavailableError, LakeSyncError
-from resources.lake.tables import LakeNames, ensure_deltas, read_version
+from lakesync.exceptions import CommitUnknownError, FlushError, IntegrityError, LakeSyncError, LakeUnavailableError
+from resources.lake.connection import brief, lake_errors
+from resources.lake.tables import NAMES, LakeNames, ensure_deltas, read_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -54,7 +55,8 @@ class FlushReport(msgspec.Struct, frozen=True):
     seconds: float
 
 
-def flush(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNames = LakeNames()) -> FlushReport:
+@lake_errors
+def flush(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNames = NAMES) -> FlushReport:
     """Carry a planned batch into `deltas` and read it back; does not confirm it.
 
     Raises:
@@ -109,8 +111,8 @@ def flush_due(
     *,
     gateways: Collection[str] | None = None,
     max_deltas: int = MAX_DELTAS,
-    names: LakeNames = LakeNames(),
-    on_flushed: Callable[[FlushReport], None] = lambda report: None,
+    names: LakeNames = NAMES,
+    on_flushed: Callable[[FlushReport], object] | None = None,
 ) -> list[FlushReport]:
     """Plan, flush, confirm and trim every shard until all that waited at the start is in the lake.
 
@@ -125,15 +127,14 @@ def flush_due(
     reports: list[FlushReport] = []
     errors: list[LakeSyncError] = []
 
-    def flushed(report: FlushReport) -> None:
-        reports.append(report)
-        on_flushed(report)
-
     for waiting in store.backlog():
         if gateways is not None and waiting.gateway not in gateways:
             continue
         try:
-            _flush_shard(spark, store, waiting, max_deltas, names, flushed)
+            for report in _flush_shard(spark, store, waiting, max_deltas, names):
+                reports.append(report)
+                if on_flushed is not None:
+                    on_flushed(report)
         except LakeUnavailableError:
             raise
         except LakeSyncError as error:
@@ -145,23 +146,24 @@ def flush_due(
     return reports
 
 
-def flushed_arrivals(spark: SparkSession, names: LakeNames = LakeNames()) -> dict[str, int]:
+@lake_errors
+def flushed_arrivals(spark: SparkSession, names: LakeNames = NAMES) -> dict[str, int]:
     """The highest arrival in `deltas` a gateway: all its deltas up to there are in the lake.
 
     Read from the files' bounds; data is read only where a compaction has mixed gateways in a file.
     """
     if ensure_deltas(spark, names).snapshot_id is None:
         return {}
-    bounds = F.col("readable_metrics")
+    bounds = sf.col("readable_metrics")
     gateway, arrival = bounds["gateway"], bounds["arrival"]
     pure = gateway["lower_bound"] == gateway["upper_bound"]
     files = (
         spark.table(f"{names.deltas}.files")
-        .groupBy(F.when(pure, gateway["lower_bound"]).alias("gateway"))
-        .agg(F.max(arrival["upper_bound"]).alias("arrival"))
+        .groupBy(sf.when(pure, gateway["lower_bound"]).alias("gateway"))
+        .agg(sf.max(arrival["upper_bound"]).alias("arrival"))
     ).collect()
     if any(row["gateway"] is None for row in files):
-        files = spark.table(names.deltas).groupBy("gateway").agg(F.max("arrival").alias("arrival")).collect()
+        files = spark.table(names.deltas).groupBy("gateway").agg(sf.max("arrival").alias("arrival")).collect()
     return {row["gateway"]: row["arrival"] for row in files}
 
 
@@ -171,8 +173,7 @@ def _flush_shard(
     waiting: Backlog,
     max_deltas: int,
     names: LakeNames,
-    flushed: Callable[[FlushReport], None],
-) -> None:
+) -> Iterator[FlushReport]:
     """Batch after batch, up to what waited; a trim follows also where an earlier run died before its own."""
     done = waiting.flushed_seq
     while done < waiting.last_seq:
@@ -182,20 +183,20 @@ def _flush_shard(
         report = flush(spark, store, batch, names)
         store.confirm(batch.batch_id, report.deltas, report.id_sum)
         crash_point("flush.confirmed")
-        flushed(report)
+        yield report
         done = batch.to_seq
     store.trim(waiting.gateway, waiting.shard)
     crash_point("flush.trimmed")
 
 
-def _held(
-    spark: SparkSession, batch: Batch, snapshot: int | None, names: LakeNames
-) -> tuple[int, int] | None:
+def _held(spark: SparkSession, batch: Batch, snapshot: int | None, names: LakeNames) -> tuple[int, int] | None:
     """Count and id sum of the batch in a snapshot of `deltas`; None when it is not there."""
     if snapshot is None:
         return None
     table = spark.read.option("snapshot-id", snapshot).table(names.deltas)
-    row = table.where(_is(batch)).agg(F.count(F.lit(1)).alias("count"), id_sum("delta_id").alias("total")).collect()[0]
+    row = (
+        table.where(_is(batch)).agg(sf.count(sf.lit(1)).alias("count"), id_sum("delta_id").alias("total")).collect()[0]
+    )
     return (row["count"], int(row["total"])) if row["count"] else None
 
 
@@ -213,12 +214,12 @@ def _read_after(
         held = _held(spark, batch, snapshot, names)
     except Exception as unreadable:
         raise CommitUnknownError(
-            f"writing batch {batch.batch_id} of {batch.gateway} ended in {_brief(error)}, and {names.deltas} cannot be "
-            f"read ({_brief(unreadable)}); run the flush again, which finds out"
+            f"writing batch {batch.batch_id} of {batch.gateway} ended in {brief(error)}, and {names.deltas} cannot be "
+            f"read ({brief(unreadable)}); run the flush again, which finds out"
         ) from error
     if held is None:
         raise FlushError(
-            f"batch {batch.batch_id} of {batch.gateway} could not be written to {names.deltas}: {_brief(error)}; "
+            f"batch {batch.batch_id} of {batch.gateway} could not be written to {names.deltas}: {brief(error)}; "
             "it stays planned and is tried again"
         ) from error
     return snapshot, held
@@ -241,7 +242,9 @@ def _log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFrame:
         f"WHERE gateway = '{batch.gateway}' AND shard = '{shard}' AND epoch = {batch.epoch} "
         f"AND seq BETWEEN {batch.from_seq} AND {batch.to_seq}) AS batch"
     )
-    reader = spark.read.format("jdbc").options(url=source.url, dbtable=query, customSchema=LOG_SCHEMA, **source.properties)
+    reader = spark.read.format("jdbc").options(
+        url=source.url, dbtable=query, customSchema=LOG_SCHEMA, **source.properties
+    )
     if tasks > 1:
         reader = reader.options(
             partitionColumn="seq", lowerBound=batch.from_seq, upperBound=batch.to_seq + 1, numPartitions=tasks
@@ -253,13 +256,8 @@ def _is(batch: Batch) -> Column:
     """The batch's rows, and enough around them to prune files by partition and bounds."""
     days = (day_of(batch.arrival_low), day_of(batch.arrival_high))
     return (
-        (F.col("gateway") == batch.gateway)
-        & F.col("day").between(*days)
-        & F.col("arrival").between(batch.arrival_low, batch.arrival_high)
-        & (F.col("batch_id") == batch.batch_id)
+        (sf.col("gateway") == batch.gateway)
+        & sf.col("day").between(*days)
+        & sf.col("arrival").between(batch.arrival_low, batch.arrival_high)
+        & (sf.col("batch_id") == batch.batch_id)
     )
-
-
-def _brief(error: Exception) -> str:
-    """A driver's error without its stack trace."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

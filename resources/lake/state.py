@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
 from pyspark.sql import Observation
+from pyspark.sql import functions as sf
 
 from assets.transforms.decode import day_of
 from assets.transforms.project import REJECTED, project
 from assets.transforms.reduce import reduce_deltas
 from lakesync.crash import crash_point
+from resources.lake.connection import lake_errors
 from resources.lake.tables import (
     MARKS_PROPERTY,
+    NAMES,
     LakeNames,
     StateTable,
     ensure_deltas,
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import date
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
     from lakesync.schema import TableSchema
 
@@ -63,21 +65,23 @@ class MergeReport(msgspec.Struct, frozen=True):
     seconds: float
 
 
+@lake_errors
 def merge_table(
     spark: SparkSession,
     schema: TableSchema,
     upto: Mapping[str, int],
+    *,
     days: Sequence[date] | None = None,
     rebuild: bool = False,
-    names: LakeNames = LakeNames(),
+    names: LakeNames = NAMES,
 ) -> MergeReport:
     """Merge a table's deltas with `arrival <= upto[gateway]` into its state; the table is made or grown first.
 
-    Without `days`: those above the merged mark, which then is `upto`. With `days` (UTC days of arrival): all of these
-    days, whatever the marks say; marks move only where the days close the gap to `upto`. With `rebuild`: the rows of the
-    gateways in `upto` are made again from all their deltas, in one commit. Gateways outside `upto` stay as they are.
-    Writes no snapshot when there is nothing to merge. One writer a table at a time is expected; a second one costs time,
-    never data.
+    Without `days`: those above the merged mark, which then is `upto`. With `days` (UTC days of arrival): all of
+    these days, whatever the marks say; marks move only where the days close the gap to `upto`. With `rebuild`: the rows
+    of the gateways in `upto` are made again from all their deltas, in one commit. Gateways outside `upto` stay as they
+    are. Writes no snapshot when there is nothing to merge. One writer a table at a time is expected; a second one costs
+    time, never data.
 
     Raises:
         SchemaError: the schema does not fit the lake's table.
@@ -86,11 +90,12 @@ def merge_table(
     started = time.perf_counter()
     ensure_deltas(spark, names)
     table = ensure_state(spark, schema, names)
-    since = dict.fromkeys(upto, 0) if rebuild or days is not None else {g: table.marks.get(g, 0) for g in upto}
-    increment = _increment(spark, schema.table, since, upto, days, names)
-    deltas_in = increment.count() if increment is not None else 0
+    since = {} if rebuild or days is not None else table.marks
+    ranges = {gateway: (since.get(gateway, 0), arrival) for gateway, arrival in upto.items()}
+    increment = deltas_between(spark, schema.table, ranges, names, None if rebuild else days)
+    deltas_in = increment.count()
     written = _Written(table.snapshot_id, 0, 0, 0)
-    if increment is not None and (deltas_in or rebuild or (table.grown and table.snapshot_id is not None)):
+    if deltas_in or rebuild or (table.grown and table.snapshot_id is not None):
         written = _write(spark, table, increment, deltas_in, upto if rebuild else None)
     crash_point("tables.merged")
     marks = _advance(spark, table, upto, days)
@@ -107,16 +112,30 @@ def merge_table(
     )
 
 
-def forget_marks(spark: SparkSession, table: str, names: LakeNames = LakeNames()) -> None:
+@lake_errors
+def forget_marks(spark: SparkSession, table: str, names: LakeNames = NAMES) -> None:
     """Drop a table's merged marks: the next merge reads all of its deltas again, with the same result."""
     spark.sql(f"ALTER TABLE {names.state(table)} UNSET TBLPROPERTIES IF EXISTS ('{MARKS_PROPERTY}')")
 
 
-def increment_of(
-    spark: SparkSession, table: str, since: Mapping[str, int], upto: Mapping[str, int], names: LakeNames = LakeNames()
-) -> DataFrame | None:
-    """A table's deltas with `since < arrival <= upto`, gateway by gateway; None where no gateway has room for any."""
-    return _increment(spark, table, since, upto, None, names)
+def deltas_between(
+    spark: SparkSession,
+    table: str,
+    ranges: Mapping[str, tuple[int, int]],
+    names: LakeNames,
+    days: Sequence[date] | None = None,
+) -> DataFrame:
+    """A table's rows of the history with `low < arrival <= high` for each gateway's range, on all days or these."""
+    of_gateways = sf.lit(False)
+    for gateway, (low, high) in ranges.items():
+        of_gateways |= (sf.col("gateway") == gateway) & (sf.col("arrival") > low) & (sf.col("arrival") <= high)
+    if days is None:
+        first = day_of(min((low for low, _ in ranges.values()), default=0))
+        last = day_of(max((high for _, high in ranges.values()), default=0))
+        in_days = sf.col("day").between(first, last)
+    else:
+        in_days = sf.col("day").isin(*days)
+    return spark.table(names.deltas).where(of_gateways & in_days & (sf.col("table_name") == table))
 
 
 class _Written(msgspec.Struct, frozen=True):
@@ -124,26 +143,6 @@ class _Written(msgspec.Struct, frozen=True):
     rows: int
     tombstones: int
     rejected: int
-
-
-def _increment(
-    spark: SparkSession,
-    table: str,
-    since: Mapping[str, int],
-    upto: Mapping[str, int],
-    days: Sequence[date] | None,
-    names: LakeNames,
-) -> DataFrame | None:
-    ranges = {gateway: (since[gateway], arrival) for gateway, arrival in upto.items() if since[gateway] < arrival}
-    if not ranges:
-        return None
-    of_gateways = F.lit(False)
-    for gateway, (low, high) in ranges.items():
-        of_gateways |= (F.col("gateway") == gateway) & (F.col("arrival") > low) & (F.col("arrival") <= high)
-    first = day_of(min(low for low, _ in ranges.values()))
-    last = day_of(max(high for _, high in ranges.values()))
-    in_days = F.col("day").between(first, last) if days is None else F.col("day").isin(*days)
-    return spark.table(names.deltas).where(of_gateways & in_days & (F.col("table_name") == table))
 
 
 def _write(
@@ -160,7 +159,7 @@ def _write(
         observed = Observation()
         try:
             if anew:
-                _write_anew(spark, table, snapshot, increment, rebuilt, observed)
+                _write_anew(spark, table, snapshot, increment, rebuilt=rebuilt, observed=observed)
             else:
                 _merge_into(spark, table, snapshot, increment, observed)
         except PySparkException:
@@ -169,7 +168,7 @@ def _write(
                 raise
         else:
             now = read_version(spark, table.name).snapshot_id
-            if anew or _parent(spark, table, now) == snapshot:
+            if anew or _snapshot(spark, table, now)["parent_id"] == snapshot:
                 counts = observed.get
                 return _Written(now, counts["rows"], counts["tombstones"] or 0, counts["rejected"] or 0)
         snapshot = now
@@ -181,6 +180,7 @@ def _write_anew(
     table: StateTable,
     snapshot: int | None,
     increment: DataFrame,
+    *,
     rebuilt: Mapping[str, int] | None,
     observed: Observation,
 ) -> None:
@@ -189,20 +189,21 @@ def _write_anew(
     if snapshot is not None:
         state = spark.read.option("snapshot-id", snapshot).table(table.name)
         if rebuilt is not None:
-            state = state.where(~F.col("_gateway").isin(*rebuilt))
+            state = state.where(~sf.col("_gateway").isin(*rebuilt))
     rows = _rows(table, increment, state, observed)
     writer = rows.writeTo(table.name).option("isolation-level", "serializable")
     if snapshot is not None:
         writer = writer.option("validate-from-snapshot-id", str(snapshot))
-    writer.overwrite(F.lit(True))
+    writer.overwrite(sf.lit(True))
 
 
 def _merge_into(
     spark: SparkSession, table: StateTable, snapshot: int | None, increment: DataFrame, observed: Observation
 ) -> None:
     """The touched rows alone, merged on read."""
-    touched = increment.select(F.col("gateway").alias("_gateway"), F.col("row_id").alias("_row_id")).distinct()
-    state = spark.read.option("snapshot-id", str(snapshot)).table(table.name).join(touched, ["_gateway", "_row_id"], "semi")
+    touched = increment.select(sf.col("gateway").alias("_gateway"), sf.col("row_id").alias("_row_id")).distinct()
+    held = spark.read.option("snapshot-id", str(snapshot)).table(table.name)
+    state = held.join(touched, ["_gateway", "_row_id"], "semi")
     source = f"merge_{table.table}"
     _rows(table, increment, state, observed).createOrReplaceTempView(source)
     spark.sql(
@@ -215,9 +216,9 @@ def _merge_into(
 def _rows(table: StateTable, increment: DataFrame, state: DataFrame | None, observed: Observation) -> DataFrame:
     rows = project(reduce_deltas(increment, state), table.columns)
     counts = (
-        F.count(F.lit(1)).alias("rows"),
-        F.sum(F.col("_deleted").cast("long")).alias("tombstones"),
-        F.sum(F.col(REJECTED).cast("long")).alias("rejected"),
+        sf.count(sf.lit(1)).alias("rows"),
+        sf.sum(sf.col("_deleted").cast("long")).alias("tombstones"),
+        sf.sum(sf.col(REJECTED).cast("long")).alias("rejected"),
     )
     return rows.observe(observed, *counts).drop(REJECTED)
 
@@ -225,14 +226,17 @@ def _rows(table: StateTable, increment: DataFrame, state: DataFrame | None, obse
 def _is_large(spark: SparkSession, table: StateTable, deltas_in: int) -> bool:
     if table.snapshot_id is None or deltas_in >= SMALL_TABLE:
         return True
-    summary = spark.table(f"{table.name}.snapshots").where(F.col("snapshot_id") == table.snapshot_id).select("summary")
+    summary = (
+        spark.table(f"{table.name}.snapshots")
+        .where(sf.col("snapshot_id") == sf.lit(table.snapshot_id))
+        .select("summary")
+    )
     rows = int(summary.collect()[0]["summary"]["total-records"])
     return rows <= SMALL_TABLE or deltas_in > rows * LARGE_SHARE
 
 
-def _parent(spark: SparkSession, table: StateTable, snapshot: int | None) -> int | None:
-    snapshots = spark.table(f"{table.name}.snapshots").where(F.col("snapshot_id") == snapshot)
-    return snapshots.select("parent_id").collect()[0]["parent_id"]  # type: ignore[no-any-return]
+def _snapshot(spark: SparkSession, table: StateTable, snapshot: int | None) -> Row:
+    return spark.table(f"{table.name}.snapshots").where(sf.col("snapshot_id") == sf.lit(snapshot)).collect()[0]
 
 
 def _advance(

@@ -83,6 +83,9 @@ class LakeNames(msgspec.Struct, frozen=True):
         return f"`{self.catalogue}`.`{self.tables}`.`{table}`"
 
 
+NAMES = LakeNames()
+
+
 class Version(msgspec.Struct, frozen=True):
     """A table as it is now."""
 
@@ -117,7 +120,7 @@ def marks_of(version: Version) -> dict[str, int]:
     return json.loads(version.properties.get(MARKS_PROPERTY, "{}"))  # type: ignore[no-any-return]
 
 
-def ensure_deltas(spark: SparkSession, names: LakeNames = LakeNames()) -> Version:
+def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
     """Make the history table where it is missing; its current version."""
     if not _exists(spark, names.catalogue, names.system, "deltas"):
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{names.catalogue}`.`{names.system}`")
@@ -128,7 +131,7 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = LakeNames()) -> Versio
     return read_version(spark, names.deltas)
 
 
-def ensure_state(spark: SparkSession, schema: TableSchema, names: LakeNames = LakeNames()) -> StateTable:
+def ensure_state(spark: SparkSession, schema: TableSchema, names: LakeNames = NAMES) -> StateTable:
     """Make or grow a table's state table, so that it has every column of the schema.
 
     Raises:
