@@ -99,10 +99,10 @@ def rules(draw: st.DrawFn, columns: tuple[str, ...] = ("x", "y")) -> SyncRules:
 
 def _bucket(draw: st.DrawFn, name: str, columns: tuple[str, ...]) -> Bucket:
     operands = _constants | _claim_names.map(lambda claim: f"jwt:{claim}")
-    filters: list[Filter] = []
-    for _ in range(draw(st.integers(0, 3))):
-        filters.append(Filter(draw(st.sampled_from(columns)), draw(st.sampled_from(OPERATORS)), draw(operands)))
-    assert len(filters) <= MAX_LOOKED_AT
+    filters = [
+        Filter(draw(st.sampled_from(columns)), draw(st.sampled_from(OPERATORS)), draw(operands))
+        for _ in range(draw(st.integers(0, MAX_LOOKED_AT)))
+    ]
     tables = draw(st.lists(st.sampled_from(["t", "u"]), max_size=2, unique=True))
     return Bucket(name, tuple(tables), tuple(filters))
 
