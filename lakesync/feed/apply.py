@@ -35,16 +35,19 @@ class Applied(NamedTuple):
 class _Touch:
     """One row while the deltas of a push are merged into it."""
 
-    __slots__ = ("arrival", "changed", "contested", "last_op", "row", "stale", "voided", "was_visible")
+    __slots__ = ("arrival", "changed", "contested", "inserted", "last_op", "row", "stale", "voided")
 
     def __init__(self, row: StoredRow, arrival: int) -> None:
         self.row = row
         self.arrival = arrival
-        self.was_visible = row.state.visible
         self.changed = False
         self.voided = False
+        """A tombstone took columns from a row that was there."""
         self.contested = False
+        """The sender lost columns to others."""
         self.stale = False
+        """The sender's own copy cannot be what the row is now."""
+        self.inserted = False
         self.last_op = ""
 
     def merge(self, delta: RowDelta) -> None:
@@ -55,6 +58,7 @@ class _Touch:
         outcome = state.merge(delta)
         self.changed |= outcome.changed
         self.last_op = delta.op
+        self.inserted |= delta.op == "INSERT"
         if state.tombstone != tombstone and before:
             self.voided = True
         for column in outcome.won:
@@ -103,8 +107,11 @@ def apply(commit: Commit, deltas: Sequence[RowDelta], sender: Sender, arrival: i
     moves: list[Move] = []
     clean = True
     for touch in touches.values():
+        had = _among(touch.row.keys, sender)
         moves += _entry_moves(touch, index)
-        if _concerns_sender(touch, sender.keys):
+        has = _among(touch.row.keys, sender)
+        touch.stale |= has and not had and not touch.inserted
+        if touch.contested or touch.stale if has else touch.last_op != "DELETE":
             clean = False
             moves.append(_move(touch.row, own_bucket(sender.client_id), touch.arrival, "own"))
         _note_writer(touch, sender.client_id)
@@ -163,11 +170,8 @@ def _entry_moves(touch: _Touch, index: BucketIndex) -> list[Move]:
     return moves
 
 
-def _concerns_sender(touch: _Touch, sender_keys: Collection[str]) -> bool:
-    """Whether the sender's own copy differs from what it may see, by its own doing."""
-    if not any(bucket in sender_keys for bucket in touch.row.keys):
-        return touch.last_op != "DELETE"
-    return touch.contested or touch.stale
+def _among(keys: Collection[str], sender: Sender) -> bool:
+    return any(bucket in sender.keys for bucket in keys)
 
 
 def _note_writer(touch: _Touch, client_id: str) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from lakesync.engine import Engine
 from lakesync.rules.model import parse_rules
-from lakesync.staging import open_store
+from lakesync.staging.sqlite import SqliteStore
 from lakesync.types import RowDelta
 from tests.property.feed_model import PlainClient, World
 
@@ -76,7 +76,7 @@ class History:
         self.world.engine.close()
 
     def _open(self) -> Engine:
-        engine = Engine(open_store(f"sqlite://{self.folder}", lambda: self.now), lambda: self.now)
+        engine = Engine(SqliteStore(self.folder, lambda: self.now), lambda: self.now)
         engine.open()
         return engine
 
@@ -108,7 +108,7 @@ class History:
 
 
 @pytest.mark.parametrize("filtered", [False, True])
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None)
 @given(steps=histories, skews=skews)
 def test_every_client_ends_with_its_rows(filtered: bool, steps: list[tuple[Any, ...]], skews: tuple[int, ...]) -> None:
     folder = Path(tempfile.mkdtemp(prefix="feed-"))
