@@ -22,8 +22,8 @@ from sensors.schema import schema_sensor
 def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions:
     """Everything that Dagster shows and runs, for the tables of a snapshot."""
     days = arrival_days(config.dagster.partitions_start)
-    flush = flush_job(days, config.dagster.max_run_seconds)
-    tables = tables_job(days, config.dagster.max_run_seconds)
+    flush = flush_job(config.dagster.max_run_seconds)
+    tables = tables_job(config.dagster.max_run_seconds)
 
     def open_pipeline(_context: dg.InitResourceContext) -> Iterator[Pipeline]:
         with Pipeline(config) as pipeline:

@@ -4,23 +4,21 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 
-def flush_job(days: dg.PartitionsDefinition, max_seconds: int) -> UnresolvedAssetJobDefinition:
+def flush_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
     """Log → `deltas` → state tables → cut → checkpoint."""
     return dg.define_asset_job(
         "flush",
         selection=dg.AssetSelection.groups("flush", "tables", "cut", "checkpoint"),
-        partitions_def=days,
         description="Carries what waits into the lake, merges the state tables and publishes a checkpoint.",
         tags={"dagster/max_runtime": str(max_seconds)},
     )
 
 
-def tables_job(days: dg.PartitionsDefinition, max_seconds: int) -> UnresolvedAssetJobDefinition:
+def tables_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
     """The state tables of the days that are asked for, or anew with `rebuild`."""
     return dg.define_asset_job(
         "tables",
         selection=dg.AssetSelection.groups("tables"),
-        partitions_def=days,
         description="Merges the state tables again from the history, for the chosen days of arrival or from nothing.",
         tags={"dagster/max_runtime": str(max_seconds)},
     )

@@ -1,0 +1,57 @@
+"""Takes the pictures for `scripts/screenshot-lineage`: lineage.png, run.png and table.png."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import requests
+from playwright.sync_api import sync_playwright
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+GROUPS = ("clients", "gateway", "flush", "tables", "cut", "checkpoint")
+PATIENCE_MS = 60_000
+_NEWEST = """{
+  runsOrError(limit: 1, filter: {statuses: [SUCCESS], pipelineName: "flush"}) { ... on Runs { results { runId } } }
+  assetNodes { assetKey { path } groupName }
+}"""
+
+
+def main(url: str, folder: Path) -> None:
+    """Take every picture that there is something to show for."""
+    data = requests.post(f"{url}/graphql", json={"query": _NEWEST}, timeout=30).json()["data"]
+    runs = [run["runId"] for run in data["runsOrError"]["results"]]
+    tables = [node["assetKey"]["path"] for node in data["assetNodes"] if node["groupName"] == "tables"]
+    folder.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"),
+            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+        )
+        page = browser.new_page(viewport={"width": 1800, "height": 900})
+        page.set_default_timeout(PATIENCE_MS)
+        expanded = ",".join(f"global@global:{group}" for group in GROUPS)
+        _take(page, f"{url}/asset-groups?expanded={expanded}", "checkpoint", folder / "lineage.png")
+        if runs:
+            _take(page, f"{url}/runs/{runs[0]}", "RUN_SUCCESS", folder / "run.png")
+        if tables:
+            path = "/".join(tables[0])
+            _take(page, f"{url}/assets/{path}?view=overview", tables[0][-1], folder / "table.png")
+        browser.close()
+
+
+def _take(page: Page, address: str, shows: str, file: Path) -> None:
+    """Open a page, wait until it shows a text and asks the server for nothing more, and keep a picture."""
+    page.goto(address)
+    page.get_by_text(shows).first.wait_for()
+    page.wait_for_load_state("networkidle")
+    page.screenshot(path=file)
+    print(file)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1].rstrip("/"), Path(sys.argv[2]))

@@ -1,0 +1,257 @@
+"""What the sensors decide, over a real staging store and a real Dagster instance."""
+
+import http.server
+import json
+import threading
+import time
+
+import dagster as dg
+import pytest
+
+from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY
+from lakesync.config import load
+from lakesync.delta import extract_delta
+from lakesync.engine import Engine
+from lakesync.schema import parse_schema
+from lakesync.staging import open_store
+from lakesync.types import SyncPush
+from lakesync_dagster.jobs import flush_job
+from lakesync_dagster.partitions import arrival_days
+from resources.pipeline import Pipeline
+from resources.snapshot import SchemaSnapshot, read_snapshot, registered, snapshot_file
+from sensors.flush import flush_sensor
+from sensors.schema import ReloadError, schema_sensor
+
+DAY = "2026-03-01"
+NOON = 1_772_366_400_000  # of that day
+DAYS = arrival_days("2026-02-01")
+FLIGHTS = parse_schema({"table": "flights", "columns": [{"name": "carrier", "type": "string"}]})
+
+
+class Clock:
+    """The gateway's clock; the sensor reads the same one through the offset file."""
+
+    def __init__(self, file):
+        self.file = file
+        self.set(NOON)
+
+    def set(self, now_ms):
+        self._now_ms = now_ms
+        self.file.write_text(str(now_ms - time.time_ns() // 1_000_000))
+
+    def __call__(self):
+        return self._now_ms
+
+
+class House:
+    """A staging store, a Dagster instance and the sensors over both."""
+
+    def __init__(self, config, clock, engine, instance):
+        self.config, self.clock, self.engine, self.instance = config, clock, engine, instance
+        self.pipeline = Pipeline(config)
+        self.pipeline.store = engine.store
+
+    def push(self, gateway="nyc", rows=1, width=10):
+        deltas = tuple(
+            extract_delta(
+                None,
+                {"carrier": f"{self.clock()}-{row}-".ljust(width, "x")},
+                table="flights",
+                row_id=f"{row}",
+                client_id="ua",
+                hlc=self.clock() << 16,
+            )
+            for row in range(rows)
+        )
+        self.engine.gateway(gateway).handle_push(SyncPush("ua", deltas))
+
+    def tick(self):
+        sensor = flush_sensor(flush_job(60), DAYS)
+        with dg.build_sensor_context(self.instance, resources={"pipeline": self.pipeline}) as context:
+            return sensor(context)
+
+    def asked(self):
+        (request,) = self.tick().run_requests
+        return request
+
+    def reason(self):
+        return self.asked().tags[REASON]
+
+    def run(self, status, tags=None):
+        run = dg.DagsterRun("flush", status=status, tags=tags or {REQUESTED_BY: FLUSH_SENSOR})
+        self.instance.add_run(run)
+        return run
+
+
+@pytest.fixture
+def house(tmp_path):
+    offset = tmp_path / "offset"
+    clock = Clock(offset)
+    config = load({"data_dir": tmp_path, "clock_offset_file": offset, "flush": {"bytes": 10_000}})
+    engine = Engine(open_store(config.staging.url, clock), clock)
+    engine.open()
+    with dg.instance_for_test() as instance:
+        yield House(config, clock, engine, instance)
+    engine.close()
+
+
+def test_nothing_is_asked_for_while_nothing_waits(house):
+    house.engine.gateway("nyc")
+    assert house.tick().skip_message == "nothing is due"
+
+
+def test_little_that_is_young_waits(house):
+    house.push()
+    house.clock.set(NOON + 29_000)
+    assert isinstance(house.tick(), dg.SkipReason)
+
+
+def test_age_is_told_by_the_servers_clock(house):
+    house.push()
+    house.clock.set(NOON + 30_100)
+    assert house.reason() == "age"
+
+
+def test_many_bytes_do_not_wait(house):
+    import random
+
+    random.seed(7)
+    noise = "".join(chr(random.randrange(0x20, 0x7F)) for _ in range(20_000))
+    delta = extract_delta(None, {"carrier": noise}, table="flights", row_id="1", client_id="ua", hlc=NOON << 16)
+    house.engine.gateway("nyc").handle_push(SyncPush("ua", (delta,)))
+    assert house.reason() == "bytes"
+
+
+def test_a_request_is_served_at_once(house):
+    house.push()
+    house.engine.gateway("nyc").request_flush()
+    assert house.reason() == "request"
+
+
+def test_one_run_serves_all_gateways_and_all_days_that_wait(house):
+    house.push("nyc")
+    house.clock.set(NOON + 86_400_000)
+    house.push("ewr")
+    request = house.asked()
+    assert request.run_key is None
+    assert request.partition_key_range == dg.PartitionKeyRange(DAY, "2026-03-02")
+    assert request.tags[REQUESTED_BY] == FLUSH_SENSOR
+
+
+def test_days_outside_the_time_axis_count_to_its_ends(house):
+    house.clock.set(NOON - 365 * 86_400_000)
+    house.push()
+    house.clock.set(int(time.time() * 1000) + 3 * 86_400_000)
+    house.push("ewr")
+    asked = house.asked().partition_key_range
+    assert asked == dg.PartitionKeyRange("2026-02-01", DAYS.get_last_partition_key())
+
+
+def test_the_cursor_is_the_sequence_that_was_seen(house):
+    house.push()
+    house.push()
+    house.engine.gateway("nyc").request_flush()
+    (seen,) = json.loads(house.tick().cursor).values()
+    assert seen == 2
+
+
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED])
+def test_nothing_is_asked_for_while_a_flush_lives(house, status):
+    house.push()
+    house.engine.gateway("nyc").request_flush()
+    house.run(status)
+    assert house.tick().skip_message == "a flush is under way"
+
+
+def test_a_persons_run_does_not_hold_the_sensor(house):
+    house.push()
+    house.engine.gateway("nyc").request_flush()
+    house.run(dg.DagsterRunStatus.STARTED, {"team": "ops"})
+    assert house.reason() == "request"
+
+
+def test_a_finished_flush_is_followed_by_the_next(house):
+    house.push()
+    house.engine.gateway("nyc").request_flush()
+    house.run(dg.DagsterRunStatus.SUCCESS)
+    assert house.reason() == "request"
+
+
+def test_after_a_failed_flush_there_is_a_pause(house):
+    house.push()
+    house.engine.gateway("nyc").request_flush()
+    run = house.run(dg.DagsterRunStatus.STARTED)
+    house.instance.report_run_failed(run)
+    assert house.tick().skip_message.startswith("1 flushes in a row failed")
+
+
+class Webserver(http.server.BaseHTTPRequestHandler):
+    """Answers a reload as Dagster's webserver does; what it really does is for the end-to-end test."""
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(body["variables"])
+        answer = json.dumps({"data": {"reloadRepositoryLocation": self.server.answer}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def webserver():
+    server = http.server.HTTPServer(("127.0.0.1", 0), Webserver)
+    server.asked = []
+    server.answer = {
+        "__typename": "WorkspaceLocationEntry",
+        "locationOrLoadError": {"__typename": "RepositoryLocation"},
+    }
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def watch(house, webserver):
+    url = f"http://127.0.0.1:{webserver.server_port}"
+    house.pipeline.config = house.config.replace(dagster={"url": url})
+
+    def tick(loaded):
+        with dg.build_sensor_context(house.instance, resources={"pipeline": house.pipeline}) as context:
+            return schema_sensor(loaded)(context).skip_message
+
+    return tick
+
+
+def test_a_new_table_is_written_to_the_snapshot_and_the_location_reloaded(house, webserver, watch):
+    house.engine.gateway("nyc").register_schema(FLIGHTS)
+    assert watch(SchemaSnapshot()) == "loaded again with flights"
+    assert webserver.asked == [{"location": "lakesync"}]
+    written = read_snapshot(snapshot_file(house.config))
+    assert written == SchemaSnapshot((FLIGHTS,), {"flights": ("nyc",)})
+    assert watch(written) == "1 tables, none of them new"
+    assert len(webserver.asked) == 1
+
+
+def test_a_reload_that_failed_is_tried_again(house, webserver, watch):
+    house.engine.gateway("nyc").register_schema(FLIGHTS)
+    webserver.answer = {"__typename": "PythonError", "message": "no such module"}
+    for _ in range(2):
+        with pytest.raises(ReloadError, match="no such module"):
+            watch(SchemaSnapshot())
+    assert len(webserver.asked) == 2
+
+
+def test_a_column_added_later_is_seen(house, webserver, watch):
+    house.engine.gateway("nyc").register_schema(FLIGHTS)
+    before = registered(house.engine.store)
+    columns = [{"name": "carrier", "type": "string"}, {"name": "delay", "type": "number"}]
+    house.engine.gateway("nyc").register_schema(parse_schema({"table": "flights", "columns": columns}))
+    assert watch(before) == "loaded again with flights"
+    assert read_snapshot(snapshot_file(house.config)).tables[0].types == {"carrier": "string", "delay": "number"}

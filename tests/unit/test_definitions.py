@@ -1,0 +1,132 @@
+"""The code location: quick to load, and every asset says what it is."""
+
+import subprocess
+import sys
+import time
+from itertools import pairwise
+
+import dagster as dg
+import pytest
+
+from lakesync.config import load
+from lakesync.schema import parse_schema
+from lakesync_dagster.definitions import make_definitions
+from resources.snapshot import SchemaSnapshot, join, read_snapshot, snapshot_file, write_snapshot
+
+LOAD_SECONDS = 5
+
+
+def schema(table, **columns):
+    return parse_schema({"table": table, "columns": [{"name": name, "type": kind} for name, kind in columns.items()]})
+
+
+FLIGHTS = schema("flights", carrier="string", delay="number")
+PLANES = schema("planes", year="number")
+SNAPSHOT = SchemaSnapshot((FLIGHTS, PLANES), {"flights": ("nyc",), "planes": ("nyc", "ewr")})
+
+
+@pytest.fixture
+def config(tmp_path):
+    return load({"data_dir": tmp_path, "dagster": {"partitions_start": "2026-01-01"}})
+
+
+@pytest.fixture
+def graph(config):
+    return make_definitions(config, SNAPSHOT).resolve_asset_graph()
+
+
+def test_the_location_loads_within_five_seconds_without_a_connection(config):
+    write_snapshot(snapshot_file(config), SNAPSHOT)
+    program = (
+        "import lakesync_dagster.definitions as d;"
+        "print(*sorted(k.to_user_string() for k in d.defs.resolve_asset_graph().materializable_asset_keys))"
+    )
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**config.environment(), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    seconds = time.monotonic() - start
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["checkpoint", "cut", "deltas", "tables/flights", "tables/planes"]
+    assert not done.stderr
+    assert seconds < LOAD_SECONDS
+
+
+def test_every_asset_has_a_description_a_group_an_owner_and_kinds(graph):
+    for node in graph.asset_nodes:
+        name = node.key.to_user_string()
+        assert node.description, name
+        assert node.description.endswith("."), name
+        assert node.group_name != "default", name
+        assert node.owners, name
+        assert node.kinds, name
+
+
+def test_lineage_starts_in_the_clients_databases_and_ends_at_the_checkpoint(graph):
+    path = [["clients", "flights"], ["staging", "log"], ["deltas"], ["tables", "flights"], ["cut"], ["checkpoint"]]
+    keys = [dg.AssetKey(part) for part in path]
+    for parent, child in pairwise(keys):
+        assert parent in graph.get(child).parent_keys
+    assert keys[0] in graph.external_asset_keys
+
+
+def test_every_state_table_is_partitioned_by_arrival_day_and_backfilled_in_one_run(graph):
+    for key in ("deltas", "tables/flights", "tables/planes"):
+        node = graph.get(dg.AssetKey.from_user_string(key))
+        assert isinstance(node.partitions_def, dg.DailyPartitionsDefinition)
+        assert node.partitions_def.end_offset == 1
+        assert node.backfill_policy == dg.BackfillPolicy.single_run()
+
+
+def test_every_check_blocks_what_follows(graph):
+    names = {(key.asset_key.to_user_string(), key.name) for key in graph.asset_check_keys}
+    assert names == {
+        ("deltas", "ledger_equals_lake"),
+        ("deltas", "delta_once"),
+        ("tables/flights", "row_once"),
+        ("tables/planes", "row_once"),
+    }
+    assert all(graph.get(key).blocking for key in graph.asset_check_keys)
+
+
+def test_the_flush_job_holds_everything_and_the_tables_job_the_state_tables(config):
+    definitions = make_definitions(config, SNAPSHOT)
+    flush = definitions.resolve_job_def("flush").asset_layer.selected_asset_keys
+    tables = definitions.resolve_job_def("tables").asset_layer.selected_asset_keys
+    assert {key.to_user_string() for key in flush} == {"checkpoint", "cut", "deltas", "tables/flights", "tables/planes"}
+    assert {key.to_user_string() for key in tables} == {"tables/flights", "tables/planes"}
+
+
+def test_each_writer_has_a_pool_of_its_own(config):
+    job = make_definitions(config, SNAPSHOT).resolve_job_def("flush")
+    writers = [node for node in job.nodes if not node.name.endswith(("_once", "_equals_lake"))]
+    pools = {node.name: node.definition.pool for node in writers}
+    assert len(set(pools.values())) == len(pools)
+    assert all(pools.values())
+
+
+def test_sensors_run_from_the_first_start(config):
+    sensors = make_definitions(config, SNAPSHOT).get_repository_def().sensor_defs
+    assert {sensor.name for sensor in sensors} == {"flush_sensor", "schema_sensor", "failure_sensor"}
+    assert all(sensor.default_status is dg.DefaultSensorStatus.RUNNING for sensor in sensors)
+
+
+def test_a_location_without_a_registered_table_loads(config):
+    make_definitions(config, SchemaSnapshot()).resolve_job_def("flush")
+
+
+def test_a_snapshot_reads_back_and_is_empty_where_there_is_none(config):
+    path = snapshot_file(config)
+    assert read_snapshot(path) == SchemaSnapshot()
+    write_snapshot(path, SNAPSHOT)
+    assert read_snapshot(path) == SNAPSHOT
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_schemas_of_two_gateways_join_to_all_their_columns_with_the_first_ones_types():
+    joined = join(schema("t", a="string", b="number"), schema("t", b="string", c="json"))
+    assert joined.types == {"a": "string", "b": "number", "c": "json"}
