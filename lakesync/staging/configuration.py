@@ -1,0 +1,38 @@
+"""What a gateway's configuration becomes by a schema or by rules."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lakesync.exceptions import SchemaError
+from lakesync.rules.model import SyncRules
+from lakesync.schema import TableSchema, evolve
+from lakesync.staging.records import GatewayConfig, SchemaVersion
+
+
+def with_schema(config: GatewayConfig, schema: TableSchema) -> GatewayConfig:
+    """With a schema registered or evolved; `config` itself where nothing changes.
+
+    Raises:
+        SchemaError: the change is not additive, or another table's name differs in case alone.
+    """
+    known = config.schemas.get(schema.table)
+    if known is None:
+        for other in config.schemas:
+            if other.lower() == schema.table.lower():
+                raise SchemaError(f"table {schema.table!r} differs from {other!r} only in case: choose another name")
+        registered = SchemaVersion(1, schema)
+    else:
+        evolved = evolve(known.schema, schema)
+        if evolved == known.schema:
+            return config
+        registered = SchemaVersion(known.version + 1, evolved)
+    schemas = {**config.schemas, schema.table: registered}
+    return msgspec.structs.replace(config, version=config.version + 1, schemas=schemas)
+
+
+def with_rules(config: GatewayConfig, rules: SyncRules) -> GatewayConfig:
+    """With other rules in force; each call is a new rules version."""
+    return msgspec.structs.replace(
+        config, version=config.version + 1, rules=rules, rules_version=config.rules_version + 1
+    )

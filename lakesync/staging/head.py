@@ -1,0 +1,97 @@
+"""The head of one gateway's stream, and what each kind of commit makes of it: the arithmetic both stores share."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lakesync.staging.records import ARRIVAL_STEP, Backlog, Batch, GatewayConfig
+
+MAIN_SHARD = "main"
+"""The one shard that a gateway has until sharding comes."""
+
+_WALL_BITS = 16
+
+
+class Head(msgspec.Struct, frozen=True):
+    """How far a gateway is. Written with every commit, so that nothing here is ever computed by a scan."""
+
+    gateway: str
+    epoch: int
+    config: GatewayConfig
+    arrival: int = 0
+    """The highest arrival handed out in a commit that happened; 0 before the first."""
+    shard: str = MAIN_SHARD
+    last_seq: int = 0
+    last_arrival: int = 0
+    """Arrival of the newest log row."""
+    flushed_seq: int = 0
+    """The lake was read and holds everything up to here."""
+    trimmed_seq: int = 0
+    """Bodies up to here are gone."""
+    deltas: int = 0
+    """Deltas above `flushed_seq`."""
+    bytes: int = 0
+    """Stored bytes of bodies above `flushed_seq`."""
+    flush_requested_ms: int | None = None
+    flush_requested_seq: int = 0
+    """`last_seq` when the flush was asked for."""
+
+    def next_arrivals(self, count: int, wall_ms: int) -> tuple[Head, range]:
+        """The next `count` arrivals: never below one handed out before, whatever the clock says.
+
+        Args:
+            wall_ms: the server's clock in milliseconds.
+        """
+        if count == 0:
+            return self, range(0)
+        first = max(self.arrival + ARRIVAL_STEP, wall_ms << _WALL_BITS)
+        arrivals = range(first, first + count * ARRIVAL_STEP, ARRIVAL_STEP)
+        return msgspec.structs.replace(self, arrival=arrivals[-1]), arrivals
+
+    def appended(self, arrival: int, deltas: int, size: int) -> Head:
+        """After a log row of `deltas` deltas and a body of `size` bytes was added with `seq = last_seq + 1`."""
+        return msgspec.structs.replace(
+            self,
+            last_seq=self.last_seq + 1,
+            last_arrival=arrival,
+            arrival=max(self.arrival, arrival),
+            deltas=self.deltas + deltas,
+            bytes=self.bytes + size,
+        )
+
+    def confirmed(self, batch: Batch) -> Head:
+        """After `batch` was read back from the lake; serves a flush that was asked for up to its end."""
+        served = self.flush_requested_ms is None or batch.to_seq >= self.flush_requested_seq
+        return msgspec.structs.replace(
+            self,
+            flushed_seq=batch.to_seq,
+            deltas=self.deltas - batch.deltas,
+            bytes=self.bytes - batch.bytes,
+            flush_requested_ms=None if served else self.flush_requested_ms,
+        )
+
+    def flush_requested(self, wall_ms: int) -> Head:
+        """After a flush was asked for; where nothing waits there is nothing to serve."""
+        if self.last_seq == self.flushed_seq or self.flush_requested_ms is not None:
+            return self
+        return msgspec.structs.replace(self, flush_requested_ms=wall_ms, flush_requested_seq=self.last_seq)
+
+    def backlog(self, oldest_ms: int | None) -> Backlog:
+        """What waits; `oldest_ms` is the server's wall time of log row `flushed_seq + 1`."""
+        return Backlog(
+            gateway=self.gateway,
+            shard=self.shard,
+            epoch=self.epoch,
+            flushed_seq=self.flushed_seq,
+            last_seq=self.last_seq,
+            last_arrival=self.last_arrival,
+            deltas=self.deltas,
+            bytes=self.bytes,
+            oldest_ms=oldest_ms,
+            flush_requested_ms=self.flush_requested_ms,
+        )
+
+
+def new_config() -> GatewayConfig:
+    """The configuration of a gateway that was told nothing yet."""
+    return GatewayConfig(version=0, schemas={}, rules=None, rules_version=0)

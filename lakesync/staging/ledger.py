@@ -1,0 +1,63 @@
+"""Sums of ids: what staging and the lake must agree on, a batch and an arrival day at a time."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+_MODULUS = 1 << 64
+_SIGN = 1 << 63
+
+
+class Tally(NamedTuple):
+    """A number of deltas and the sum of their id numbers, modulo 2**64."""
+
+    deltas: int
+    id_sum: int
+
+    def plus(self, deltas: int, id_sum: int) -> Tally:
+        """This and some more."""
+        return Tally(self.deltas + deltas, (self.id_sum + id_sum) % _MODULUS)
+
+
+NOTHING = Tally(0, 0)
+
+
+def tally_of(ids: bytes) -> Tally:
+    """The tally of what `wire.log.pack_ids` packed: 8 bytes of hlc a delta, then 8 bytes of digest a delta."""
+    count = len(ids) // 16
+    return Tally(count, sum(struct.unpack_from(f">{count}Q", ids, count * 8)) % _MODULUS)
+
+
+def signed(id_sum: int) -> int:
+    """An unsigned 64-bit sum as databases hold it: two's complement."""
+    return id_sum - _MODULUS if id_sum >= _SIGN else id_sum
+
+
+def unsigned(stored: int) -> int:
+    """The reverse of `signed`."""
+    return stored % _MODULUS
+
+
+def day_of(arrival: int) -> str:
+    """The UTC day of an arrival, `YYYY-MM-DD`."""
+    return datetime.fromtimestamp((arrival >> 16) // 1000, UTC).strftime("%Y-%m-%d")
+
+
+def by_day(rows: Iterable[tuple[int, int, int]]) -> dict[str, Tally]:
+    """Log rows as `(arrival, count, stored id sum)` → each day's tally."""
+    days: dict[str, Tally] = {}
+    for arrival, count, id_sum in rows:
+        day = day_of(arrival)
+        days[day] = days.get(day, NOTHING).plus(count, unsigned(id_sum))
+    return days
+
+
+def total(days: Iterable[Tally]) -> Tally:
+    """All days in one."""
+    whole = NOTHING
+    for day in days:
+        whole = whole.plus(*day)
+    return whole

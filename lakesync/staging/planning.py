@@ -1,0 +1,65 @@
+"""Which part of the log a flush takes, and what must hold before it counts as done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lakesync.exceptions import IntegrityError
+from lakesync.staging.head import Head
+from lakesync.staging.ledger import Tally
+from lakesync.staging.records import Batch, Cut
+
+
+def choose(head: Head, waiting: Iterable[tuple[int, int, int, int]], max_deltas: int) -> Batch:
+    """A batch over a whole prefix of what waits: one push at least, and otherwise at most `max_deltas`.
+
+    Args:
+        waiting: `(seq, arrival, count, bytes)` of the unflushed log rows in order; at least one, read no further
+            than needed.
+    """
+    taken: list[tuple[int, int, int, int]] = []
+    deltas = 0
+    for row in waiting:
+        if taken and deltas + row[2] > max_deltas:
+            break
+        taken.append(row)
+        deltas += row[2]
+    first, last = taken[0], taken[-1]
+    return Batch(
+        batch_id=f"{head.gateway}.{head.shard}.{head.epoch}.{first[0]}-{last[0]}",
+        gateway=head.gateway,
+        shard=head.shard,
+        epoch=head.epoch,
+        from_seq=first[0],
+        to_seq=last[0],
+        deltas=deltas,
+        bytes=sum(size for _, _, _, size in taken),
+        arrival_low=first[1],
+        arrival_high=last[1],
+    )
+
+
+def check_read_back(batch: Batch, logged: Tally, read: Tally) -> None:
+    """Whether the lake holds what the log holds.
+
+    Raises:
+        IntegrityError: it does not.
+    """
+    if logged != read:
+        raise IntegrityError(
+            f"batch {batch.batch_id!r}: the log has {logged.deltas} deltas with id sum {logged.id_sum}, the lake was "
+            f"read as {read.deltas} with {read.id_sum}: nothing is confirmed, read the table again or flush again"
+        )
+
+
+def check_cut(cut: Cut, head: Head) -> None:
+    """Whether a cut is of the store's own epoch.
+
+    Raises:
+        IntegrityError: it is of another.
+    """
+    if cut.epoch != head.epoch:
+        raise IntegrityError(
+            f"the cut of gateway {cut.gateway!r} is of epoch {cut.epoch}, the store's is {head.epoch}: "
+            "it describes another store's arrivals, make a new cut"
+        )

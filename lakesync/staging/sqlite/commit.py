@@ -1,0 +1,143 @@
+"""A reading, and a unit of work, over the journal and the state together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
+
+from lakesync.rules.model import SyncRules
+from lakesync.schema import TableSchema
+from lakesync.staging.configuration import with_rules, with_schema
+from lakesync.staging.head import Head
+from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow
+from lakesync.staging.sqlite.journal import Journal
+from lakesync.staging.sqlite.state import State
+from lakesync.types import Claims, RowDelta, RowKey
+
+
+class MustRunAloneError(Exception):
+    """A work in a group turned out to need the state written behind before and after it: run it again, alone."""
+
+
+class SqliteView:
+    """`View` of one gateway, in the owner thread, between groups."""
+
+    def __init__(self, journal: Journal, state: State, gateway: str) -> None:
+        """Raises: NotFoundError: there is no such gateway."""
+        self._journal = journal
+        self._state = state
+        self.gateway = gateway
+        journal.head(gateway)
+
+    @property
+    def _head(self) -> Head:
+        return self._journal.head(self.gateway)
+
+    @property
+    def epoch(self) -> int:
+        """The store's epoch."""
+        return self._head.epoch
+
+    @property
+    def arrival(self) -> int:
+        """The newest safe arrival."""
+        return self._head.arrival
+
+    @property
+    def config(self) -> GatewayConfig:
+        """Schemas and rules in force."""
+        return self._head.config
+
+    def rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
+        """The stored rows among `keys`."""
+        return self._state.rows(self.gateway, keys)
+
+    def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
+        """Entries under any of `buckets` with `since < changed <= arrival`, in order of `changed`."""
+        return list(islice(self._state.entries_after(self.gateway, buckets, since, self.arrival, limit), limit))
+
+    def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
+        """Every entry of these rows under these buckets."""
+        return self._state.entries_of(self.gateway, keys, buckets)
+
+    def changed_after(self, buckets: Collection[str], since: int) -> bool:
+        """Whether any entry under `buckets` has `changed > since`."""
+        return self._state.changed_after(self.gateway, buckets, since)
+
+    def buckets(self, prefix: str) -> list[str]:
+        """The bucket keys in use that start with `prefix`."""
+        return self._state.buckets(self.gateway, prefix)
+
+    def client(self, client_id: str) -> ClientRecord | None:
+        """What is known of a client."""
+        return self._journal.client(self.gateway, client_id)
+
+
+class SqliteCommit(SqliteView):
+    """`Commit` of one gateway; the group that it belongs to begins and ends the transactions."""
+
+    def __init__(self, journal: Journal, state: State, gateway: str, *, alone: bool = False) -> None:
+        """Args: alone: whether the state was written behind before this work, and will be after it."""
+        super().__init__(journal, state, gateway)
+        self._alone = alone
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Stored bytes of bodies not yet confirmed in the lake."""
+        return self._head.bytes
+
+    def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
+        """`(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`."""
+        return self._journal.known_ids(self.gateway, client_id, low, high)
+
+    def highest_hlc(self, client_id: str) -> int:
+        """The client's highest accepted hlc; -1 when it has none."""
+        return self._journal.writer(self.gateway, client_id)[0]
+
+    def next_arrivals(self, count: int) -> range:
+        """`count` new arrivals, above every one handed out before."""
+        head, arrivals = self._head.next_arrivals(count, self._journal.wall())
+        if count:
+            self._journal.set_head(head)
+        return arrivals
+
+    def append(self, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims) -> LogEntry:
+        """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
+        return self._journal.append(self.gateway, client_id, deltas, arrival, claims)
+
+    def put_rows(self, rows: Iterable[StoredRow]) -> None:
+        """Write rows whole."""
+        self._state.put_rows(self.gateway, rows)
+
+    def put_moves(self, moves: Iterable[Move]) -> None:
+        """Write feed entries."""
+        self._state.put_moves(self.gateway, moves)
+
+    def put_client(self, record: ClientRecord) -> None:
+        """Write a client record whole."""
+        self._journal.put_client(self.gateway, record)
+
+    def put_schema(self, schema: TableSchema) -> int:
+        """Register a schema or evolve it; its version."""
+        config = with_schema(self.config, schema)
+        version = config.schemas[schema.table].version
+        if config is not self.config:
+            self._journal.put_schema(self.gateway, version, config.schemas[schema.table].schema)
+            self._journal.put_config(self.gateway, config)
+        return version
+
+    def put_rules(self, rules: SyncRules) -> int:
+        """Set the rules in force from here on.
+
+        A replay indexes rows by the rules of the day, so everything before this commit is written behind first, and
+        this commit itself before anybody sees it: the work is run again, alone.
+        """
+        if not self._alone:
+            raise MustRunAloneError
+        config = with_rules(self.config, rules)
+        self._journal.put_config(self.gateway, config)
+        return config.rules_version
+
+    def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
+        """Rows of the gateway in key order, after a key."""
+        return self._state.scan_rows(self.gateway, after, limit)

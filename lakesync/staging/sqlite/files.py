@@ -1,0 +1,90 @@
+"""The folder of a SQLite store: its two databases and the lock of its one owner."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+
+from lakesync.exceptions import StagingUnavailableError
+from lakesync.staging.migrations import pending
+
+LOG_FILE = "log.db"
+STATE_FILE = "state.db"
+LOCK_FILE = "owner.lock"
+
+_STATEMENTS_CACHED = 256
+
+
+class OwnerLock:
+    """Held by the one process that may write the folder; released by its end, however it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the lock.
+
+        Raises:
+            StagingUnavailableError: another owner has it, named by its process id.
+        """
+        self._file = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            owner = os.pread(self._file, 32, 0).decode() or "unknown"
+            os.close(self._file)
+            raise StagingUnavailableError(
+                f"the staging folder {folder} is owned by process {owner}: stop it, or give this one another folder"
+            ) from exc
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, str(os.getpid()).encode(), 0)
+
+    def release(self) -> None:
+        """Let the next owner in."""
+        os.close(self._file)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection without Python's own transactions, in WAL mode, durable at every commit."""
+    connection = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENTS_CACHED
+    )
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "busy_timeout=10000",
+        "temp_store=MEMORY",
+        "cache_size=-65536",
+        "journal_size_limit=67108864",
+    ):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    return connection
+
+
+def migrate(connection: sqlite3.Connection, database: str, where: Path) -> None:
+    """Bring a database to the newest schema; nothing of a step that fails is kept.
+
+    Raises:
+        StagingVersionError: it was written by a newer version.
+    """
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        for step in pending(database, version, str(where)):
+            for statement in _statements(step.sql):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {step.number}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _statements(script: str) -> list[str]:
+    """A script's statements, which `executescript` would run outside of our transaction."""
+    statements, current = [], ""
+    for line in script.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            statements.append(current)
+            current = ""
+    return statements

@@ -1,0 +1,84 @@
+"""The one thread that touches both databases: it takes what was submitted as a group, and writes behind in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from math import inf
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import TypeVar
+
+from lakesync.exceptions import StagingUnavailableError
+from lakesync.staging.sqlite.group import GroupCommit, Job
+
+T = TypeVar("T")
+
+WRITE_BEHIND_SECONDS = 1.0
+WRITE_BEHIND_ROWS = 50_000
+_GROUP = 256
+
+
+class Owner:
+    """Runs jobs in order of submission until it is stopped."""
+
+    def __init__(self, group: GroupCommit, name: str) -> None:
+        """Start the thread."""
+        self._group = group
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, run: Callable[[bool], T], *, writes: bool) -> Future[T]:
+        """Have `run` called in the owner thread; a writing one in a group's transaction.
+
+        Raises (in the future):
+            StagingUnavailableError: the store is closed.
+        """
+        future: Future[T] = Future()
+        with self._lock:
+            if not self._stopped:
+                self._queue.put(Job(run, future, writes))
+                return future
+        future.set_exception(StagingUnavailableError("the staging store is closed: open it again"))
+        return future
+
+    def stop(self) -> None:
+        """Finish what was submitted, write behind, end the thread."""
+        with self._lock:
+            if not self._stopped:
+                self._stopped = True
+                self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        due = inf
+        while True:
+            jobs, more = self._take(due)
+            if jobs:
+                self._group.run(jobs)
+            if not more:
+                self._group.try_write_behind()
+                return
+            if self._group.behind:
+                due = min(due, monotonic() + WRITE_BEHIND_SECONDS)
+            if monotonic() >= due or self._group.pending_rows > WRITE_BEHIND_ROWS:
+                self._group.try_write_behind()
+                due = inf
+
+    def _take(self, due: float) -> tuple[list[Job], bool]:
+        """What waits, and whether the thread goes on; none when the write-behind is due."""
+        jobs: list[Job] = []
+        try:
+            job = self._queue.get(timeout=None if due == inf else max(0.0, due - monotonic()))
+            while job is not None:
+                jobs.append(job)
+                if len(jobs) == _GROUP:
+                    return jobs, True
+                job = self._queue.get_nowait()
+        except Empty:
+            return jobs, True
+        return jobs, False

@@ -1,0 +1,150 @@
+"""What the pipeline asks of `log.db`: batches, the ledger, cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from lakesync.exceptions import NotFoundError
+from lakesync.staging.head import Head
+from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
+from lakesync.staging.planning import check_cut, check_read_back, choose
+from lakesync.staging.records import Backlog, Batch, Cut, LedgerDay
+from lakesync.staging.sqlite.journal import Journal
+
+_BATCH = "batch_id, gateway, shard, epoch, from_seq, to_seq, deltas, bytes, arrival_low, arrival_high"
+_WAITING = (
+    "SELECT seq, arrival, count, bytes FROM log WHERE gateway = ? AND shard = ? AND epoch = ? AND seq > ? ORDER BY seq"
+)
+_TALLIES = (
+    "SELECT arrival, count, id_sum FROM log WHERE gateway = ? AND shard = ? AND epoch = ? AND seq BETWEEN ? AND ?"
+)
+
+
+class Pipeline:
+    """Batches, ledger and cuts of a journal. All methods belong to the owner thread."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._sql = journal.sql
+
+    def backlog(self) -> list[Backlog]:
+        """What waits, gateway by gateway."""
+        return [head.backlog(self._oldest_ms(head)) for _, head in sorted(self._journal.heads.items())]
+
+    def _oldest_ms(self, head: Head) -> int | None:
+        found = self._sql.execute(
+            "SELECT committed_ms FROM log WHERE gateway = ? AND shard = ? AND epoch = ? AND seq = ?",
+            (head.gateway, head.shard, head.epoch, head.flushed_seq + 1),
+        ).fetchone()
+        return found[0] if found else None
+
+    def open_batch(self, head: Head) -> Batch | None:
+        """The batch that was planned and not confirmed."""
+        found = self._sql.execute(
+            f"SELECT {_BATCH} FROM batch WHERE gateway = ? AND shard = ? AND confirmed_ms IS NULL",
+            (head.gateway, head.shard),
+        ).fetchone()
+        return Batch(*found) if found else None
+
+    def plan(self, gateway: str, shard: str, max_deltas: int) -> Batch | None:
+        """The open batch, or a new one over a prefix of what waits."""
+        head = self._shard(gateway, shard)
+        planned = self.open_batch(head)
+        if planned is not None or head.last_seq == head.flushed_seq:
+            return planned
+        waiting = self._sql.execute(_WAITING, (gateway, shard, head.epoch, head.flushed_seq))
+        batch = choose(head, waiting, max_deltas)
+        self._sql.execute(
+            f"INSERT INTO batch ({_BATCH}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", msgspec.structs.astuple(batch)
+        )
+        return batch
+
+    def confirm(self, batch_id: str, deltas: int, id_sum: int) -> None:
+        """Record that the lake holds the batch."""
+        found = self._sql.execute(
+            f"SELECT {_BATCH}, confirmed_ms FROM batch WHERE batch_id = ?", (batch_id,)
+        ).fetchone()
+        if found is None:
+            raise NotFoundError(f"no batch {batch_id!r} was planned by this store: ask for a plan")
+        batch, confirmed_ms = Batch(*found[:-1]), found[-1]
+        days = by_day(
+            self._sql.execute(_TALLIES, (batch.gateway, batch.shard, batch.epoch, batch.from_seq, batch.to_seq))
+        )
+        check_read_back(batch, total(days.values()), Tally(deltas, id_sum))
+        if confirmed_ms is not None:
+            return
+        self._sql.execute("UPDATE batch SET confirmed_ms = ? WHERE batch_id = ?", (self._journal.wall(), batch_id))
+        for day, tally in days.items():
+            self._flushed(batch.gateway, day, tally)
+        self._journal.set_head(self._journal.head(batch.gateway).confirmed(batch))
+
+    def _flushed(self, gateway: str, day: str, tally: Tally) -> None:
+        key = (gateway, day)
+        count, id_sum = self._sql.execute(
+            "SELECT flushed_count, flushed_id_sum FROM ledger WHERE gateway = ? AND day = ?", key
+        ).fetchone()
+        flushed = tally.plus(count, unsigned(id_sum))
+        self._sql.execute(
+            "UPDATE ledger SET flushed_count = ?, flushed_id_sum = ? WHERE gateway = ? AND day = ?",
+            (flushed.deltas, signed(flushed.id_sum), *key),
+        )
+
+    def trim(self, gateway: str, shard: str, applied_seq: int) -> int:
+        """Drop bodies that are in the lake and in the state; bytes freed.
+
+        Args:
+            applied_seq: how far `state.db` durably holds the log: a replay never needs a body up to here.
+        """
+        head = self._shard(gateway, shard)
+        to_seq = min(head.flushed_seq, applied_seq)
+        if to_seq <= head.trimmed_seq:
+            return 0
+        scope = (gateway, shard, head.epoch, head.trimmed_seq + 1, to_seq)
+        where = "gateway = ? AND shard = ? AND epoch = ? AND seq BETWEEN ? AND ?"
+        (freed,) = self._sql.execute(f"SELECT sum(bytes) FROM log WHERE {where}", scope).fetchone()
+        self._sql.execute(f"UPDATE log SET body = NULL WHERE {where}", scope)
+        self._journal.set_head(msgspec.structs.replace(head, trimmed_seq=to_seq))
+        return int(freed)
+
+    def request_flush(self, gateway: str) -> None:
+        """Note that a flush was asked for."""
+        self._journal.set_head(self._journal.head(gateway).flush_requested(self._journal.wall()))
+
+    def ledger(self, gateway: str) -> list[LedgerDay]:
+        """Every arrival day, in order."""
+        self._journal.head(gateway)
+        rows: Iterable[tuple[str, int, int, int, int]] = self._sql.execute(
+            "SELECT day, count, id_sum, flushed_count, flushed_id_sum FROM ledger WHERE gateway = ? ORDER BY day",
+            (gateway,),
+        )
+        return [
+            LedgerDay(gateway, day, count, unsigned(id_sum), flushed, unsigned(flushed_sum))
+            for day, count, id_sum, flushed, flushed_sum in rows
+        ]
+
+    def publish_cut(self, cut: Cut) -> bool:
+        """Publish a cut; False when a newer one is."""
+        check_cut(cut, self._journal.head(cut.gateway))
+        newest = self.newest_cut(cut.gateway)
+        if newest is not None and newest.arrival >= cut.arrival:
+            return False
+        self._sql.execute(
+            "INSERT INTO cut VALUES (?, ?, ?, ?)", (cut.gateway, cut.epoch, cut.arrival, msgspec.json.encode(cut))
+        )
+        return True
+
+    def newest_cut(self, gateway: str) -> Cut | None:
+        """The newest cut of the epoch."""
+        found = self._sql.execute(
+            "SELECT body FROM cut WHERE gateway = ? AND epoch = ? ORDER BY arrival DESC LIMIT 1",
+            (gateway, self._journal.head(gateway).epoch),
+        ).fetchone()
+        return msgspec.json.decode(found[0], type=Cut) if found else None
+
+    def _shard(self, gateway: str, shard: str) -> Head:
+        head = self._journal.head(gateway)
+        if head.shard != shard:
+            raise NotFoundError(f"gateway {gateway!r} has no shard {shard!r}: its shard is {head.shard!r}")
+        return head

@@ -1,0 +1,83 @@
+"""The state made again from the journal: after a crash, and when its transaction was lost."""
+
+from __future__ import annotations
+
+from lakesync.exceptions import IntegrityError
+from lakesync.staging.head import Head
+from lakesync.staging.sqlite.commit import SqliteCommit
+from lakesync.staging.sqlite.journal import Journal
+from lakesync.staging.sqlite.state import Applied, State
+from lakesync.staging.store import Replayer
+
+_ROWS_AT_ONCE = 100_000
+_NOTHING = Applied(0, 0, 0)
+
+Shard = tuple[str, str]
+"""`(gateway, shard)`."""
+
+
+class Recovery:
+    """Replays the journal into the state. All methods belong to the owner thread."""
+
+    def __init__(self, journal: Journal, state: State, replayer: Replayer) -> None:
+        self._journal = journal
+        self._state = state
+        self._replayer = replayer
+
+    def recover(self) -> dict[Shard, int]:
+        """Open the state's transaction, bring it up to the journal, durably; the seq it holds of each shard.
+
+        Raises:
+            IntegrityError: bodies that are needed were trimmed.
+            sqlite3.Error: a database cannot be written.
+        """
+        heads = list(self._journal.heads.values())
+        held = self._state.applied()
+        if any(_of_another_life(head, held) for head in heads):
+            self._state.empty()
+            held = {}
+        for head in heads:
+            self._check_bodies(head, held.get((head.gateway, head.shard), _NOTHING))
+        self._state.begin()
+        try:
+            for head in heads:
+                self._catch_up(head, held.get((head.gateway, head.shard), _NOTHING))
+        except BaseException:
+            self._journal.rollback()
+            self._state.rollback()
+            raise
+        return {(head.gateway, head.shard): head.last_seq for head in heads}
+
+    def _check_bodies(self, head: Head, applied: Applied) -> None:
+        if applied.seq < head.trimmed_seq:
+            raise IntegrityError(
+                f"{self._state.path} holds gateway {head.gateway!r} up to log row {applied.seq}, but bodies up to row "
+                f"{head.trimmed_seq} are already trimmed and cannot be replayed: put this store's own "
+                f"{self._state.path.name} back, or rebuild staging from the lake"
+            )
+
+    def _catch_up(self, head: Head, applied: Applied) -> None:
+        """Replay what is above `applied`, then index by the rules in force.
+
+        Rules change only in a commit before and after which all is written behind, so the rows replayed here were
+        pushed under the rules in force, and what a change of rules did was seen by nobody.
+        """
+        stale = applied.rules_version != head.config.rules_version
+        if applied.seq == head.last_seq and not stale:
+            return
+        self._journal.begin()
+        commit = SqliteCommit(self._journal, self._state, head.gateway)
+        for entry in self._journal.entries_above(head, applied.seq):
+            self._replayer.replay(commit, entry)
+            if self._state.pending_rows > _ROWS_AT_ONCE and not stale:
+                self._state.commit([(head, entry.seq)])
+        if stale:
+            self._replayer.reindex(commit)
+        self._journal.commit()
+        self._state.commit([(self._journal.head(head.gateway), head.last_seq)])
+
+
+def _of_another_life(head: Head, held: dict[Shard, Applied]) -> bool:
+    """Whether the state is of another epoch, or ahead of the journal."""
+    applied = held.get((head.gateway, head.shard))
+    return applied is not None and (applied.epoch != head.epoch or applied.seq > head.last_seq)

@@ -1,0 +1,164 @@
+"""`StagingStore` on a folder of two SQLite files."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+from lakesync.crash import crash_point
+from lakesync.exceptions import StagingUnavailableError
+from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
+from lakesync.staging.sqlite.commit import SqliteCommit, SqliteView
+from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock
+from lakesync.staging.sqlite.group import GroupCommit
+from lakesync.staging.sqlite.journal import Journal
+from lakesync.staging.sqlite.owner import Owner
+from lakesync.staging.sqlite.pipeline import Pipeline
+from lakesync.staging.sqlite.recovery import Recovery
+from lakesync.staging.sqlite.state import State
+from lakesync.staging.store import Commit, Replayer, View
+
+T = TypeVar("T")
+
+
+class _Opened:
+    """What an open store is made of."""
+
+    def __init__(self, folder: Path, wall: Callable[[], int], replayer: Replayer) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as opening:
+            opening.callback(OwnerLock(folder).release)
+            self.journal = Journal(folder, wall)
+            opening.callback(self.journal.close)
+            self.state = State(folder, self.journal.store_id)
+            opening.callback(self.state.close)
+            self.group = GroupCommit(self.journal, self.state, Recovery(self.journal, self.state, replayer))
+            self.group.ensure_state()
+            self.pipeline = Pipeline(self.journal)
+            self.owner = Owner(self.group, f"staging {folder.name}")
+            self._files = opening.pop_all()
+
+    def close(self) -> None:
+        self.owner.stop()
+        self._files.close()
+
+
+class SqliteStore:
+    """A store with one owner process, whose log is the journal.
+
+    An answer waits for `log.db` alone; rows and feed entries follow within a second and are made again from the log
+    after a crash. Ids are kept for good, 16 bytes a delta, so a repeat is known however old it is.
+    """
+
+    def __init__(self, folder: Path, wall: Callable[[], int]) -> None:
+        """Args: folder: made when it is not there; wall: the server's clock in milliseconds."""
+        self._folder = folder
+        self._wall = wall
+        self._opened: _Opened | None = None
+
+    @property
+    def _open(self) -> _Opened:
+        if self._opened is None:
+            raise StagingUnavailableError(f"the staging store {self._folder} is not open: call open first")
+        return self._opened
+
+    def open(self, replayer: Replayer) -> None:
+        """Take ownership of the folder, apply migrations, replay what the last owner left.
+
+        Raises:
+            StagingVersionError: the store was written by a newer version.
+            StagingUnavailableError: it has another owner, or cannot be read.
+            IntegrityError: `state.db` is not this store's and bodies were trimmed.
+        """
+        if self._opened is not None:
+            raise StagingUnavailableError(f"the staging store {self._folder} is open already")
+        try:
+            self._opened = _Opened(self._folder, self._wall, replayer)
+        except (OSError, sqlite3.Error) as exc:
+            raise StagingUnavailableError(f"the staging folder {self._folder} cannot be opened: {exc}") from exc
+
+    def close(self) -> None:
+        """Finish what was submitted, write behind, release the folder; nothing when it is not open."""
+        if self._opened is not None:
+            self._opened.close()
+
+    def ensure_gateway(self, gateway: str) -> None:
+        """Make a gateway with a new epoch; nothing when it exists."""
+        opened = self._open
+        if gateway not in opened.journal.heads:
+            self._write(lambda: opened.journal.ensure_gateway(gateway))
+
+    def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
+        """Run `work` in a commit; the future ends once the journal holds it.
+
+        Work that calls `put_rules` is run twice: first in a group, then alone.
+        """
+        opened = self._open
+        return opened.owner.submit(
+            lambda alone: work(SqliteCommit(opened.journal, opened.state, gateway, alone=alone)), writes=True
+        )
+
+    def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
+        """Run `work` over a consistent view, between two groups."""
+        opened = self._open
+        return opened.owner.submit(lambda _: work(SqliteView(opened.journal, opened.state, gateway)), writes=False)
+
+    # -- the pipeline --------------------------------------------------------------------------------------------
+
+    def gateways(self) -> list[str]:
+        """Every gateway id of the store."""
+        return self._read(lambda: sorted(self._open.journal.heads))
+
+    def backlog(self) -> list[Backlog]:
+        """What waits, shard by shard."""
+        return self._read(self._open.pipeline.backlog)
+
+    def gateway_config(self, gateway: str) -> GatewayConfig:
+        """Schemas and rules of a gateway."""
+        return self._read(lambda: self._open.journal.head(gateway).config)
+
+    def plan(self, gateway: str, shard: str, max_deltas: int) -> Batch | None:
+        """The open batch, or a new one, durable before it is returned."""
+        return self._write(lambda: self._open.pipeline.plan(gateway, shard, max_deltas))
+
+    def confirm(self, batch_id: str, deltas: int, id_sum: int) -> None:
+        """Record that the lake was read and holds the batch."""
+        self._write(lambda: self._open.pipeline.confirm(batch_id, deltas, id_sum))
+
+    def trim(self, gateway: str, shard: str) -> int:
+        """Drop the bodies of confirmed batches, once they are written behind."""
+        opened = self._open
+        self._read(opened.group.write_behind)
+        crash_point("staging.before_trim")
+        return self._write(lambda: opened.pipeline.trim(gateway, shard, opened.group.applied.get((gateway, shard), 0)))
+
+    def ledger(self, gateway: str) -> list[LedgerDay]:
+        """Every arrival day that the gateway ever had."""
+        return self._read(lambda: self._open.pipeline.ledger(gateway))
+
+    def request_flush(self, gateway: str) -> None:
+        """Make the next `backlog` say that a flush was asked for, where anything waits."""
+        self._write(lambda: self._open.pipeline.request_flush(gateway))
+
+    def publish_cut(self, cut: Cut) -> bool:
+        """Publish a cut whole."""
+        return self._write(lambda: self._open.pipeline.publish_cut(cut))
+
+    def newest_cut(self, gateway: str) -> Cut | None:
+        """The newest published cut."""
+        return self._read(lambda: self._open.pipeline.newest_cut(gateway))
+
+    def log_source(self) -> LogSource:
+        """`log.db`, for SQLite's JDBC driver, opened for reading alone."""
+        path = (self._folder / LOG_FILE).absolute()
+        return LogSource(url=f"jdbc:sqlite:{path}", table="log", properties={"open_mode": "1", "busy_timeout": "10000"})
+
+    def _write(self, run: Callable[[], T]) -> T:
+        return self._open.owner.submit(lambda _: run(), writes=True).result()
+
+    def _read(self, run: Callable[[], T]) -> T:
+        return self._open.owner.submit(lambda _: run(), writes=False).result()
