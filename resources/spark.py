@@ -18,7 +18,7 @@ from lakesync.exceptions import ConfigurationError, LakeUnavailableError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql.connect.client import SparkConnectClient
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
 
     from lakesync.config import Config
 
@@ -106,4 +106,4 @@ def _probe(host: str, port: int) -> None:
 def _shorten_retries(spark: SparkSession) -> None:
     """A lost server is given up after about 30 s rather than ten minutes: every lake write may be repeated."""
     policy = DefaultPolicy(max_retries=12, max_backoff=3000)
-    cast("SparkConnectClient", spark.client).set_retry_policies([policy])
+    cast("ConnectSession", spark).client.set_retry_policies([policy])

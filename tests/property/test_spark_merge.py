@@ -1,0 +1,99 @@
+"""M5: the reduction on Spark gives the same state as the Python merge, for the golden table and for random histories.
+
+Every case is a row of its own, so that one Spark job holds hundreds of them.
+"""
+
+import json
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from assets.transforms.reduce import reduce_deltas
+from lakesync.lww import RowState
+from lakesync.testing import strategies
+from lakesync.wire.json import decode_deltas
+from resources.spark import session
+from tests.lake_support import history, states
+from tests.spelling import spelled
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+CASES = 400
+
+
+@pytest.fixture(scope="module")
+def spark(spark_server):
+    with session(spark_server["config"]) as spark:
+        yield spark
+
+
+def renamed(deltas, row_id):
+    return [msgspec.structs.replace(delta, table="t", row_id=row_id) for delta in deltas]
+
+
+def python_merge(deltas):
+    state = RowState()
+    for delta in deltas:
+        state.merge(delta)
+    return state
+
+
+def generated(strategy, count):
+    """That many examples, for a single assertion over all of them."""
+    found = []
+
+    @settings(max_examples=count, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
+    @given(strategy)
+    def collect(example):
+        found.append(example)
+
+    collect()
+    return found
+
+
+def differences(cases, reduced):
+    """The cases in which Spark and Python end in different states."""
+    return {
+        name: (spelled(python_merge(deltas)), spelled(reduced.get(("g", name), RowState())))
+        for name, deltas in cases.items()
+        if spelled(python_merge(deltas)) != spelled(reduced.get(("g", name), RowState()))
+    }
+
+
+def test_m5_golden_table(spark):
+    golden = json.loads((VECTORS / "merge.json").read_text("utf-8"))
+    cases = {
+        case["label"]: renamed(decode_deltas(json.dumps(case["deltas"]).encode()), case["label"]) for case in golden
+    }
+    reduced = states(reduce_deltas(history(spark, [(256, deltas) for deltas in cases.values()])))
+    for case in golden:
+        state = reduced.get(("g", case["label"]), RowState())
+        assert spelled(state) == case["state"], case["label"]
+
+
+def test_m5_random_histories_at_once_and_in_steps(spark):
+    histories = generated(strategies.histories(max_size=10), CASES)
+    cases = {f"row-{number}": renamed(deltas, f"row-{number}") for number, deltas in enumerate(histories)}
+    pushes = [(256 * place, [delta]) for place, delta in enumerate(sum(cases.values(), []), 1)]
+    random.Random(7).shuffle(pushes)  # noqa: S311 the order of arrival is of no consequence
+    at_once = states(reduce_deltas(history(spark, pushes)))
+    assert not differences(cases, at_once)
+
+    half = len(pushes) // 2
+    overlapping = pushes[half - 50 :]
+    first = reduce_deltas(history(spark, pushes[:half]))
+    in_steps = states(reduce_deltas(history(spark, overlapping), state=first))
+    assert not differences(cases, in_steps)
+    assert in_steps == at_once
+
+
+def test_m5_any_value_and_any_id(spark):
+    deltas = generated(strategies.deltas(stamps=st.integers(1, 3)), 200)
+    cases = {}
+    for delta in deltas:
+        cases.setdefault(delta.row_id, []).append(msgspec.structs.replace(delta, table="t"))
+    reduced = states(reduce_deltas(history(spark, [(256, deltas)])))
+    assert not differences(cases, reduced)
