@@ -1,0 +1,27 @@
+"""The demo's smallest story, through every process of the system."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_one_day_of_flights_agrees_with_the_truth_everywhere(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-m", "examples.flights", "--days", "1", "--json", "--data", str(tmp_path / "demo")],
+        capture_output=True,
+        text=True,
+        timeout=580,
+        check=False,
+    )
+    told = json.loads(run.stdout.splitlines()[-1])
+    assert told["ok"], run.stderr[-5000:]
+    assert run.returncode == 0
+    assert (told["clients"], told["mismatches"], told["asof_mismatches"]) == (19, 0, 0)
+    assert told["crossed"] >= 0.05 * told["cells"]
+    assert any(flush["requested_by"] == "flush_sensor" for flush in told["runs"])
