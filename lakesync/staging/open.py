@@ -1,0 +1,46 @@
+"""A staging store by its URL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakesync.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from lakesync.staging.store import StagingStore
+
+_SQLITE = "sqlite://"
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+def open_store(url: str, wall: Callable[[], int]) -> StagingStore:
+    """The store that a URL names; call its `open` before anything else.
+
+    Args:
+        url: `sqlite:///ABSOLUTE/FOLDER` (a further slash does no harm) or `postgresql://…` as libpq reads it.
+        wall: the server's clock in milliseconds.
+
+    Raises:
+        ConfigurationError: the URL names no kind of store, or its driver is not installed.
+    """
+    if url.startswith(_SQLITE):
+        from lakesync.staging.sqlite import SqliteStore
+
+        folder = url.removeprefix(_SQLITE).lstrip("/")
+        if not folder:
+            raise ConfigurationError(f"the staging URL {url!r} names no folder: write sqlite:///ABSOLUTE/FOLDER")
+        return SqliteStore(Path("/") / folder, wall)
+    if url.startswith(_POSTGRES):
+        try:
+            from lakesync.staging.postgres import PostgresStore
+        except ImportError as exc:
+            raise ConfigurationError(
+                "staging on Postgres needs its driver: pip install 'lakesync[postgres]' psycopg-pool"
+            ) from exc
+        return PostgresStore(url, wall)
+    kind = url.partition(":")[0]
+    raise ConfigurationError(
+        f"staging cannot be a {kind!r} URL: write sqlite:///ABSOLUTE/FOLDER or postgresql://USER:PASSWORD@HOST/DATABASE"
+    )

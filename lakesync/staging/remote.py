@@ -1,0 +1,140 @@
+"""`PipelineStore` over HTTP, for the processes that do not own the store."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, TypeVar
+
+import msgspec
+import requests
+import stamina
+
+from lakesync.exceptions import LakeSyncError, StagingUnavailableError, TransientError
+from lakesync.staging.protocol import dispatch
+from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
+
+__all__ = ["RemoteStore", "dispatch"]
+
+T = TypeVar("T")
+
+_CONNECT_SECONDS = 5.0
+_SHOWN = 200
+
+
+class _ErrorBody(msgspec.Struct, frozen=True):
+    error: str
+    code: str
+
+
+class RemoteStore:
+    """The store of a gateway process, by its internal endpoint. Every call may be repeated, and is.
+
+    Raises (from every method):
+        StagingUnavailableError: the gateway was not reached within `patience` seconds of trying.
+        LakeSyncError: the class that the store raised.
+    """
+
+    def __init__(self, base_url: str, service_token: str, *, timeout: float = 60.0, patience: float = 30.0) -> None:
+        """Args: base_url: the gateway's address, `http://HOST:PORT`; timeout: seconds for one answer."""
+        self._root = base_url.rstrip("/") + "/internal/staging/"
+        self._timeout = timeout
+        self._patience = patience
+        self._session = requests.Session()
+        self._session.headers["Authorization"] = f"Bearer {service_token}"
+        self._session.headers["Content-Type"] = "application/json"
+
+    def close(self) -> None:
+        """Release the connections."""
+        self._session.close()
+
+    def gateways(self) -> list[str]:
+        """Every gateway id of the store."""
+        return self._call("gateways", list[str])
+
+    def backlog(self) -> list[Backlog]:
+        """What waits, shard by shard."""
+        return self._call("backlog", list[Backlog])
+
+    def gateway_config(self, gateway: str) -> GatewayConfig:
+        """Schemas and rules of a gateway."""
+        return self._call("gateway_config", GatewayConfig, gateway=gateway)
+
+    def plan(self, gateway: str, shard: str, max_deltas: int) -> Batch | None:
+        """The open batch, or a new one; None when nothing waits."""
+        return self._find("plan", Batch, gateway=gateway, shard=shard, max_deltas=max_deltas)
+
+    def confirm(self, batch_id: str, deltas: int, id_sum: int) -> None:
+        """Record that the lake was read and holds the batch."""
+        self._find("confirm", bool, batch_id=batch_id, deltas=deltas, id_sum=id_sum)
+
+    def trim(self, gateway: str, shard: str) -> int:
+        """Drop the bodies of confirmed batches; bytes freed."""
+        return self._call("trim", int, gateway=gateway, shard=shard)
+
+    def ledger(self, gateway: str) -> list[LedgerDay]:
+        """Every arrival day that the gateway ever had."""
+        return self._call("ledger", list[LedgerDay], gateway=gateway)
+
+    def request_flush(self, gateway: str) -> None:
+        """Ask for a flush."""
+        self._find("request_flush", bool, gateway=gateway)
+
+    def publish_cut(self, cut: Cut) -> bool:
+        """Publish a cut whole."""
+        return self._call("publish_cut", bool, cut=cut)
+
+    def newest_cut(self, gateway: str) -> Cut | None:
+        """The newest published cut."""
+        return self._find("newest_cut", Cut, gateway=gateway)
+
+    def log_source(self) -> LogSource:
+        """Where Spark reads committed log rows."""
+        return self._call("log_source", LogSource)
+
+    def _call(self, method: str, answer: type[T], **arguments: Any) -> T:
+        return msgspec.json.decode(self._ask(method, arguments), type=answer)
+
+    def _find(self, method: str, answer: type[T], **arguments: Any) -> T | None:
+        return msgspec.json.decode(self._ask(method, arguments), type=answer | None)
+
+    def _ask(self, method: str, arguments: dict[str, Any]) -> bytes:
+        body = msgspec.json.encode(arguments)
+        for attempt in stamina.retry_context(on=StagingUnavailableError, attempts=None, timeout=self._patience):
+            with attempt:
+                return self._post(method, body)
+        raise AssertionError("stamina raises when it gives up")
+
+    def _post(self, method: str, body: bytes) -> bytes:
+        url = self._root + method
+        try:
+            response = self._session.post(url, data=body, timeout=(_CONNECT_SECONDS, self._timeout))
+        except (requests.ConnectionError, requests.Timeout) as exc:
+            raise StagingUnavailableError(f"the gateway did not answer at {url} ({exc}): see whether it runs") from exc
+        if response.ok:
+            return response.content
+        raise error_of(response)
+
+
+def error_of(response: requests.Response) -> LakeSyncError:
+    """The error that an answer stands for, as the class that was raised."""
+    try:
+        body = msgspec.json.decode(response.content, type=_ErrorBody)
+    except msgspec.MsgspecError:
+        shown = response.text[:_SHOWN]
+        return StagingUnavailableError(f"{response.url} answered {response.status_code}, not as a gateway: {shown!r}")
+    kind = _classes().get(body.code, LakeSyncError)
+    if not issubclass(kind, TransientError):
+        return kind(body.error)
+    after = response.headers.get("Retry-After", "")
+    return kind(body.error, retry_after=float(after) if after.isdecimal() else None)
+
+
+def _classes() -> dict[str, type[LakeSyncError]]:
+    """Code → the class nearest to the tree's root that has it."""
+    found: dict[str, type[LakeSyncError]] = {}
+    waiting: deque[type[LakeSyncError]] = deque([LakeSyncError])
+    while waiting:
+        kind = waiting.popleft()
+        found.setdefault(kind.code, kind)
+        waiting.extend(kind.__subclasses__())
+    return found
