@@ -53,6 +53,7 @@ class TableSchema(msgspec.Struct, frozen=True, rename="camel", cache_hash=True):
         return {column.name: column.type for column in self.columns}
 
 
+@lru_cache(maxsize=4096)
 def is_identifier(name: str) -> bool:
     """Whether `name` may be a table's or a column's name."""
     return _IDENTIFIER.fullmatch(name) is not None
@@ -143,13 +144,14 @@ def _check_names(schema: TableSchema) -> None:
             raise SchemaError(f"column {name!r} of table {schema.table!r} is no identifier: use {_IDENTIFIER.pattern}")
         if name.lower() in RESERVED_COLUMNS:
             raise SchemaError(f"column {name!r} of table {schema.table!r} is the lake's own name: choose another")
-        other = seen.setdefault(name.lower(), name)
-        if other is not name:
+        other = seen.get(name.lower())
+        if other is not None:
             raise SchemaError(
                 f"columns {other!r} and {name!r} of table {schema.table!r} "
                 + ("are the same" if other == name else "differ only in case")
                 + ": rename one"
             )
+        seen[name.lower()] = name
 
 
 def _check_keys(schema: TableSchema) -> None:

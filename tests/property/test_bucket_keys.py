@@ -1,0 +1,30 @@
+"""R7: visibility by keys is the rules' own, for any rules, rows and claims."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakesync.rules.evaluation import matches
+from lakesync.rules.keys import BucketIndex
+from lakesync.testing import strategies
+from lakesync.types import ColumnValue
+
+rows = st.dictionaries(st.sampled_from(["x", "y", "z"]), strategies.filter_values, max_size=3)
+
+
+@given(
+    strategies.rules(),
+    st.lists(st.tuples(st.sampled_from(["t", "u"]), rows), min_size=1, max_size=4),
+    strategies.claims,
+)
+def test_r7_keys_decide_as_direct_evaluation_does(rules, given_rows, claims):
+    index = BucketIndex(rules)
+    keys = [
+        index.row_keys(table, {column: ColumnValue.of(column, value).value for column, value in row.items()})
+        for table, row in given_rows
+    ]
+    in_use = frozenset().union(*keys)
+    seen = index.client_keys(claims, lambda prefix: [key for key in in_use if key.startswith(prefix)])
+    for (table, row), row_keys in zip(given_rows, keys, strict=True):
+        assert bool(row_keys & seen) == matches(rules, table, row, claims)
+    assert all(key == "*" or key.startswith("[") for key in in_use | seen)
+    assert index.client_keys(index.relevant(claims), lambda prefix: [k for k in in_use if k.startswith(prefix)]) == seen

@@ -1,0 +1,106 @@
+"""Every form gives back what it was given, and answers anything else with ValidationError alone."""
+
+import contextlib
+import json as stdlib
+
+import msgspec
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lakesync.delta import id_digest, jcs_raw
+from lakesync.exceptions import SchemaError, ValidationError
+from lakesync.rules.model import parse_rules
+from lakesync.schema import parse_schema
+from lakesync.testing import strategies
+from lakesync.types import SyncPull, SyncPush, SyncResponse
+from lakesync.wire import actions, frames, json, log, protobuf
+
+pushes = st.builds(SyncPush, strategies.ids, st.lists(strategies.deltas(), max_size=3).map(tuple), strategies.hlcs)
+responses = st.builds(
+    SyncResponse, st.lists(strategies.deltas(), max_size=3).map(tuple), strategies.hlcs, st.booleans()
+)
+pulls = st.builds(
+    SyncPull, strategies.ids, strategies.hlcs, st.integers(1, 10_000), st.none() | strategies.texts.filter(bool)
+)
+
+
+@given(pushes)
+def test_pushes(push):
+    assert json.decode_push(json.encode_push(push)) == push
+    assert protobuf.decode_push(protobuf.encode_push(push)) == push
+    assert log.decode_body(log.encode_body(push.deltas)) == list(push.deltas)
+    assert log.unpack_ids(log.pack_ids(push.deltas)) == [
+        (delta.hlc, id_digest(delta.delta_id)) for delta in push.deltas
+    ]
+
+
+@given(responses)
+def test_responses(response):
+    assert json.decode_response(json.encode_response(response)) == response
+    assert protobuf.decode_response(protobuf.encode_response(response)) == response
+
+
+@given(pulls)
+def test_pulls(pull):
+    assert protobuf.decode_pull(protobuf.encode_pull(pull)) == pull
+    if pull.source != "null":
+        assert json.decode_pull(json.encode_pull(pull)) == pull
+
+
+READERS = [
+    json.decode_push,
+    json.decode_pull,
+    json.decode_response,
+    json.decode_push_result,
+    json.decode_deltas,
+    protobuf.decode_push,
+    protobuf.decode_pull,
+    protobuf.decode_response,
+    protobuf.decode_delta,
+    frames.decode_frame,
+    actions.decode_push,
+    actions.decode_push_json,
+    actions.decode_response,
+    log.decode_body,
+    log.unpack_ids,
+    jcs_raw,
+]
+
+
+def survive(data):
+    for reader in READERS:
+        with contextlib.suppress(ValidationError):
+            reader(data)
+
+
+@given(st.binary(max_size=200))
+@example(bytes.fromhex("1209320120"))  # an action whose params are a space
+def test_noise(data):
+    survive(data)
+
+
+@given(strategies.values)
+def test_any_json(value):
+    survive(msgspec.json.encode(value))
+    for parse in (parse_rules, parse_schema):
+        with contextlib.suppress(ValidationError, SchemaError):
+            parse(value)
+
+
+@given(pushes, st.data())
+def test_damaged_messages(push, data):
+    for intact in (json.encode_push(push), protobuf.encode_push(push), log.encode_body(push.deltas)):
+        damaged = bytearray(intact)
+        for _ in range(data.draw(st.integers(1, 3))):
+            place = data.draw(st.integers(0, len(damaged) - 1))
+            damaged[place] = data.draw(st.integers(0, 255))
+        survive(bytes(damaged))
+        survive(intact[: data.draw(st.integers(0, len(intact)))])
+
+
+@given(pushes, strategies.values, st.data())
+def test_a_push_with_any_field_replaced(push, value, data):
+    body = stdlib.loads(json.encode_push(push))
+    target = data.draw(st.sampled_from([body, *body["deltas"], *(c for d in body["deltas"] for c in d["columns"])]))
+    target[data.draw(st.sampled_from(sorted(target)))] = value
+    survive(msgspec.json.encode(body))

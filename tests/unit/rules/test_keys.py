@@ -1,0 +1,79 @@
+import pytest
+
+from lakesync.rules.keys import EVERYTHING, BucketIndex
+from lakesync.rules.model import Bucket, Filter, SyncRules
+from lakesync.types import ColumnValue
+
+
+def index(*filters, name="b"):
+    return BucketIndex(SyncRules(1, (Bucket(name, (), tuple(Filter(*parts) for parts in filters)),)))
+
+
+def row(**values):
+    return {column: ColumnValue.of(column, value).value for column, value in values.items()}
+
+
+def unasked(prefix):
+    raise AssertionError(f"keys were enumerated for {prefix}")
+
+
+def test_without_buckets_there_is_one_key():
+    found = BucketIndex(SyncRules(1, ()))
+    assert found.row_keys("t", {}) == found.client_keys({}, unasked) == {EVERYTHING}
+
+
+def test_equality_on_a_claim_is_spelled_out_by_both_sides():
+    found = index(("o", "eq", "jwt:sub"), ("p", "eq", "x"))
+    assert found.row_keys("t", row(o="u1", p="x")) == {'["b",["u1"]]'}
+    assert found.row_keys("t", row(o="u1", p="y")) == set()
+    assert found.row_keys("t", row(p="x")) == set()
+    assert found.client_keys({"sub": "u1"}, unasked) == {'["b",["u1"]]'}
+    assert found.client_keys({}, unasked) == set()
+
+
+def test_lists_give_every_combination():
+    found = index(("o", "in", "jwt:team"), ("p", "eq", "jwt:level"))
+    keys = found.client_keys({"team": ["a", "b", "a"], "level": ["1", "2"]}, unasked)
+    assert keys == {'["b",["a","1"]]', '["b",["a","2"]]', '["b",["b","1"]]', '["b",["b","2"]]'}
+    assert found.client_keys({"team": [], "level": "1"}, unasked) == set()
+
+
+def test_what_is_to_be_looked_at_stands_behind_a_prefix_of_what_is_known():
+    found = index(("p", "gte", "jwt:level"), ("o", "eq", "jwt:sub"), ("q", "neq", "jwt:sub"))
+    (key,) = found.row_keys("t", row(o="u1", p=3, q="z"))
+    assert key == '["b",["u1"],["3","z"]]'
+    asked = []
+
+    def existing(prefix):
+        asked.append(prefix)
+        return [key, '["b",["u1"],["1","z"]]', '["b",["u1"],["9","u1"]]']
+
+    assert found.client_keys({"sub": "u1", "level": "2"}, existing) == {key}
+    assert asked == ['["b",["u1"],[']
+    assert found.client_keys({"sub": "u1"}, unasked) == set()
+
+
+def test_a_name_that_looks_like_a_key_is_no_other_buckets_key():
+    odd = index(("o", "eq", "jwt:sub"), name='b",["u1"]]')
+    plain = index(("o", "eq", "jwt:sub"))
+    assert odd.row_keys("t", row(o="u1")).isdisjoint(plain.row_keys("t", row(o="u1")))
+    hashed = plain.row_keys("t", row(o="x" * 1000))
+    (text,) = hashed
+    assert plain.row_keys("t", row(o=text.split('"')[3])).isdisjoint(hashed)
+
+
+@pytest.mark.parametrize("char", ["a", "é", "\U0001f600", "\0", '"'])
+def test_keys_are_bounded(char):
+    long = char * 100_000
+    found = index(
+        ("o", "eq", "jwt:sub"), ("p", "gt", "jwt:a"), ("p", "lt", "jwt:a"), ("p", "neq", "jwt:a"), name=char * 64
+    )
+    (key,) = found.row_keys("t", row(o=long, p=long))
+    assert len(key.encode()) <= 2000
+    assert "\0" not in key
+
+
+def test_only_claims_that_the_rules_read_are_kept():
+    found = index(("o", "eq", "jwt:sub"), ("p", "gt", "jwt:level"))
+    assert found.relevant({"sub": "u", "level": "1", "gw": "g", "team": ["a"]}) == {"sub": "u", "level": "1"}
+    assert BucketIndex(SyncRules(1, ())).relevant({"sub": "u"}) == {}

@@ -1,0 +1,52 @@
+"""The names that apps may import from `lakesync`; a change of this list is a change of the contract."""
+
+import importlib.util
+import subprocess
+import sys
+
+import lakesync
+
+ENGINE = {"Engine", "SyncGateway"}
+"""Added with the engine; pinned once they are there."""
+
+NAMES = {
+    "HLC",
+    "Action",
+    "ActionPush",
+    "ActionResponse",
+    "ColumnValue",
+    "LakeSyncError",
+    "PushResult",
+    "RowDelta",
+    "SyncPull",
+    "SyncPush",
+    "SyncResponse",
+    "SyncRules",
+    "TableSchema",
+    "TerminalError",
+    "TransientError",
+    "delta_id",
+    "extract_delta",
+    "jcs",
+    "parse_rules",
+    "parse_schema",
+}
+
+
+def test_the_public_names_are_these():
+    assert set(lakesync.__all__) - ENGINE == NAMES
+    assert list(lakesync.__all__) == sorted(
+        lakesync.__all__, key=lambda name: (not name.isupper(), name[0].islower(), name)
+    )
+
+
+def test_every_public_name_is_there_and_says_what_it_is():
+    for name in lakesync.__all__:
+        assert getattr(lakesync, name).__doc__
+
+
+def test_importing_the_package_brings_no_framework():
+    assert importlib.util.find_spec("hypothesis") is not None
+    heavy = "fastapi starlette dagster pyspark hypothesis pyarrow pandas psycopg"
+    code = f"import lakesync, sys; print([name for name in {heavy.split()!r} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

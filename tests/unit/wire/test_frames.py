@@ -1,0 +1,115 @@
+"""Both directions, byte for byte, over the shared vectors."""
+
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from lakesync.exceptions import ValidationError
+from lakesync.types import ActionPush, ActionResponse
+from lakesync.wire import actions, frames, json, protobuf
+
+VECTORS = msgspec.json.decode((Path(__file__).parents[2] / "vectors/frames.json").read_bytes(), type=dict[str, Raw])
+
+
+def compact(raw):
+    """A vector's value without the file's indentation; numbers keep their spelling."""
+    return msgspec.json.format(bytes(raw), indent=-1)
+
+
+def case(name):
+    found = msgspec.json.decode(VECTORS[name], type=dict[str, Raw])
+    return compact(found["value"]), bytes.fromhex(msgspec.json.decode(found["hex"]))
+
+
+@pytest.mark.parametrize("place", range(len(msgspec.json.decode(VECTORS["row_delta"]))))
+def test_deltas(place):
+    found = msgspec.json.decode(VECTORS["row_delta"], type=list[dict[str, Raw]])[place]
+    text, data = compact(found["value"]), bytes.fromhex(msgspec.json.decode(found["hex"]))
+    (delta,) = json.decode_deltas(b"[" + text + b"]")
+    assert protobuf.encode_delta(delta) == data
+    assert protobuf.decode_delta(data) == delta
+    assert json.encode_delta(delta) == text
+
+
+def test_push():
+    text, data = case("sync_push")
+    push = json.decode_push(text)
+    assert protobuf.encode_push(push) == data
+    assert protobuf.decode_push(data) == push
+    assert json.encode_push(push) == text
+
+
+def test_pull():
+    text, data = case("sync_pull")
+    pull = json.decode_pull(text)
+    assert protobuf.encode_pull(pull) == data
+    assert protobuf.decode_pull(data) == pull
+    assert json.encode_pull(pull) == text
+
+
+def test_response():
+    text, data = case("sync_response")
+    response = json.decode_response(text)
+    assert protobuf.encode_response(response) == data
+    assert protobuf.decode_response(data) == response
+    assert json.encode_response(response) == text
+
+
+def test_broadcast():
+    text, data = case("broadcast_frame")
+    response = json.decode_response(text)
+    assert frames.encode_frame(frames.FrameTag.BROADCAST, protobuf.encode_response(response)) == data
+    tag, message = frames.decode_frame(data)
+    assert (tag, protobuf.decode_response(message)) == (frames.FrameTag.BROADCAST, response)
+
+
+def test_action_push():
+    text, data = case("action_push")
+    push = actions.decode_push_json(text)
+    assert isinstance(push, ActionPush)
+    assert actions.encode_push(push) == data
+    assert actions.decode_push(data) == push
+
+
+def test_action_response():
+    text, data = case("action_response")
+    response = actions.decode_response(data)
+    assert isinstance(response, ActionResponse)
+    assert actions.encode_response(response) == data
+    assert actions.encode_response_json(response) == text
+
+
+@pytest.mark.parametrize("frame", [b"", b"\x00", b"\x04abc", b"\xff"])
+def test_a_bad_frame_is_refused(frame):
+    with pytest.raises(ValidationError):
+        frames.decode_frame(frame)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=5))
+def test_a_checkpoint_stream_reads_back(messages):
+    stream = b"".join(frames.encode_checkpoint(messages))
+    assert list(frames.read_checkpoint(io.BytesIO(stream))) == messages
+
+
+@given(st.lists(st.binary(max_size=20), min_size=1, max_size=3), st.data())
+def test_a_checkpoint_cut_short_is_refused_unless_cut_between_frames(messages, data):
+    stream = b"".join(frames.encode_checkpoint(messages))
+    end = data.draw(st.integers(1, len(stream)))
+    boundaries = {sum(4 + len(message) for message in messages[:count]) for count in range(len(messages) + 1)}
+    if end in boundaries:
+        assert list(frames.read_checkpoint(io.BytesIO(stream[:end]))) is not None
+    else:
+        with pytest.raises(ValidationError, match="fetch it again"):
+            list(frames.read_checkpoint(io.BytesIO(stream[:end])))
+
+
+def test_a_frame_above_the_bound_is_neither_written_nor_read():
+    with pytest.raises(ValueError, match="above"):
+        frames.encode_checkpoint_frame(b"x" * (frames.MAX_FRAME_BYTES + 1))
+    with pytest.raises(ValidationError, match="claims"):
+        list(frames.read_checkpoint(io.BytesIO(b"\xff\xff\xff\xff")))

@@ -1,0 +1,136 @@
+import json as stdlib
+
+import pytest
+
+from lakesync.exceptions import ValidationError
+from lakesync.types import ColumnValue, PushResult, RowDelta, SyncPull, SyncResponse
+from lakesync.wire import json
+
+DELTA = {
+    "op": "UPDATE",
+    "table": "todos",
+    "rowId": "r",
+    "clientId": "c",
+    "columns": [{"column": "a", "value": 1}],
+    "hlc": "115579079884800003",
+    "deltaId": "i",
+}
+
+
+def push(**changes):
+    return stdlib.dumps({"clientId": "c", "deltas": [{**DELTA, **changes}], "lastSeenHlc": "0"}).encode()
+
+
+@pytest.mark.parametrize("hlc", ["115579079884800003", 115579079884800003])
+def test_an_hlc_is_a_decimal_string_or_a_bare_integer(hlc):
+    assert json.decode_push(push(hlc=hlc)).deltas[0].hlc == 115579079884800003
+
+
+def test_values_keep_their_text():
+    body = push().replace(b'"value": 1', b'"value": {"b":1.50,  "a":"\\u00e9"}')
+    (delta,) = json.decode_push(body).deltas
+    assert bytes(delta.columns[0].value) == b'{"b":1.50,  "a":"\\u00e9"}'
+    assert b'{"b":1.50,  "a":"\\u00e9"}' in json.encode_delta(delta)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"op": "MERGE"}, "MERGE"),
+        ({"hlc": "soon"}, "hlc"),
+        ({"hlc": None}, "hlc"),
+        ({"hlc": True}, "hlc"),
+        ({"rowId": 5}, "rowId"),
+        ({"columns": None}, "columns"),
+        ({"columns": [{"column": "a"}]}, "value"),
+    ],
+)
+def test_a_delta_that_is_none_is_named_with_what_is_wrong(change, message):
+    with pytest.raises(ValidationError, match=message) as raised:
+        json.decode_push(push(**change))
+    (rejected,) = raised.value.rejected
+    assert rejected.delta_id == "i"
+    assert rejected.message.startswith("deltas[0]")
+
+
+def test_every_delta_at_fault_is_named_and_no_other():
+    deltas = [
+        {**DELTA, "deltaId": "bad-1", "op": "X"},
+        {**DELTA, "deltaId": "good"},
+        {**DELTA, "deltaId": "bad-2", "table": 1},
+        {**DELTA, "deltaId": 7},
+    ]
+    with pytest.raises(ValidationError) as raised:
+        json.decode_push(stdlib.dumps({"clientId": "c", "deltas": deltas}).encode())
+    assert [rejected.delta_id for rejected in raised.value.rejected] == ["bad-1", "bad-2", ""]
+
+
+@pytest.mark.parametrize("value", [b"1e400", b'"\xff"', b"[" * 101 + b"]" * 101, b"9" * 400])
+def test_a_value_that_no_other_reader_could_take_is_refused(value):
+    body = push().replace(b'"value": 1', b'"value": ' + value)
+    with pytest.raises(ValidationError, match="column 'a'") as raised:
+        json.decode_push(body)
+    assert raised.value.rejected[0].delta_id == "i"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"clientId":"c"}',
+        b'{"clientId":5,"deltas":[]}',
+        b'{"clientId":"\xff","deltas":[]}',
+        b'{"clientId":"c","deltas":[],"lastSeenHlc":"-1"}',
+        b'{"clientId":"c","deltas":[],"lastSeenHlc":9223372036854775808}',
+        b'{"clientId":"c","deltas":{}}',
+        b'{"clientId":"c","deltas":[5]}',
+        b"[" * 100_000,
+        b'{"x":' * 100_000,
+    ],
+    ids=lambda body: repr(body[:40]),
+)
+def test_what_is_no_push_is_refused(body):
+    with pytest.raises(ValidationError):
+        json.decode_push(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "pull"),
+    [
+        (b'{"clientId":"c","sinceHlc":"7","maxDeltas":5}', SyncPull("c", 7, 5)),
+        (b'{"clientId":"c","since":7,"limit":"5","source":"s"}', SyncPull("c", 7, 5, "s")),
+        (b'{"clientId":"c"}', SyncPull("c", 0, 100)),
+    ],
+)
+def test_a_pull_by_either_names(body, pull):
+    assert json.decode_pull(body) == pull
+    assert json.decode_pull(json.encode_pull(pull)) == pull
+    query = {name: str(value) for name, value in stdlib.loads(body).items()}
+    assert json.parse_pull(query) == pull
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{}, {"clientId": "c", "since": "x"}, {"clientId": "c", "since": "-1"}, {"clientId": "c", "limit": "0"}],
+)
+def test_what_is_no_pull_is_refused(query):
+    with pytest.raises(ValidationError):
+        json.parse_pull(query)
+    with pytest.raises(ValidationError):
+        json.decode_pull(stdlib.dumps(query).encode())
+
+
+def test_answers_spell_every_hlc_as_a_string():
+    delta = RowDelta("INSERT", "t", "r", "c", (ColumnValue.of("hlc", 5),), 2**60, "i")
+    page = stdlib.loads(json.encode_response(SyncResponse((delta,), 2**61, True)))
+    assert (page["serverHlc"], page["hasMore"], page["deltas"][0]["hlc"]) == (str(2**61), True, str(2**60))
+    assert page["deltas"][0]["columns"] == [{"column": "hlc", "value": 5}]
+    answer = stdlib.loads(json.encode_push_result(PushResult(2**61, 3)))
+    assert answer == {"serverHlc": str(2**61), "accepted": 3, "deltas": []}
+    assert json.decode_push_result(json.encode_push_result(PushResult(9, 1, (delta,)))) == PushResult(9, 1, (delta,))
+    other = json.encode_json({"hlc": 1, "latestHlc": 2, "hlcs": 3, "of": [{"toHlc": 4, "x": None}]})
+    assert other == b'{"hlc":"1","latestHlc":"2","hlcs":3,"of":[{"toHlc":"4","x":null}]}'

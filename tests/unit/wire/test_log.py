@@ -1,0 +1,47 @@
+import pytest
+import zstandard
+
+from lakesync.delta import id_digest
+from lakesync.exceptions import ValidationError
+from lakesync.types import ColumnValue, RowDelta
+from lakesync.wire import log
+
+DELTAS = [
+    RowDelta("INSERT", "t", "r", "é", (ColumnValue.of("a", {"b": [1.5, None]}),), 2**63 - 1, "a" * 64),
+    RowDelta("DELETE", "t", "r", "c", (), 0, "not a hash"),
+]
+
+
+def test_a_body_reads_back():
+    body = log.encode_body(DELTAS)
+    assert body[0] == log.BODY_VERSION
+    assert log.decode_body(body) == DELTAS
+    assert log.decode_body(log.encode_body([])) == []
+
+
+def test_ids_have_the_documented_layout():
+    ids = log.pack_ids(DELTAS)
+    assert ids[:16] == (2**63 - 1).to_bytes(8, "little") + bytes(8)
+    assert ids[16:] == b"\xaa" * 8 + id_digest("not a hash")
+    assert log.unpack_ids(ids) == [(2**63 - 1, b"\xaa" * 8), (0, id_digest("not a hash"))]
+    assert log.unpack_ids(b"") == []
+    with pytest.raises(ValidationError):
+        log.unpack_ids(ids[:-1])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\x01",
+        b"\x02" + log.encode_body(DELTAS)[1:],
+        log.encode_body(DELTAS)[:-3],
+        b"\x01" + zstandard.compress(b"{}"),
+        b"\x01" + zstandard.compress(b"[1]"),
+        b"\x01" + zstandard.ZstdCompressor(write_content_size=False).compress(b"[]"),
+    ],
+    ids=["empty", "version alone", "another version", "cut short", "an object", "no delta", "no size"],
+)
+def test_a_damaged_body_is_refused(body):
+    with pytest.raises(ValidationError):
+        log.decode_body(body)
