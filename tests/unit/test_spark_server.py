@@ -1,0 +1,71 @@
+"""The command line of the embedded Spark server."""
+
+import stat
+
+import pytest
+
+from lakesync import config
+from lakesync.cli import spark_server
+from lakesync.exceptions import ConfigurationError, StartupError
+
+
+@pytest.fixture
+def conf(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    return config.load({"data_dir": tmp_path, "spark": {"memory": "3g", "settings": {"spark.sql.ansi.enabled": "no"}}})
+
+
+def test_secrets_are_in_no_list_of_processes(conf, tmp_path):
+    conf = conf.replace(lake={"catalog_uri": "postgresql://u:p%40ss@db:5433/lake?sslmode=require"})
+    server = spark_server.prepare(conf, port=4, token="t0ken", jars=[tmp_path / "a b.jar"])
+    assert server.command[0].endswith("java-runtime/bin/java")
+    assert server.command[1] == f"@{tmp_path}/spark/server.args"
+    arguments = tmp_path / "spark/server.args"
+    assert stat.S_IMODE(arguments.stat().st_mode) == 0o600
+    lines = arguments.read_text().splitlines()
+    assert '"-Xmx3g"' in lines
+    assert '"-Dspark.sql.catalog.lake.uri=jdbc:postgresql://db:5433/lake?sslmode=require"' in lines
+    assert '"-Dspark.sql.catalog.lake.jdbc.password=p@ss"' in lines
+    assert lines[-2].endswith(f'/jars/*:{tmp_path}/a b.jar"')
+    assert "t0ken" not in arguments.read_text()
+    assert server.environment["SPARK_CONNECT_AUTHENTICATE_TOKEN"] == "t0ken"
+    assert server.remote == "sc://localhost:4"
+    assert "t0ken" not in repr(server)
+
+
+def test_own_settings_win(conf):
+    assert spark_server.settings(conf, 1)["spark.sql.ansi.enabled"] == "no"
+
+
+def test_the_sqlite_catalogue_is_the_one_that_pyiceberg_opens(conf, tmp_path):
+    assert spark_server.catalogue(conf)["spark.sql.catalog.lake.uri"] == f"jdbc:sqlite:file:{tmp_path}/catalog.db"
+    assert conf.lake.catalog_uri == f"sqlite:///{tmp_path}/catalog.db"
+
+
+def java(tmp_path, version):
+    program = tmp_path / "bin/java"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025' >&2\n")
+    program.chmod(0o755)
+
+
+def test_a_java_of_the_users_wins(tmp_path, monkeypatch):
+    java(tmp_path, "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert spark_server.java_home() == tmp_path
+
+
+def test_an_old_or_missing_java_home_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="no Java"):
+        spark_server.java_home()
+    java(tmp_path, "1.8.0_402")
+    with pytest.raises(ConfigurationError, match=r"Java 1\b"):
+        spark_server.java_home()
+
+
+def test_a_missing_package_says_what_to_do(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(StartupError, match="scripts/install"):
+        spark_server.prepare.__globals__["_package"]("pyspark")
