@@ -54,7 +54,6 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
         ],
         exception_handlers={HTTPException: _no_route},
     )
-    app.openapi_schema = document(OPERATIONS)
     app.state.services = Services(
         settings=settings,
         engine=engine,
@@ -62,6 +61,7 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
         rate=RateLimit(settings.requests_per_second),
         metrics=metrics,
         drain=drain,
+        described=document(OPERATIONS),
     )
     return app
 

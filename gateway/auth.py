@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -93,7 +94,7 @@ def _identity(payload: dict[str, Any]) -> Identity:
     if role not in ("client", "admin"):
         raise AuthError(f"the token's role {role!r} is unknown; known are 'client' and 'admin'")
     expires = payload["exp"]
-    if isinstance(expires, bool) or not isinstance(expires, int | float):
+    if isinstance(expires, bool) or not isinstance(expires, int | float) or not math.isfinite(expires):
         raise AuthError("the token's claim 'exp' must be a number of seconds since 1970")
     return Identity(payload["sub"], payload["gw"], role, _claims(payload), float(expires))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import structlog
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -15,6 +16,8 @@ from lakesync.exceptions import LakeSyncError, StagingUnavailableError
 
 log = structlog.get_logger("gateway")
 
+CLIENT_GONE = 499
+"""The status in the log of a request whose client went away before it was answered."""
 OPEN_WHILE_DRAINING = ("/health", "/ready", "/metrics")
 
 
@@ -57,6 +60,9 @@ class Guard:
         try:
             async with asyncio.timeout(self._timeout) as deadline:
                 await self._app(scope, receive, timed_send)
+            return
+        except ClientDisconnect:
+            Exchange.within(scope).status = CLIENT_GONE
             return
         except TimeoutError as late:
             if not deadline.expired():

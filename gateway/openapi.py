@@ -44,7 +44,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
     """OpenAPI 3.1 for all operations."""
     operations = tuple(operations)
     types = [kind for operation in operations for kind in (operation.body, operation.answer) if kind is not None]
-    schemas, components = msgspec.json.schema_components([ErrorBody, *types], ref_template=_REF)
+    schemas, components = msgspec.json.schema_components([ErrorBody, *types], ref_template=_REF, schema_hook=_any)
     for component in components.values():
         _mark_hlcs(component)
     spelled = dict(zip(map(str, types), schemas[1:], strict=True))
@@ -125,6 +125,12 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
         "required": parameter.required,
         "schema": parameter.schema,
     }
+
+
+def _any(kind: type) -> dict[str, Any]:
+    if kind is msgspec.Raw:
+        return {}
+    raise NotImplementedError(kind)
 
 
 def _mark_hlcs(component: dict[str, Any]) -> None:

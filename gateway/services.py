@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.requests import Request
 
@@ -25,6 +26,8 @@ class Services:
     rate: RateLimit
     metrics: Metrics
     drain: Drain
+    described: dict[str, Any]
+    """The OpenAPI document."""
     gateways: dict[str, SyncGateway] = field(default_factory=dict)
     """The gateways that were asked for, so that finding one again costs no thread."""
 

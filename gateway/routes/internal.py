@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import ipaddress
 import time
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,7 +16,7 @@ from gateway.limits import read_body
 from gateway.operations import JSON, Operation
 from gateway.services import Services
 from lakesync.exceptions import AuthError, ForbiddenError, IntegrityError, NotFoundError, ValidationError
-from lakesync.staging import remote
+from lakesync.staging.protocol import dispatch
 
 MAX_BODY_BYTES = 64 << 20
 """A cut names every one of its frame files."""
@@ -27,7 +28,7 @@ async def staging(request: Request) -> Response:
     _check_caller(request, services.settings.service_token)
     method = request.path_params["method"]
     body = await read_body(request, MAX_BODY_BYTES)
-    answer = await asyncio.to_thread(remote.dispatch, services.engine.store, method, body)
+    answer = await asyncio.to_thread(dispatch, services.engine.store, method, body)
     if method == "confirm":
         services.metrics.confirmed.set(time.time())
     return Response(answer, media_type=JSON)
@@ -51,7 +52,7 @@ OPERATIONS = (
         "Call a method of the staging store with its arguments by name",
         access="service",
         body=dict,
-        answer=object,
+        answer=Any,
         errors=(ValidationError, NotFoundError, IntegrityError),
     ),
 )

@@ -7,11 +7,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.operations import JSON, Operation
+from gateway.services import Services
 
 
 async def openapi(request: Request) -> Response:
     """What the routes take and answer, as OpenAPI 3.1."""
-    return Response(msgspec.json.encode(request.app.openapi()), media_type=JSON)
+    return Response(msgspec.json.encode(Services.of(request).described), media_type=JSON)
 
 
 OPERATIONS = (Operation("GET", "/openapi.json", openapi, "This document", access="open", answer=dict),)

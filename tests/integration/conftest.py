@@ -1,0 +1,108 @@
+"""A real gateway: uvicorn on a free port over a SQLite staging store, in this process or in one of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gateway.app import create_app
+from gateway.server import GatewayServer, listen
+from gateway.settings import GatewaySettings
+from lakesync.engine import Engine, EngineLimits
+from lakesync.staging import open_store
+from tests.integration.gateway_support import (
+    DEADLINE,
+    PREVIOUS,
+    SECRET,
+    SERVICE,
+    Process,
+    Served,
+    read_log,
+    until,
+    wall_ms,
+)
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory) -> Iterator[Serve]:
+    """Starts servers with given settings; all of them end with the module."""
+    running: list[tuple[GatewayServer, threading.Thread, Engine, socket.socket]] = []
+
+    def start(limits: EngineLimits | None = None, auto_create: bool = True, **changes: Any) -> Served:
+        settings = GatewaySettings(
+            **{
+                "secrets": (SECRET, PREVIOUS),
+                "service_token": SERVICE,
+                "auto_create": auto_create,
+                "limits": limits or EngineLimits(),
+                **changes,
+            }
+        )
+        store = open_store(f"sqlite://{tmp_path_factory.mktemp('staging')}", wall_ms)
+        engine = Engine(store, wall_ms, settings.limits, auto_create=auto_create)
+        engine.open()
+        bound = listen("127.0.0.1", 0)
+        server = GatewayServer(create_app(settings, engine), settings)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread.start()
+        running.append((server, thread, engine, bound))
+        return Served(f"http://127.0.0.1:{bound.getsockname()[1]}", engine, settings)
+
+    yield start
+    for server, thread, engine, bound in running:
+        server.should_exit = True
+        thread.join(DEADLINE)
+        engine.close()
+        bound.close()
+
+
+@pytest.fixture(scope="module")
+def served(serve) -> Served:
+    return serve()
+
+
+@pytest.fixture
+def spawn(tmp_path) -> Iterator[Callable[..., Process]]:
+    """Starts server processes over one data folder; `ready=False` waits for the end instead."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(*, ready: bool = True, **variables: str) -> Process:
+        log = tmp_path / f"gateway-{len(processes)}.log"
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")},
+            "LAKESYNC_CONFIG": "",
+            "LAKESYNC_DATA_DIR": str(tmp_path / "data"),
+            "LAKESYNC_GATEWAY_PORT": "0",
+            "LAKESYNC_JWT_SECRET": SECRET,
+            "LAKESYNC_SERVICE_TOKEN": SERVICE,
+            **variables,
+        }
+        environment = {name: value for name, value in environment.items() if value or name == "LAKESYNC_CONFIG"}
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "gateway"], env=environment, stderr=stream, stdout=stream, cwd=tmp_path
+            )
+        processes.append(process)
+        if not ready:
+            process.wait(DEADLINE)
+            return Process(process, "", log)
+
+        def listening() -> str | None:
+            assert process.poll() is None, log.read_text()
+            return next((line["url"] for line in read_log(log) if line["event"] == "listening"), None)
+
+        return Process(process, until(listening, "the server"), log)
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()

@@ -1,0 +1,154 @@
+"""Clients of a real gateway, and the process that it may run in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jwt
+import msgspec
+import requests
+
+from gateway.errors import ErrorBody
+from gateway.openapi import document
+from gateway.operations import JSON
+from gateway.routes import OPERATIONS
+from gateway.settings import GatewaySettings
+from lakesync.delta import extract_delta
+from lakesync.engine import Engine
+from lakesync.types import RowDelta
+from lakesync.wire import json as wire_json
+
+SECRET = "the secret with which these tests sign"
+PREVIOUS = "the secret that these tests signed with before"
+SERVICE = "the token that the pipeline shows"
+DEADLINE = 30.0
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def sign(sub: str = "client-1", gw: str = "gw", *, secret: str = SECRET, seconds: float = 600, **claims: Any) -> str:
+    return jwt.encode({"sub": sub, "gw": gw, "exp": time.time() + seconds, **claims}, secret, algorithm="HS256")
+
+
+def delta(
+    row: str,
+    after: dict[str, Any] | None,
+    *,
+    before: dict[str, Any] | None = None,
+    client: str = "client-1",
+    table: str = "todos",
+    hlc: int | None = None,
+) -> dict[str, Any]:
+    """One delta as JSON spells it."""
+    stamp = (wall_ms() << 16) if hlc is None else hlc
+    made: RowDelta | None = extract_delta(before, after, table=table, row_id=row, client_id=client, hlc=stamp)
+    assert made is not None
+    return json.loads(wire_json.encode_delta(made))
+
+
+DESCRIBED = document(OPERATIONS)["paths"]
+
+
+def check_documented(method: str, path: str, answer: requests.Response) -> None:
+    """The OpenAPI document is true: it has the answer's status, media type and form."""
+    operation = next((each for each in OPERATIONS if (each.method, each.path) == (method, path)), None)
+    if operation is None:
+        return
+    responses = DESCRIBED[path][method.lower()]["responses"]
+    assert str(answer.status_code) in responses, f"{method} {path} answered {answer.status_code}: {answer.text}"
+    media = answer.headers["content-type"].partition(";")[0]
+    assert media in responses[str(answer.status_code)]["content"]
+    if media == JSON:
+        form = operation.answer if answer.ok else ErrorBody
+        msgspec.json.decode(answer.content, type=form, strict=False)
+
+
+@dataclass
+class Client:
+    """One client of one gateway."""
+
+    url: str
+    gateway: str
+    client_id: str = "client-1"
+    role: str = "client"
+    claims: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def token(self) -> str:
+        return sign(self.client_id, self.gateway, role=self.role, **self.claims)
+
+    def call(self, method: str, path: str, *, headers: dict[str, str] | None = None, **options: Any):
+        sent = {"Authorization": f"Bearer {self.token}", **(headers or {})}
+        place = path.format(gw=self.gateway)
+        answer = requests.request(method, self.url + place, headers=sent, timeout=DEADLINE, **options)
+        check_documented(method, path.removeprefix("/v1").replace("{gw}", "{gateway}"), answer)
+        return answer
+
+    def push(self, *deltas: dict[str, Any]):
+        body = {"clientId": self.client_id, "deltas": list(deltas), "lastSeenHlc": "0"}
+        return self.call("POST", "/sync/{gw}/push", json=body)
+
+    def pull(self, since: str = "0", **query: Any):
+        return self.call("GET", "/sync/{gw}/pull", params={"since": since, "clientId": self.client_id, **query})
+
+    def admin(self) -> Client:
+        return Client(self.url, self.gateway, "an-admin", "admin")
+
+
+@dataclass
+class Served:
+    """A server in a thread of this process."""
+
+    url: str
+    engine: Engine
+    settings: GatewaySettings
+    _names: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000)))
+
+    def client(self, client_id: str = "client-1", gateway: str | None = None, **claims: Any) -> Client:
+        """A client of a gateway of its own, unless one is named."""
+        return Client(self.url, gateway or f"gw-{next(self._names)}", client_id, claims=claims)
+
+
+@dataclass
+class Process:
+    """`python -m gateway` in a process of its own."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+
+    def client(self, client_id: str = "client-1", gateway: str = "gw", **claims: Any) -> Client:
+        return Client(self.url, gateway, client_id, claims=claims)
+
+    def internal(self, method: str, **arguments: Any) -> Any:
+        """Call the staging store as the pipeline does."""
+        headers = {"Authorization": f"Bearer {SERVICE}"}
+        url = f"{self.url}/internal/staging/{method}"
+        answer = requests.post(url, json=arguments, headers=headers, timeout=DEADLINE)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def lines(self) -> list[dict[str, Any]]:
+        return read_log(self.log)
+
+
+def read_log(log: Path) -> list[dict[str, Any]]:
+    whole = log.read_bytes().rpartition(b"\n")[0]
+    return [json.loads(line) for line in whole.splitlines() if line.startswith(b"{")]
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Wait for a condition, with a deadline."""
+    deadline = time.monotonic() + DEADLINE
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.01)
+    return found

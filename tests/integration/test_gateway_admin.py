@@ -1,0 +1,112 @@
+"""Schemas, rules, flush requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.gateway_support import delta
+
+TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}, {"name": "n", "type": "number"}]}
+MINE = {
+    "version": 1,
+    "buckets": [
+        {"name": "mine", "tables": ["todos"], "filters": [{"column": "owner", "op": "eq", "value": "jwt:sub"}]}
+    ],
+}
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+def test_a_schema_is_registered_evolved_and_read(served, prefix):
+    client = served.client()
+    admin = client.admin()
+    saved = admin.call("POST", prefix + "/admin/schema/{gw}", json=TODOS)
+    assert saved.json() == {"saved": True, "version": 1}
+    grown = {**TODOS, "columns": [*TODOS["columns"], {"name": "done", "type": "boolean"}]}
+    assert admin.call("POST", prefix + "/admin/schema/{gw}", json=grown).json() == {"saved": True, "version": 2}
+    read = client.call("GET", prefix + "/sync/{gw}/schema", params={"table": "todos"}).json()
+    assert (read["table"], read["version"]) == ("todos", 2)
+    assert [column["name"] for column in read["schema"]["columns"]] == ["title", "n", "done"]
+    assert admin.call("GET", prefix + "/admin/schema/{gw}").json() == {"schemas": [read]}
+
+
+def test_a_schema_that_is_not_there_is_not_found(served):
+    client = served.client()
+    assert client.call("GET", "/sync/{gw}/schema", params={"table": "todos"}).status_code == 404
+    assert client.call("GET", "/sync/{gw}/schema").status_code == 400
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"table": "todos", "columns": [{"name": "title", "type": "number"}, {"name": "n", "type": "number"}]},
+        {"table": "todos", "columns": [{"name": "title", "type": "string"}]},
+        {"table": "no identifier", "columns": [{"name": "title", "type": "string"}]},
+        {"table": "todos"},
+        [],
+    ],
+)
+def test_a_change_that_is_not_additive_is_refused(served, schema):
+    admin = served.client().admin()
+    admin.call("POST", "/admin/schema/{gw}", json=TODOS)
+    answer = admin.call("POST", "/admin/schema/{gw}", json=schema)
+    assert answer.status_code == 400
+    assert answer.json()["code"] == "SCHEMA_ERROR"
+
+
+@pytest.mark.parametrize("columns", [{"unknown": 1}, {"n": "text"}])
+def test_a_push_that_does_not_fit_the_schema_is_refused(served, columns):
+    client = served.client()
+    client.admin().call("POST", "/admin/schema/{gw}", json=TODOS)
+    wrong = delta("t1", columns)
+    answer = client.push(delta("t2", {"n": 1}), wrong)
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "SCHEMA_ERROR"
+    assert [each["deltaId"] for each in answer.json()["rejected"]] == [wrong["deltaId"]]
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+def test_rules_are_set_and_read(served, prefix):
+    admin = served.client().admin()
+    path = prefix + "/admin/sync-rules/{gw}"
+    assert admin.call("GET", path).json() == {"rules": None, "rulesVersion": 0}
+    assert admin.call("POST", path, json=MINE).json() == {"saved": True, "rulesVersion": 1}
+    read = admin.call("GET", path).json()
+    assert read["rulesVersion"] == 1
+    assert read["rules"]["buckets"][0]["filters"][0]["value"] == "jwt:sub"
+
+
+def test_rules_of_another_form_are_refused(served):
+    admin = served.client().admin()
+    rules = {
+        "version": 1,
+        "buckets": [{**MINE["buckets"][0], "filters": [{"column": "a", "op": "like", "value": "b"}]}],
+    }
+    answer = admin.call("POST", "/admin/sync-rules/{gw}", json=rules)
+    assert answer.status_code == 400
+    assert answer.json()["code"] == "VALIDATION_ERROR"
+    assert admin.call("POST", "/admin/sync-rules/{gw}", data=b"{").status_code == 400
+
+
+def test_rules_hide_the_rows_of_others(served):
+    alice = served.client("alice")
+    bob = served.client("bob", alice.gateway)
+    alice.admin().call("POST", "/admin/sync-rules/{gw}", json=MINE)
+    alice.push(delta("t1", {"owner": "bob"}, client="alice"), delta("t2", {"owner": "carol"}, client="alice"))
+    assert [each["rowId"] for each in bob.pull().json()["deltas"]] == ["t1"]
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+def test_a_flush_is_requested_in_staging(served, prefix):
+    client = served.client()
+    client.push(delta("t1", {"n": 1}))
+    answer = client.admin().call("POST", prefix + "/admin/flush/{gw}")
+    assert answer.status_code == 202
+    assert answer.json() == {"requested": True}
+    (waiting,) = [shard for shard in served.engine.store.backlog() if shard.gateway == client.gateway]
+    assert waiting.flush_requested_ms is not None
+
+
+def test_an_admin_reads_the_same_metrics(served):
+    client = served.client()
+    client.push(delta("t1", {"n": 1}))
+    assert client.admin().call("GET", "/admin/metrics/{gw}").json() == client.call("GET", "/sync/{gw}/metrics").json()

@@ -1,0 +1,182 @@
+"""Checkpoints (K1, K2, K3) as the gateway serves them, over frames made by hand."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lakesync.exceptions import IntegrityError
+from lakesync.staging.records import Cut, CutTable
+from lakesync.types import RowDelta, SyncResponse
+from lakesync.wire import json as wire_json
+from lakesync.wire import protobuf
+from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
+from tests.integration.gateway_support import Client, Served, delta
+
+MINE = {
+    "version": 1,
+    "buckets": [
+        {"name": "mine", "tables": ["todos"], "filters": [{"column": "owner", "op": "eq", "value": "jwt:sub"}]}
+    ],
+}
+
+
+def rows(*deltas: dict) -> tuple[RowDelta, ...]:
+    return tuple(wire_json.decode_deltas(b"[" + b",".join(map(_encoded, deltas)) + b"]"))
+
+
+def _encoded(one: dict) -> bytes:
+    return wire_json.encode_json(one)
+
+
+def publish(
+    served: Served, client: Client, folder: Path, frames: Sequence[Sequence[RowDelta]], *, epoch: int | None = None
+) -> Cut:
+    """Publish a cut at the newest arrival, with each of `frames` as one frame in one file."""
+    store = served.engine.store
+    (head,) = [shard for shard in store.backlog() if shard.gateway == client.gateway]
+    file = folder / "todos with a space.frames"
+    file.write_bytes(
+        b"".join(
+            encode_checkpoint_frame(protobuf.encode_response(SyncResponse(tuple(frame), head.last_arrival)))
+            for frame in frames
+        )
+    )
+    table = CutTable("todos", 1, sum(map(len, frames)), (file.as_uri(),), file.stat().st_size)
+    version = store.gateway_config(client.gateway).rules_version
+    cut = Cut(client.gateway, head.epoch if epoch is None else epoch, head.last_arrival, version, (table,), 0)
+    store.publish_cut(cut)
+    return cut
+
+
+def received(answer) -> list[list[RowDelta]]:
+    return [list(protobuf.decode_response(message).deltas) for message in read_checkpoint(io.BytesIO(answer.content))]
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+def test_a_new_client_gets_the_frames_and_pulls_on_from_there(served, tmp_path, prefix):
+    alice = served.client("alice")
+    first, second = delta("t1", {"n": 1}, client="alice"), delta("t2", {"n": 2}, client="alice")
+    alice.push(first, second)
+    cut = publish(served, alice, tmp_path, [rows(first), rows(second)])
+    alice.push(delta("t3", {"n": 3}, client="alice"))
+    bob = served.client("bob", alice.gateway)
+    answer = bob.call("GET", prefix + "/sync/{gw}/checkpoint")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/x-lakesync-checkpoint-stream"
+    assert answer.headers["x-checkpoint-hlc"] == str(cut.arrival)
+    assert received(answer) == [list(rows(first)), list(rows(second))]
+    rest = bob.pull(answer.headers["x-checkpoint-hlc"]).json()
+    assert [(each["rowId"], each["op"]) for each in rest["deltas"]] == [("t3", "INSERT")]
+
+
+def test_only_rows_that_the_rules_show_are_served(served, tmp_path):
+    alice = served.client("alice")
+    alice.admin().call("POST", "/admin/sync-rules/{gw}", json=MINE)
+    named = delta("t1", {"owner": "carol"}, client="alice", hlc=1 << 40)
+    given = delta("t1", {"owner": "bob"}, before={"owner": "carol"}, client="alice", hlc=2 << 40)
+    titled = delta("t1", {"title": "x"}, before={"title": "y"}, client="alice", hlc=3 << 40)
+    others = delta("t2", {"owner": "carol"}, client="alice")
+    alice.push(named, given, titled, others)
+    other_file_only = [delta("t9", {"owner": "carol"}, client="alice")]
+    merged = rows({**given, "op": "INSERT"}, titled)
+    publish(served, alice, tmp_path, [[*merged, *rows(others)], rows(*other_file_only)])
+    answer = served.client("bob", alice.gateway).call("GET", "/sync/{gw}/checkpoint")
+    assert received(answer) == [list(merged)]
+
+
+def test_there_is_none_before_a_cut(served):
+    client = served.client()
+    client.push(delta("t1", {"n": 1}))
+    answer = served.client("bob", client.gateway).call("GET", "/sync/{gw}/checkpoint")
+    assert answer.status_code == 404
+    assert answer.json()["code"] == "NOT_FOUND"
+
+
+def test_there_is_none_for_a_client_that_was_seen(served, tmp_path):
+    alice = served.client("alice")
+    made = delta("t1", {"n": 1}, client="alice")
+    alice.push(made)
+    publish(served, alice, tmp_path, [rows(made)])
+    assert alice.call("GET", "/sync/{gw}/checkpoint").status_code == 404
+    bob = served.client("bob", alice.gateway)
+    assert bob.call("GET", "/sync/{gw}/checkpoint").status_code == 200
+    assert bob.call("GET", "/sync/{gw}/checkpoint").status_code == 404
+
+
+def test_there_is_none_while_rules_are_newer(served, tmp_path):
+    alice = served.client("alice")
+    made = delta("t1", {"owner": "bob"}, client="alice")
+    alice.push(made)
+    publish(served, alice, tmp_path, [rows(made)])
+    alice.admin().call("POST", "/admin/sync-rules/{gw}", json=MINE)
+    assert served.client("bob", alice.gateway).call("GET", "/sync/{gw}/checkpoint").status_code == 404
+
+
+def test_there_is_none_of_another_epoch(served, tmp_path):
+    alice = served.client("alice")
+    made = delta("t1", {"n": 1}, client="alice")
+    alice.push(made)
+    with pytest.raises(IntegrityError):
+        publish(served, alice, tmp_path, [rows(made)], epoch=12345)
+    assert served.client("bob", alice.gateway).call("GET", "/sync/{gw}/checkpoint").status_code == 404
+
+
+def test_a_cut_whose_frames_are_gone_is_none(served, tmp_path):
+    alice = served.client("alice")
+    made = delta("t1", {"n": 1}, client="alice")
+    alice.push(made)
+    cut = publish(served, alice, tmp_path, [rows(made)])
+    Path(tmp_path / "todos with a space.frames").unlink()
+    assert cut.tables[0].frames[0].startswith("file:///")
+    bob = served.client("bob", alice.gateway)
+    assert bob.call("GET", "/sync/{gw}/checkpoint").status_code == 404
+    assert {each["rowId"] for each in bob.pull().json()["deltas"]} == {"t1"}
+
+
+def test_a_damaged_file_never_looks_whole(served, tmp_path):
+    alice = served.client("alice")
+    made = delta("t1", {"n": 1}, client="alice")
+    alice.push(made)
+    publish(served, alice, tmp_path, [rows(made), rows(made)])
+    file = tmp_path / "todos with a space.frames"
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(OSError, match=r"(?i)chunk|ended|broken|incomplete"):
+        served.client("bob", alice.gateway).call("GET", "/sync/{gw}/checkpoint")
+
+
+def test_serving_holds_a_frame_and_not_the_whole(spawn, tmp_path):
+    """K2: twenty times more frames take no more memory."""
+    server = spawn()
+    alice = server.client("alice")
+    team = {"column": "owner", "op": "eq", "value": "jwt:team"}
+    rules = {"version": 1, "buckets": [{"name": "ours", "tables": [], "filters": [team]}]}
+    assert alice.admin().call("POST", "/admin/sync-rules/{gw}", json=rules).status_code == 200
+    made = delta("t1", {"owner": "red", "text": "x" * 50_000}, client="alice")
+    frame = encode_checkpoint_frame(protobuf.encode_response(SyncResponse(rows(made) * 60, 1)))
+
+    def peak_after_serving(client: str, frames: int) -> int:
+        alice.push(delta(client, {"owner": "red"}, client="alice"))
+        (head,) = server.internal("backlog")
+        file = tmp_path / f"{client}.frames"
+        with file.open("wb") as stream:
+            stream.writelines([frame] * frames)
+        table = CutTable("todos", 1, 60 * frames, (file.as_uri(),), file.stat().st_size)
+        cut = Cut("gw", head["epoch"], head["last_arrival"], 1, (table,), 0)
+        assert server.internal("publish_cut", cut=msgspec.to_builtins(cut)) is True
+        reader = server.client(client, team="red")
+        answer = reader.call("GET", "/sync/{gw}/checkpoint", headers={"Accept-Encoding": "identity"})
+        assert answer.content == frame * frames
+        status = Path(f"/proc/{server.process.pid}/status").read_text()
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) * 1024
+
+    small = peak_after_serving("bob", 2)
+    large = peak_after_serving("carol", 40)
+    assert large - small < 10 * len(frame)

@@ -1,0 +1,55 @@
+"""The pipeline's way into the store, over loopback with the service token."""
+
+from __future__ import annotations
+
+import pytest
+import requests
+
+from tests.integration.gateway_support import DEADLINE, SERVICE, delta, sign
+
+
+def call(served, method: str, token: str | None = SERVICE, **arguments):
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return requests.post(f"{served.url}/internal/staging/{method}", json=arguments, headers=headers, timeout=DEADLINE)
+
+
+def test_a_batch_is_planned_confirmed_and_trimmed(served):
+    client = served.client()
+    client.push(delta("t1", {"n": 1}), delta("t2", {"n": 2}))
+    assert client.gateway in call(served, "gateways").json()
+    (waiting,) = [each for each in call(served, "backlog").json() if each["gateway"] == client.gateway]
+    shard = waiting["shard"]
+    batch = call(served, "plan", gateway=client.gateway, shard=shard, max_deltas=100).json()
+    assert batch["deltas"] == 2
+    (day,) = call(served, "ledger", gateway=client.gateway).json()
+    wrong = call(served, "confirm", batch_id=batch["batch_id"], deltas=1, id_sum=day["id_sum"])
+    assert wrong.status_code == 500
+    assert wrong.json()["code"] == "INTEGRITY_ERROR"
+    right = call(served, "confirm", batch_id=batch["batch_id"], deltas=2, id_sum=day["id_sum"])
+    assert right.status_code == 200
+    assert call(served, "trim", gateway=client.gateway, shard=shard).status_code == 200
+    text = requests.get(served.url + "/metrics", timeout=DEADLINE).text
+    (flushed,) = [line for line in text.splitlines() if line.startswith("lakesync_last_flush_timestamp_seconds")]
+    assert float(flushed.split()[1]) > 1.7e9
+    assert call(served, "confirm", batch_id="none", deltas=1, id_sum=1).status_code == 404
+
+
+@pytest.mark.parametrize("token", [None, "another token", sign(role="admin")])
+def test_the_service_token_is_needed(served, token):
+    answer = call(served, "gateways", token)
+    assert answer.status_code == 401
+    assert answer.json()["code"] == "AUTH_ERROR"
+
+
+def test_without_a_service_token_the_route_is_closed(serve):
+    assert call(serve(service_token=None), "gateways").status_code == 403
+
+
+@pytest.mark.parametrize("method", ["close", "open", "submit", "__init__", "nothing"])
+def test_only_the_pipelines_methods_are_reached(served, method):
+    answer = call(served, method)
+    assert 400 <= answer.status_code < 500
+
+
+def test_arguments_of_another_form_are_refused(served):
+    assert call(served, "plan", gateway=1).status_code == 400

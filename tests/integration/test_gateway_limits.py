@@ -1,0 +1,117 @@
+"""How much one request may bring, how many a client may send, and how long one may take."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import threading
+from urllib.parse import urlsplit
+
+import pytest
+
+from lakesync.engine import EngineLimits
+from tests.integration.gateway_support import DEADLINE, delta
+
+KILOBYTE = 1024
+
+
+@pytest.fixture(scope="module")
+def narrow(serve):
+    return serve(max_body_bytes=64 * KILOBYTE)
+
+
+def test_a_declared_body_above_the_limit_is_refused_before_it_is_read(narrow):
+    client = narrow.client()
+    place = urlsplit(narrow.url)
+    with socket.create_connection((place.hostname, place.port), DEADLINE) as connection:
+        connection.sendall(
+            f"POST /sync/{client.gateway}/push HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {client.token}\r\n"
+            f"Content-Length: {100 << 20}\r\n\r\n".encode()
+        )
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413")
+
+
+def test_a_body_of_unknown_length_is_refused_while_it_is_read(narrow):
+    client = narrow.client()
+    place = urlsplit(narrow.url)
+    chunk = b"4000\r\n" + b"x" * 0x4000 + b"\r\n"
+    with socket.create_connection((place.hostname, place.port), DEADLINE) as connection:
+        connection.sendall(
+            f"POST /sync/{client.gateway}/push HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {client.token}\r\n"
+            "Transfer-Encoding: chunked\r\n\r\n".encode()
+        )
+        connection.sendall(chunk * 5)
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413")
+
+
+def test_a_body_that_unpacks_to_more_than_the_limit_is_refused(narrow):
+    packed = gzip.compress(b" " * (50 << 20))
+    assert len(packed) < 64 * KILOBYTE
+    answer = narrow.client().call("POST", "/sync/{gw}/push", data=packed, headers={"Content-Encoding": "gzip"})
+    assert answer.status_code == 413
+    assert answer.json()["code"] == "VALIDATION_ERROR"
+
+
+@pytest.mark.parametrize(
+    "body", [b"no gzip", gzip.compress(b"{}")[:-4], gzip.compress(b"{}") * 2], ids=["other", "short", "two members"]
+)
+def test_a_broken_gzip_body_is_refused(narrow, body):
+    answer = narrow.client().call("POST", "/sync/{gw}/push", data=body, headers={"Content-Encoding": "gzip"})
+    assert answer.status_code == 400
+
+
+def test_an_unknown_content_encoding_is_refused(narrow):
+    answer = narrow.client().call("POST", "/sync/{gw}/push", data=b"{}", headers={"Content-Encoding": "br"})
+    assert answer.status_code == 400
+    assert "'br'" in answer.json()["error"]
+
+
+def test_ten_thousand_and_one_deltas_are_too_many(serve):
+    roomy = serve(max_body_bytes=16 << 20)
+    client = roomy.client()
+    small = delta("t", {"n": 1})
+    body = {"clientId": "client-1", "deltas": [small] * 10_001, "lastSeenHlc": "0"}
+    answer = client.call("POST", "/sync/{gw}/push", data=json.dumps(body))
+    assert answer.status_code == 400
+    assert "10001" in answer.json()["error"]
+
+
+def test_a_client_above_its_share_is_told_when_to_come_again(serve):
+    slow = serve(requests_per_second=1)
+    greedy = slow.client("greedy")
+    statuses = [greedy.pull().status_code for _ in range(11)]
+    assert statuses == [200] * 10 + [429]
+    answer = greedy.pull()
+    assert answer.json()["code"] == "RATE_LIMITED"
+    assert 0 <= int(answer.headers["retry-after"]) <= 10
+    assert slow.client("modest", greedy.gateway).pull().status_code == 200
+
+
+def test_a_full_gateway_pushes_back_and_another_is_not_touched(serve):
+    full = serve(limits=EngineLimits(max_backpressure_bytes=1))
+    client = full.client()
+    assert client.push(delta("t1", {"n": 1})).status_code == 200
+    answer = client.push(delta("t2", {"n": 1}))
+    assert answer.status_code == 503
+    assert answer.json()["code"] == "BACKPRESSURE_ERROR"
+    assert int(answer.headers["retry-after"]) > 0
+    assert full.client().push(delta("t1", {"n": 1})).status_code == 200
+
+
+def test_a_request_that_takes_too_long_is_answered(serve):
+    hasty = serve(request_timeout=0.2)
+    client = hasty.client()
+    client.push(delta("t1", {"n": 1}))
+    held = threading.Event()
+    hasty.engine.store.submit(client.gateway, lambda _: held.wait(DEADLINE))
+    try:
+        answer = client.push(delta("t2", {"n": 2}))
+        assert answer.status_code == 503
+        assert answer.json()["code"] == "STAGING_UNAVAILABLE"
+        assert "repeat" in answer.json()["error"]
+        assert int(answer.headers["retry-after"]) > 0
+    finally:
+        held.set()
+    repeated = client.push(delta("t3", {"n": 3}))
+    assert repeated.status_code == 200

@@ -1,0 +1,111 @@
+"""The server as a process: how it starts, stops and comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+
+from tests.integration.gateway_support import DEADLINE, delta, until
+
+
+def test_what_was_acknowledged_survives_a_kill(spawn):
+    first = spawn()
+    alice = first.client("alice")
+    rows = [f"t{n}" for n in range(20)]
+    for row in rows:
+        assert alice.push(delta(row, {"title": row}, client="alice")).status_code == 200
+    cursor = first.client("bob").pull(limit=5).json()
+    first.process.send_signal(signal.SIGKILL)
+    first.process.wait(DEADLINE)
+    second = spawn()
+    rest = second.client("bob").pull(cursor["serverHlc"], limit=1000).json()
+    assert [each["rowId"] for each in cursor["deltas"] + rest["deltas"]] == rows
+    assert second.client("carol").pull(limit=1000).json()["deltas"] == cursor["deltas"] + rest["deltas"]
+
+
+def test_a_push_in_flight_is_finished_while_new_ones_are_turned_away(spawn):
+    server = spawn()
+    alice = server.client("alice")
+    body = json.dumps(
+        {"clientId": "alice", "deltas": [delta("t1", {"n": 1}, client="alice")], "lastSeenHlc": "0"}
+    ).encode()
+    place = urlsplit(server.url)
+    with socket.create_connection((place.hostname, place.port), DEADLINE) as connection:
+        connection.sendall(
+            f"POST /sync/gw/push HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {alice.token}\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+            + body[:20]
+        )
+        # a request is in flight once the server has read its head: then a later one has been answered
+        requests.get(server.url + "/health", timeout=DEADLINE)
+        server.process.send_signal(signal.SIGTERM)
+        draining = until(
+            lambda: next((line for line in server.lines() if line["event"] == "draining"), None), "the drain"
+        )
+        assert draining["in_flight"] == 1
+        turned_away = alice.push(delta("t2", {"n": 2}, client="alice"))
+        assert turned_away.status_code == 503
+        assert turned_away.json()["code"] == "STAGING_UNAVAILABLE"
+        assert int(turned_away.headers["retry-after"]) > 0
+        assert requests.get(server.url + "/ready", timeout=DEADLINE).status_code == 503
+        assert requests.get(server.url + "/health", timeout=DEADLINE).status_code == 200
+        connection.sendall(body[20:])
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["accepted"] == 1
+    assert server.process.wait(DEADLINE) == 0
+    assert [each["rowId"] for each in spawn().client("bob").pull().json()["deltas"]] == ["t1"]
+
+
+def test_an_idle_server_ends_at_once(spawn):
+    server = spawn()
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(DEADLINE) == 0
+
+
+def test_without_a_secret_it_serves_loopback_and_says_so(spawn):
+    server = spawn(LAKESYNC_JWT_SECRET="")
+    assert any("no LAKESYNC_JWT_SECRET" in line["event"] for line in server.lines())
+    assert requests.get(server.url + "/sync/gw/metrics", timeout=DEADLINE).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "gateway.example"])
+def test_without_a_secret_it_does_not_serve_others(spawn, host):
+    server = spawn(ready=False, LAKESYNC_JWT_SECRET="", LAKESYNC_GATEWAY_HOST=host)
+    assert server.process.returncode == 1
+    (line,) = server.lines()
+    assert line["code"] == "CONFIGURATION_ERROR"
+    assert "LAKESYNC_JWT_SECRET" in line["reason"]
+
+
+def test_a_taken_port_is_named(spawn):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        server = spawn(ready=False, LAKESYNC_GATEWAY_PORT=str(port))
+    assert server.process.returncode == 1
+    assert str(port) in server.lines()[0]["reason"]
+
+
+def test_a_second_server_on_the_same_store_is_refused(spawn):
+    spawn()
+    second = spawn(ready=False)
+    assert second.process.returncode == 1
+    assert second.lines()[0]["code"] == "STAGING_UNAVAILABLE"
+
+
+def test_it_imports_neither_spark_nor_dagster():
+    code = "import sys, gateway.__main__; print(sorted({'pyspark', 'dagster', 'pandas', 'pyarrow'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,184 @@
+"""Push and pull over HTTP."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+import requests
+
+from lakesync.types import SyncPull, SyncPush
+from lakesync.wire import json as wire_json
+from lakesync.wire import protobuf
+from tests.integration.gateway_support import DEADLINE, delta, wall_ms
+
+PROTOBUF = {"Content-Type": "application/x-protobuf"}
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+def test_a_push_reaches_another_client(served, prefix):
+    alice = served.client("alice")
+    bob = served.client("bob", alice.gateway)
+    made = delta("t1", {"title": "Buy milk", "done": False, "tags": ["a", None, 1.5]}, client="alice")
+    pushed = alice.call(
+        "POST", prefix + "/sync/{gw}/push", json={"clientId": "alice", "deltas": [made], "lastSeenHlc": "0"}
+    )
+    assert pushed.status_code == 200
+    assert pushed.json()["accepted"] == 1
+    assert pushed.json()["deltas"] == []
+    assert int(pushed.json()["serverHlc"]) > 0
+    pulled = bob.call("GET", prefix + "/sync/{gw}/pull", params={"since": "0", "clientId": "bob"})
+    assert pulled.status_code == 200
+    assert pulled.json()["deltas"] == [made]
+    assert pulled.json()["hasMore"] is False
+    assert bob.pull(pulled.json()["serverHlc"]).json()["deltas"] == []
+
+
+def test_a_repeated_push_counts_as_accepted_and_changes_nothing(served):
+    alice, made = served.client(), delta("t1", {"title": "once"})
+    first, second = alice.push(made), alice.push(made)
+    assert [first.json()["accepted"], second.json()["accepted"]] == [1, 1]
+    assert alice.call("GET", "/sync/{gw}/metrics").json()["logSize"] == 1
+
+
+def test_pull_by_body_equals_pull_by_query(served):
+    alice = served.client()
+    bob, carol = served.client("bob", alice.gateway), served.client("carol", alice.gateway)
+    alice.push(*(delta(f"t{n}", {"n": n}) for n in range(5)))
+    by_query = bob.pull(limit=2).json()
+    by_body = carol.call("POST", "/sync/{gw}/pull", json={"clientId": "carol", "sinceHlc": "0", "maxDeltas": 2}).json()
+    assert by_body["deltas"] == by_query["deltas"]
+    assert len(by_body["deltas"]) == 2
+    assert by_body["hasMore"] is True
+
+
+def test_pages_follow_one_another_without_a_gap(served):
+    alice = served.client()
+    bob = served.client("bob", alice.gateway)
+    alice.push(*(delta(f"t{n}", {"n": n}) for n in range(25)))
+    seen, since, more = [], "0", True
+    while more:
+        page = bob.pull(since, limit=10).json()
+        seen += [each["rowId"] for each in page["deltas"]]
+        since, more = page["serverHlc"], page["hasMore"]
+    assert seen == [f"t{n}" for n in range(25)]
+
+
+def test_protobuf_is_answered_in_kind(served):
+    alice = served.client()
+    bob = served.client("bob", alice.gateway)
+    made = wire_json.decode_push(
+        json.dumps({"clientId": "client-1", "deltas": [delta("t1", {"title": "ż"})], "lastSeenHlc": "0"}).encode()
+    )
+    assert isinstance(made, SyncPush)
+    pushed = alice.call("POST", "/sync/{gw}/push", data=protobuf.encode_push(made), headers=PROTOBUF)
+    assert pushed.status_code == 200
+    assert pushed.headers["content-type"] == "application/x-protobuf"
+    assert protobuf.decode_response(pushed.content).server_hlc > 0
+    asked = protobuf.encode_pull(SyncPull("bob", 0, 100))
+    pulled = bob.call("POST", "/sync/{gw}/pull", data=asked, headers=PROTOBUF)
+    assert protobuf.decode_response(pulled.content).deltas == made.deltas
+    carol = served.client("carol", alice.gateway)
+    by_query = carol.call(
+        "GET", "/sync/{gw}/pull", params={"clientId": "carol"}, headers={"Accept": "application/x-protobuf"}
+    )
+    assert protobuf.decode_response(by_query.content).deltas == made.deltas
+
+
+def test_a_gzip_body_is_unpacked(served):
+    alice = served.client()
+    body = json.dumps({"clientId": "client-1", "deltas": [delta("t1", {"n": 1})], "lastSeenHlc": "0"}).encode()
+    answer = alice.call("POST", "/sync/{gw}/push", data=gzip.compress(body), headers={"Content-Encoding": "gzip"})
+    assert answer.json()["accepted"] == 1
+
+
+def test_an_answer_is_gzipped_when_asked(served):
+    alice = served.client()
+    bob = served.client("bob", alice.gateway)
+    alice.push(*(delta(f"t{n}", {"title": "the same words over and over"}) for n in range(50)))
+    answer = bob.call("GET", "/sync/{gw}/pull", params={"clientId": "bob"}, headers={"Accept-Encoding": "gzip"})
+    assert answer.headers["content-encoding"] == "gzip"
+    assert len(answer.json()["deltas"]) == 50
+    plain = bob.call("GET", "/sync/{gw}/pull", params={"clientId": "bob"}, headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+
+
+def test_a_refused_push_names_every_refused_delta_and_keeps_nothing(served):
+    alice = served.client()
+    good = delta("t1", {"n": 1})
+    ahead = [delta(f"t{n}", {"n": n}, hlc=(wall_ms() + 60_000) << 16) for n in (2, 3)]
+    answer = alice.push(good, *ahead)
+    assert answer.status_code == 409
+    assert answer.json()["code"] == "CLOCK_DRIFT"
+    assert [each["deltaId"] for each in answer.json()["rejected"]] == [each["deltaId"] for each in ahead]
+    assert alice.call("GET", "/sync/{gw}/metrics").json()["logSize"] == 0
+
+
+def test_a_push_in_anothers_name_is_refused(served):
+    answer = served.client("mallory").push(delta("t1", {"n": 1}, client="alice"))
+    assert answer.status_code == 403
+    assert answer.json()["code"] == "FORBIDDEN"
+    assert answer.json()["rejected"][0]["code"] == "FORBIDDEN"
+
+
+def test_a_pull_in_anothers_name_is_refused(served):
+    mallory = served.client("mallory")
+    answer = mallory.call("GET", "/sync/{gw}/pull", params={"clientId": "alice"})
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{"since": "-1"}, {"since": "x"}, {"since": str(1 << 64)}, {"limit": "0"}, {"limit": "many"}],
+)
+def test_a_pull_with_bad_parameters_is_refused(served, query):
+    answer = served.client().call("GET", "/sync/{gw}/pull", params={"clientId": "client-1", **query})
+    assert answer.status_code == 400
+    assert answer.json()["code"] == "VALIDATION_ERROR"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"clientId": 1}', b"\xff\xfe"])
+@pytest.mark.parametrize("path", ["/sync/{gw}/push", "/sync/{gw}/pull"])
+def test_a_body_of_another_form_is_refused(served, path, body):
+    answer = served.client().call("POST", path, data=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["code"] == "VALIDATION_ERROR"
+
+
+def test_a_body_that_is_no_protobuf_is_refused(served):
+    answer = served.client().call("POST", "/sync/{gw}/push", data=b"\xff" * 20, headers=PROTOBUF)
+    assert answer.status_code == 400
+
+
+def test_an_unknown_source_is_not_found(served):
+    answer = served.client().pull(source="warehouse")
+    assert answer.status_code == 404
+    assert "warehouse" in answer.json()["error"]
+
+
+def test_a_cursor_from_elsewhere_is_refused_only_to_clients_that_know_what_to_do(served):
+    alice = served.client()
+    alice.push(delta("t1", {"n": 1}))
+    ahead = str((wall_ms() + 3_600_000) << 16)
+    query = {"since": ahead, "clientId": "client-1"}
+    told = alice.call("GET", "/sync/{gw}/pull", params=query, headers={"X-LakeSync-Client": "python/0.1"})
+    assert told.status_code == 409
+    assert told.json()["code"] == "RESYNC_REQUIRED"
+    assert [each["op"] for each in alice.pull(ahead).json()["deltas"]] == ["DELETE", "INSERT"]
+
+
+def test_hlcs_are_taken_as_integers_too(served):
+    alice = served.client()
+    made = delta("t1", {"n": 1})
+    body = {"clientId": "client-1", "deltas": [{**made, "hlc": int(made["hlc"])}], "lastSeenHlc": 0}
+    assert alice.call("POST", "/sync/{gw}/push", json=body).json()["accepted"] == 1
+
+
+def test_a_slow_second_request_on_one_connection_is_not_delayed_by_nagle(served):
+    alice = served.client()
+    with requests.Session() as session:
+        session.headers["Authorization"] = f"Bearer {alice.token}"
+        for _ in range(20):
+            answer = session.get(served.url + f"/sync/{alice.gateway}/pull?clientId=client-1", timeout=DEADLINE)
+            assert answer.elapsed.total_seconds() < 0.5

@@ -1,0 +1,51 @@
+"""The page on the HTTP API names everything that the code has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import STATUSES, status_of
+from gateway.metrics import Metrics
+from gateway.operations import PREFIXES
+from gateway.routes import OPERATIONS
+from lakesync.config import GatewaySection, LimitsSection
+
+PAGE = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: f"{each.method} {each.path}")
+def test_every_route_is_named(operation):
+    assert f"`{operation.method} {operation.path}`" in PAGE
+
+
+def test_no_route_is_named_that_is_not_there():
+    known = {(each.method, each.path) for each in OPERATIONS}
+    named = set(re.findall(r"`(GET|POST|PUT|DELETE) (/[^` ]*)`", PAGE))
+    assert named == known
+
+
+@pytest.mark.parametrize("kind", STATUSES)
+def test_every_code_is_named_with_its_status(kind):
+    rows = [row for row in PAGE.splitlines() if row.startswith("|") and f"`{kind.code}`" in row]
+    assert any(f"| {status_of(kind)} |" in row for row in rows)
+
+
+def test_every_metric_is_named():
+    names = {
+        family.name + ("_total" if family.type == "counter" else "") for family in Metrics(list).registry.collect()
+    }
+    assert len(names) > 10
+    assert names == set(re.findall(r"^\| `(lakesync_\w+)` \|", PAGE, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", [*GatewaySection.model_fields, *LimitsSection.model_fields])
+def test_every_setting_is_named(name):
+    assert f"`{name}`" in PAGE.partition("## Settings")[2]
+
+
+def test_both_prefixes_are_named():
+    assert PREFIXES == ("", "/v1")
+    assert "`/v1`" in PAGE
