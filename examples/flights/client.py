@@ -104,6 +104,7 @@ class SyncingClient:
             answer = msgspec.json.decode(self.connection.send("POST", f"/v1/sync/{GATEWAY}/push", body=body))
             if answer["accepted"] != len(batch):
                 raise RefusedError(f"{self.id} pushed {len(batch)} deltas and {answer['accepted']} were accepted")
+            self.cursor = int(answer["serverHlc"])
             journal.acknowledged(self.id, step, day_of(step), answer["serverHlc"], body)
         self.replica.database.execute("begin")
         for write in writes:

@@ -75,6 +75,10 @@ class Flights:
                 seen.setdefault(tail, carrier)
         return seen
 
+    def served_airports(self) -> set[str]:
+        """The codes between which anyone flew in these days."""
+        return set(self.table["origin"].unique().to_pylist()) | set(self.table["dest"].unique().to_pylist())
+
 
 def airlines() -> list[Record]:
     """`carrier` and `name` of the sixteen carriers."""

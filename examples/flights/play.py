@@ -81,10 +81,9 @@ class Play:
         Raises:
             RefusedError: the gateway refused something, or did not come back.
         """
-        self._pull(CAST)
         for step in steps:
             self.clock.set(push_time(step.number))
-            self._push(step)
+            self._push(step if self.done.timeline else self._meet(step))
             if step.number % STEPS_A_DAY == 0:
                 self._pull(client for client in CAST if client.id in step.outboxes)
             self.done.timeline.append((step.number, self.done.deltas))
@@ -97,6 +96,17 @@ class Play:
     def close(self) -> None:
         """End the clients' threads."""
         self._threads.shutdown(cancel_futures=True)
+
+    def _meet(self, first: Step) -> Step:
+        """One client pushes, then the others pull before they push anything; what is left of the first step.
+
+        A client that pulls first is known to hold nothing. One that pushed first might hold anything, and would be sent
+        every row as DELETE and INSERT.
+        """
+        opener, *others = sorted(first.outboxes)
+        self._push(Step(first.number, {opener: first.outboxes[opener]}))
+        self._pull(client for client in CAST if client.id != opener)
+        return Step(first.number, {client: first.outboxes[client] for client in others})
 
     def _push(self, step: Step) -> None:
         began = time.perf_counter()

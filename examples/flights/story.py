@@ -79,12 +79,12 @@ class Story:
             yield Step(number, {client: sorted(outboxes[client]) for client in sorted(outboxes)})
 
     def _reference(self, flights: Flights, attendance: Attendance) -> None:
-        """Carriers bring their own name and fleet, towers share the airports."""
-        fleet = flights.carrier_of_plane()
+        """Carriers bring their own name and the planes that fly, towers share the airports that are served."""
+        fleet, served = flights.carrier_of_plane(), flights.served_airports()
         rows: list[tuple[Client, str, str, Record]] = [
             (CARRIERS[row["carrier"]], "airlines", row["carrier"], row) for row in airlines()
         ]
-        for place, row in enumerate(airports()):
+        for place, row in enumerate(row for row in airports() if row["faa"] in served):
             position = {"lat": _number(row.pop("lat")), "lon": _number(row.pop("lon"))}
             tower = TOWERS[AIRPORTS[place % len(AIRPORTS)]]
             rows.append((tower, "airports", row["faa"], {**row, "position": position}))
