@@ -1,5 +1,6 @@
 import pytest
 
+from lakesync.rules.evaluation import matches
 from lakesync.rules.keys import EVERYTHING, BucketIndex
 from lakesync.rules.model import Bucket, Filter, SyncRules
 from lakesync.types import ColumnValue
@@ -77,3 +78,26 @@ def test_only_claims_that_the_rules_read_are_kept():
     found = index(("o", "eq", "jwt:sub"), ("p", "gt", "jwt:level"))
     assert found.relevant({"sub": "u", "level": "1", "gw": "g", "team": ["a"]}) == {"sub": "u", "level": "1"}
     assert BucketIndex(SyncRules(1, ())).relevant({"sub": "u"}) == {}
+
+
+TEXTS = ["", "a", "3", "10", "-1", "1e1", "0x1", " 3", "a" * 63, "a" * 64, "a" * 65, "a" * 64 + "b", "é" * 70, "9" * 80]
+
+
+@pytest.mark.parametrize("op", ["eq", "neq", "in", "gt", "lt", "gte", "lte"])
+def test_keys_agree_with_direct_evaluation_on_long_and_odd_texts(op):
+    rules = SyncRules(1, (Bucket("b", (), (Filter("x", op, "jwt:c"),)),))
+    found = BucketIndex(rules)
+    for text in [*TEXTS, 3, 10.0, -1, True, None, ["a"], {"a": 1}]:
+        keys = found.row_keys("t", row(x=text))
+        for claim in [*TEXTS, "true", "null", '["a"]', '{"a":1}', *([one, "a" * 65] for one in TEXTS)]:
+            seen = found.client_keys({"c": claim}, lambda prefix, keys=keys: [k for k in keys if k.startswith(prefix)])
+            assert bool(keys & seen) == matches(rules, "t", {"x": text}, {"c": claim}), (text, claim)
+
+
+def test_an_order_looks_at_64_characters():
+    def greater(text, claim):
+        return matches(SyncRules(1, (Bucket("b", (), (Filter("x", "gt", claim),)),)), "t", {"x": text}, {})
+
+    assert greater("a" * 63 + "b", "a" * 64)
+    assert not greater("a" * 64 + "b", "a" * 65)
+    assert not greater("a" * 65, "a" * 64)
