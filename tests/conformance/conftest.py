@@ -1,0 +1,37 @@
+"""A store of each kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakesync.testing.clock import ManualClock
+from tests.conformance.book import Book
+from tests.conformance.places import PLACES, Place
+
+
+@pytest.fixture
+def clock():
+    """The server's clock, by hand."""
+    return ManualClock(1_700_000_000_000)
+
+
+@pytest.fixture
+def book():
+    """The tiny engine."""
+    return Book()
+
+
+@pytest.fixture(params=list(PLACES))
+def place(request, clock):
+    """Where a test's data lives, on each kind of store in turn."""
+    here = Place(PLACES[request.param](request), clock)
+    yield here
+    here.close()
+
+
+@pytest.fixture
+def store(place, book):
+    """An open store with the gateway `g`."""
+    opened = place.open(book)
+    opened.ensure_gateway("g")
+    return opened

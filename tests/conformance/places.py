@@ -1,0 +1,62 @@
+"""The stores that the suite runs over: one line each in `PLACES`."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from lakesync.staging import open_store
+from lakesync.staging.store import Replayer, StagingStore
+from lakesync.testing.clock import ManualClock
+
+
+class Place:
+    """Where one test's data lives; stores over it come and go."""
+
+    def __init__(self, url: str, clock: ManualClock) -> None:
+        self.url = url
+        self.clock = clock
+        self._open: list[StagingStore] = []
+
+    def open(self, replayer: Replayer) -> StagingStore:
+        """A store over the data."""
+        store = open_store(self.url, self.clock)
+        store.open(replayer)
+        self._open.append(store)
+        return store
+
+    def reopen(self, store: StagingStore, replayer: Replayer) -> StagingStore:
+        """The store closed, and another opened."""
+        store.close()
+        self._open.remove(store)
+        return self.open(replayer)
+
+    def close(self) -> None:
+        """Close what the test left open."""
+        for store in self._open:
+            store.close()
+
+
+def sqlite(request: pytest.FixtureRequest) -> str:
+    """A fresh folder."""
+    folder: Path = request.getfixturevalue("tmp_path")
+    return f"sqlite://{folder / 'staging'}"
+
+
+def postgres(request: pytest.FixtureRequest) -> str:
+    """A fresh database on the shared server."""
+    import psycopg
+
+    server = request.getfixturevalue("postgres_uri")
+    name = f"staging_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return server.rpartition("/")[0] + f"/{name}"
+
+
+PLACES = {
+    "sqlite": sqlite,
+    # "postgres": postgres,
+}
