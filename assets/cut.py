@@ -6,10 +6,12 @@ import dagster as dg
 
 from assets.labels import CHECKPOINT, CUT, DELTAS, OWNERS, moment, state_key
 from assets.outcome import outcome
+from lakesync.exceptions import LakeSyncError
 from lakesync.staging.records import Cut
 from resources.lake import flushed_arrivals, make_cut
+from resources.lake.named import tables_named
 from resources.pipeline import Pipeline
-from resources.snapshot import SchemaSnapshot, registered, schemas_of
+from resources.snapshot import SchemaSnapshot, registered
 
 
 def cut_and_checkpoint(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
@@ -44,23 +46,54 @@ def cut_and_checkpoint(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]
     ) -> Iterator[dg.MaterializeResult[None]]:
         with outcome(context, pipeline):
-            now = registered(pipeline.store)
-            cuts = [
-                make_cut(
-                    pipeline.spark,
-                    pipeline.store,
-                    gateway,
-                    arrival,
-                    schemas_of(now, pipeline.store.gateway_config(gateway).schemas),
-                    directory_uri=pipeline.checkpoints_uri,
-                    names=pipeline.names,
-                )
-                for gateway, arrival in sorted(flushed_arrivals(pipeline.spark, pipeline.names).items())
-            ]
+            cuts = make_cuts(pipeline)
         yield dg.MaterializeResult(asset_key=CUT, metadata=_cuts_told(cuts))
         yield dg.MaterializeResult(asset_key=CHECKPOINT, metadata=_frames_told(cuts, pipeline.checkpoints_uri))
 
     return cut
+
+
+def make_cuts(pipeline: Pipeline) -> list[Cut]:
+    """A cut of each gateway that has anything in the lake, at its newest flushed arrival.
+
+    A gateway that fails does not hold the others: theirs are published first.
+
+    Raises:
+        ExceptionGroup: of what the gateways' cuts raised.
+    """
+    registered_now = registered(pipeline.store)
+    cuts: list[Cut] = []
+    errors: list[LakeSyncError] = []
+    for gateway, arrival in sorted(flushed_arrivals(pipeline.spark, pipeline.names).items()):
+        try:
+            tables = _tables(pipeline, gateway, arrival)
+            schemas = [registered_now.schema(table) for table in sorted(tables)]
+            cut = make_cut(
+                pipeline.spark,
+                pipeline.store,
+                gateway,
+                arrival,
+                schemas,
+                directory_uri=pipeline.checkpoints_uri,
+                names=pipeline.names,
+            )
+        except LakeSyncError as error:
+            error.add_note(f"in the cut of gateway {gateway} at {arrival}")
+            errors.append(error)
+        else:
+            cuts.append(cut)
+    if errors:
+        raise ExceptionGroup("cuts failed", errors)
+    return cuts
+
+
+def _tables(pipeline: Pipeline, gateway: str, arrival: int) -> set[str]:
+    """A gateway's tables: registered, in its last cut, or named by a delta since, as tables need no schema."""
+    newest = pipeline.store.newest_cut(gateway)
+    cut = {table.table for table in newest.tables} if newest else set()
+    since = newest.arrival if newest else 0
+    named = tables_named(pipeline.spark, gateway, since, arrival, pipeline.names) if since < arrival else set()
+    return cut | named | pipeline.store.gateway_config(gateway).schemas.keys()
 
 
 def _cuts_told(cuts: list[Cut]) -> dict[str, dg.MetadataValue | str | int | float]:

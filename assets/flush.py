@@ -25,9 +25,14 @@ def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
     def deltas(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
         with outcome(context, pipeline):
             reports: list[FlushReport] = []
-            names = pipeline.names
-            flush_due(pipeline.spark, pipeline.store, names=names, on_flushed=reports.append)
-            return dg.MaterializeResult(metadata=_told(reports, pipeline.uri(names.system, "deltas")))
+            flush_due(
+                pipeline.spark,
+                pipeline.store,
+                max_deltas=pipeline.config.flush.batch_deltas,
+                names=pipeline.names,
+                on_flushed=reports.append,
+            )
+            return dg.MaterializeResult(metadata=_told(reports, pipeline.uri(pipeline.names.system, "deltas")))
 
     return deltas
 

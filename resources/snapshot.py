@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,11 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
     tables: tuple[TableSchema, ...] = ()
     gateways: dict[str, tuple[str, ...]] = {}
     """Table → ids of the gateways that registered it."""
+
+    def schema(self, table: str) -> TableSchema:
+        """A table's schema; one without columns where none is registered."""
+        found = next((schema for schema in self.tables if schema.table == table), None)
+        return found or TableSchema(table, columns=())
 
 
 def registered(store: PipelineStore) -> SchemaSnapshot:
@@ -72,12 +76,6 @@ def write_snapshot(path: Path, snapshot: SchemaSnapshot) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
-
-
-def schemas_of(snapshot: SchemaSnapshot, tables: Iterable[str]) -> tuple[TableSchema, ...]:
-    """The joined schemas of some tables, in order."""
-    wanted = set(tables)
-    return tuple(schema for schema in snapshot.tables if schema.table in wanted)
 
 
 def snapshot_file(config: Config) -> Path:
