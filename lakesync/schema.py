@@ -13,8 +13,15 @@ from lakesync.types import RowDelta
 
 ColumnType = Literal["string", "number", "boolean", "json", "null"]
 
-RESERVED_COLUMNS = frozenset({"_gateway", "_row_id", "_cells", "_tombstone", "_inserted", "_deleted", "_arrival"})
-"""The lake's own columns in a state table."""
+RESERVED_COLUMNS = frozenset(
+    {
+        *("_gateway", "_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival"),
+        # Iceberg's metadata columns: a table with one of these names cannot be read
+        *("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"),
+        *("_change_type", "_change_ordinal", "_commit_snapshot_id"),
+    }
+)
+"""The lake's own columns in a state table, and Iceberg's in any."""
 
 _IDENTIFIER = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 _FITTING: dict[str, frozenset[int]] = {

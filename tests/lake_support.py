@@ -1,10 +1,14 @@
 """Deltas and state rows in the lake's form, for the tests of the lake."""
 
+from datetime import UTC, datetime, time
+
 import pyarrow as pa
 
 from assets.transforms.decode import decode_batches
 from assets.transforms.frames import stored_row
+from lakesync.hlc import encode
 from lakesync.wire.log import encode_body
+from resources.lake import ensure_deltas
 
 LOG_FIELDS = ("gateway", "shard", "epoch", "seq", "arrival", "client_id", "body")
 
@@ -23,11 +27,23 @@ def history(spark, pushes, gateway="g"):
 
 def states(frame):
     """`{(gateway, row id): RowState}` of a DataFrame of state rows."""
-    rows = frame.select("_gateway", "_row_id", "_cells", "_tombstone", "_inserted", "_deleted", "_arrival").toArrow()
+    rows = frame.select("_gateway", "_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival").toArrow()
     found = {}
     for row in rows.to_pylist():
         state = stored_row("t", row).state
-        assert row["_deleted"] == (not state.visible), row
-        assert (row["_gateway"], row["_row_id"]) not in found, row
-        found[row["_gateway"], row["_row_id"]] = state
+        assert row["_gone"] == (not state.visible), row
+        assert (row["_gateway"], row["_row"]) not in found, row
+        found[row["_gateway"], row["_row"]] = state
     return found
+
+
+def arrivals(day, count, start=0):
+    """`count` arrivals of a UTC day, one a second from its `start`-th second on."""
+    first = int(datetime.combine(day, time(), UTC).timestamp()) + start
+    return [encode((first + second) * 1000, 0) for second in range(count)]
+
+
+def fill(spark, names, pushes, gateway="g"):
+    """Put pushes, `(arrival, deltas)`, into `deltas` as they are; the table is made first."""
+    ensure_deltas(spark, names)
+    history(spark, pushes, gateway).writeTo(names.deltas).append()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-FRAME_COLUMNS = ("_row_id", "_cells", "_tombstone", "_inserted", "_deleted", "_arrival")
+FRAME_COLUMNS = ("_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
 """What `frames` reads of a state table."""
 
 
@@ -44,7 +44,7 @@ def frames(
     size = len(ending)
     for batch in batches:
         for row in batch.to_pylist():
-            if row["_deleted"]:
+            if row["_gone"]:
                 continue
             part = encode_response(SyncResponse(tuple(render.insert(stored_row(table, row))), 0))
             if parts and size + len(part) > limit:
@@ -67,7 +67,7 @@ def stored_row(table: str, row: dict[str, Any]) -> StoredRow:
         owner.columns[column] = Raw(cell["value"].encode())
     ordered = [live[identity] for identity in sorted(live)]
     state = RowState(ordered, _stamp(row["_tombstone"]), _stamp(row["_inserted"]))
-    return StoredRow(table, row["_row_id"], row["_arrival"], state)
+    return StoredRow(table, row["_row"], row["_arrival"], state)
 
 
 def _stamp(stamp: dict[str, Any] | None) -> tuple[int, str] | None:

@@ -35,10 +35,10 @@ def project(states: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
 
 
 def rejected_values(states: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
-    """The misfits themselves: `_gateway`, `_row_id`, `column`, `type`, `value` (its JSON text)."""
+    """The misfits themselves: `_gateway`, `_row`, `column`, `type`, `value` (its JSON text)."""
     kinds = sf.create_map(*(sf.lit(part) for column in columns for part in column))
-    cells = states.select("_gateway", "_row_id", sf.explode("_cells").alias("column", "cell"))
-    named = cells.select("_gateway", "_row_id", "column", kinds[sf.col("column")].alias("type"), "cell.value")
+    cells = states.select("_gateway", "_row", sf.explode("_cells").alias("column", "cell"))
+    named = cells.select("_gateway", "_row", "column", kinds[sf.col("column")].alias("type"), "cell.value")
     fits = sf.lit(False)
     for kind in sorted({kind for _, kind in columns}):
         fits = fits | ((sf.col("type") == kind) & _typed(sf.col("value"), kind).isNotNull())

@@ -15,9 +15,9 @@ from pyspark.sql import functions as sf
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-KEY = ("_gateway", "_row_id")
+KEY = ("_gateway", "_row")
 
-STATE_COLUMNS = (*KEY, "_cells", "_tombstone", "_inserted", "_deleted", "_arrival")
+STATE_COLUMNS = (*KEY, "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
 """What a reduction yields; typed columns follow by `project`."""
 
 
@@ -26,7 +26,7 @@ def reduce_deltas(deltas: DataFrame, state: DataFrame | None = None) -> DataFram
 
     Any order, grouping and repetition of deltas gives the same rows, and `state` counts like the deltas that it came
     from, so that merging in steps equals reducing all at once. `deltas` has one table's rows of the history; `state`
-    has at least `STATE_COLUMNS` but `_deleted`.
+    has at least `STATE_COLUMNS` but `_gone`.
     """
     pieces = _of_deltas(deltas)
     if state is not None:
@@ -55,7 +55,7 @@ def reduce_deltas(deltas: DataFrame, state: DataFrame | None = None) -> DataFram
         "_arrival",
     )
     deleted = (sf.size("_cells") == 0) & sf.col("_inserted").isNull()
-    return lived.withColumn("_deleted", deleted).select(*STATE_COLUMNS)
+    return lived.withColumn("_gone", deleted).select(*STATE_COLUMNS)
 
 
 def _of_deltas(deltas: DataFrame) -> DataFrame:
@@ -74,7 +74,7 @@ def _of_deltas(deltas: DataFrame) -> DataFrame:
     deletes = sf.col("op") == "DELETE"
     return deltas.select(
         sf.col("gateway").alias("_gateway"),
-        sf.col("row_id").alias("_row_id"),
+        sf.col("row_id").alias("_row"),
         sf.when(~deletes, cells).alias("cells"),
         sf.when(deletes, stamp).alias("_tombstone"),
         sf.when(sf.col("op") == "INSERT", stamp).alias("inserted"),

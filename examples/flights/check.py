@@ -23,7 +23,7 @@ EXPECTED = {
 _ROWS = """
 select count(*)
 from (select row_id, tombstone, inserted, visible from {name}_rows where tbl = '{table}') as truth
-full join (select _row_id as row_id, _tombstone, _inserted, not _deleted as visible from lake) as lake using (row_id)
+full join (select _row as row_id, _tombstone, _inserted, not _gone as visible from lake) as lake using (row_id)
 where truth.visible is distinct from lake.visible
    or truth.tombstone.hlc is distinct from lake._tombstone.hlc
    or truth.tombstone.client is distinct from lake._tombstone.client_id
@@ -35,7 +35,7 @@ _CELLS = """
 with found as (
     select row_id, cell.key as col, cell.value.hlc, cell.value.client_id as client, cell.value.delta_id,
            cell.value.value
-    from (select _row_id as row_id, unnest(map_entries(_cells)) as cell from lake)
+    from (select _row as row_id, unnest(map_entries(_cells)) as cell from lake)
 ), truth as (
     select row_id, col, hlc, client, delta_id, value from {name}_cells where tbl = '{table}'
 )
@@ -50,7 +50,7 @@ from (
     from {name}_rows left join (select * from {name}_cells where col = '{column}') as cell using (tbl, row_id)
     where tbl = '{table}'
 ) as truth
-full join (select _row_id as row_id, "{column}" as found from lake) as lake using (row_id)
+full join (select _row as row_id, "{column}" as found from lake) as lake using (row_id)
 where expected is distinct from found
 """
 

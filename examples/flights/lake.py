@@ -60,7 +60,7 @@ class Lake:
                 """
                 select carrier, name, count(*), avg(dep_delay), avg(arr_delay)
                 from flights join airlines using (carrier)
-                where not flights._deleted and not airlines._deleted and status = 'arrived'
+                where not flights._gone and not airlines._gone and status = 'arrived'
                 group by all order by 5 desc
                 """
             ).fetchall()
@@ -77,7 +77,7 @@ def _content_hash(table: pa.Table) -> str:
         rows = database.execute(
             f"""
             select to_json(struct_pack(cells := list_sort(map_entries(_cells)), {typed}))::varchar
-            from state order by _gateway, _row_id
+            from state order by _gateway, _row
             """
         )
         digest = hashlib.sha256()

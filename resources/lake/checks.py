@@ -68,7 +68,7 @@ def ledger_against_lake(spark: SparkSession, store: PipelineStore, names: LakeNa
 @lake_errors
 def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES, limit: int = 100) -> list[DuplicateKey]:
     """Rows that a state table holds more than once."""
-    return _duplicates(spark.table(names.state(table)), "_gateway", ["_row_id"], limit)
+    return _duplicates(spark.table(names.state(table)), "_gateway", ["_row"], limit)
 
 
 @lake_errors

@@ -44,10 +44,10 @@ _DELTAS_PROPERTIES = {
 }
 
 _STATE_COLUMNS = """
-_gateway string NOT NULL, _row_id string NOT NULL,
+_gateway string NOT NULL, _row string NOT NULL,
 _cells map<string, struct<hlc: bigint, client_id: string, delta_id: string, width: int, value: string>>,
 _tombstone struct<hlc: bigint, client_id: string>, _inserted struct<hlc: bigint, client_id: string>,
-_deleted boolean, _arrival bigint
+_gone boolean, _arrival bigint
 """
 
 _STATE_PROPERTIES = {
@@ -145,7 +145,7 @@ def ensure_state(spark: SparkSession, schema: TableSchema, names: LakeNames = NA
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{names.catalogue}`.`{names.tables}`")
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {name} ({_STATE_COLUMNS}{typed}) USING iceberg "
-            f"PARTITIONED BY (bucket(8, _row_id)) TBLPROPERTIES ({_properties(_STATE_PROPERTIES)})"
+            f"PARTITIONED BY (bucket(8, _row)) TBLPROPERTIES ({_properties(_STATE_PROPERTIES)})"
         )
     stored = typed_columns(spark, name)
     missing = _missing(schema.table, wanted, stored)

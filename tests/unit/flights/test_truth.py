@@ -85,7 +85,7 @@ def test_counts(told):
         write(5, "b", "UPDATE", dep_time=540),
         write(1, "a", "INSERT", carrier="UA", dep_time=517),
         write(6, "b", "UPDATE", dep_time=541),
-    ).counts()
+    ).counts
     assert (counts.deltas, counts.distinct, counts.clients, counts.cells) == (3, 3, 2, 2)
     assert (counts.conflicts, counts.crossed, counts.losers, counts.late) == (1, 1, 1, 1)
 
@@ -99,19 +99,19 @@ def lake_of(truth: Truth, **changes) -> pa.Table:
     """A state table of flights as the lake would hold it."""
     cells = truth.database.execute("select col, hlc, client, delta_id, value from final_cells").fetchall()
     row = {
-        "_row_id": "UA-1",
+        "_row": "UA-1",
         "_cells": [
             (col, {"hlc": hlc, "client_id": client, "delta_id": delta_id, "width": 1, "value": value})
             for col, hlc, client, delta_id, value in cells
         ],
         "_tombstone": None,
         "_inserted": {"hlc": 1, "client_id": "a"},
-        "_deleted": False,
+        "_gone": False,
         **dict.fromkeys(COLUMNS["flights"]),
         **live(truth),
         **changes,
     }
-    kinds = {"_cells": pa.map_(pa.string(), CELL), "_tombstone": STRUCT, "_inserted": STRUCT, "_deleted": pa.bool_()}
+    kinds = {"_cells": pa.map_(pa.string(), CELL), "_tombstone": STRUCT, "_inserted": STRUCT, "_gone": pa.bool_()}
     kinds |= {column: ARROW[kind] for column, kind in COLUMNS["flights"].items()}
     return pa.table({name: pa.array([value], kinds.get(name, pa.string())) for name, value in row.items()})
 
@@ -124,7 +124,7 @@ def test_a_lake_that_is_right_has_no_mismatch(told):
 def test_every_difference_is_a_mismatch(told):
     truth = told(write(1, "a", "INSERT", carrier="UA", dep_time=517))
     right = lake_of(truth)
-    for change in ({"dep_time": 518.0}, {"carrier": None}, {"_deleted": True}, {"_inserted": None}, {"_cells": []}):
+    for change in ({"dep_time": 518.0}, {"carrier": None}, {"_gone": True}, {"_inserted": None}, {"_cells": []}):
         assert state_mismatches(truth, "final", "flights", lake_of(truth, **change)) > 0
     assert state_mismatches(truth, "final", "flights", right.slice(0, 0)) > 0
 

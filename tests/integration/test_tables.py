@@ -1,0 +1,220 @@
+"""B4 and B5: state tables equal the merge of `deltas`, whatever runs again, and one bad value holds nothing back."""
+
+import random
+from datetime import date, timedelta
+
+import msgspec
+import pytest
+
+from lakesync.delta import delta_id
+from lakesync.exceptions import SchemaError
+from lakesync.lww import RowState
+from lakesync.schema import parse_schema
+from lakesync.types import ColumnValue, RowDelta
+from resources.lake import LakeNames, duplicate_keys, ensure_state, forget_marks, merge_table, state_writes
+from resources.spark import session
+from tests.lake_support import arrivals, fill, states
+from tests.spelling import spelled
+
+FIRST = date(2013, 1, 1)
+DAYS = [FIRST + timedelta(days=number) for number in range(3)]
+TYPES = {"title": "string", "size": "number", "done": "boolean", "extra": "json"}
+
+
+@pytest.fixture(scope="module")
+def spark(spark_server):
+    with session(spark_server["config"]) as spark:
+        yield spark
+
+
+@pytest.fixture
+def names(request):
+    """A lake of the test's own."""
+    test = request.node.name.partition("[")[0]
+    return LakeNames("lake", f"sys_{test}", f"tab_{test}")
+
+
+def schema(types=TYPES, table="t"):
+    return parse_schema({"table": table, "columns": [{"name": name, "type": kind} for name, kind in types.items()]})
+
+
+def delta(op, row, hlc, client="a", table="t", **values):
+    columns = tuple(ColumnValue.of(name, value) for name, value in values.items())
+    identity = delta_id(client_id=client, hlc=hlc, table=table, row_id=row, columns=columns)
+    return RowDelta(op, table, row, client, columns, hlc, identity)
+
+
+def story(rng, gateway, days=DAYS, pushes_a_day=6):
+    """`(arrival, deltas)` over several days: few rows, few clients, stamps that cross the order of arrival."""
+    pushes = []
+    for day in days:
+        for arrival in arrivals(day, pushes_a_day, start=rng.randint(0, 80_000)):
+            deltas = [
+                delta(
+                    rng.choices(["INSERT", "UPDATE", "DELETE"], [3, 6, 1])[0],
+                    f"{gateway}-{rng.randint(1, 12)}",
+                    rng.randint(1, 60),
+                    rng.choice("abc"),
+                    **{
+                        name: rng.choice(["x", 'q"\\\n', 1.5, True, None, {"k": [1]}])
+                        for name in rng.sample(list(TYPES), rng.randint(1, 3))
+                    },
+                )
+                for _ in range(5)
+            ]
+            pushes.append(
+                (arrival, [msgspec.structs.replace(one, columns=()) if one.op == "DELETE" else one for one in deltas])
+            )
+    return pushes
+
+
+def merged(pushes, gateway):
+    """The Python merge, spelled; rows that nothing was ever kept of are not told apart from rows never written."""
+    rows = {}
+    for _, deltas in pushes:
+        for one in deltas:
+            rows.setdefault((gateway, one.row_id), RowState()).merge(one)
+    return {key: spelled(state) for key, state in rows.items()}
+
+
+def lake(spark, names, table="t"):
+    return {key: spelled(state) for key, state in states(spark.table(names.state(table))).items()}
+
+
+def content(spark, names):
+    rows = spark.table(names.state("t")).toArrow().to_pylist()
+    return sorted(str(sorted((name, str(value)) for name, value in row.items())) for row in rows)
+
+
+def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names):
+    rng = random.Random(1)
+    one, two = story(rng, "one"), story(rng, "two")
+    fill(spark, names, one, "one")
+    fill(spark, names, two, "two")
+    expected = merged(one, "one") | merged(two, "two")
+    last = {"one": one[-1][0], "two": two[-1][0]}
+
+    middle = {"one": one[7][0], "two": two[3][0]}
+    first = merge_table(spark, schema(), middle, names=names)
+    assert first.marks == middle
+    assert lake(spark, names) == merged(one[:8], "one") | merged(two[:4], "two")
+    report = merge_table(spark, schema(), last, names=names)
+    assert (report.deltas_in, report.marks) == (5 * (len(one) - 8 + len(two) - 4), last)
+    assert lake(spark, names) == expected
+    assert not duplicate_keys(spark, "t", names)
+
+    again = merge_table(spark, schema(), last, names=names)
+    assert (again.deltas_in, again.rows_merged, again.snapshot_id) == (0, 0, report.snapshot_id)
+
+    before = content(spark, names)
+    forget_marks(spark, "t", names)
+    for day in rng.sample(DAYS, len(DAYS)):
+        partition = merge_table(spark, schema(), last, days=[day], names=names)
+        assert partition.marks == {}
+    assert content(spark, names) == before
+    assert merge_table(spark, schema(), last, days=DAYS, names=names).marks == {}
+    assert merge_table(spark, schema(), last, names=names).marks == last
+    assert content(spark, names) == before
+
+    rebuilt = merge_table(spark, schema(), last, rebuild=True, names=names)
+    assert rebuilt.deltas_in == 5 * (len(one) + len(two))
+    assert content(spark, names) == before
+    alone = merge_table(spark, schema(), {"two": last["two"]}, rebuild=True, names=names)
+    assert alone.deltas_in == 5 * len(two)
+    assert content(spark, names) == before
+
+
+def test_b4_merge_into_ends_as_writing_anew(spark, names, monkeypatch):
+    rng = random.Random(2)
+    pushes = story(rng, "g", pushes_a_day=9)
+    fill(spark, names, pushes)
+    merge_table(spark, schema(), {"g": pushes[3][0]}, names=names)
+    monkeypatch.setattr(state_writes, "_is_large", lambda *_: False)
+    for arrival, _ in pushes[8::9]:
+        report = merge_table(spark, schema(), {"g": arrival}, names=names)
+        assert report.rows_merged
+    operations = spark.table(f"{names.state('t')}.snapshots").orderBy("committed_at").toArrow()["operation"].to_pylist()
+    assert len(operations) > 3
+    assert lake(spark, names) == merged(pushes, "g")
+    before = content(spark, names)
+    merge_table(spark, schema(), {"g": pushes[-1][0]}, rebuild=True, names=names)
+    assert content(spark, names) == before
+
+
+def test_a_second_writer_costs_time_and_no_data(spark, names, monkeypatch):
+    """Between reading and committing, another run merges more and commits: what it merged stays."""
+    pushes = [
+        (arrival, [delta("INSERT", f"row-{number}", 10 + number, size=number)])
+        for number, arrival in enumerate(arrivals(FIRST, 6))
+    ]
+    fill(spark, names, pushes)
+    merge_table(spark, schema(), {"g": pushes[0][0]}, names=names)
+    project, interfered = state_writes.project, []
+
+    def other_run_first(*arguments):
+        if not interfered:
+            interfered.append(True)
+            merge_table(spark, schema(), {"g": pushes[-1][0]}, names=names)
+        return project(*arguments)
+
+    for large in (True, False):
+        interfered.clear()
+        forget_marks(spark, "t", names)
+        monkeypatch.setattr(state_writes, "_is_large", lambda *_, large=large: large)
+        monkeypatch.setattr(state_writes, "project", other_run_first)
+        merge_table(spark, schema(), {"g": pushes[2][0]}, names=names)
+        assert interfered
+        assert lake(spark, names) == merged(pushes, "g")
+
+
+def test_b5_a_value_that_does_not_fit_is_null_counted_and_kept(spark, names):
+    (arrival,) = arrivals(FIRST, 1)
+    rows = [
+        delta(
+            "INSERT", "good", 1, title='a "quoted" \n é \U0001f600', size=-1.5e300, done=False, extra={"k": [1, None]}
+        ),
+        delta("INSERT", "bad", 1, title=7, size="7", done="true", extra="text"),
+        delta("INSERT", "null", 1, title=None, size=None, done=None, extra=None),
+        delta("DELETE", "gone", 1),
+    ]
+    fill(spark, names, [(arrival, rows)])
+    report = merge_table(spark, schema(), {"g": arrival}, names=names)
+    assert (report.rows_merged, report.tombstones, report.rejected_values) == (4, 1, 3)
+    typed = {row["_row"]: tuple(row[name] for name in TYPES) for row in spark.table(names.state("t")).collect()}
+    assert typed == {
+        "good": ('a "quoted" \n é \U0001f600', -1.5e300, False, '{"k":[1,null]}'),
+        "bad": (None, None, None, '"text"'),
+        "null": (None, None, None, None),
+        "gone": (None, None, None, None),
+    }
+    cells = spark.table(names.state("t")).where("_row = 'bad'").toArrow()["_cells"].to_pylist()[0]
+    assert {name: cell["value"] for name, cell in cells} == {
+        "title": "7",
+        "size": '"7"',
+        "done": '"true"',
+        "extra": '"text"',
+    }
+
+
+def test_a_schema_grows_and_what_was_merged_before_is_typed(spark, names):
+    early, late = arrivals(FIRST, 2)
+    fill(spark, names, [(early, [delta("INSERT", "r", 1, title="t", added=3)])])
+    merge_table(spark, schema({"title": "string"}), {"g": early}, names=names)
+    fill(spark, names, [(late, [delta("UPDATE", "r", 2, title="u")])])
+    grown = schema({"title": "string", "added": "number"})
+    merge_table(spark, grown, {"g": early}, names=names)
+    merge_table(spark, schema({"title": "string"}), {"g": late}, names=names)
+    row = spark.table(names.state("t")).collect()[0]
+    assert (row["title"], row["added"]) == ("u", 3.0)
+    with pytest.raises(SchemaError, match=r"t\.added is string .* number in the lake"):
+        ensure_state(spark, schema({"added": "string"}), names)
+    with pytest.raises(SchemaError, match="case alone"):
+        ensure_state(spark, schema({"Added": "number"}), names)
+    with pytest.raises(SchemaError, match="case alone"):
+        ensure_state(spark, schema(table="T"), names)
+
+
+def test_nothing_to_merge_makes_an_empty_table_and_no_snapshot(spark, names):
+    report = merge_table(spark, schema(), {}, names=names)
+    assert (report.deltas_in, report.snapshot_id, report.marks) == (0, None, {})
+    assert merge_table(spark, schema(), {"g": arrivals(FIRST, 1)[0]}, names=names).snapshot_id is None
