@@ -145,7 +145,7 @@ class Demo:
         wrong = self.result.wrong
         with self.teller.stage("check", "Comparing lake and clients with the truth"):
             self._tables(truth, "lake")
-            counts, (deltas, distinct) = truth.counts(), self.system.lake.count()
+            counts, (deltas, distinct) = truth.counts, self.system.lake.count()
             wrong["deltas in the lake"] = abs(deltas - counts.distinct)
             wrong["deltas doubled in the lake"] = deltas - distinct
             wrong["deltas acknowledged"] = abs(counts.distinct - played.deltas) + counts.deltas - counts.distinct
@@ -182,7 +182,7 @@ class Demo:
             self._tables(truth, "after the repeats")
 
     def _tell(self, truth: Truth) -> None:
-        counts, result, teller = truth.counts(), self.result, self.teller
+        counts, result, teller = truth.counts, self.result, self.teller
         result.deltas, result.cells, result.conflicts, result.crossed = (
             counts.deltas,
             counts.cells,

@@ -7,6 +7,7 @@ lives above its row's tombstone; a row is visible while it has a live value, or 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import duckdb
 
@@ -124,6 +125,7 @@ class Truth:
         for statement in (_ROWS, _LIVE, _VISIBLE):
             self.database.execute(statement.format(name=name, step=int(last_step)))
 
+    @cached_property
     def counts(self) -> Counts:
         """What happened."""
         [row] = self.database.execute(_COUNTS).fetchall()
