@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from lakesync.lww import RowState
 from lakesync.rules.keys import BucketIndex
-from lakesync.staging.records import ARRIVAL_STEP, GONE, Move, MoveKind, StoredRow
+from lakesync.staging.records import ARRIVAL_STEP, ASTRAY, DELETED, Move, MoveKind, StoredRow
 from lakesync.staging.store import Commit
-from lakesync.types import RowDelta, RowKey, Stamp
+from lakesync.types import Op, RowDelta, RowKey, Stamp
 
 WRITERS_KEPT = 8
 """Writers remembered a row; one that fell out is treated as unsure."""
@@ -35,7 +35,7 @@ class Applied(NamedTuple):
 class _Touch:
     """One row while the deltas of a push are merged into it."""
 
-    __slots__ = ("arrival", "changed", "contested", "inserted", "last_op", "row", "stale", "voided")
+    __slots__ = ("arrival", "blind", "changed", "contested", "deleted", "inserted", "last_op", "row", "stale", "voided")
 
     def __init__(self, row: StoredRow, arrival: int) -> None:
         self.row = row
@@ -47,7 +47,9 @@ class _Touch:
         """The sender lost columns to others."""
         self.stale = False
         """The sender's own copy cannot be what the row is now."""
-        self.inserted = False
+        self.deleted = self.inserted = False
+        self.blind = False
+        """The sender changed the row before it inserted it, if it did: its copy may lack that."""
         self.last_op = ""
 
     def merge(self, delta: RowDelta) -> None:
@@ -57,8 +59,7 @@ class _Touch:
         tombstone = state.tombstone
         outcome = state.merge(delta)
         self.changed |= outcome.changed
-        self.last_op = delta.op
-        self.inserted |= delta.op == "INSERT"
+        self._follow(delta.op)
         if state.tombstone != tombstone and before:
             self.voided = True
         for column in outcome.won:
@@ -72,6 +73,16 @@ class _Touch:
                 self.contested = True
         if state.visible and (delta.op == "DELETE" or _is_dead(delta, tombstone)):
             self.stale = True
+
+    def _follow(self, op: Op) -> None:
+        """What the sender's own copy came from, in this push."""
+        self.last_op = op
+        if op == "DELETE":
+            self.deleted, self.inserted, self.blind = True, False, False
+        elif op == "INSERT":
+            self.inserted = True
+        elif not self.inserted:
+            self.blind = True
 
 
 def _is_dead(delta: RowDelta, tombstone: Stamp | None) -> bool:
@@ -110,7 +121,7 @@ def apply(commit: Commit, deltas: Sequence[RowDelta], sender: Sender, arrival: i
         had = _among(touch.row.keys, sender)
         moves += _entry_moves(touch, index)
         has = _among(touch.row.keys, sender)
-        touch.stale |= has and not had and not touch.inserted
+        touch.stale |= has and not had and (touch.blind or not touch.inserted)
         if touch.contested or touch.stale if has else touch.last_op != "DELETE":
             clean = False
             moves.append(_move(touch.row, own_bucket(sender.client_id), touch.arrival, "own"))
@@ -176,10 +187,10 @@ def _among(keys: Collection[str], sender: Sender) -> bool:
 
 def _note_writer(touch: _Touch, client_id: str) -> None:
     row = touch.row
-    inserted = row.writers.get(client_id, (0, 0))[0]
-    if touch.stale or touch.last_op == "DELETE":
-        inserted = GONE
-    elif touch.last_op == "INSERT":
+    inserted = DELETED if touch.deleted else row.writers.get(client_id, (0, 0))[0]
+    if touch.stale and touch.last_op != "DELETE":
+        inserted = ASTRAY
+    elif touch.inserted and inserted != ASTRAY:
         inserted = touch.arrival
     row.writers.pop(client_id, None)
     row.writers[client_id] = (inserted, touch.arrival)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from lakesync.feed.positions import NOTHING, Position
-from lakesync.staging.records import GONE, Entry, StoredRow
+from lakesync.staging.records import ASTRAY, DELETED, Entry, StoredRow
 
 
 class Has(Enum):
@@ -29,15 +29,15 @@ def of_visible(row: StoredRow, entries: Iterable[Entry], client_id: str, at: Pos
     written = _written_since(row, client_id, at)
     if written is None:
         return Has.UNSURE if held is Has.NO and row.writers_floor > _writes_known_from(at) else held
-    if written > 0 and all(entry.left <= written for entry in history):
-        return Has.OWN
-    return Has.YES if held is Has.YES and written != GONE else Has.UNSURE
+    if written > 0:
+        return Has.OWN if all(entry.left <= written for entry in history) else Has.UNSURE
+    return Has.YES if held is Has.YES and written == 0 else Has.UNSURE
 
 
 def may_hold_hidden(row: StoredRow, entries: Iterable[Entry], client_id: str, at: Position) -> bool:
     """Whether the client may hold a row that it may not see, or not any more."""
     written = _written_since(row, client_id, at)
-    if written is not None and written != GONE:
+    if written is not None and written != DELETED:
         return True
     for entry in entries:
         if entry.bucket.startswith("@"):
@@ -50,12 +50,12 @@ def may_hold_hidden(row: StoredRow, entries: Iterable[Entry], client_id: str, at
 
 
 def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
-    """The arrival of its INSERT, 0 or GONE, where the client wrote to the row after it was last complete."""
+    """The arrival of its INSERT, 0, DELETED or ASTRAY, where it wrote to the row after it was last complete."""
     writer = row.writers.get(client_id)
     if writer is None or writer[1] <= at.base:
         return None
     inserted = writer[0]
-    return inserted if inserted == GONE or inserted > at.base else 0
+    return inserted if inserted in (DELETED, ASTRAY) or inserted > at.base else 0
 
 
 def _writes_known_from(at: Position) -> float:

@@ -14,8 +14,11 @@ from lakesync.types import Claims, RowKey
 ARRIVAL_STEP = 256
 """Arrivals are multiples of this; what lies between two of them is free for page marks."""
 
-GONE = -1
-"""In place of the arrival of a writer's INSERT: its own copy cannot be what the row is now."""
+DELETED = -1
+"""In place of the arrival of a writer's INSERT: it deleted the row itself."""
+
+ASTRAY = -2
+"""In place of the arrival of a writer's INSERT: its own copy cannot be what the row is."""
 
 MoveKind = Literal["join", "stay", "leave", "own"]
 
@@ -55,7 +58,7 @@ class StoredRow(msgspec.Struct, array_like=True):
     writers: dict[str, tuple[int, int]] = {}
     """Client → (arrival of the INSERT by which it has the row, arrival of its latest delta); the newest few.
 
-    The first is 0 where it never inserted the row, and GONE where its own copy cannot be what the row is now.
+    The first is 0 where it never inserted the row, DELETED or ASTRAY where its own copy is gone or wrong.
     """
     writers_floor: int = 0
     """Writers up to this arrival may be missing from `writers`."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from lakesync.engine import Engine
 from lakesync.rules.model import parse_rules
@@ -89,7 +89,8 @@ class History:
     def _do(self, kind: str, client: PlainClient, *detail: Any) -> None:
         match kind:
             case "edit":
-                client.edit(*detail, self.now)
+                op, row_id, values = detail
+                client.edit(op, row_id, values, self.now)
             case "push":
                 self._push(client)
             case "pull" | "lost pull":
@@ -110,6 +111,19 @@ class History:
 @pytest.mark.parametrize("filtered", [False, True])
 @settings(deadline=None)
 @given(steps=histories, skews=skews)
+@example(
+    steps=[("edit", 0, "INSERT", "r1", {}), ("pull", 0, 1), ("edit", 0, "UPDATE", "r2", {"group": "a"})],
+    skews=(0, 0, 0),
+)
+@example(
+    steps=[
+        ("edit", 1, "INSERT", "r1", {}),
+        ("pull", 1, 1),
+        ("edit", 1, "UPDATE", "r2", {"group": "a"}),
+        ("edit", 1, "INSERT", "r2", {}),
+    ],
+    skews=(0, 0, 0),
+)
 def test_every_client_ends_with_its_rows(filtered: bool, steps: list[tuple[Any, ...]], skews: tuple[int, ...]) -> None:
     folder = Path(tempfile.mkdtemp(prefix="feed-"))
     history = History(folder, skews, filtered)
