@@ -38,7 +38,7 @@ def test_the_session_runs_in_utc_and_python_runs_in_it(session):
 
 def test_the_token_is_needed(spark_server):
     spark = SparkSession.builder.remote(f"{spark_server['remote']}/;token=wrong").create()
-    with pytest.raises(PySparkException, match="(?i)auth|token"):
+    with pytest.raises(PySparkException, match=r"(?i)auth|token"):
         spark.range(1).collect()
     spark.client.close()
 

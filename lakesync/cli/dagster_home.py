@@ -1,0 +1,70 @@
+"""The files that Dagster wants: `dagster.yaml` in its home, and a workspace that names the code server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lakesync.config import Config
+
+_INSTANCE = """\
+# Written by `lakesync up` at each start.
+telemetry:
+  enabled: false
+nux:
+  enabled: false
+storage:
+  sqlite:
+    base_dir: {storage}
+run_coordinator:
+  module: dagster.core.run_coordinator
+  class: QueuedRunCoordinator
+  config:
+    dequeue_interval_seconds: 1
+concurrency:
+  pools:
+    default_limit: 1
+    granularity: run
+  runs:
+    max_concurrent_runs: 4
+run_monitoring:
+  enabled: true
+  start_timeout_seconds: 120
+  cancel_timeout_seconds: 60
+  max_runtime_seconds: {max_run_seconds}
+  poll_interval_seconds: 10
+  free_slots_after_run_end_seconds: 10
+sensors:
+  use_threads: true
+  num_workers: 4
+retention:
+  sensor:
+    purge_after_days:
+      skipped: 1
+      started: 1
+      failure: 30
+      success: 30
+"""
+_WORKSPACE = """\
+# Written by `lakesync up` at each start.
+load_from:
+  - grpc_server:
+      host: 127.0.0.1
+      port: {port}
+      location_name: lakesync
+"""
+
+
+def write(config: Config, code_port: int) -> Path:
+    """Write both; the workspace's path."""
+    home = config.dagster.home
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "dagster.yaml").write_text(
+        _INSTANCE.format(storage=_quoted(home / "storage"), max_run_seconds=config.dagster.max_run_seconds), "utf-8"
+    )
+    workspace = home / "workspace.yaml"
+    workspace.write_text(_WORKSPACE.format(port=code_port), "utf-8")
+    return workspace
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"

@@ -1,0 +1,143 @@
+"""What `lakesync up` runs: each process's command, when it may start, and how one knows that it is ready."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from lakesync.cli.process import LOOPBACK, accepts
+from lakesync.cli.spark_server import SparkServer
+from lakesync.config import Config
+
+MARKER = "LAKESYNC_SUPERVISED"
+"""A variable that every process below `lakesync up` carries: the data folder that it works on."""
+
+_HEALTH = """{
+  workspaceOrError {
+    ... on Workspace {
+      locationEntries { loadStatus locationOrLoadError { __typename ... on PythonError { message } } }
+    }
+  }
+}"""
+_DAEMONS = "{ instance { daemonHealth { allDaemonStatuses { required healthy } } } }"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One process to keep running, or to run once."""
+
+    name: str
+    command: tuple[str, ...]
+    ready: Callable[[], bool]
+    """Whether it serves; for one that runs once, what must hold beside its exit code of 0."""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    after: tuple[str, ...] = ()
+    """Names of those that must have been ready before it starts."""
+    timeout: float = 120.0
+    """Seconds that it may take to be ready."""
+    where: str = ""
+    """For people: its address."""
+    once: bool = False
+    hint: str = ""
+    """For people: what to look at when it does not start."""
+
+
+def services(config: Config, spark: SparkServer | None, code_port: int, workspace: Path) -> list[Service]:
+    """Everything that the configuration asks for, all ports chosen."""
+    common = {
+        **config.environment(),
+        MARKER: str(config.data_dir),
+        "DAGSTER_HOME": str(config.dagster.home),
+        "PYTHONUNBUFFERED": "1",
+    }
+    gateway_url, dagster_url = str(config.gateway.url), str(config.dagster.url)
+    dagster = (sys.executable, "-m", "dagster")
+    location = ("-m", "lakesync_dagster.definitions", "--location-name", "lakesync")
+    wanted = [
+        Service(
+            name="gateway",
+            command=(sys.executable, "-m", "gateway"),
+            ready=lambda: _answers(f"{gateway_url}/ready"),
+            where=gateway_url,
+        ),
+        Service(
+            name="code_server",
+            command=(*dagster, "code-server", "start", "-h", LOOPBACK, "-p", str(code_port), *location),
+            ready=lambda: accepts(code_port),
+            where=f"grpc port {code_port}",
+        ),
+        Service(
+            name="dagster",
+            command=(
+                *(sys.executable, "-m", "dagster_webserver", "-h", LOOPBACK, "-p", str(config.dagster.port)),
+                *("-w", str(workspace), "--log-level", "warning"),
+            ),
+            ready=lambda: location_loaded(dagster_url),
+            after=("code_server",),
+            where=dagster_url,
+            hint="The code location must load: see code_server's log too.",
+        ),
+        Service(
+            name="daemon",
+            command=(sys.executable, "-m", "dagster._daemon", "run", "-w", str(workspace)),
+            ready=lambda: _daemons_healthy(dagster_url),
+            after=("code_server", "recovery"),
+        ),
+    ]
+    if (config.dagster.home / "storage").exists():
+        recovery = (sys.executable, "-m", "lakesync_dagster.recover")
+        wanted.append(Service(name="recovery", command=recovery, ready=lambda: True, once=True))
+    if spark is not None:
+        wanted.append(
+            Service(
+                name="spark",
+                command=spark.command,
+                environment=spark.environment,
+                ready=lambda: accepts(spark.port),
+                where=spark.remote,
+            )
+        )
+    names = {service.name for service in wanted}
+    return [
+        replace(
+            service,
+            environment={**common, **service.environment},
+            after=tuple(name for name in service.after if name in names),
+        )
+        for service in wanted
+    ]
+
+
+def location_loaded(dagster_url: str) -> bool:
+    """Whether Dagster's webserver answers and has loaded a code location without an error."""
+    entries = _query(dagster_url, _HEALTH).get("workspaceOrError", {}).get("locationEntries", [])
+    return bool(entries) and all(
+        (entry.get("locationOrLoadError") or {}).get("__typename") == "RepositoryLocation" for entry in entries
+    )
+
+
+def _daemons_healthy(dagster_url: str) -> bool:
+    health = _query(dagster_url, _DAEMONS).get("instance", {}).get("daemonHealth", {})
+    required = [status for status in health.get("allDaemonStatuses", []) if status["required"]]
+    return bool(required) and all(status["healthy"] for status in required)
+
+
+def _query(dagster_url: str, query: str) -> dict[str, Any]:
+    try:
+        answer = requests.post(f"{dagster_url}/graphql", json={"query": query}, timeout=5)
+        data: dict[str, Any] | None = answer.json().get("data") if answer.ok else None
+    except (requests.RequestException, ValueError):
+        return {}
+    return data or {}
+
+
+def _answers(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=2).ok
+    except requests.RequestException:
+        return False
