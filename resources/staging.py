@@ -5,6 +5,12 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from lakesync.clock import WallClock
+from lakesync.engine import Engine
+from lakesync.exceptions import ConfigurationError
+from lakesync.staging import open_store
+from lakesync.staging.remote import RemoteStore
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -18,6 +24,32 @@ def pipeline_store(config: Config) -> Iterator[PipelineStore]:
 
     Raises:
         StagingUnavailableError: it cannot be reached.
+        ConfigurationError: where the gateway answers, or what to show it, is not configured.
     """
-    raise NotImplementedError
-    yield
+    if config.staging.url.startswith("sqlite:"):
+        with _gateway(config) as remote:
+            yield remote
+        return
+    wall = WallClock(config.clock_offset_file).now_ms
+    engine = Engine(open_store(config.staging.url, wall), wall)
+    engine.open()
+    try:
+        yield engine.store
+    finally:
+        engine.close()
+
+
+@contextmanager
+def _gateway(config: Config) -> Iterator[RemoteStore]:
+    """SQLite has one owner, the gateway process."""
+    url, token = config.gateway.url, config.service_token
+    if url is None or token is None:
+        missing = "LAKESYNC_GATEWAY_URL" if url is None else "LAKESYNC_SERVICE_TOKEN"
+        raise ConfigurationError(
+            f"staging on SQLite is reached through its gateway, and {missing} is not set: run `lakesync up`, or set it"
+        )
+    store = RemoteStore(url, token.get_secret_value())
+    try:
+        yield store
+    finally:
+        store.close()

@@ -63,12 +63,11 @@ def reload_location(url: str) -> None:
     Raises:
         ReloadError: it did not, or does not answer.
     """
+    query = {"query": _RELOAD, "variables": {"location": LOCATION}}
     try:
-        answer = requests.post(
-            f"{url.rstrip('/')}/graphql",
-            json={"query": _RELOAD, "variables": {"location": LOCATION}},
-            timeout=_RELOAD_SECONDS,
-        )
+        with requests.Session() as session:
+            session.trust_env = False  # a proxy does not know this machine's ports
+            answer = session.post(f"{url.rstrip('/')}/graphql", json=query, timeout=_RELOAD_SECONDS)
         answer.raise_for_status()
         result = answer.json()["data"]["reloadRepositoryLocation"]
     except (requests.RequestException, KeyError, TypeError) as error:
