@@ -1,0 +1,23 @@
+"""The share of each client."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.limits import RateLimit
+from lakesync.exceptions import RateLimitedError
+
+
+def test_a_burst_passes_and_what_is_above_the_share_waits_for_the_next_window():
+    now = 100.0
+    rate = RateLimit(2, lambda: now)
+    for _ in range(20):
+        rate.check("gw", "greedy")
+    now = 103.5
+    with pytest.raises(RateLimitedError) as refused:
+        rate.check("gw", "greedy")
+    assert refused.value.retry_after == 6.5
+    rate.check("gw", "modest")
+    rate.check("other", "greedy")
+    now = 110.0
+    rate.check("gw", "greedy")
