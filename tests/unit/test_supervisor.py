@@ -1,0 +1,134 @@
+"""The supervisor over small real processes."""
+
+import sys
+import threading
+import time
+
+import pytest
+
+from lakesync.cli.services import Service
+from lakesync.cli.supervisor import State, Supervisor
+from lakesync.exceptions import StartupError
+
+
+def python(code):
+    return (sys.executable, "-c", code)
+
+
+FOR_EVER = python("import signal; signal.pause()")
+
+
+class Watch:
+    """Runs a supervisor in a thread and keeps what it reports."""
+
+    def __init__(self, services, logs):
+        self.changes = []
+        self.stop = threading.Event()
+        self.error = None
+        self.supervisor = Supervisor(services, logs, self.changes.append)
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self):
+        try:
+            self.supervisor.run(self.stop)
+        except StartupError as error:
+            self.error = error
+
+    def until(self, condition):
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline, self.changes
+            time.sleep(0.01)
+
+    def states(self, name):
+        return [change.state for change in self.changes if change.service.name == name]
+
+    def pid(self, name):
+        return next(change.pid for change in reversed(self.changes) if change.service.name == name)
+
+
+@pytest.fixture
+def watch(tmp_path):
+    watched = []
+
+    def start(*services):
+        watched.append(Watch(services, tmp_path))
+        return watched[-1]
+
+    yield start
+    for each in watched:
+        each.stop.set()
+        each.thread.join()
+        each.supervisor.stop_all()
+
+
+def test_one_starts_after_those_it_needs(watch):
+    gate = threading.Event()
+    seen = watch(
+        Service("b", FOR_EVER, lambda: True, after=("a",)),
+        Service("a", FOR_EVER, gate.is_set),
+    )
+    seen.until(lambda: seen.states("a") == [State.STARTING])
+    assert seen.states("b") == []
+    gate.set()
+    seen.until(lambda: seen.supervisor.all_ready)
+    assert seen.states("b") == [State.STARTING, State.READY]
+
+
+def test_what_dies_is_started_again(watch):
+    seen = watch(Service("a", FOR_EVER, lambda: True))
+    seen.until(lambda: seen.supervisor.all_ready)
+    first = seen.pid("a")
+    seen.supervisor._slots["a"].process._child.kill()
+    seen.until(lambda: seen.states("a").count(State.READY) == 2)
+    assert seen.pid("a") != first
+    assert seen.changes[2].reason == "was ended by signal 9"
+
+
+def test_what_never_comes_up_is_named_with_its_last_lines(watch):
+    seen = watch(Service("a", python("print('no such thing'); raise SystemExit(3)"), lambda: False, hint="Look there."))
+    seen.until(lambda: seen.error)
+    assert "a ended with code 3" in str(seen.error)
+    assert "no such thing\nLook there." in str(seen.error)
+
+
+def test_what_keeps_failing_is_given_up(watch, tmp_path, monkeypatch):
+    monkeypatch.setattr("lakesync.cli.supervisor._FIRST_WAIT", 0.001)
+    flag = tmp_path / "first"
+    code = f"""
+import pathlib, signal
+flag = pathlib.Path({str(flag)!r})
+if flag.exists():
+    raise SystemExit("broken since")
+flag.touch()
+signal.pause()
+"""
+    seen = watch(Service("a", python(code), flag.exists))
+    seen.until(lambda: seen.supervisor.all_ready)
+    # From now on it is never ready, and ends by itself.
+    object.__setattr__(seen.supervisor._slots["a"].service, "ready", lambda: False)
+    seen.supervisor._slots["a"].process._child.kill()
+    seen.until(lambda: seen.error)
+    assert "broken since" in str(seen.error)
+    assert seen.states("a").count(State.STARTING) == 6
+
+
+def test_too_late_is_a_failure(watch):
+    seen = watch(Service("a", FOR_EVER, lambda: False, timeout=0.2))
+    seen.until(lambda: seen.error)
+    assert "was not ready after 0 s" in str(seen.error)
+
+
+def test_what_runs_once_is_ready_when_it_has_ended_well(watch):
+    seen = watch(
+        Service("a", python("pass"), lambda: True, once=True), Service("b", FOR_EVER, lambda: True, after=("a",))
+    )
+    seen.until(lambda: seen.supervisor.all_ready)
+    assert seen.states("a") == [State.STARTING, State.READY]
+
+
+def test_a_program_that_is_not_there_is_named(watch):
+    seen = watch(Service("a", ("/no/such/program",), lambda: True))
+    seen.until(lambda: seen.error)
+    assert "/no/such/program" in str(seen.error)

@@ -1,0 +1,159 @@
+"""The parts of `lakesync up` that refuse, remember and tell."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+
+import jwt
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from lakesync import config
+from lakesync.cli import dagster_home, jars, leftovers
+from lakesync.cli.app import app
+from lakesync.cli.process import check_port
+from lakesync.cli.secrets import kept_or_made
+from lakesync.cli.services import MARKER, services
+from lakesync.cli.show import Display
+from lakesync.cli.up import run
+from lakesync.exceptions import StartupError
+
+
+@pytest.fixture
+def conf(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    return config.load(
+        {
+            "data_dir": tmp_path,
+            "gateway": {"port": 0, "url": "http://127.0.0.1:1"},
+            "dagster": {"port": 0, "url": "http://127.0.0.1:2"},
+        }
+    )
+
+
+def test_a_taken_port_is_named_with_the_option():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(StartupError, match=f"Port {port} on 127.0.0.1 cannot be used.*--port"):
+            check_port(port, "127.0.0.1", "--port")
+
+
+def test_a_full_disk_is_said_before_anything_starts(conf, monkeypatch):
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=1_000_000))
+    with pytest.raises(StartupError, match="is full: 1 MB are free"):
+        run(conf, Display(json_events=False))
+
+
+def test_a_jar_that_cannot_be_downloaded_is_named(tmp_path, monkeypatch):
+    import requests
+
+    def refuse(*_args, **_kwargs):
+        raise requests.ConnectionError
+
+    monkeypatch.setattr("requests.Session.request", refuse)
+    with pytest.raises(StartupError, match=r"org.xerial:sqlite-jdbc:\S+ could not be downloaded \(ConnectionError\)"):
+        jars.ensure(jars.JARS[1], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_jar_with_other_bytes_is_refused(tmp_path, monkeypatch):
+    def download(jar, folder):
+        path = folder / jar.filename
+        path.write_bytes(b"something else")
+        return path
+
+    monkeypatch.setattr(jars, "_download", download)
+    with pytest.raises(StartupError, match="SHA-256"):
+        jars.ensure(jars.JARS[1], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_jar_is_fetched_again(tmp_path, monkeypatch):
+    jar = jars.JARS[1]
+    (tmp_path / jar.filename).write_bytes(b"half")
+    good = jars.ensure(jar, jars.cache_folder())
+
+    def download(jar, folder):
+        return shutil.copy(good, folder / jar.filename)
+
+    monkeypatch.setattr(jars, "_download", download)
+    assert jars.is_cached(jar, jars.ensure(jar, tmp_path).parent)
+
+
+def test_secrets_are_made_once(tmp_path):
+    made = kept_or_made(tmp_path)
+    assert kept_or_made(tmp_path) == made
+    assert len(set(made.values())) == 3
+    assert (tmp_path / "secrets.json").stat().st_mode & 0o077 == 0
+
+
+def test_dagsters_files_are_yaml_that_dagster_takes(conf):
+    from dagster._core.instance.config import dagster_instance_config
+
+    workspace = yaml.safe_load(dagster_home.write(conf, 7).read_text())
+    assert workspace["load_from"][0]["grpc_server"]["port"] == 7
+    settings, _ = dagster_instance_config(str(conf.dagster.home))
+    assert settings["telemetry"] == {"enabled": False}
+    assert settings["concurrency"]["pools"] == {"default_limit": 1, "granularity": "run"}
+
+
+def test_spark_of_ones_own_means_none_is_started(conf, tmp_path):
+    names = {service.name for service in services(conf, None, 1, tmp_path / "workspace.yaml")}
+    assert names == {"gateway", "code_server", "dagster", "daemon"}
+
+
+def test_recovery_comes_before_the_daemon_where_dagster_ran_before(conf, tmp_path):
+    (conf.dagster.home / "storage").mkdir(parents=True)
+    found = {service.name: service for service in services(conf, None, 1, tmp_path / "workspace.yaml")}
+    assert found["recovery"].once
+    assert "recovery" in found["daemon"].after
+    assert found["gateway"].environment[MARKER] == str(conf.data_dir)
+
+
+def test_leftovers_are_those_of_the_folder_only(tmp_path):
+    def child(folder):
+        code = "import signal; print(flush=True); signal.pause()"
+        process = subprocess.Popen([sys.executable, "-c", code], env={MARKER: str(folder)}, stdout=subprocess.PIPE)
+        process.stdout.readline()
+        return process
+
+    with child(tmp_path / "a") as mine, child(tmp_path / "b") as other:
+        assert leftovers.end(tmp_path / "a") == [mine.pid]
+        survived = other.poll() is None
+        other.kill()
+        assert survived
+
+
+def test_events_are_json_lines_on_stdout(capsys):
+    Display(json_events=True).note("hello")
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == {"event": "note", "text": "hello"}
+    assert "hello" in captured.err
+
+
+def test_a_token_is_signed_with_the_folders_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    secret = kept_or_made(tmp_path)["jwt_secret"]
+    options = ["--gateway", "g", "--client", "c", "--claim", "carrier=AA", "--claim", "carrier=UA", "--claim", "x=1"]
+    result = CliRunner().invoke(app, ["token", *options, "--data", str(tmp_path)])
+    claims = jwt.decode(result.stdout.strip(), secret, algorithms=["HS256"])
+    assert (claims["sub"], claims["gw"], claims["role"]) == ("c", "g", "client")
+    assert (claims["carrier"], claims["x"]) == (["AA", "UA"], "1")
+
+
+@pytest.mark.parametrize("command", ["up", "gateway", "token"])
+def test_help_has_examples(command):
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert f"lakesync {command}" in result.stdout.split("Examples")[1]
+
+
+def test_the_command_line_imports_no_framework():
+    code = "import sys, lakesync.cli.app, lakesync.cli.up; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"dagster", "pyspark", "fastapi", "starlette", "pandas"} & set(modules)
