@@ -57,10 +57,13 @@ class Killer:
             before = self._system.told()["gateway"]["pid"]
             self._system.kill("gateway")
             self.gateway_kills += 1
-            while self._system.told().get("gateway", {}).get("pid") == before:
+            while not self._came_back(before):
                 if self._over.wait(WATCH):
                     return
-            self._system.wait_gateway()
+
+    def _came_back(self, before: int) -> bool:
+        gateway = self._system.told()["gateway"]
+        return bool(gateway["pid"] != before and gateway["state"] == "ready")
 
     def _kill_spark(self) -> None:
         while not self._system.told().get("ready"):
