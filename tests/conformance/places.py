@@ -58,5 +58,5 @@ def postgres(request: pytest.FixtureRequest) -> str:
 
 PLACES = {
     "sqlite": sqlite,
-    # "postgres": postgres,
+    "postgres": postgres,
 }

@@ -12,6 +12,7 @@ import structlog
 
 from lakesync.crash import crash_point
 from lakesync.exceptions import StagingUnavailableError
+from lakesync.staging.outcome import Outcome
 from lakesync.staging.sqlite.commit import MustRunAloneError
 from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.recovery import Recovery
@@ -27,21 +28,6 @@ class Job(NamedTuple):
     """Given whether it runs alone in its group."""
     future: Future[Any]
     writes: bool
-
-
-class Outcome(NamedTuple):
-    """What a job's future ends with."""
-
-    job: Job
-    result: Any = None
-    error: BaseException | None = None
-
-    def tell(self) -> None:
-        """End the future."""
-        if self.error is not None:
-            self.job.future.set_exception(self.error)
-        else:
-            self.job.future.set_result(self.result)
 
 
 class GroupCommit:
@@ -72,9 +58,9 @@ class GroupCommit:
     def _read(self, job: Job) -> None:
         try:
             self.ensure_state()
-            outcome = Outcome(job, job.run(False))
+            outcome = Outcome(job.future, job.run(False))
         except BaseException as exc:
-            outcome = Outcome(job, error=self._shown(exc))
+            outcome = Outcome(job.future, error=self._shown(exc))
         outcome.tell()
 
     # -- groups --------------------------------------------------------------------------------------------------
@@ -95,9 +81,9 @@ class GroupCommit:
                     writing.popleft()
             self._commit()
         except Exception as exc:
-            lost = [outcome.job for outcome in done]
+            lost = [outcome.future for outcome in done]
             if writing and not alone:
-                lost.append(writing.popleft())
+                lost.append(writing.popleft().future)
             self._fail(lost, exc)
             return alone
         for outcome in done:
@@ -112,7 +98,7 @@ class GroupCommit:
             outcome = self._attempt(job, alone=True)
             self._commit()
         except Exception as exc:
-            self._fail([job], exc)
+            self._fail([job.future], exc)
             return
         self.try_write_behind()
         outcome.tell()
@@ -138,10 +124,10 @@ class GroupCommit:
             self._journal.take_back(mark)
             if isinstance(exc, MustRunAloneError):
                 raise
-            return Outcome(job, error=self._shown(exc))
+            return Outcome(job.future, error=self._shown(exc))
         self._state.keep("work")
         self._journal.keep()
-        return Outcome(job, result)
+        return Outcome(job.future, result)
 
     def _commit(self) -> None:
         if not self._state.intact:
@@ -154,7 +140,7 @@ class GroupCommit:
         except sqlite3.Error as exc:
             self._lose_state(exc)
 
-    def _fail(self, jobs: Iterable[Job], exc: Exception) -> None:
+    def _fail(self, futures: Iterable[Future[Any]], exc: Exception) -> None:
         """Nothing of the group happened."""
         self._journal.rollback()
         if self._state.intact:
@@ -162,8 +148,8 @@ class GroupCommit:
                 self._state.take_back("together")
             except sqlite3.Error as also:
                 self._lose_state(also)
-        for job in jobs:
-            Outcome(job, error=self._shown(exc)).tell()
+        for future in futures:
+            future.set_exception(self._shown(exc))
 
     def _shown(self, exc: BaseException) -> BaseException:
         """An error as the protocol has it."""

@@ -1,0 +1,132 @@
+"""A reading, and a unit of work, within one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from lakesync.rules.model import SyncRules
+from lakesync.schema import TableSchema
+from lakesync.staging.configuration import with_rules, with_schema
+from lakesync.staging.head import Head
+from lakesync.staging.postgres import feed
+from lakesync.staging.postgres.connection import Connection
+from lakesync.staging.postgres.journal import Journal, client
+from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow
+from lakesync.types import Claims, RowDelta, RowKey
+
+
+class PostgresView:
+    """`View` of one gateway: the transaction's own snapshot."""
+
+    def __init__(self, connection: Connection, head: Head) -> None:
+        self._connection = connection
+        self.gateway = head.gateway
+        self._read_head = head
+
+    @property
+    def _head(self) -> Head:
+        return self._read_head
+
+    @property
+    def epoch(self) -> int:
+        """The store's epoch."""
+        return self._head.epoch
+
+    @property
+    def arrival(self) -> int:
+        """The newest safe arrival."""
+        return self._head.arrival
+
+    @property
+    def config(self) -> GatewayConfig:
+        """Schemas and rules in force."""
+        return self._head.config
+
+    def rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
+        """The stored rows among `keys`."""
+        return feed.rows(self._connection, self.gateway, keys)
+
+    def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
+        """Entries under any of `buckets` with `since < changed <= arrival`, in order of `changed`."""
+        return feed.entries_after(self._connection, self.gateway, buckets, since, self.arrival, limit)
+
+    def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
+        """Every entry of these rows under these buckets."""
+        return feed.entries_of(self._connection, self.gateway, keys, buckets)
+
+    def changed_after(self, buckets: Collection[str], since: int) -> bool:
+        """Whether any entry under `buckets` has `changed > since`."""
+        return feed.changed_after(self._connection, self.gateway, buckets, since)
+
+    def buckets(self, prefix: str) -> list[str]:
+        """The bucket keys in use that start with `prefix`."""
+        return feed.buckets_with(self._connection, self.gateway, prefix)
+
+    def client(self, client_id: str) -> ClientRecord | None:
+        """What is known of a client."""
+        return client(self._connection, self.gateway, client_id)
+
+
+class PostgresCommit(PostgresView):
+    """`Commit` of one gateway, under the lock of its row."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal.connection, journal.head)
+        self._journal = journal
+
+    @property
+    def _head(self) -> Head:
+        return self._journal.head
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Stored bytes of bodies not yet confirmed in the lake."""
+        return self._head.bytes
+
+    def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
+        """`(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`."""
+        return self._journal.known_ids(client_id, low, high)
+
+    def highest_hlc(self, client_id: str) -> int:
+        """The client's highest accepted hlc; -1 when it has none."""
+        return self._journal.writer(client_id)[0]
+
+    def next_arrivals(self, count: int) -> range:
+        """`count` new arrivals, above every one handed out before."""
+        self._journal.head, arrivals = self._head.next_arrivals(count, self._journal.wall())
+        return arrivals
+
+    def append(self, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims) -> LogEntry:
+        """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
+        return self._journal.append(client_id, deltas, arrival, claims)
+
+    def put_rows(self, rows: Iterable[StoredRow]) -> None:
+        """Write rows whole."""
+        feed.put_rows(self._connection, self.gateway, rows)
+
+    def put_moves(self, moves: Iterable[Move]) -> None:
+        """Write feed entries."""
+        feed.put_moves(self._connection, self.gateway, moves)
+
+    def put_client(self, record: ClientRecord) -> None:
+        """Write a client record whole."""
+        self._journal.put_client(record)
+
+    def put_schema(self, schema: TableSchema) -> int:
+        """Register a schema or evolve it; its version."""
+        config = with_schema(self.config, schema)
+        registered = config.schemas[schema.table]
+        if config is not self.config:
+            self._journal.put_schema(registered.version, registered.schema)
+            self._journal.put_config(config)
+        return registered.version
+
+    def put_rules(self, rules: SyncRules) -> int:
+        """Set the rules in force from here on; the new rules version."""
+        config = with_rules(self.config, rules)
+        self._journal.put_config(config)
+        return config.rules_version
+
+    def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
+        """Rows of the gateway in key order, after a key."""
+        return feed.scan_rows(self._connection, self.gateway, after, limit)

@@ -1,0 +1,135 @@
+"""Connections to the store's database, its schema, and what its driver's errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from lakesync.exceptions import StagingUnavailableError
+from lakesync.staging.migrations import pending
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+POOL_SIZE = 8
+_POOL_SECONDS = 10.0
+_MIGRATION_LOCK = 0x1A4E_5F2C
+"""The advisory lock under which migrations run, any number that others do not use."""
+
+_SETTINGS = (
+    "SET search_path = lakesync",
+    "SET synchronous_commit = on",
+    "SET lock_timeout = '30s'",
+    "SET idle_in_transaction_session_timeout = '60s'",
+    # Every statement looks up by index: what a young table's statistics say must not talk the planner out of it.
+    "SET enable_seqscan = off",
+    "SET enable_hashjoin = off",
+    "SET enable_mergejoin = off",
+)
+
+
+class Database:
+    """A pool of connections to one store."""
+
+    def __init__(self, url: str) -> None:
+        """Args: url: as libpq reads it."""
+        self._info = psycopg.conninfo.conninfo_to_dict(url)
+        self.where = f"{self._info.get('host', 'localhost')}/{self._info.get('dbname', '')}"
+        self._pool = ConnectionPool(
+            url,
+            min_size=1,
+            max_size=POOL_SIZE,
+            open=False,
+            configure=_configure,
+            check=ConnectionPool.check_connection,
+            timeout=_POOL_SECONDS,
+            name="staging",
+        )
+
+    def open(self) -> None:
+        """Connect and bring the schema up to date.
+
+        Raises:
+            StagingVersionError: the schema is newer than this LakeSync.
+            StagingUnavailableError: the database cannot be reached.
+        """
+        with self._mapped("opening it"):
+            with psycopg.connect(**self._info) as connection:  # type: ignore[arg-type]
+                migrate(connection, self.where)
+            self._pool.open(wait=True, timeout=_POOL_SECONDS)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._pool.close()
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction, committed at the end unless something was raised.
+
+        Raises:
+            StagingUnavailableError: the transaction did not happen, or the connection was lost while it was being
+                committed.
+        """
+        with self._mapped("a transaction"), self._pool.connection() as connection:
+            yield connection
+            try:
+                connection.commit()
+            except psycopg.Error as exc:
+                raise StagingUnavailableError(
+                    f"Postgres at {self.where} was lost in COMMIT ({exc}): nobody can tell whether it happened, "
+                    "a repeat is safe"
+                ) from exc
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A snapshot: nothing that commits meanwhile is in it."""
+        with self._mapped("a reading"), self._pool.connection() as connection:
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield connection
+
+    def jdbc(self) -> tuple[str, dict[str, str]]:
+        """The same database for a JDBC driver: URL and properties."""
+        host, port = self._info.get("host", "localhost"), self._info.get("port", "5432")
+        properties = {key: str(value) for key, value in self._info.items() if key in ("user", "password")}
+        return f"jdbc:postgresql://{host}:{port}/{self._info.get('dbname', '')}", properties
+
+    @contextmanager
+    def _mapped(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (psycopg.Error, PoolTimeout) as exc:
+            raise unavailable(self.where, what, exc) from exc
+
+
+def unavailable(where: str, what: str, exc: Exception) -> StagingUnavailableError:
+    """A driver's error as the protocol has it."""
+    return StagingUnavailableError(
+        f"Postgres at {where} failed in {what} ({str(exc).strip()}): nothing of it was kept, look at the server, repeat"
+    )
+
+
+def migrate(connection: Connection, where: str) -> None:
+    """Bring the schema to the newest version, one process at a time.
+
+    Raises:
+        StagingVersionError: it was written by a newer LakeSync.
+    """
+    connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
+    connection.execute("CREATE SCHEMA IF NOT EXISTS lakesync")
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS lakesync.migration (version integer PRIMARY KEY, name text NOT NULL)"
+    )
+    (version,) = connection.execute("SELECT coalesce(max(version), 0) FROM lakesync.migration").fetchone() or (0,)
+    for step in pending("postgres", version, f"Postgres at {where}"):
+        connection.execute(sql.SQL(step.sql))
+        connection.execute("INSERT INTO lakesync.migration VALUES (%s, %s)", (step.number, step.name))
+
+
+def _configure(connection: Connection) -> None:
+    for setting in _SETTINGS:
+        connection.execute(sql.SQL(setting))
+    connection.commit()

@@ -1,0 +1,125 @@
+"""Rows and feed entries within one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from lakesync.staging.moves import fold
+from lakesync.staging.postgres.connection import Connection
+from lakesync.staging.records import Entry, Move, StoredRow
+from lakesync.types import RowKey
+
+_ROWS = (
+    "SELECT s.body FROM unnest(%s::text[], %s::text[]) AS k (table_name, row_id) JOIN row_state s"
+    " ON s.gateway = %s AND s.table_name = k.table_name AND s.row_id = k.row_id"
+)
+_PUT_ROWS = (
+    "INSERT INTO row_state SELECT %s, * FROM unnest(%s::text[], %s::text[], %b::bytea[])"
+    " ON CONFLICT (gateway, table_name, row_id) DO UPDATE SET body = excluded.body"
+)
+_SCAN = (
+    "SELECT body FROM row_state WHERE gateway = %s AND (table_name, row_id) > (%s, %s)"
+    " ORDER BY table_name, row_id LIMIT %s"
+)
+_PUT_ENTRIES = (
+    "INSERT INTO entry SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::bigint[], %s::bigint[],"
+    " %s::bigint[], %s::bigint[], %s::boolean[]) ON CONFLICT (bucket, table_name, row_id) DO UPDATE SET"
+    " first = CASE entry.first WHEN 0 THEN excluded.first ELSE entry.first END,"
+    " since = CASE excluded.since WHEN 0 THEN entry.since ELSE excluded.since END,"
+    " left_at = CASE excluded.left_at WHEN 0 THEN entry.left_at ELSE excluded.left_at END,"
+    " changed = excluded.changed,"
+    # neither joined nor left: as it was
+    " inside = CASE WHEN excluded.since = 0 AND excluded.left_at = 0 THEN entry.inside ELSE excluded.inside END"
+)
+_ENTRY = "b.name, e.table_name, e.row_id, e.first, e.since, e.left_at, e.changed, e.inside"
+_ENTRIES_AFTER = (
+    f"SELECT {_ENTRY} FROM bucket b CROSS JOIN LATERAL (SELECT * FROM entry WHERE bucket = b.id AND changed > %s"
+    " AND changed <= %s ORDER BY changed, table_name, row_id LIMIT %s) e"
+    " WHERE b.gateway = %s AND b.name = ANY(%s) ORDER BY e.changed, e.table_name, e.row_id, b.name LIMIT %s"
+)
+_ENTRIES_OF = (
+    f"SELECT {_ENTRY} FROM bucket b CROSS JOIN unnest(%s::text[], %s::text[]) AS k (table_name, row_id) JOIN entry e"
+    " ON e.bucket = b.id AND e.table_name = k.table_name AND e.row_id = k.row_id"
+    " WHERE b.gateway = %s AND b.name = ANY(%s)"
+)
+_CHANGED_AFTER = (
+    "SELECT EXISTS (SELECT 1 FROM bucket b CROSS JOIN LATERAL"
+    " (SELECT 1 FROM entry WHERE bucket = b.id AND changed > %s LIMIT 1) e WHERE b.gateway = %s AND b.name = ANY(%s))"
+)
+_decode_row = msgspec.json.Decoder(StoredRow).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def rows(connection: Connection, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
+    """The stored rows among `keys`."""
+    tables, ids = [table for table, _ in keys], [row_id for _, row_id in keys]
+    bodies = connection.execute(_ROWS, (tables, ids, gateway)).fetchall()
+    found = (_decode_row(body) for (body,) in bodies)
+    return {row.key: row for row in found}
+
+
+def put_rows(connection: Connection, gateway: str, changed: Iterable[StoredRow]) -> None:
+    """Write rows whole; of two with one key the later."""
+    latest = {row.key: row for row in changed}
+    if latest:
+        tables, ids = [table for table, _ in latest], [row_id for _, row_id in latest]
+        connection.execute(_PUT_ROWS, (gateway, tables, ids, [_encode(row) for row in latest.values()]))
+
+
+def scan_rows(connection: Connection, gateway: str, after: RowKey | None, limit: int) -> list[StoredRow]:
+    """Rows in key order, after a key."""
+    found = connection.execute(_SCAN, (gateway, *(after or ("", "")), limit)).fetchall()
+    return [_decode_row(body) for (body,) in found]
+
+
+def put_moves(connection: Connection, gateway: str, moves: Iterable[Move]) -> None:
+    """Write feed entries."""
+    changes = fold(moves)
+    if not changes:
+        return
+    numbers = _bucket_numbers(connection, gateway, {bucket for bucket, _, _ in changes})
+    values = [
+        (numbers[bucket], table, row_id, *change[:4], bool(change.inside))
+        for (bucket, table, row_id), change in changes.items()
+    ]
+    connection.execute(_PUT_ENTRIES, [list(column) for column in zip(*values, strict=True)])
+
+
+def _bucket_numbers(connection: Connection, gateway: str, names: Collection[str]) -> dict[str, int]:
+    """Each bucket's number, made where it has none; the gateway's lock keeps others from making the same."""
+    query = "SELECT name, id FROM bucket WHERE gateway = %s AND name = ANY(%s)"
+    known: dict[str, int] = dict(connection.execute(query, (gateway, list(names))).fetchall())
+    missing = sorted(name for name in names if name not in known)
+    if missing:
+        made = "INSERT INTO bucket (gateway, name) SELECT %s, unnest(%s::text[]) RETURNING name, id"
+        known.update(connection.execute(made, (gateway, missing)).fetchall())
+    return known
+
+
+def entries_after(
+    connection: Connection, gateway: str, buckets: Collection[str], since: int, until: int, limit: int
+) -> list[Entry]:
+    """Entries in order of `changed`: one index range a bucket, read no further than asked for."""
+    found = connection.execute(_ENTRIES_AFTER, (since, until, limit, gateway, list(buckets), limit)).fetchall()
+    return [Entry(*entry) for entry in found]
+
+
+def entries_of(connection: Connection, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
+    """Every entry of these rows under these buckets."""
+    tables, ids = [table for table, _ in keys], [row_id for _, row_id in keys]
+    found = connection.execute(_ENTRIES_OF, (tables, ids, gateway, list(buckets))).fetchall()
+    return [Entry(*entry) for entry in found]
+
+
+def changed_after(connection: Connection, gateway: str, buckets: Collection[str], since: int) -> bool:
+    """Whether any entry under `buckets` has `changed > since`."""
+    found = connection.execute(_CHANGED_AFTER, (since, gateway, list(buckets))).fetchone()
+    return bool(found and found[0])
+
+
+def buckets_with(connection: Connection, gateway: str, prefix: str) -> list[str]:
+    """The bucket keys in use that start with `prefix`."""
+    query = "SELECT name FROM bucket WHERE gateway = %s AND name ^@ %s ORDER BY name"
+    return [name for (name,) in connection.execute(query, (gateway, prefix)).fetchall()]

@@ -1,0 +1,124 @@
+"""Group commit of one process: works of a gateway that wait together share a transaction."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+import psycopg
+
+from lakesync.crash import crash_point
+from lakesync.exceptions import StagingUnavailableError
+from lakesync.staging.outcome import Outcome
+from lakesync.staging.postgres.commit import PostgresCommit, PostgresView
+from lakesync.staging.postgres.connection import POOL_SIZE, Database, unavailable
+from lakesync.staging.postgres.journal import ConfigCache, Journal, load_head, save_head
+
+T = TypeVar("T")
+
+_GROUP = 128
+
+
+class Job(NamedTuple):
+    """A work and its future."""
+
+    work: Callable[[PostgresCommit], Any]
+    future: Future[Any]
+
+
+class Groups:
+    """Runs works in order of submission, one gateway's in one thread at a time."""
+
+    def __init__(self, database: Database, wall: Callable[[], int], configs: ConfigCache) -> None:
+        self._database = database
+        self._wall = wall
+        self._configs = configs
+        self._threads = ThreadPoolExecutor(POOL_SIZE, thread_name_prefix="staging")
+        self._lock = threading.Lock()
+        self._waiting: dict[str, deque[Job]] = {}
+        self._closed = False
+
+    def submit(self, gateway: str, work: Callable[[PostgresCommit], T]) -> Future[T]:
+        """Run `work` in the gateway's next group."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                future.set_exception(StagingUnavailableError("the staging store is closed: open it again"))
+                return future
+            waiting = self._waiting.get(gateway)
+            if waiting is not None:
+                waiting.append(Job(work, future))
+            else:
+                self._waiting[gateway] = deque([Job(work, future)])
+                self._threads.submit(self._drain, gateway)
+        return future
+
+    def read(self, gateway: str, work: Callable[[PostgresView], T]) -> Future[T]:
+        """Run `work` over a snapshot."""
+        with self._lock:
+            if not self._closed:
+                return self._threads.submit(self._read, gateway, work)
+        future: Future[T] = Future()
+        future.set_exception(StagingUnavailableError("the staging store is closed: open it again"))
+        return future
+
+    def close(self) -> None:
+        """Finish what was submitted."""
+        with self._lock:
+            self._closed = True
+        self._threads.shutdown(wait=True)
+
+    def _read(self, gateway: str, work: Callable[[PostgresView], T]) -> T:
+        with self._database.reading() as connection:
+            return work(PostgresView(connection, load_head(connection, gateway, self._configs, lock=False)))
+
+    def _drain(self, gateway: str) -> None:
+        while group := self._next(gateway):
+            jobs = [job for job in group if job.future.set_running_or_notify_cancel()]
+            try:
+                outcomes = self._run(gateway, jobs)
+            except BaseException as exc:
+                outcomes = [Outcome(job.future, error=exc) for job in jobs]
+            for outcome in outcomes:
+                outcome.tell()
+
+    def _next(self, gateway: str) -> list[Job]:
+        """The next group; none, and the gateway is free for another thread, when nothing waits."""
+        with self._lock:
+            waiting = self._waiting[gateway]
+            if not waiting:
+                del self._waiting[gateway]
+            return [waiting.popleft() for _ in range(min(len(waiting), _GROUP))]
+
+    def _run(self, gateway: str, jobs: list[Job]) -> list[Outcome]:
+        """One transaction. Its works are taken back one by one, or all of them when it does not commit."""
+        with self._database.writing() as connection:
+            head = load_head(connection, gateway, self._configs, lock=True)
+            journal = Journal(connection, head, self._wall)
+            outcomes = [self._attempt(journal, job) for job in jobs]
+            if journal.head is not head:
+                save_head(connection, journal.head)
+            crash_point("staging.before_commit")
+        crash_point("staging.after_commit")
+        return outcomes
+
+    def _attempt(self, journal: Journal, job: Job) -> Outcome:
+        head = journal.head
+        connection = journal.connection
+        connection.execute("SAVEPOINT work")
+        try:
+            result = job.work(PostgresCommit(journal))
+        except BaseException as exc:
+            journal.head = head
+            connection.execute("ROLLBACK TO work")
+            connection.execute("RELEASE work")
+            if not isinstance(exc, psycopg.Error):
+                return Outcome(job.future, error=exc)
+            error = unavailable(self._database.where, "a work", exc)
+            error.__cause__ = exc
+            return Outcome(job.future, error=error)
+        connection.execute("RELEASE work")
+        return Outcome(job.future, result)

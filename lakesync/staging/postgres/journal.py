@@ -1,0 +1,217 @@
+"""The log's side of one transaction: the gateway's head, log rows, ids, client records, configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from lakesync.exceptions import NotFoundError
+from lakesync.rules.model import SyncRules
+from lakesync.schema import TableSchema
+from lakesync.staging.head import MAIN_SHARD, Head
+from lakesync.staging.ledger import Tally, day_of, signed, tally_of, unsigned
+from lakesync.staging.postgres.connection import Connection
+from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry, SchemaVersion
+from lakesync.types import Claims, RowDelta
+from lakesync.wire.log import encode_body, pack_ids, unpack_ids
+
+_HEAD = (
+    "SELECT epoch, config_version, rules_version, arrival, shard, last_seq, last_arrival, flushed_seq, trimmed_seq,"
+    " deltas, bytes, flush_requested_ms, flush_requested_seq"
+    " FROM gateway JOIN shard ON shard.gateway = gateway.id WHERE gateway.id = %s"
+)
+_COUNT = (
+    "INSERT INTO ledger VALUES (%s, %s, %s, %s, 0, 0) ON CONFLICT (gateway, day) DO UPDATE"
+    " SET count = excluded.count, id_sum = excluded.id_sum"
+)
+_NOTE_WRITER = (
+    "INSERT INTO writer VALUES (%s, %s, %s, %s) ON CONFLICT (gateway, client_id) DO UPDATE SET"
+    " hlc_high = greatest(writer.hlc_high, excluded.hlc_high), widest = greatest(writer.widest, excluded.widest)"
+)
+_KNOWN = "SELECT ids FROM log WHERE gateway = %s AND client_id = %s AND hlc_high BETWEEN %s AND %s AND hlc_low <= %s"
+
+
+class ConfigCache:
+    """Configurations by gateway, each good for the version that the gateway's row names."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, GatewayConfig] = {}
+
+    def load(self, connection: Connection, gateway: str, version: int, rules_version: int) -> GatewayConfig:
+        """The configuration of a version that is committed."""
+        known = self._known.get(gateway)
+        if known is not None and known.version == version:
+            return known
+        (rules,) = _one(connection, "SELECT rules FROM gateway WHERE id = %s", gateway) or (None,)
+        rows = connection.execute(
+            "SELECT table_name, version, body FROM table_schema WHERE gateway = %s", (gateway,)
+        ).fetchall()
+        config = GatewayConfig(
+            version=version,
+            schemas={
+                table: SchemaVersion(number, msgspec.json.decode(body, type=TableSchema))
+                for table, number, body in rows
+            },
+            rules=msgspec.json.decode(rules, type=SyncRules) if rules is not None else None,
+            rules_version=rules_version,
+        )
+        self._known[gateway] = config
+        return config
+
+
+def load_head(connection: Connection, gateway: str, configs: ConfigCache, *, lock: bool) -> Head:
+    """A gateway's head; locked, nobody else commits to the gateway until this transaction ends.
+
+    The lock is a statement of its own: one that waits for it would still read the rest as it was before.
+
+    Raises:
+        NotFoundError: there is no such gateway.
+    """
+    if lock:
+        connection.execute("SELECT 1 FROM gateway WHERE id = %s FOR UPDATE", (gateway,))
+    found = _one(connection, _HEAD, gateway)
+    if found is None:
+        raise NotFoundError(f"no gateway {gateway!r} in this store: make it with ensure_gateway first")
+    epoch, version, rules_version, *progress = found
+    return Head(gateway, epoch, configs.load(connection, gateway, version, rules_version), *progress)
+
+
+def ensure_gateway(connection: Connection, gateway: str, epoch: int) -> None:
+    """Make a gateway where there is none."""
+    connection.execute(
+        "INSERT INTO gateway VALUES (%s, %s, 0, 0, NULL, 0) ON CONFLICT DO NOTHING", (gateway, max(1, epoch))
+    )
+    connection.execute(
+        "INSERT INTO shard VALUES (%s, %s, 0, 0, 0, 0, 0, 0, NULL, 0) ON CONFLICT DO NOTHING", (gateway, MAIN_SHARD)
+    )
+
+
+def save_head(connection: Connection, head: Head) -> None:
+    """Write a head, at the end of a transaction that moved it."""
+    connection.execute("UPDATE gateway SET arrival = %s WHERE id = %s", (head.arrival, head.gateway))
+    connection.execute(
+        "UPDATE shard SET last_seq = %s, last_arrival = %s, flushed_seq = %s, trimmed_seq = %s, deltas = %s,"
+        " bytes = %s, flush_requested_ms = %s, flush_requested_seq = %s WHERE gateway = %s AND shard = %s",
+        (
+            head.last_seq,
+            head.last_arrival,
+            head.flushed_seq,
+            head.trimmed_seq,
+            head.deltas,
+            head.bytes,
+            head.flush_requested_ms,
+            head.flush_requested_seq,
+            head.gateway,
+            head.shard,
+        ),
+    )
+
+
+class Journal:
+    """One gateway's log within one transaction."""
+
+    def __init__(self, connection: Connection, head: Head, wall: Callable[[], int]) -> None:
+        self.connection = connection
+        self.head = head
+        self.wall = wall
+
+    def append(self, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims) -> LogEntry:
+        """Add a log row, its ids, its share of the ledger."""
+        head = self.head
+        stamps = [delta.hlc for delta in deltas]
+        ids, body = pack_ids(deltas), encode_body(deltas)
+        entry = LogEntry(
+            gateway=head.gateway,
+            shard=head.shard,
+            epoch=head.epoch,
+            seq=head.last_seq + 1,
+            arrival=arrival,
+            client_id=client_id,
+            hlc_low=min(stamps),
+            hlc_high=max(stamps),
+            count=len(deltas),
+            ids=ids,
+            body=body,
+            claims=claims,
+        )
+        tally = tally_of(ids)
+        self.connection.execute(
+            "INSERT INTO log VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %b, %b, %b)",
+            (
+                entry.gateway,
+                entry.shard,
+                entry.epoch,
+                entry.seq,
+                entry.arrival,
+                entry.client_id,
+                entry.hlc_low,
+                entry.hlc_high,
+                entry.count,
+                signed(tally.id_sum),
+                len(body),
+                self.wall(),
+                msgspec.json.encode(claims),
+                ids,
+                body,
+            ),
+        )
+        self._count(day_of(arrival), tally)
+        self.connection.execute(_NOTE_WRITER, (head.gateway, client_id, entry.hlc_high, entry.hlc_high - entry.hlc_low))
+        self.head = head.appended(arrival, len(deltas), len(body))
+        return entry
+
+    def _count(self, day: str, tally: Tally) -> None:
+        query = "SELECT count, id_sum FROM ledger WHERE gateway = %s AND day = %s"
+        found = _one(self.connection, query, self.head.gateway, day)
+        if found is not None:
+            tally = tally.plus(found[0], unsigned(found[1]))
+        self.connection.execute(_COUNT, (self.head.gateway, day, tally.deltas, signed(tally.id_sum)))
+
+    def writer(self, client_id: str) -> tuple[int, int]:
+        """The client's highest accepted hlc, -1 for none, and the width of its widest push."""
+        query = "SELECT hlc_high, widest FROM writer WHERE gateway = %s AND client_id = %s"
+        found = _one(self.connection, query, self.head.gateway, client_id)
+        return (found[0], found[1]) if found else (-1, 0)
+
+    def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
+        """Ids of the client's log rows that reach into `low..high`, narrowed to it: one bounded index range."""
+        _, widest = self.writer(client_id)
+        rows = self.connection.execute(_KNOWN, (self.head.gateway, client_id, low, high + widest, high)).fetchall()
+        return {known for (ids,) in rows for known in unpack_ids(ids) if low <= known[0] <= high}
+
+    def put_client(self, record: ClientRecord) -> None:
+        """Write a client record whole."""
+        self.connection.execute(
+            "INSERT INTO client VALUES (%s, %s, %b) ON CONFLICT (gateway, client_id) DO UPDATE"
+            " SET record = excluded.record",
+            (self.head.gateway, record.client_id, msgspec.json.encode(record)),
+        )
+
+    def put_schema(self, version: int, schema: TableSchema) -> None:
+        """Write a table's schema under its new version."""
+        self.connection.execute(
+            "INSERT INTO table_schema VALUES (%s, %s, %s, %b) ON CONFLICT (gateway, table_name) DO UPDATE"
+            " SET version = excluded.version, body = excluded.body",
+            (self.head.gateway, schema.table, version, msgspec.json.encode(schema)),
+        )
+
+    def put_config(self, config: GatewayConfig) -> None:
+        """Write the configuration, its schemas excepted."""
+        rules = msgspec.json.encode(config.rules) if config.rules is not None else None
+        self.connection.execute(
+            "UPDATE gateway SET config_version = %s, rules = %b, rules_version = %s WHERE id = %s",
+            (config.version, rules, config.rules_version, self.head.gateway),
+        )
+        self.head = msgspec.structs.replace(self.head, config=config)
+
+
+def client(connection: Connection, gateway: str, client_id: str) -> ClientRecord | None:
+    """What is known of a client."""
+    found = _one(connection, "SELECT record FROM client WHERE gateway = %s AND client_id = %s", gateway, client_id)
+    return msgspec.json.decode(found[0], type=ClientRecord) if found else None
+
+
+def _one(connection: Connection, query: str, *values: Any) -> tuple[Any, ...] | None:
+    return connection.execute(query, values).fetchone()

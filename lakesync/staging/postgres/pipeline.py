@@ -1,0 +1,182 @@
+"""What the pipeline asks of a store on Postgres: batches, the ledger, cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from lakesync.crash import crash_point
+from lakesync.exceptions import NotFoundError
+from lakesync.staging.head import Head
+from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
+from lakesync.staging.planning import check_cut, check_read_back, choose
+from lakesync.staging.postgres.connection import Connection, Database
+from lakesync.staging.postgres.journal import ConfigCache, load_head, save_head
+from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay
+
+_BATCH = "batch_id, gateway, shard, epoch, from_seq, to_seq, deltas, bytes, arrival_low, arrival_high"
+_ROWS = "FROM log WHERE gateway = %s AND shard = %s AND epoch = %s AND seq"
+
+
+class Pipeline:
+    """Batches, ledger and cuts; each call is one transaction."""
+
+    def __init__(self, database: Database, wall: Callable[[], int], configs: ConfigCache) -> None:
+        self._database = database
+        self._wall = wall
+        self._configs = configs
+
+    @contextmanager
+    def _locked(self, gateway: str, shard: str | None = None) -> Iterator[tuple[Connection, Head]]:
+        """A transaction under the gateway's lock."""
+        with self._database.writing() as connection:
+            head = load_head(connection, gateway, self._configs, lock=True)
+            if shard is not None and shard != head.shard:
+                raise NotFoundError(f"gateway {gateway!r} has no shard {shard!r}: its shard is {head.shard!r}")
+            yield connection, head
+
+    def gateways(self) -> list[str]:
+        """Every gateway id."""
+        with self._database.reading() as connection:
+            return [gateway for (gateway,) in connection.execute("SELECT id FROM gateway ORDER BY id").fetchall()]
+
+    def gateway_config(self, gateway: str) -> GatewayConfig:
+        """Schemas and rules of a gateway."""
+        with self._database.reading() as connection:
+            return load_head(connection, gateway, self._configs, lock=False).config
+
+    def backlog(self) -> list[Backlog]:
+        """What waits, gateway by gateway."""
+        waiting = []
+        with self._database.reading() as connection:
+            for (gateway,) in connection.execute("SELECT id FROM gateway ORDER BY id").fetchall():
+                head = load_head(connection, gateway, self._configs, lock=False)
+                waiting.append(head.backlog(_oldest_ms(connection, head)))
+        return waiting
+
+    def plan(self, gateway: str, shard: str, max_deltas: int) -> Batch | None:
+        """The open batch, or a new one over a prefix of what waits."""
+        with self._locked(gateway, shard) as (connection, head):
+            found = connection.execute(
+                f"SELECT {_BATCH} FROM batch WHERE gateway = %s AND shard = %s AND confirmed_ms IS NULL",
+                (gateway, shard),
+            ).fetchone()
+            if found is not None:
+                return Batch(*found)
+            if head.last_seq == head.flushed_seq:
+                return None
+            with connection.cursor("waiting") as waiting:
+                waiting.itersize = 500
+                waiting.execute(
+                    f"SELECT seq, arrival, count, bytes {_ROWS} > %s ORDER BY seq",
+                    (gateway, shard, head.epoch, head.flushed_seq),
+                )
+                batch = choose(head, waiting, max_deltas)
+            connection.execute(
+                f"INSERT INTO batch ({_BATCH}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+                msgspec.structs.astuple(batch),
+            )
+            return batch
+
+    def confirm(self, batch_id: str, deltas: int, id_sum: int) -> None:
+        """Record that the lake holds the batch."""
+        with self._database.writing() as connection:
+            planned = _batch(connection, batch_id)
+            head = load_head(connection, planned[0].gateway, self._configs, lock=True)
+            batch, confirmed_ms = _batch(connection, batch_id)
+            days = by_day(
+                connection.execute(
+                    f"SELECT arrival, count, id_sum {_ROWS} BETWEEN %s AND %s",
+                    (batch.gateway, batch.shard, batch.epoch, batch.from_seq, batch.to_seq),
+                ).fetchall()
+            )
+            check_read_back(batch, total(days.values()), Tally(deltas, id_sum))
+            if confirmed_ms is not None:
+                return
+            connection.execute("UPDATE batch SET confirmed_ms = %s WHERE batch_id = %s", (self._wall(), batch_id))
+            for day, tally in days.items():
+                _flushed(connection, batch.gateway, day, tally)
+            save_head(connection, head.confirmed(batch))
+
+    def trim(self, gateway: str, shard: str) -> int:
+        """Drop the bodies of confirmed batches; bytes freed."""
+        with self._locked(gateway, shard) as (connection, head):
+            if head.flushed_seq == head.trimmed_seq:
+                return 0
+            crash_point("staging.before_trim")
+            scope = (gateway, shard, head.epoch, head.trimmed_seq + 1, head.flushed_seq)
+            found = connection.execute(f"SELECT sum(bytes)::bigint {_ROWS} BETWEEN %s AND %s", scope).fetchone()
+            where = _ROWS.removeprefix("FROM log ")
+            connection.execute(f"UPDATE log SET body = NULL {where} BETWEEN %s AND %s", scope)
+            save_head(connection, msgspec.structs.replace(head, trimmed_seq=head.flushed_seq))
+            return int(found[0]) if found else 0
+
+    def ledger(self, gateway: str) -> list[LedgerDay]:
+        """Every arrival day, in order."""
+        with self._database.reading() as connection:
+            load_head(connection, gateway, self._configs, lock=False)
+            days = connection.execute(
+                "SELECT day, count, id_sum, flushed_count, flushed_id_sum FROM ledger WHERE gateway = %s ORDER BY day",
+                (gateway,),
+            ).fetchall()
+        return [
+            LedgerDay(gateway, day, count, unsigned(id_sum), flushed, unsigned(flushed_sum))
+            for day, count, id_sum, flushed, flushed_sum in days
+        ]
+
+    def request_flush(self, gateway: str) -> None:
+        """Note that a flush was asked for."""
+        with self._locked(gateway) as (connection, head):
+            save_head(connection, head.flush_requested(self._wall()))
+
+    def publish_cut(self, cut: Cut) -> bool:
+        """Publish a cut; False when a newer one is."""
+        with self._locked(cut.gateway) as (connection, head):
+            check_cut(cut, head)
+            newest = _newest_cut(connection, head)
+            if newest is not None and newest.arrival >= cut.arrival:
+                return False
+            connection.execute(
+                "INSERT INTO cut VALUES (%s, %s, %s, %b)",
+                (cut.gateway, cut.epoch, cut.arrival, msgspec.json.encode(cut)),
+            )
+            return True
+
+    def newest_cut(self, gateway: str) -> Cut | None:
+        """The newest cut of the epoch."""
+        with self._database.reading() as connection:
+            return _newest_cut(connection, load_head(connection, gateway, self._configs, lock=False))
+
+
+def _batch(connection: Connection, batch_id: str) -> tuple[Batch, int | None]:
+    query = f"SELECT {_BATCH}, confirmed_ms FROM batch WHERE batch_id = %s"
+    found = connection.execute(query, (batch_id,)).fetchone()
+    if found is None:
+        raise NotFoundError(f"no batch {batch_id!r} was planned by this store: ask for a plan")
+    return Batch(*found[:-1]), found[-1]
+
+
+def _oldest_ms(connection: Connection, head: Head) -> int | None:
+    scope = (head.gateway, head.shard, head.epoch, head.flushed_seq + 1)
+    found = connection.execute(f"SELECT committed_ms {_ROWS} = %s", scope).fetchone()
+    return found[0] if found else None
+
+
+def _flushed(connection: Connection, gateway: str, day: str, tally: Tally) -> None:
+    query = "SELECT flushed_count, flushed_id_sum FROM ledger WHERE gateway = %s AND day = %s"
+    found = connection.execute(query, (gateway, day)).fetchone() or (0, 0)
+    flushed = tally.plus(found[0], unsigned(found[1]))
+    connection.execute(
+        "UPDATE ledger SET flushed_count = %s, flushed_id_sum = %s WHERE gateway = %s AND day = %s",
+        (flushed.deltas, signed(flushed.id_sum), gateway, day),
+    )
+
+
+def _newest_cut(connection: Connection, head: Head) -> Cut | None:
+    found = connection.execute(
+        "SELECT body FROM cut WHERE gateway = %s AND epoch = %s ORDER BY arrival DESC LIMIT 1",
+        (head.gateway, head.epoch),
+    ).fetchone()
+    return msgspec.json.decode(found[0], type=Cut) if found else None

@@ -1,0 +1,105 @@
+"""`StagingStore` on Postgres."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from lakesync.staging.postgres.connection import Database
+from lakesync.staging.postgres.groups import Groups
+from lakesync.staging.postgres.journal import ConfigCache, ensure_gateway
+from lakesync.staging.postgres.pipeline import Pipeline
+from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
+from lakesync.staging.store import Commit, Replayer, View
+
+T = TypeVar("T")
+
+
+class PostgresStore:
+    """A store that any number of processes may open at once; the lock of a gateway's row orders their commits.
+
+    Nothing is ever replayed: rows and feed entries are part of the commit. Ids are kept for good, 16 bytes a delta.
+    """
+
+    def __init__(self, url: str, wall: Callable[[], int]) -> None:
+        """Args: url: as libpq reads it; wall: the server's clock in milliseconds."""
+        self._wall = wall
+        self._database = Database(url)
+        self._configs = ConfigCache()
+        self._groups = Groups(self._database, wall, self._configs)
+        self._pipeline = Pipeline(self._database, wall, self._configs)
+
+    def open(self, replayer: Replayer | None = None) -> None:  # noqa: ARG002 (others replay; here a commit is whole)
+        """Connect and apply migrations; the replayer has nothing to do.
+
+        Raises:
+            StagingVersionError: the store was written by a newer version.
+            StagingUnavailableError: it cannot be reached.
+        """
+        self._database.open()
+
+    def close(self) -> None:
+        """Finish what was submitted and close every connection."""
+        self._groups.close()
+        self._database.close()
+
+    def ensure_gateway(self, gateway: str) -> None:
+        """Make a gateway with a new epoch; nothing when it exists."""
+        with self._database.writing() as connection:
+            ensure_gateway(connection, gateway, self._wall())
+
+    def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
+        """Run `work` in a commit; the future ends once Postgres has committed."""
+        return self._groups.submit(gateway, work)
+
+    def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
+        """Run `work` over a snapshot."""
+        return self._groups.read(gateway, work)
+
+    # -- the pipeline --------------------------------------------------------------------------------------------
+
+    def gateways(self) -> list[str]:
+        """Every gateway id of the store."""
+        return self._pipeline.gateways()
+
+    def backlog(self) -> list[Backlog]:
+        """What waits, shard by shard."""
+        return self._pipeline.backlog()
+
+    def gateway_config(self, gateway: str) -> GatewayConfig:
+        """Schemas and rules of a gateway."""
+        return self._pipeline.gateway_config(gateway)
+
+    def plan(self, gateway: str, shard: str, max_deltas: int) -> Batch | None:
+        """The open batch, or a new one, durable before it is returned."""
+        return self._pipeline.plan(gateway, shard, max_deltas)
+
+    def confirm(self, batch_id: str, deltas: int, id_sum: int) -> None:
+        """Record that the lake was read and holds the batch."""
+        self._pipeline.confirm(batch_id, deltas, id_sum)
+
+    def trim(self, gateway: str, shard: str) -> int:
+        """Drop the bodies of confirmed batches; bytes freed."""
+        return self._pipeline.trim(gateway, shard)
+
+    def ledger(self, gateway: str) -> list[LedgerDay]:
+        """Every arrival day that the gateway ever had."""
+        return self._pipeline.ledger(gateway)
+
+    def request_flush(self, gateway: str) -> None:
+        """Make the next `backlog` say that a flush was asked for, where anything waits."""
+        self._pipeline.request_flush(gateway)
+
+    def publish_cut(self, cut: Cut) -> bool:
+        """Publish a cut whole."""
+        return self._pipeline.publish_cut(cut)
+
+    def newest_cut(self, gateway: str) -> Cut | None:
+        """The newest published cut."""
+        return self._pipeline.newest_cut(gateway)
+
+    def log_source(self) -> LogSource:
+        """The log, for Postgres' JDBC driver; its credentials are this store's."""
+        url, properties = self._database.jdbc()
+        return LogSource(url=url, table="lakesync.log", properties=properties)
