@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import requests
 
+from lakesync.exceptions import AuthError, IntegrityError, NotFoundError
+from lakesync.staging.remote import RemoteStore
 from tests.integration.gateway_support import DEADLINE, SERVICE, delta, sign
 
 
@@ -53,3 +55,22 @@ def test_only_the_pipelines_methods_are_reached(served, method):
 
 def test_arguments_of_another_form_are_refused(served):
     assert call(served, "plan", gateway=1).status_code == 400
+
+
+def test_the_pipelines_own_client_gets_values_and_the_errors_that_were_raised(served):
+    client = served.client()
+    client.push(delta("t1", {"n": 1}))
+    store = RemoteStore(served.url, SERVICE)
+    (waiting,) = [each for each in store.backlog() if each.gateway == client.gateway]
+    batch = store.plan(client.gateway, waiting.shard, 100)
+    assert batch is not None
+    with pytest.raises(IntegrityError):
+        store.confirm(batch.batch_id, 2, 0)
+    with pytest.raises(NotFoundError):
+        store.confirm("none", 1, 0)
+    (day,) = store.ledger(client.gateway)
+    store.confirm(batch.batch_id, day.count, day.id_sum)
+    assert store.gateway_config(client.gateway).rules is None
+    with pytest.raises(AuthError):
+        RemoteStore(served.url, "another").gateways()
+    store.close()

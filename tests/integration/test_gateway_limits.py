@@ -1,4 +1,4 @@
-"""How much one request may bring, how many a client may send, and how long one may take."""
+"""How much one request may bring (P6), a gateway may hold (P7), a client may ask, and how long one may take."""
 
 from __future__ import annotations
 

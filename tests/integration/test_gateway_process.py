@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from tests.integration.gateway_support import DEADLINE, delta, until
+from tests.integration.gateway_support import DEADLINE, delta, until, wall_ms
 
 
 def test_what_was_acknowledged_survives_a_kill(spawn):
@@ -109,3 +109,18 @@ def test_it_imports_neither_spark_nor_dagster():
     code = "import sys, gateway.__main__; print(sorted({'pyspark', 'dagster', 'pandas', 'pyarrow'} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     assert found.stdout.strip() == "[]"
+
+
+def test_the_clock_can_be_set_and_tokens_do_not_mind(spawn, tmp_path):
+    days = 4000
+    offset = tmp_path / "offset"
+    offset.write_text(str(-days * 86_400_000))
+    server = spawn(LAKESYNC_CLOCK_OFFSET_FILE=str(offset))
+    alice = server.client("alice")
+    now = wall_ms()
+    answer = alice.push(delta("t1", {"n": 1}, client="alice", hlc=now << 16))
+    assert answer.json()["code"] == "CLOCK_DRIFT"
+    then = now - days * 86_400_000
+    assert alice.push(delta("t1", {"n": 1}, client="alice", hlc=then << 16)).status_code == 200
+    page = server.client("bob").pull().json()
+    assert abs((int(page["serverHlc"]) >> 16) - then) < 60_000

@@ -1,4 +1,4 @@
-"""Push and pull over HTTP."""
+"""Push and pull over HTTP: whose deltas are taken (P4), what is checked first (P5), pages (L9), cursors (L11)."""
 
 from __future__ import annotations
 
