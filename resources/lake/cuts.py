@@ -16,7 +16,7 @@ from lakesync.staging.records import Cut, CutTable
 from resources.lake.connection import lake_errors
 from resources.lake.frame_files import WRITTEN_SCHEMA, write_frames
 from resources.lake.state import deltas_between, merge_table
-from resources.lake.tables import NAMES, LakeNames, ensure_deltas, ensure_state
+from resources.lake.tables import NAMES, LakeNames, at, ensure_deltas, ensure_state
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -97,7 +97,7 @@ def state_as_of(
     if cut is not None and (cut.gateway, cut.arrival) == (gateway, arrival):
         for part in cut.tables:
             if part.table == schema.table:
-                return _at(spark, table.name, part.snapshot_id).where(sf.col("_gateway") == gateway)
+                return at(spark, table.name, part.snapshot_id).where(sf.col("_gateway") == gateway)
     ensure_deltas(spark, names)
     deltas = deltas_between(spark, schema.table, {gateway: (0, arrival)}, names)
     rows = project(reduce_deltas(deltas), table.columns).drop(REJECTED)
@@ -119,7 +119,7 @@ def _cut_table(
         f"AS OF VERSION {snapshot} RETAIN {TAG_DAYS} DAYS"
     )
     crash_point("cut.tagged")
-    rows = _at(spark, name, snapshot).where(sf.col("_gateway") == gateway).select(*FRAME_COLUMNS)
+    rows = at(spark, name, snapshot).where(sf.col("_gateway") == gateway).select(*FRAME_COLUMNS)
     written = rows.mapInArrow(write_frames(f"{directory}/{schema.table}", schema.table, arrival), WRITTEN_SCHEMA)
     files = sorted(written.collect(), key=lambda file: str(file["uri"]))
     highest = max((file["highest_arrival"] for file in files), default=0)
@@ -136,7 +136,3 @@ def _cut_table(
         tuple(file["uri"] for file in kept),
         sum(file["bytes"] for file in kept),
     )
-
-
-def _at(spark: SparkSession, name: str, snapshot: int) -> DataFrame:
-    return spark.read.option("snapshot-id", str(snapshot)).table(name)

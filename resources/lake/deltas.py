@@ -22,7 +22,7 @@ from assets.transforms.ledger import id_sum
 from lakesync.crash import crash_point
 from lakesync.exceptions import CommitUnknownError, FlushError, IntegrityError, LakeSyncError, LakeUnavailableError
 from resources.lake.connection import brief, lake_errors
-from resources.lake.tables import NAMES, LakeNames, ensure_deltas, read_version
+from resources.lake.tables import NAMES, LakeNames, at, ensure_deltas, read_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -193,9 +193,11 @@ def _held(spark: SparkSession, batch: Batch, snapshot: int | None, names: LakeNa
     """Count and id sum of the batch in a snapshot of `deltas`; None when it is not there."""
     if snapshot is None:
         return None
-    table = spark.read.option("snapshot-id", snapshot).table(names.deltas)
     row = (
-        table.where(_is(batch)).agg(sf.count(sf.lit(1)).alias("count"), id_sum("delta_id").alias("total")).collect()[0]
+        at(spark, names.deltas, snapshot)
+        .where(_is(batch))
+        .agg(sf.count(sf.lit(1)).alias("count"), id_sum("delta_id").alias("total"))
+        .collect()[0]
     )
     return (row["count"], int(row["total"])) if row["count"] else None
 

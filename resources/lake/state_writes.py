@@ -11,7 +11,8 @@ from pyspark.sql import functions as sf
 
 from assets.transforms.project import REJECTED, project
 from assets.transforms.reduce import KEY, STATE_COLUMNS, reduce_deltas
-from resources.lake.tables import StateTable, read_version
+from lakesync.exceptions import FlushError
+from resources.lake.tables import StateTable, at, read_version
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -53,24 +54,23 @@ def write_state(
     snapshot = table.snapshot_id
     for attempt in range(TRIES):
         observed = Observation()
-        touched = None if anew else increment.select(*_key_of_deltas()).distinct()
+        touched = None if anew or snapshot is None else increment.select(*_key_of_deltas()).distinct()
         try:
-            if touched is None:
+            if touched is None or snapshot is None:
                 _write_anew(spark, table, snapshot, increment, rebuilt=rebuilt or (), observed=observed)
             else:
                 _merge_into(spark, table, snapshot, increment, touched=touched, observed=observed)
         except PySparkException:
-            now = read_version(spark, table.name).snapshot_id
-            if now == snapshot or attempt == TRIES - 1:
+            if read_version(spark, table.name).snapshot_id == snapshot or attempt == TRIES - 1:
                 raise
         else:
-            now = read_version(spark, table.name).snapshot_id
-            if anew or _snapshot(spark, table, now)["parent_id"] == snapshot:
+            now = _snapshot(spark, table, read_version(spark, table.name).snapshot_id)
+            if touched is None or now["parent_id"] == snapshot:
                 # Spark passes on what it observed if it has it within 100 ms.
-                counts = observed.get or _counted(spark, table, now, touched)
-                return Written(now, counts["rows"], counts["tombstones"] or 0, counts["rejected"] or 0)
-        snapshot = now
-    raise AssertionError("unreachable: the last attempt raises or returns")
+                counts = observed.get or _counted(spark, table, now["snapshot_id"], touched)
+                return Written(now["snapshot_id"], counts["rows"], counts["tombstones"] or 0, counts["rejected"] or 0)
+        snapshot = read_version(spark, table.name).snapshot_id
+    raise FlushError(f"{table.name} was changed by others during each of {TRIES} merges; merge it when they are done")
 
 
 def _write_anew(
@@ -85,7 +85,7 @@ def _write_anew(
     """Every row, old and new, in one overwrite that is refused when the table is no longer at `snapshot`."""
     state = None
     if snapshot is not None:
-        state = _at(spark, table, snapshot).where(~sf.col("_gateway").isin(*rebuilt))
+        state = at(spark, table.name, snapshot).where(~sf.col("_gateway").isin(*rebuilt))
     rows = _rows(table, increment, state, observed)
     writer = rows.writeTo(table.name).option("isolation-level", "serializable")
     if snapshot is not None:
@@ -96,14 +96,14 @@ def _write_anew(
 def _merge_into(
     spark: SparkSession,
     table: StateTable,
-    snapshot: int | None,
+    snapshot: int,
     increment: DataFrame,
     *,
     touched: DataFrame,
     observed: Observation,
 ) -> None:
     """The touched rows alone, merged on read."""
-    state = _at(spark, table, snapshot).join(touched, list(KEY), "semi")
+    state = at(spark, table.name, snapshot).join(touched, list(KEY), "semi")
     source = f"merge_{table.table}"
     _rows(table, increment, state, observed).createOrReplaceTempView(source)
     spark.sql(
@@ -126,9 +126,9 @@ def _counts() -> tuple[Column, ...]:
     )
 
 
-def _counted(spark: SparkSession, table: StateTable, snapshot: int | None, touched: DataFrame | None) -> dict[str, int]:
+def _counted(spark: SparkSession, table: StateTable, snapshot: int, touched: DataFrame | None) -> dict[str, int]:
     """What `_counts` would have been observed to be, from what was written."""
-    rows = _at(spark, table, snapshot)
+    rows = at(spark, table.name, snapshot)
     if touched is not None:
         rows = rows.join(touched, list(KEY), "semi")
     return project(rows.select(*STATE_COLUMNS), table.columns).agg(*_counts()).collect()[0].asDict()
@@ -148,7 +148,3 @@ def _is_large(spark: SparkSession, table: StateTable, deltas_in: int) -> bool:
 
 def _snapshot(spark: SparkSession, table: StateTable, snapshot: int | None) -> Row:
     return spark.table(f"{table.name}.snapshots").where(sf.col("snapshot_id") == sf.lit(snapshot)).collect()[0]
-
-
-def _at(spark: SparkSession, table: StateTable, snapshot: int | None) -> DataFrame:
-    return spark.read.option("snapshot-id", str(snapshot)).table(table.name)

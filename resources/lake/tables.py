@@ -11,7 +11,7 @@ from lakesync.exceptions import SchemaError
 from lakesync.schema import RESERVED_COLUMNS
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.schema import TableSchema
 
@@ -113,6 +113,11 @@ def read_version(spark: SparkSession, name: str) -> Version:
     properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
     snapshot = properties.pop("current-snapshot-id", "none")
     return Version(None if snapshot == "none" else int(snapshot), properties)
+
+
+def at(spark: SparkSession, name: str, snapshot: int) -> DataFrame:
+    """A table as of one of its snapshots."""
+    return spark.read.option("versionAsOf", str(snapshot)).table(name)
 
 
 def marks_of(version: Version) -> dict[str, int]:
