@@ -37,6 +37,7 @@ def run(config: Config, display: Display) -> None:
     stop = _stop_event()
     folder = config.data_dir
     with _sole_owner(folder):
+        (folder / "up.json").unlink(missing_ok=True)  # of a run that was killed
         _check_disk(folder)
         if ended := leftovers.end(folder):
             display.note(f"ended {len(ended)} processes that an earlier, killed run left behind")

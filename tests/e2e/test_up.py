@@ -50,7 +50,7 @@ class Up:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self.wait(lambda: self.told().get("ready"), READY_SECONDS)
+        self.wait(lambda: self.told().get("ready") and self.told()["pid"] == self.process.pid, READY_SECONDS)
         return self
 
     def told(self):
