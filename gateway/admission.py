@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import NamedTuple
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from gateway.auth import bearer
@@ -69,6 +69,6 @@ async def admit(request: Request, *, admin: bool = False) -> Caller:
         claims = identity.claims
     gateway = services.gateways.get(gateway_id)
     if gateway is None:
-        gateway = await asyncio.to_thread(services.engine.gateway, gateway_id)
+        gateway = await run_in_threadpool(services.engine.gateway, gateway_id)
         services.gateways[gateway_id] = gateway
     return Caller(gateway, claims)

@@ -12,13 +12,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.drain import Drain
 from gateway.errors import error_response
 from gateway.exchange import Exchange
+from gateway.operations import PREFIXES
 from lakesync.exceptions import LakeSyncError, StagingUnavailableError
 
 log = structlog.get_logger("gateway")
 
 CLIENT_GONE = 499
 """The status in the log of a request whose client went away before it was answered."""
-OPEN_WHILE_DRAINING = ("/health", "/ready", "/metrics")
+OPEN_WHILE_DRAINING = frozenset(prefix + path for prefix in PREFIXES for path in ("/health", "/ready", "/metrics"))
 
 
 class Guard:
@@ -34,7 +35,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if self._drain.draining and not scope["path"].endswith(OPEN_WHILE_DRAINING):
+        if self._drain.draining and scope["path"] not in OPEN_WHILE_DRAINING:
             error = StagingUnavailableError("the gateway is stopping; repeat the request", retry_after=1)
             answer = self._answer(error, scope)
             answer.headers["Connection"] = "close"

@@ -63,6 +63,7 @@ class GatewayServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                timeout_keep_alive=75,
                 timeout_graceful_shutdown=max(1, round(settings.request_timeout)),
             )
         )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,7 +21,7 @@ class FlushRequested(msgspec.Struct, frozen=True):
 async def flush(request: Request) -> Response:
     """Ask the pipeline to carry what waits to the lake now."""
     caller = await admit(request, admin=True)
-    await asyncio.to_thread(caller.gateway.request_flush)
+    await run_in_threadpool(caller.gateway.request_flush)
     return bodies.json_response(FlushRequested(True), 202)
 
 

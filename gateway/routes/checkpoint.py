@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import structlog
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -29,10 +29,10 @@ async def checkpoint(request: Request) -> Response:
     client_id = caller.client_id(request.query_params.get("clientId"))
     Exchange.of(request).client = client_id
     claims = caller.claims(client_id)
-    cut = await outcome(await asyncio.to_thread(caller.gateway.submit_checkpoint, client_id, claims))
-    config = await asyncio.to_thread(caller.gateway.config)
+    cut = await outcome(await run_in_threadpool(caller.gateway.submit_checkpoint, client_id, claims))
+    config = await run_in_threadpool(caller.gateway.config)
     try:
-        files = await asyncio.to_thread(frame_files, cut)
+        files = await run_in_threadpool(frame_files, cut)
     except FileNotFoundError as error:
         log.exception("checkpoint frame is gone", gateway=cut.gateway, arrival=cut.arrival)
         raise NotFoundError("the newest checkpoint is damaged: pull from 0 instead") from error

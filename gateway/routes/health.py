@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -30,7 +29,7 @@ async def ready(request: Request) -> Response:
     services = Services.of(request)
     if services.drain.draining:
         raise StagingUnavailableError("the gateway is stopping", retry_after=1)
-    await asyncio.to_thread(services.engine.gateways)
+    await run_in_threadpool(services.engine.gateways)
     return bodies.json_response(Health("ready"))
 
 

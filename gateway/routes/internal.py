@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import ipaddress
 import time
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -28,7 +28,7 @@ async def staging(request: Request) -> Response:
     _check_caller(request, services.settings.service_token)
     method = request.path_params["method"]
     body = await read_body(request, MAX_BODY_BYTES)
-    answer = await asyncio.to_thread(dispatch, services.engine.store, method, body)
+    answer = await run_in_threadpool(dispatch, services.engine.store, method, body)
     if method == "confirm":
         services.metrics.confirmed.set(time.time())
     return Response(answer, media_type=JSON)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,18 +18,18 @@ from lakesync.exceptions import StagingUnavailableError
 async def gateway_metrics(request: Request) -> Response:
     """What one gateway holds, for its clients."""
     caller = await admit(request)
-    return bodies.json_response(await asyncio.to_thread(caller.gateway.stats))
+    return bodies.json_response(await run_in_threadpool(caller.gateway.stats))
 
 
 async def admin_metrics(request: Request) -> Response:
     """What one gateway holds, for an admin."""
     caller = await admit(request, admin=True)
-    return bodies.json_response(await asyncio.to_thread(caller.gateway.stats))
+    return bodies.json_response(await run_in_threadpool(caller.gateway.stats))
 
 
 async def prometheus(request: Request) -> Response:
     """The server's metrics."""
-    text = await asyncio.to_thread(Services.of(request).metrics.text)
+    text = await run_in_threadpool(Services.of(request).metrics.text)
     return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

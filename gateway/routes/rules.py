@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -34,7 +33,7 @@ class SavedRules(msgspec.Struct, frozen=True, rename="camel"):
 async def read_rules(request: Request) -> Response:
     """The rules in force."""
     caller = await admit(request, admin=True)
-    config = await asyncio.to_thread(caller.gateway.config)
+    config = await run_in_threadpool(caller.gateway.config)
     return bodies.json_response(RulesInForce(config.rules, config.rules_version))
 
 
@@ -42,7 +41,7 @@ async def set_rules(request: Request) -> Response:
     """Put rules in force."""
     caller = await admit(request, admin=True)
     rules = parse_rules(await bodies.read_object(request, Services.of(request).settings.max_body_bytes))
-    version = await asyncio.to_thread(caller.gateway.set_rules, rules)
+    version = await run_in_threadpool(caller.gateway.set_rules, rules)
     return bodies.json_response(SavedRules(True, version))
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -44,7 +43,7 @@ async def table_schema(request: Request) -> Response:
     table = request.query_params.get("table")
     if not table:
         raise ValidationError("name the table: ?table=NAME")
-    schemas = (await asyncio.to_thread(caller.gateway.config)).schemas
+    schemas = (await run_in_threadpool(caller.gateway.config)).schemas
     if table not in schemas:
         raise NotFoundError(f"no schema is registered for table {table!r}")
     return bodies.json_response(_known(table, schemas[table]))
@@ -53,7 +52,7 @@ async def table_schema(request: Request) -> Response:
 async def all_schemas(request: Request) -> Response:
     """Every table's schema."""
     caller = await admit(request, admin=True)
-    schemas = (await asyncio.to_thread(caller.gateway.config)).schemas
+    schemas = (await run_in_threadpool(caller.gateway.config)).schemas
     return bodies.json_response(KnownSchemas(tuple(_known(table, schemas[table]) for table in sorted(schemas))))
 
 
@@ -61,7 +60,7 @@ async def register(request: Request) -> Response:
     """Register a schema, or evolve one."""
     caller = await admit(request, admin=True)
     schema = parse_schema(await bodies.read_object(request, Services.of(request).settings.max_body_bytes))
-    version = await asyncio.to_thread(caller.gateway.register_schema, schema)
+    version = await run_in_threadpool(caller.gateway.register_schema, schema)
     return bodies.json_response(SavedSchema(True, version))
 
 

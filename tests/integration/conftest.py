@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import structlog
 
 from gateway.app import create_app
 from gateway.server import GatewayServer, listen
@@ -35,6 +37,7 @@ Serve = Callable[..., Served]
 @pytest.fixture(scope="module")
 def serve(tmp_path_factory) -> Iterator[Serve]:
     """Starts servers with given settings; all of them end with the module."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     running: list[tuple[GatewayServer, threading.Thread, Engine, socket.socket]] = []
 
     def start(limits: EngineLimits | None = None, auto_create: bool = True, **changes: Any) -> Served:
@@ -63,6 +66,7 @@ def serve(tmp_path_factory) -> Iterator[Serve]:
         thread.join(DEADLINE)
         engine.close()
         bound.close()
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from lakesync.wire import json as wire_json
 SECRET = "the secret with which these tests sign"
 PREVIOUS = "the secret that these tests signed with before"
 SERVICE = "the token that the pipeline shows"
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def wall_ms() -> int:

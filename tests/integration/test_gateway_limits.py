@@ -45,6 +45,12 @@ def test_a_body_of_unknown_length_is_refused_while_it_is_read(narrow):
         assert connection.recv(4096).startswith(b"HTTP/1.1 413")
 
 
+def test_a_body_may_have_a_mebibyte(served):
+    client = served.client()
+    assert client.call("POST", "/sync/{gw}/push", data=b" " * (1 << 20)).status_code == 400
+    assert client.call("POST", "/sync/{gw}/push", data=b" " * ((1 << 20) + 1)).status_code == 413
+
+
 def test_a_body_that_unpacks_to_more_than_the_limit_is_refused(narrow):
     packed = gzip.compress(b" " * (50 << 20))
     assert len(packed) < 64 * KILOBYTE

@@ -182,3 +182,22 @@ def test_a_slow_second_request_on_one_connection_is_not_delayed_by_nagle(served)
         for _ in range(20):
             answer = session.get(served.url + f"/sync/{alice.gateway}/pull?clientId=client-1", timeout=DEADLINE)
             assert answer.elapsed.total_seconds() < 0.5
+
+
+def test_a_page_holds_a_hundred_deltas_unless_more_are_asked_for(served):
+    alice = served.client()
+    alice.push(*(delta(f"t{n}", {"n": n}) for n in range(101)))
+    page = served.client("bob", alice.gateway).pull().json()
+    assert (len(page["deltas"]), page["hasMore"]) == (100, True)
+    assert len(served.client("carol", alice.gateway).pull(limit=10_000).json()["deltas"]) == 101
+    assert alice.pull(limit=10_001).status_code == 400
+
+
+@pytest.mark.parametrize("change", [{"table": "no table"}, {"rowId": ""}, {"rowId": "x" * 513}, {"op": "UPSERT"}])
+def test_a_delta_of_another_shape_is_named(served, change):
+    alice = served.client()
+    good, bad = delta("t1", {"n": 1}), {**delta("t2", {"n": 2}), **change}
+    answer = alice.push(good, bad)
+    assert answer.status_code == 400
+    assert [each["deltaId"] for each in answer.json()["rejected"]] == [bad["deltaId"]]
+    assert alice.call("GET", "/sync/{gw}/metrics").json()["logSize"] == 0
