@@ -94,10 +94,12 @@ def test_keys_agree_with_direct_evaluation_on_long_and_odd_texts(op):
             assert bool(keys & seen) == matches(rules, "t", {"x": text}, {"c": claim}), (text, claim)
 
 
-def test_an_order_looks_at_64_characters():
-    def greater(text, claim):
-        return matches(SyncRules(1, (Bucket("b", (), (Filter("x", "gt", claim),)),)), "t", {"x": text}, {})
+def test_an_order_looks_at_64_characters_of_both_sides():
+    def ordered(op, text, constant):
+        return matches(SyncRules(1, (Bucket("b", (), (Filter("x", op, constant),)),)), "t", {"x": text}, {})
 
-    assert greater("a" * 63 + "b", "a" * 64)
-    assert not greater("a" * 64 + "b", "a" * 65)
-    assert not greater("a" * 65, "a" * 64)
+    assert ordered("gt", "a" * 63 + "b", "a" * 64)
+    assert not ordered("gt", "a" * 64 + "b", "a" * 65)
+    assert not ordered("gt", "a" * 65, "a" * 64)
+    assert not ordered("lt", "a" * 64, "a" * 65)
+    assert ordered("gte", "a" * 64, "a" * 65)
