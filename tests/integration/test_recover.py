@@ -32,9 +32,9 @@ def test_what_nobody_runs_is_ended_and_its_slots_are_free(instance):
     started = run_with(instance, dg.DagsterRunStatus.STARTED)
     starting = run_with(instance, dg.DagsterRunStatus.STARTING)
     cancelling = run_with(instance, dg.DagsterRunStatus.CANCELING)
-    queued = run_with(instance, dg.DagsterRunStatus.QUEUED)
+    waiting = run_with(instance, dg.DagsterRunStatus.NOT_STARTED)
     done = run_with(instance, dg.DagsterRunStatus.SUCCESS)
-    for key, holder in (("a", started), ("b", done), ("c", queued)):
+    for key, holder in (("a", started), ("b", done), ("c", waiting)):
         storage.set_concurrency_slots(key, 1)
         storage.claim_concurrency_slot(key, holder, "nothing")
 
@@ -45,7 +45,7 @@ def test_what_nobody_runs_is_ended_and_its_slots_are_free(instance):
 
     assert status(started) is status(starting) is dg.DagsterRunStatus.FAILURE
     assert status(cancelling) is dg.DagsterRunStatus.CANCELED
-    assert status(queued) is dg.DagsterRunStatus.QUEUED
+    assert status(waiting) is dg.DagsterRunStatus.NOT_STARTED
     assert status(done) is dg.DagsterRunStatus.SUCCESS
     taken = {key: storage.get_concurrency_info(key).active_slot_count for key in ("a", "b", "c")}
     assert taken == {"a": 0, "b": 0, "c": 1}
