@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
 
 def configure_logging() -> None:
@@ -33,9 +33,10 @@ def configure_logging() -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
 
 
-def _render_bytes(_: Any, __: str, entry: structlog.typing.EventDict) -> bytes:
-    return msgspec.json.encode(entry, enc_hook=str)
+def _render_bytes(_: Any, __: str, entry: EventDict) -> bytes:
+    first = {name: entry.pop(name) for name in ("timestamp", "level", "event") if name in entry}
+    return msgspec.json.encode(first | dict(entry), enc_hook=str)
 
 
-def _render_text(_: Any, __: str, entry: structlog.typing.EventDict) -> str:
-    return msgspec.json.encode(entry, enc_hook=str).decode()
+def _render_text(logger: Any, method: str, entry: EventDict) -> str:
+    return _render_bytes(logger, method, entry).decode()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 import requests
 
@@ -124,3 +125,20 @@ def test_the_clock_can_be_set_and_tokens_do_not_mind(spawn, tmp_path):
     assert alice.push(delta("t1", {"n": 1}, client="alice", hlc=then << 16)).status_code == 200
     page = server.client("bob").pull().json()
     assert abs((int(page["serverHlc"]) >> 16) - then) < 60_000
+
+
+def test_two_servers_on_one_postgres_show_each_other_what_they_took(spawn, postgres_uri):
+    name = f"two_servers_{wall_ms()}"
+    with psycopg.connect(postgres_uri, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    staging = urlsplit(postgres_uri)._replace(path=f"/{name}").geturl()
+    one, other = (spawn(LAKESYNC_STAGING_URL=staging, LAKESYNC_DATA_DIR="") for _ in range(2))
+    alice, bob = one.client("alice"), other.client("bob")
+    since = "0"
+    for n in range(20):
+        writer, reader = (alice, bob) if n % 2 else (bob, alice)
+        pushed = writer.push(delta(f"t{n}", {"n": n}, client=writer.client_id))
+        assert pushed.status_code == 200, pushed.text
+        assert f"t{n}" in [each["rowId"] for each in reader.pull(since).json()["deltas"]]
+    other.process.kill()
+    assert len(one.client("carol").pull().json()["deltas"]) == 20
