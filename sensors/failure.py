@@ -1,12 +1,22 @@
 """Says out loud that a run failed: a structured log line and, where one is configured, a webhook."""
 
+import sys
+
 import dagster as dg
 import requests
 import structlog
 
 from resources.pipeline import Pipeline
 
-_log = structlog.get_logger("lakesync.runs")
+# Configured here alone: the process is Dagster's, and so is its logging.
+_log = structlog.wrap_logger(
+    structlog.WriteLogger(sys.stderr),
+    processors=[
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.JSONRenderer(),
+    ],
+)
 _WEBHOOK_SECONDS = 10
 
 
