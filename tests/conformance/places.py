@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 
 import pytest
@@ -46,14 +45,19 @@ def sqlite(request: pytest.FixtureRequest) -> str:
 
 
 def postgres(request: pytest.FixtureRequest) -> str:
-    """A fresh database on the shared server."""
+    """A database of its own on the shared server, emptied: making one takes longer than most tests."""
     import psycopg
 
     server = request.getfixturevalue("postgres_uri")
-    name = f"staging_{uuid.uuid4().hex[:12]}"
+    url = server.rpartition("/")[0] + "/staging_conformance"
     with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return server.rpartition("/")[0] + f"/{name}"
+        if connection.execute("SELECT 1 FROM pg_database WHERE datname = 'staging_conformance'").fetchone() is None:
+            connection.execute("CREATE DATABASE staging_conformance")
+    with psycopg.connect(url) as connection:
+        query = "SELECT tablename FROM pg_tables WHERE schemaname = 'lakesync' AND tablename <> 'migration'"
+        for (table,) in connection.execute(query).fetchall():
+            connection.execute(f"DELETE FROM lakesync.{table}")
+    return url
 
 
 PLACES = {

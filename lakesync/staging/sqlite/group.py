@@ -208,7 +208,11 @@ class GroupCommit:
         """
         if not self._state.intact:
             self.applied = self._recovery.recover()
-            self._behind.clear()
+            self._behind = {
+                head.gateway
+                for head in self._journal.heads.values()
+                if head.last_seq > self.applied.get((head.gateway, head.shard), 0)
+            }
 
     def _lose_state(self, exc: sqlite3.Error) -> None:
         _log.warning("state lost, it is made again from the journal", error=str(exc))

@@ -8,24 +8,30 @@ from concurrent.futures import Future
 from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from lakesync.exceptions import StagingUnavailableError
 from lakesync.staging.sqlite.group import GroupCommit, Job
 
 T = TypeVar("T")
 
-WRITE_BEHIND_SECONDS = 1.0
-WRITE_BEHIND_ROWS = 50_000
 _GROUP = 256
+
+
+class WriteBehind(NamedTuple):
+    """How far the state may be behind the journal: what a restart replays at most."""
+
+    seconds: float = 1.0
+    rows: int = 50_000
 
 
 class Owner:
     """Runs jobs in order of submission until it is stopped."""
 
-    def __init__(self, group: GroupCommit, name: str) -> None:
+    def __init__(self, group: GroupCommit, name: str, behind: WriteBehind) -> None:
         """Start the thread."""
         self._group = group
+        self._allowed = behind
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._stopped = False
@@ -64,8 +70,8 @@ class Owner:
                 self._group.try_write_behind()
                 return
             if self._group.behind:
-                due = min(due, monotonic() + WRITE_BEHIND_SECONDS)
-            if monotonic() >= due or self._group.pending_rows > WRITE_BEHIND_ROWS:
+                due = min(due, monotonic() + self._allowed.seconds)
+            if monotonic() >= due or self._group.pending_rows > self._allowed.rows:
                 self._group.try_write_behind()
                 due = inf
 

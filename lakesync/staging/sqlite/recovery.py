@@ -25,7 +25,9 @@ class Recovery:
         self._replayer = replayer
 
     def recover(self) -> dict[Shard, int]:
-        """Open the state's transaction, bring it up to the journal, durably; the seq it holds of each shard.
+        """Open the state's transaction and bring it up to the journal; the seq that it holds durably of each shard.
+
+        What is replayed is durable with the next write-behind, so that a full disk does not keep readers out.
 
         Raises:
             IntegrityError: bodies that are needed were trimmed.
@@ -38,15 +40,16 @@ class Recovery:
             held = {}
         for head in heads:
             self._check_bodies(head, held.get((head.gateway, head.shard), _NOTHING))
+        progress: dict[Shard, tuple[Head, int]] = {}
         self._state.begin()
         try:
             for head in heads:
-                self._catch_up(head, held.get((head.gateway, head.shard), _NOTHING))
+                self._catch_up(head, held.get((head.gateway, head.shard), _NOTHING), progress)
         except BaseException:
             self._journal.rollback()
             self._state.rollback()
             raise
-        return {(head.gateway, head.shard): head.last_seq for head in heads}
+        return {shard: applied.seq for shard, applied in held.items()}
 
     def _check_bodies(self, head: Head, applied: Applied) -> None:
         if applied.seq < head.trimmed_seq:
@@ -56,25 +59,29 @@ class Recovery:
                 f"{self._state.path.name} back, or rebuild staging from the lake"
             )
 
-    def _catch_up(self, head: Head, applied: Applied) -> None:
+    def _catch_up(self, head: Head, applied: Applied, progress: dict[Shard, tuple[Head, int]]) -> None:
         """Replay what is above `applied`, then index by the rules in force.
 
         Rules change only in a commit before and after which all is written behind, so the rows replayed here were
         pushed under the rules in force, and what a change of rules did was seen by nobody.
+
+        Args:
+            progress: how far the open transaction is with each shard, for the commits on the way.
         """
         stale = applied.rules_version != head.config.rules_version
-        if applied.seq == head.last_seq and not stale:
-            return
-        self._journal.begin()
         commit = SqliteCommit(self._journal, self._state, head.gateway)
         for entry in self._journal.entries_above(head, applied.seq):
             self._replayer.replay(commit, entry)
-            if self._state.pending_rows > _ROWS_AT_ONCE and not stale:
-                self._state.commit([(head, entry.seq)])
+            if not stale:
+                progress[head.gateway, head.shard] = (head, entry.seq)
+                if self._state.pending_rows > _ROWS_AT_ONCE:
+                    self._state.commit(progress.values())
         if stale:
+            self._journal.begin()
             self._replayer.reindex(commit)
-        self._journal.commit()
-        self._state.commit([(self._journal.head(head.gateway), head.last_seq)])
+            self._journal.commit()
+            progress[head.gateway, head.shard] = (head, head.last_seq)
+            self._state.commit(progress.values())
 
 
 def _of_another_life(head: Head, held: dict[Shard, Applied]) -> bool:

@@ -16,7 +16,7 @@ from lakesync.staging.sqlite.commit import SqliteCommit, SqliteView
 from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock
 from lakesync.staging.sqlite.group import GroupCommit
 from lakesync.staging.sqlite.journal import Journal
-from lakesync.staging.sqlite.owner import Owner
+from lakesync.staging.sqlite.owner import Owner, WriteBehind
 from lakesync.staging.sqlite.pipeline import Pipeline
 from lakesync.staging.sqlite.recovery import Recovery
 from lakesync.staging.sqlite.state import State
@@ -28,7 +28,7 @@ T = TypeVar("T")
 class _Opened:
     """What an open store is made of."""
 
-    def __init__(self, folder: Path, wall: Callable[[], int], replayer: Replayer) -> None:
+    def __init__(self, folder: Path, wall: Callable[[], int], replayer: Replayer, behind: WriteBehind) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as opening:
             opening.callback(OwnerLock(folder).release)
@@ -39,7 +39,7 @@ class _Opened:
             self.group = GroupCommit(self.journal, self.state, Recovery(self.journal, self.state, replayer))
             self.group.ensure_state()
             self.pipeline = Pipeline(self.journal)
-            self.owner = Owner(self.group, f"staging {folder.name}")
+            self.owner = Owner(self.group, f"staging {folder.name}", behind)
             self._files = opening.pop_all()
 
     def close(self) -> None:
@@ -54,8 +54,9 @@ class SqliteStore:
     after a crash. Ids are kept for good, 16 bytes a delta, so a repeat is known however old it is.
     """
 
-    def __init__(self, folder: Path, wall: Callable[[], int]) -> None:
+    def __init__(self, folder: Path, wall: Callable[[], int], behind: WriteBehind | None = None) -> None:
         """Args: folder: made when it is not there; wall: the server's clock in milliseconds."""
+        self._behind = behind or WriteBehind()
         self._folder = folder
         self._wall = wall
         self._opened: _Opened | None = None
@@ -77,7 +78,7 @@ class SqliteStore:
         if self._opened is not None:
             raise StagingUnavailableError(f"the staging store {self._folder} is open already")
         try:
-            self._opened = _Opened(self._folder, self._wall, replayer)
+            self._opened = _Opened(self._folder, self._wall, replayer, self._behind)
         except (OSError, sqlite3.Error) as exc:
             raise StagingUnavailableError(f"the staging folder {self._folder} cannot be opened: {exc}") from exc
 

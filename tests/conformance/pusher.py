@@ -1,0 +1,54 @@
+"""A process that pushes to a store until it is killed: `python -m tests.conformance.pusher URL COUNT`.
+
+It prints each push's number once it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from lakesync.staging import open_store
+from lakesync.staging.sqlite import SqliteStore, WriteBehind
+from lakesync.staging.store import StagingStore
+from lakesync.testing.clock import ManualClock
+from lakesync.types import RowDelta
+from tests.conformance.book import Book, make_delta
+
+TEAMS = ("red", "blue")
+
+
+def deltas_of(number: int) -> list[RowDelta]:
+    """The push with this number: rows that come, change, move and go."""
+    hlc = number * 1000
+    return [
+        make_delta("c", hlc + 1, f"r{number % 7}", x=number, team=TEAMS[number % 2]),
+        make_delta("c", hlc + 2, f"s{number}", x=number),
+        make_delta("c", hlc + 3, f"s{number - 3}") if number % 5 == 0 else make_delta("c", hlc + 3, "t", y=number),
+    ]
+
+
+def make_store(url: str) -> StagingStore:
+    """A store at a clock that stands still; on SQLite one that writes behind every few pushes."""
+    clock = ManualClock(1_700_000_000_000)
+    if url.startswith("sqlite:"):
+        return SqliteStore(Path(url.removeprefix("sqlite://")), clock, WriteBehind(seconds=60, rows=20))
+    return open_store(url, clock)
+
+
+def main(url: str, count: int) -> None:
+    """Push, a few at a time."""
+    store = make_store(url)
+    book = Book()
+    store.open(book)
+    store.ensure_gateway("g")
+    for first in range(1, count, 3):
+        futures = [store.submit("g", book.push(deltas_of(number))) for number in range(first, first + 3)]
+        for number, future in enumerate(futures, first):
+            future.result()
+            print(number, flush=True)
+    store.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,169 @@
+"""P2: what was acknowledged is there after `kill -9`, wherever it struck, and nothing half done is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lakesync.crash import VARIABLE
+from lakesync.testing.clock import ManualClock
+from tests.conformance.book import Book, contents, id_sum, make_delta
+from tests.conformance.places import Place
+from tests.conformance.pusher import deltas_of, make_store
+
+
+def run_until_killed(url: str, crash_at: str) -> list[int]:
+    """Push until the process dies at a named place; the pushes that were acknowledged."""
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.conformance.pusher", url, "100000"],
+        env={**os.environ, VARIABLE: crash_at},
+        stdout=subprocess.PIPE,
+        timeout=120,
+        check=False,
+    )
+    assert process.returncode == -9
+    return [int(line) for line in process.stdout.split()]
+
+
+def untouched(folder, pushes):
+    """What a store holds that took the same pushes and never crashed, opened again or not."""
+    store = make_store(f"sqlite://{folder}")
+    book = Book()
+    store.open(book)
+    store.ensure_gateway("g")
+    try:
+        for number in range(1, pushes + 1):
+            store.submit("g", book.push(deltas_of(number))).result()
+        return store.read("g", contents).result(), store.backlog(), store.ledger("g")
+    finally:
+        store.close()
+
+
+PLACES = [
+    "staging.before_commit:7",
+    "staging.after_commit:1",
+    "staging.after_commit:9",
+    "staging.before_write_behind:3",
+    "staging.after_write_behind:3",
+]
+
+
+@pytest.mark.parametrize("crash_at", PLACES)
+def test_a_killed_owner_leaves_a_whole_prefix(tmp_path, crash_at):
+    url = f"sqlite://{tmp_path / 'killed'}"
+    acknowledged = run_until_killed(url, crash_at)
+    assert acknowledged == list(range(1, len(acknowledged) + 1))
+    store = make_store(url)
+    book = Book()
+    store.open(book)
+    try:
+        kept = store.backlog()[0].last_seq if store.gateways() else 0
+        assert len(acknowledged) <= kept <= len(acknowledged) + 3
+        seqs = [seq for _, seq in book.replayed]
+        assert seqs == list(range(kept - len(seqs) + 1, kept + 1))
+        if kept:
+            found = store.read("g", contents).result(), store.backlog(), store.ledger("g")
+            assert found == untouched(tmp_path / "untouched", kept)
+            again = [store.submit("g", book.push(deltas_of(number))).result() for number in range(1, kept + 1)]
+            assert again == [None] * kept
+    finally:
+        store.close()
+
+
+def test_killed_again_and_again_it_goes_on_where_it_was(tmp_path):
+    url = f"sqlite://{tmp_path / 'killed'}"
+    for round_ in range(4):
+        run_until_killed(url, f"staging.after_commit:{5 + round_}")
+    store = make_store(url)
+    store.open(Book())
+    try:
+        kept = store.backlog()[0].last_seq
+        assert kept > 10
+        found = store.read("g", contents).result(), store.backlog(), store.ledger("g")
+        assert found == untouched(tmp_path / "untouched", kept)
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("crash_at", "version"), [("staging.before_commit:7", 0), ("staging.before_write_behind:2", 1)]
+)
+def test_killed_while_rules_change_rows_are_indexed_by_the_rules_in_force(tmp_path, crash_at, version):
+    url = f"sqlite://{tmp_path / 'killed'}"
+    script = (
+        "import sys; from tests.conformance.pusher import *; from lakesync.rules.model import SyncRules\n"
+        "store, book = make_store(sys.argv[1]), Book(); store.open(book); store.ensure_gateway('g')\n"
+        "for number in range(1, 6): store.submit('g', book.push(deltas_of(number))).result()\n"
+        "store.submit('g', book.set_rules(SyncRules(1, ()))).result()\n"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", script, url], env={**os.environ, VARIABLE: crash_at}, check=False, timeout=60
+    )
+    assert killed.returncode == -9
+    store, book = make_store(url), Book()
+    store.open(book)
+    try:
+        assert store.gateway_config("g").rules_version == version
+        assert book.reindexed == ["g"] * version
+        rows, entries = store.read("g", contents).result()
+        assert all(key.startswith("v1:") == bool(version) for row in rows for key in row.keys)
+        assert sum(entry.inside for entry in entries) == sum(row.state.visible for row in rows)
+        newest = store.read("g", lambda view: view.arrival).result()
+        assert max(entry.changed for entry in entries) <= newest
+        store.close()
+        store, book = make_store(url), Book()
+        store.open(book)
+        assert store.read("g", contents).result() == (rows, entries)
+        assert book.reindexed == []
+    finally:
+        store.close()
+
+
+def test_killed_before_a_trim_all_bodies_are_still_there(tmp_path):
+    clock = ManualClock()
+    place = Place(f"sqlite://{tmp_path / 'killed'}", clock)
+    book = Book()
+    store = place.open(book)
+    store.ensure_gateway("g")
+    deltas = [make_delta("c", 1, "r", x=1)]
+    store.submit("g", book.push(deltas)).result()
+    batch = store.plan("g", "main", 10)
+    store.confirm(batch.batch_id, 1, id_sum(deltas))
+    store.close()
+    script = (
+        "import sys; from tests.conformance.pusher import make_store; from tests.conformance.book import Book;"
+        "store = make_store(sys.argv[1]); store.open(Book()); store.trim('g', 'main')"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", script, place.url], env={**os.environ, VARIABLE: "staging.before_trim"}, check=False
+    )
+    assert killed.returncode == -9
+    store = place.open(book)
+    assert store.plan("g", "main", 10) is None
+    assert store.trim("g", "main") == batch.bytes
+    place.close()
+
+
+@pytest.mark.parametrize("crash_at", ["staging.before_commit:4", "staging.after_commit:4"])
+def test_a_killed_process_leaves_postgres_whole(request, crash_at):
+    from tests.conformance.places import postgres
+
+    url = postgres(request)
+    acknowledged = run_until_killed(url, crash_at)
+    store = make_store(url)
+    book = Book()
+    store.open(book)
+    try:
+        kept = store.backlog()[0].last_seq
+        assert len(acknowledged) <= kept <= len(acknowledged) + 3
+        rows, entries = store.read("g", contents).result()
+        assert book.replayed == []
+        assert {row.row_id for row in rows} >= {f"s{kept}"}
+        assert max(entry.changed for entry in entries) == store.backlog()[0].last_arrival
+        again = [store.submit("g", book.push(deltas_of(number))).result() for number in range(1, kept + 1)]
+        assert again == [None] * kept
+    finally:
+        store.close()

@@ -1,0 +1,205 @@
+"""What several processes on one Postgres may rely on: here, several stores over one database."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from lakesync.exceptions import StagingUnavailableError, StagingVersionError
+from lakesync.rules.model import SyncRules
+from lakesync.schema import Column, TableSchema
+from lakesync.staging import open_store
+from lakesync.staging.records import ARRIVAL_STEP
+from lakesync.testing.clock import ManualClock
+from tests.conformance.book import EVERYONE, Book, contents, make_delta
+from tests.conformance.places import postgres
+
+
+@pytest.fixture
+def url(request):
+    """An empty database."""
+    return postgres(request)
+
+
+@pytest.fixture
+def stores(url, clock):
+    """Two stores, as two gateway processes have them; the second one's clock is an hour behind."""
+    pair = [open_store(url, clock), open_store(url, ManualClock(clock.now_ms - 3_600_000))]
+    for store in pair:
+        store.open(Book())
+    pair[0].ensure_gateway("g")
+    yield pair
+    for store in pair:
+        store.close()
+
+
+def test_they_keep_one_arrival_order_and_no_reader_passes_an_invisible_arrival(stores):
+    book = Book()
+    stop = threading.Event()
+
+    def follow(store) -> list[tuple[str, int]]:
+        """A reader that goes on from the newest arrival that it was told, as a pull's cursor does."""
+        told, cursor, last = [], 0, False
+        while not last:
+            last = stop.is_set()
+
+            def page(view, since=cursor):
+                return view.entries_after([EVERYONE], since, 10_000), view.arrival
+
+            entries, arrival = store.read("g", page).result()
+            assert all(cursor < entry.changed <= arrival for entry in entries)
+            told += [(entry.row_id, entry.changed) for entry in entries]
+            cursor = arrival
+        return told
+
+    def write(store, client) -> list[tuple[str, int]]:
+        futures = []
+        for number in range(1, 41):
+            deltas = [make_delta(client, number * 10 + i, f"{client}-{number}-{i}", x=1) for i in range(3)]
+            futures.append((deltas, store.submit("g", book.push(deltas))))
+        return [
+            (delta.row_id, future.result().arrival - ARRIVAL_STEP * (2 - place))
+            for deltas, future in futures
+            for place, delta in enumerate(deltas)
+        ]
+
+    with ThreadPoolExecutor(6) as threads:
+        readers = [threads.submit(follow, store) for store in stores]
+        writers = [threads.submit(write, store, f"c{i}") for i, store in enumerate((*stores, *stores))]
+        written = [written for writer in writers for written in writer.result()]
+        stop.set()
+        expected = sorted(written, key=lambda pair: pair[1])
+        assert len({arrival for _, arrival in written}) == len(written) == 4 * 40 * 3
+        for reader in readers:
+            assert reader.result() == expected
+    (waiting,) = stores[0].backlog()
+    assert (waiting.last_seq, waiting.deltas) == (160, 480)
+    assert waiting.last_arrival == expected[-1][1]
+
+
+def test_a_reading_is_one_snapshot(stores):
+    first, second = stores
+    book = Book()
+    inside, written = threading.Event(), threading.Event()
+
+    def reading(view):
+        before = view.entries_after([EVERYONE], 0, 10), view.arrival
+        inside.set()
+        assert written.wait(30)
+        return before, (view.entries_after([EVERYONE], 0, 10), view.arrival)
+
+    first.submit("g", book.push([make_delta("c", 1, "r", x=1)])).result()
+    future = first.read("g", reading)
+    assert inside.wait(30)
+    second.submit("g", book.push([make_delta("c", 2, "s", x=1)])).result()
+    written.set()
+    before, after = future.result()
+    assert before == after
+    assert len(before[0]) == 1
+
+
+def test_a_change_of_configuration_is_seen_by_the_others(stores):
+    first, second = stores
+    book = Book()
+    schema = TableSchema("notes", (Column("x", "number"),))
+    for _ in range(2):
+        assert second.read("g", lambda view: view.config.version).result() == 0
+    assert first.submit("g", lambda commit: commit.put_schema(schema)).result() == 1
+    assert second.read("g", lambda view: view.config.schemas["notes"].schema).result() == schema
+    assert second.submit("g", book.set_rules(SyncRules(3, ()))).result() == 1
+    assert first.gateway_config("g").rules == SyncRules(3, ())
+    assert first.submit("g", lambda commit: commit.config.rules_version).result() == 1
+
+
+def test_a_gateway_is_made_once_by_whoever_comes_first(stores):
+    with ThreadPoolExecutor(2) as threads:
+        for future in [threads.submit(store.ensure_gateway, "both") for store in stores]:
+            future.result()
+    epochs = {store.read("both", lambda view: view.epoch).result() for store in stores}
+    assert len(epochs) == 1
+
+
+def test_one_plan_for_whoever_asks(stores):
+    book = Book()
+    for number in range(1, 6):
+        stores[number % 2].submit("g", book.push([make_delta("c", number, f"r{number}", x=1)])).result()
+    with ThreadPoolExecutor(8) as threads:
+        plans = [threads.submit(stores[i % 2].plan, "g", "main", 1 + i) for i in range(8)]
+        assert len({plan.result().batch_id for plan in plans}) == 1
+
+
+def test_a_connection_lost_in_the_middle_commits_nothing_and_the_store_goes_on(stores, url):
+    first, _ = stores
+    book = Book()
+
+    def cut_off(commit):
+        book.push([make_delta("c", 1, "r", x=1)])(commit)
+        with psycopg.connect(url, autocommit=True) as other:
+            other.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE state = 'idle in transaction' AND pid <> pg_backend_pid() AND datname = current_database()"
+            )
+
+    with pytest.raises(StagingUnavailableError):
+        first.submit("g", cut_off).result()
+    assert first.read("g", contents).result() == ([], [])
+    assert first.submit("g", book.push([make_delta("c", 1, "r", x=1)])).result().seq == 1
+
+
+def test_a_connection_lost_in_commit_says_that_a_repeat_is_safe(stores, url):
+    """A deferred trigger runs within COMMIT, and there ends its own connection."""
+    first, second = stores
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute(
+            "CREATE FUNCTION lakesync.hang_up() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(5); RETURN NULL; END$$"
+        )
+        other.execute(
+            "CREATE CONSTRAINT TRIGGER hang_up AFTER INSERT ON lakesync.log DEFERRABLE INITIALLY DEFERRED"
+            " FOR EACH ROW EXECUTE FUNCTION lakesync.hang_up()"
+        )
+        book = Book()
+        deltas = [make_delta("c", 1, "r", x=1)]
+        try:
+            with pytest.raises(StagingUnavailableError, match="a repeat is safe"):
+                first.submit("g", book.push(deltas)).result()
+        finally:
+            other.execute("DROP TRIGGER hang_up ON lakesync.log")
+            other.execute("DROP FUNCTION lakesync.hang_up")
+    assert second.submit("g", book.push(deltas)).result().seq == 1
+    assert first.submit("g", book.push(deltas)).result() is None
+
+
+def test_a_newer_schema_is_refused(postgres_uri, clock):
+    name = f"newer_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(postgres_uri, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    url = postgres_uri.rpartition("/")[0] + f"/{name}"
+    store = open_store(url, clock)
+    store.open(Book())
+    store.close()
+    with psycopg.connect(url) as connection:
+        connection.execute("INSERT INTO lakesync.migration VALUES (99, 'from the future')")
+    with pytest.raises(StagingVersionError, match="99"):
+        open_store(url, clock).open(Book())
+
+
+def test_an_absent_server_is_named(clock):
+    store = open_store("postgresql://nobody@127.0.0.1:1/none", clock)
+    with pytest.raises(StagingUnavailableError, match=r"127\.0\.0\.1"):
+        store.open(Book())
+    store.close()
+
+
+def test_spark_is_told_where_the_log_is(stores, url):
+    source = stores[0].log_source()
+    assert source.url.startswith("jdbc:postgresql://127.0.0.1:")
+    assert source.properties == {"user": "postgres", "password": "postgres"}
+    stores[0].submit("g", Book().push([make_delta("c", 1, "r", x=1)])).result()
+    with psycopg.connect(url) as connection:
+        rows = connection.execute(f"SELECT gateway, shard, epoch, seq, arrival, client_id, body FROM {source.table}")
+        assert len(rows.fetchall()) == 1

@@ -1,0 +1,169 @@
+"""The pipeline's calls over a real HTTP server, and errors that come back as what they were."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import msgspec
+import pytest
+import requests
+
+from lakesync.exceptions import (
+    IntegrityError,
+    LakeSyncError,
+    NotFoundError,
+    StagingUnavailableError,
+    ValidationError,
+)
+from lakesync.schema import Column, TableSchema
+from lakesync.staging.protocol import dispatch, methods
+from lakesync.staging.records import Cut, CutTable
+from lakesync.staging.remote import RemoteStore
+from tests.conformance.book import id_sum, make_delta
+
+TOKEN = "a-service-token"
+
+
+class Server(ThreadingHTTPServer):
+    """Calls `dispatch` as the gateway's internal route does; can be told to drop the next answers."""
+
+    def __init__(self, store) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.store = store
+        self.drop = 0
+        self.calls = 0
+
+
+class Handler(BaseHTTPRequestHandler):
+    """`POST /internal/staging/{method}`."""
+
+    server: Server
+
+    def do_POST(self):
+        """One call."""
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.calls += 1
+        status, answer, retry_after = self._answer(body)
+        if self.server.drop:
+            self.server.drop -= 1
+            self.close_connection = True
+            return
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(answer)))
+        if retry_after is not None:
+            self.send_header("Retry-After", retry_after)
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def _answer(self, body):
+        if self.headers["Authorization"] != f"Bearer {TOKEN}":
+            return 401, _error("no", "AUTH_ERROR"), None
+        try:
+            return 200, dispatch(self.server.store, self.path.rpartition("/")[2], body), None
+        except StagingUnavailableError as exc:
+            return 503, _error(str(exc), exc.code), "7"
+        except LakeSyncError as exc:
+            return 400, _error(str(exc), exc.code), None
+
+    def log_message(self, *_):
+        """Silent."""
+
+
+def _error(message, code):
+    return msgspec.json.encode({"error": message, "code": code, "requestId": "r"})
+
+
+@pytest.fixture
+def server(store):
+    """The store behind HTTP."""
+    with Server(store) as listening:
+        thread = threading.Thread(target=listening.serve_forever, args=(0.05,))
+        thread.start()
+        yield listening
+        listening.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def remote(server):
+    """The pipeline's side."""
+    client = RemoteStore(f"http://127.0.0.1:{server.server_port}/", TOKEN, patience=5)
+    yield client
+    client.close()
+
+
+def test_a_flush_goes_over_it(remote, store, book):
+    schema = TableSchema("notes", (Column("x", "number"),))
+    store.submit("g", lambda commit: commit.put_schema(schema)).result()
+    deltas = [make_delta("c", hlc, f"r{hlc}", x=hlc) for hlc in range(1, 30)]
+    entry = store.submit("g", book.push(deltas)).result()
+    assert remote.gateways() == ["g"]
+    assert remote.gateway_config("g") == store.gateway_config("g")
+    assert remote.log_source() == store.log_source()
+    remote.request_flush("g")
+    assert remote.backlog() == store.backlog()
+    assert remote.backlog()[0].flush_requested_ms is not None
+    batch = remote.plan("g", "main", 100)
+    assert batch == store.plan("g", "main", 100)
+    total = id_sum(deltas)
+    assert remote.confirm(batch.batch_id, 29, total) is None
+    assert remote.plan("g", "main", 100) is None
+    assert remote.ledger("g") == store.ledger("g")
+    assert remote.ledger("g")[0].flushed_id_sum == total
+    assert remote.trim("g", "main") == len(entry.body)
+    assert remote.newest_cut("g") is None
+    cut = Cut("g", batch.epoch, entry.arrival, 0, (CutTable("notes", 1, 29, ("file:///f",), 9),), 5)
+    assert remote.publish_cut(cut) is True
+    assert remote.publish_cut(cut) is False
+    assert remote.newest_cut("g") == cut
+
+
+def test_errors_come_back_as_what_they_were(remote, store, book):
+    with pytest.raises(NotFoundError, match="nowhere"):
+        remote.plan("nowhere", "main", 1)
+    store.submit("g", book.push([make_delta("c", 1, "r", x=1)])).result()
+    batch = remote.plan("g", "main", 1)
+    with pytest.raises(IntegrityError, match=batch.batch_id):
+        remote.confirm(batch.batch_id, 7, 7)
+
+
+def test_a_lost_answer_is_asked_for_again(remote, server, store, book):
+    store.submit("g", book.push([make_delta("c", 1, "r", x=1)])).result()
+    server.drop = 2
+    batch = remote.plan("g", "main", 1)
+    assert batch == store.plan("g", "main", 1)
+    assert server.calls == 3
+
+
+def test_a_gateway_that_is_not_there_is_named(server):
+    gone = RemoteStore("http://127.0.0.1:1", TOKEN, patience=0.5)
+    with pytest.raises(StagingUnavailableError, match=r"127\.0\.0\.1:1"):
+        gone.backlog()
+    gone.close()
+    stranger = RemoteStore(f"http://127.0.0.1:{server.server_port}", "another token")
+    with pytest.raises(LakeSyncError) as refused:
+        stranger.backlog()
+    assert refused.value.code == "AUTH_ERROR"
+    stranger.close()
+
+
+def test_an_answer_by_something_else_is_shown(server):
+    answer = requests.Response()
+    answer.status_code, answer._content, answer.url = 502, b"<html>Bad Gateway</html>", "http://x/"
+    from lakesync.staging.remote import error_of
+
+    assert "Bad Gateway" in str(error_of(answer))
+
+
+def test_what_does_not_fit_is_refused(store):
+    with pytest.raises(NotFoundError, match="no method 'submit'"):
+        dispatch(store, "submit", b"{}")
+    for body in (b"{}", b'{"gateway": 1}', b'{"gateway": "g", "more": 1}', b"not json"):
+        with pytest.raises(ValidationError, match="ledger"):
+            dispatch(store, "ledger", body)
+    assert dispatch(store, "gateways", b"") == b'["g"]'
+
+
+def test_every_method_of_the_protocol_is_there():
+    assert set(methods()) == {name for name in vars(RemoteStore) if not name.startswith("_")} - {"close"}

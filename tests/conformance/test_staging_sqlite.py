@@ -1,0 +1,242 @@
+"""What holds for the folder of a SQLite store alone."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+
+import pytest
+
+from lakesync.exceptions import IntegrityError, StagingUnavailableError, StagingVersionError
+from lakesync.rules.model import SyncRules
+from lakesync.staging import open_store
+from lakesync.staging.sqlite import SqliteStore, WriteBehind, recovery
+from tests.conformance.book import Book, contents, id_sum, make_delta
+
+LAZY = WriteBehind(seconds=3600, rows=10**9)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Where the store's files are."""
+    return tmp_path / "staging"
+
+
+@pytest.fixture
+def store(folder, clock, book):
+    """An open store that writes behind only when it must."""
+    opened = SqliteStore(folder, clock, LAZY)
+    opened.open(book)
+    opened.ensure_gateway("g")
+    yield opened
+    opened.close()
+
+
+def push(store, book, *deltas):
+    """A push, waited for."""
+    return store.submit("g", book.push(deltas)).result()
+
+
+def numbered(count, start=1):
+    """Deltas of one row each."""
+    return [make_delta("c", n, f"r{n}", x=n) for n in range(start, start + count)]
+
+
+def seen(store):
+    """All that a reading sees."""
+    return store.read("g", contents).result()
+
+
+def test_a_second_owner_is_refused_and_told_who_the_first_is(store, folder, clock):
+    second = SqliteStore(folder, clock)
+    with pytest.raises(StagingUnavailableError, match=f"process {os.getpid()}"):
+        second.open(Book())
+    assert seen(store) == ([], [])
+
+
+def test_a_url_may_have_either_number_of_slashes(folder, clock):
+    for url in (f"sqlite://{folder}", f"sqlite:///{folder}"):
+        opened = open_store(url, clock)
+        opened.open(Book())
+        opened.close()
+        assert (folder / "log.db").exists()
+
+
+@pytest.mark.parametrize("name", ["log.db", "state.db"])
+def test_a_newer_schema_is_refused(store, folder, clock, name):
+    store.close()
+    with sqlite3.connect(folder / name) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StagingVersionError, match="99"):
+        SqliteStore(folder, clock).open(Book())
+
+
+def test_a_closed_store_says_so(store):
+    store.close()
+    with pytest.raises(StagingUnavailableError, match="closed"):
+        store.read("g", contents).result()
+    store.close()
+
+
+def test_a_lost_state_is_made_again_from_the_log(store, folder, clock, book):
+    for delta in numbered(10):
+        push(store, book, delta)
+    expected = seen(store)
+    store.close()
+    for file in folder.glob("state.db*"):
+        file.unlink()
+    again, replayer = SqliteStore(folder, clock), Book()
+    again.open(replayer)
+    assert seen(again) == expected
+    assert [seq for _, seq in replayer.replayed] == list(range(1, 11))
+    again.close()
+
+
+def test_a_replay_cut_short_is_taken_up_where_it_was(store, folder, clock, book, monkeypatch):
+    class StopsShort(Book):
+        def replay(self, commit, entry):
+            if (entry.gateway, entry.seq) == ("h", 5):
+                raise NotImplementedError
+            super().replay(commit, entry)
+
+    store.ensure_gateway("h")
+    for delta in numbered(10):
+        push(store, book, delta)
+        store.submit("h", book.push([delta])).result()
+    expected = {gateway: store.read(gateway, contents).result() for gateway in "gh"}
+    store.close()
+    for file in folder.glob("state.db*"):
+        file.unlink()
+    monkeypatch.setattr(recovery, "_ROWS_AT_ONCE", 3)
+    with pytest.raises(NotImplementedError):
+        SqliteStore(folder, clock).open(StopsShort())
+    again, replayer = SqliteStore(folder, clock), Book()
+    again.open(replayer)
+    assert {gateway: again.read(gateway, contents).result() for gateway in "gh"} == expected
+    assert 5 < len(replayer.replayed) < 20
+    again.close()
+
+
+def test_a_lost_state_whose_bodies_are_trimmed_is_named(store, folder, clock, book):
+    sent = numbered(3)
+    push(store, book, *sent)
+    batch = store.plan("g", "main", 10)
+    store.confirm(batch.batch_id, 3, id_sum(sent))
+    assert store.trim("g", "main") == batch.bytes
+    store.close()
+    for file in folder.glob("state.db*"):
+        file.unlink()
+    with pytest.raises(IntegrityError, match="rebuild staging from the lake"):
+        SqliteStore(folder, clock).open(Book())
+
+
+def test_a_state_of_another_store_is_not_used(store, folder, tmp_path, clock, book):
+    push(store, book, *numbered(3))
+    expected = seen(store)
+    store.close()
+    other, stranger = SqliteStore(tmp_path / "other", clock), Book()
+    other.open(stranger)
+    other.ensure_gateway("g")
+    push(other, stranger, *numbered(2, start=50))
+    other.close()
+    (folder / "state.db").write_bytes((tmp_path / "other" / "state.db").read_bytes())
+    again = SqliteStore(folder, clock)
+    again.open(Book())
+    assert seen(again) == expected
+    again.close()
+
+
+def test_bodies_go_only_once_the_state_is_durable(store, folder, book):
+    sent = numbered(5)
+    push(store, book, *sent)
+    batch = store.plan("g", "main", 10)
+    store.confirm(batch.batch_id, 5, id_sum(sent))
+
+    def durable() -> list:
+        with sqlite3.connect(folder / "state.db") as connection:
+            held = connection.execute("SELECT applied_seq FROM applied").fetchall()
+        connection.close()
+        return held
+
+    assert durable() == []
+    store.trim("g", "main")
+    assert durable() == [(1,)]
+
+
+def test_rules_are_written_behind_before_and_at_once(store, folder, clock, book):
+    push(store, book, make_delta("c", 1, "r", team="a"))
+    store.submit("g", book.set_rules(SyncRules(1, ()))).result()
+    push(store, book, make_delta("c", 2, "s", team="a"))
+    with sqlite3.connect(folder / "state.db") as connection:
+        assert connection.execute("SELECT applied_seq, rules_version FROM applied").fetchall() == [(1, 1)]
+    connection.close()
+    assert [entry.bucket for entry in seen(store)[1]] == ['"a"', 'v1:"a"', 'v1:"a"']
+
+
+def test_writing_behind_happens_by_rows_and_by_time(folder, clock, book):
+    eager = SqliteStore(folder, clock, WriteBehind(seconds=0.01, rows=10**9))
+    eager.open(book)
+    eager.ensure_gateway("g")
+    push(eager, book, *numbered(3))
+    deadline = 1000
+    connection = sqlite3.connect(folder / "state.db", timeout=10)
+    while not connection.execute("SELECT 1 FROM row_state").fetchone():
+        deadline -= 1
+        assert deadline, "the state was not written behind"
+        eager.read("g", lambda view: view.arrival).result()
+    connection.close()
+    eager.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 2 MB."""
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(mounted)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {made.stderr.decode().strip()}")
+    yield mounted
+    subprocess.run(["umount", str(mounted)], check=True)
+
+
+@pytest.mark.parametrize("behind", [LAZY, WriteBehind(seconds=3600, rows=50)], ids=["lazy", "eager"])
+def test_a_full_disk_refuses_and_goes_on_when_there_is_space_again(small_disk, clock, book, behind):
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * 1_000_000)
+    store = SqliteStore(small_disk / "staging", clock, behind)
+    store.open(book)
+    store.ensure_gateway("g")
+    accepted, refused, number = [], [], 0
+    while len(refused) < 5:
+        number += 1
+        deltas = [make_delta("c", number * 100 + j, f"r{number}-{j}", x=os.urandom(40).hex()) for j in range(20)]
+        try:
+            push(store, book, *deltas)
+            accepted.append(deltas)
+        except StagingUnavailableError:
+            refused.append(deltas)
+    assert accepted
+    rows, _ = seen(store)
+    assert {row.row_id for row in rows} == {delta.row_id for deltas in accepted for delta in deltas}
+    with pytest.raises(StagingUnavailableError, match="free space"):
+        push(store, book, *refused[-1])
+    filler.unlink()
+    for deltas in refused:
+        assert push(store, book, *deltas) is not None
+    for deltas in accepted + refused:
+        assert push(store, book, *deltas) is None
+    rows, entries = seen(store)
+    sent = {delta.row_id for deltas in accepted + refused for delta in deltas}
+    assert {row.row_id for row in rows} == {entry.row_id for entry in entries} == sent
+    assert sum(day.count for day in store.ledger("g")) == len(sent)
+    assert store.backlog()[0].last_seq == len(accepted) + len(refused)
+    store.close()
+    again = SqliteStore(small_disk / "staging", clock)
+    again.open(Book())
+    assert seen(again) == (rows, entries)
+    again.close()
