@@ -200,6 +200,7 @@ class StagingStore(PipelineStore, Protocol):
         """Run `work` in a commit; the future ends once the commit is durable, with what `work` returned or raised.
 
         Work of one gateway runs in order of submission; several works may share one commit (group commit).
+        A work may be run again from its start when nothing of it was kept: it changes nothing but its commit.
 
         Raises (in the future):
             NotFoundError: no such gateway.
