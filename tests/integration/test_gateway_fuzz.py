@@ -78,7 +78,7 @@ def test_a_body_that_is_nearly_right_is_never_a_failure_of_the_gateway(served, c
     caller = client.admin() if path.startswith("/admin") else client
     answer = caller.call("POST", path, data=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in (200, 400, 403, 404, 409, 422), (body, answer.text)
-    assert client.pull().status_code == 200
+    assert served.client("reader", client.gateway).pull().status_code == 200
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
