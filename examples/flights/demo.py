@@ -20,7 +20,7 @@ from examples.flights.story import Step, Story
 from examples.flights.system import System
 from examples.flights.truth import Truth
 
-CARRY_SECONDS = 1800.0
+CARRY_SECONDS = 600.0
 LONGEST_LIST = 31
 """Days of flights up to which the whole story is held in memory."""
 NEWCOMER = "B6"
@@ -139,7 +139,13 @@ class Demo:
             pipeline.staging(self.system.configuration()) as store,
         ):
             stage.of(played.deltas)
-            pipeline.wait_until_carried(store, CARRY_SECONDS, lambda waiting: stage.at(played.deltas - waiting))
+            dagster = Dagster(self.system.dagster)
+
+            def told(waiting: int) -> None:
+                stage.at(played.deltas - waiting)
+                stage.says(", ".join(f"{run.job} {run.status.lower()}" for run in dagster.runs(1)))
+
+            pipeline.wait_until_carried(store, CARRY_SECONDS, told)
 
     def _check(self, truth: Truth, play: Play, played: Played) -> None:
         wrong = self.result.wrong

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from examples.flights.schemas import COLUMNS, GATEWAY
 from lakesync.config import Config
@@ -29,13 +30,13 @@ def staging(config: Config) -> Iterator[PipelineStore]:
         yield store
 
 
-def wait_until_carried(store: PipelineStore, seconds: float, told: Callable[[int], None]) -> None:
+def wait_until_carried(store: PipelineStore, patience: float, told: Callable[[int], None]) -> None:
     """Return once nothing waits and the newest cut is at the last arrival; `told` hears how many deltas wait.
 
     Raises:
-        NotCarriedError: it takes longer than `seconds`.
+        NotCarriedError: for `patience` seconds nothing came any nearer.
     """
-    deadline = time.monotonic() + seconds
+    deadline, before = time.monotonic() + patience, None
     while True:
         shards = [shard for shard in store.backlog() if shard.gateway == GATEWAY]
         waiting = sum(shard.deltas for shard in shards)
@@ -44,10 +45,12 @@ def wait_until_carried(store: PipelineStore, seconds: float, told: Callable[[int
         last = max((shard.last_arrival for shard in shards), default=0)
         if not waiting and cut is not None and cut.arrival >= last:
             return
+        where = cut.arrival if cut else None
+        if (waiting, where) != before:
+            deadline, before = time.monotonic() + patience, (waiting, where)
         if time.monotonic() > deadline:
-            where = cut.arrival if cut else None
             raise NotCarriedError(
-                f"after {seconds:.0f} s {waiting} deltas still wait, and the newest cut is at {where} of {last}"
+                f"for {patience:.0f} s {waiting} deltas have waited, and the newest cut is at {where} of {last}"
             )
         time.sleep(POLL)
 
@@ -58,9 +61,16 @@ def states_as_of(config: Config, store: PipelineStore, milliseconds: int) -> dic
     arrival = milliseconds << 16
     with session(config) as spark:
         return {
-            table: state_as_of(spark, schemas[table].schema, GATEWAY, arrival, names=LakeNames()).toArrow()
+            table: _to_arrow(state_as_of(spark, schemas[table].schema, GATEWAY, arrival, names=LakeNames()))
             for table in COLUMNS
         }
+
+
+def _to_arrow(state: DataFrame) -> pa.Table:
+    """Stamps may be null, and their fields may not: Spark's client cannot hand that to Arrow, so the fields are let."""
+    for stamp in ("_tombstone", "_inserted"):
+        state = state.withColumn(stamp, state[stamp].cast("struct<hlc: bigint, client_id: string>"))
+    return state.toArrow()
 
 
 def erase_marks(config: Config) -> None:

@@ -3,35 +3,54 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+
+EVERY = 5.0
+"""Seconds between two lines about one stage where no bar can be drawn."""
 
 
 @dataclass
 class Stage:
-    """One stage as it is shown."""
+    """One stage as it is shown: a bar on a terminal, else a line now and then."""
 
     _progress: Progress
-    _task: Any
+    _task: TaskID
+    _line: Callable[[str], None] | None
+    _said: float = field(default_factory=time.monotonic)
+    _note: str = ""
+    _total: int = 0
+    _done: int = 0
 
     def of(self, total: int) -> None:
         """How much there is to do."""
+        self._total = total
         self._progress.update(self._task, total=total)
 
     def at(self, done: int) -> None:
         """How much is done."""
-        self._progress.update(self._task, completed=done)
+        self._done = done
+        self._show()
 
     def says(self, what: str) -> None:
         """What goes on now."""
-        self._progress.update(self._task, note=what)
+        self._note = what
+        self._show()
+
+    def _show(self) -> None:
+        self._progress.update(self._task, completed=self._done, note=self._note)
+        if self._line is not None and time.monotonic() - self._said > EVERY:
+            self._said = time.monotonic()
+            count = f"{self._done:,} of {self._total:,}" if self._total else ""
+            self._line("  " + " · ".join(filter(None, (count, self._note))))
 
 
 class Teller:
@@ -68,7 +87,8 @@ class Teller:
         if not self._errors.is_terminal:
             self.line(f"{text} …")
         with Progress(*columns, console=self._errors, transient=True, disable=not self._errors.is_terminal) as progress:
-            yield Stage(progress, progress.add_task(text, total=None, note=""))
+            line = None if self._errors.is_terminal else self.line
+            yield Stage(progress, progress.add_task(text, total=None, note=""), line)
         self.seconds[name] = round(time.perf_counter() - began, 2)
         self.line(f"[green]✓[/green] {text} [dim]({self.seconds[name]:.1f} s)[/dim]")
 
