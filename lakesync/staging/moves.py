@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from lakesync.staging.records import Move
+from lakesync.staging.records import Move, MoveKind
 
 
 class EntryChange(NamedTuple):
@@ -29,16 +29,14 @@ class EntryChange(NamedTuple):
         )
 
 
-def change_of(move: Move) -> EntryChange:
-    """What one move does to its entry."""
-    at = move.arrival
-    if move.kind == "join":
-        return EntryChange(first=at, since=at, left=0, changed=at, inside=True)
-    if move.kind == "stay":
-        return EntryChange(first=0, since=0, left=0, changed=at, inside=None)
-    if move.kind == "leave":
-        return EntryChange(first=0, since=0, left=at, changed=at, inside=False)
-    return EntryChange(first=at, since=0, left=0, changed=at, inside=None)
+def _change(kind: MoveKind, at: int) -> EntryChange:
+    if kind == "stay":
+        return EntryChange(0, 0, 0, at, None)
+    if kind == "join":
+        return EntryChange(at, at, 0, at, True)
+    if kind == "leave":
+        return EntryChange(0, 0, at, at, False)
+    return EntryChange(at, 0, 0, at, None)
 
 
 def fold(moves: Iterable[Move]) -> dict[tuple[str, str, str], EntryChange]:
@@ -46,7 +44,8 @@ def fold(moves: Iterable[Move]) -> dict[tuple[str, str, str], EntryChange]:
     changes: dict[tuple[str, str, str], EntryChange] = {}
     for move in moves:
         key = (move.bucket, move.table, move.row_id)
-        change = change_of(move)
-        before = changes.get(key)
-        changes[key] = change if before is None else before.then(change)
+        change = _change(move.kind, move.arrival)
+        if key in changes:
+            change = changes[key].then(change)
+        changes[key] = change
     return changes

@@ -15,6 +15,8 @@ STATE_FILE = "state.db"
 LOCK_FILE = "owner.lock"
 
 _STATEMENTS_CACHED = 256
+_CACHE_KIB = 128 * 1024
+"""What each database may hold in memory; taken only as far as it is used."""
 
 
 class OwnerLock:
@@ -53,7 +55,7 @@ def connect(path: Path) -> sqlite3.Connection:
         "synchronous=FULL",
         "busy_timeout=10000",
         "temp_store=MEMORY",
-        "cache_size=-65536",
+        f"cache_size=-{_CACHE_KIB}",
         "journal_size_limit=67108864",
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()
