@@ -58,6 +58,7 @@ class PlainClient:
     def send(self, gateway: SyncGateway, deltas: tuple[RowDelta, ...]) -> None:
         """One push request."""
         self.cursor = gateway.handle_push(SyncPush(self.name, deltas), self.claims).server_hlc
+        assert self.cursor > 0, "L8: a client with cursor 0 asks for a checkpoint again"
 
     def ask(self, gateway: SyncGateway, limit: int) -> SyncResponse:
         """A page, not applied."""
