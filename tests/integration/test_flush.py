@@ -1,0 +1,324 @@
+"""B1: each acknowledged delta is in `deltas` exactly once, whatever dies at whichever point, however often it runs."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from pydantic import SecretStr
+
+from lakesync.cli import jars
+from lakesync.cli.process import Process, accepts, free_ports
+from lakesync.cli.spark_server import prepare
+from lakesync.delta import delta_id
+from lakesync.engine import Engine
+from lakesync.exceptions import FlushError, IntegrityError, LakeSyncError
+from lakesync.staging import open_store
+from lakesync.staging.remote import RemoteStore
+from lakesync.types import ColumnValue, RowDelta, SyncPush
+from resources.lake import LakeNames, duplicate_deltas, flush, flush_due, flushed_arrivals, ledger_against_lake
+from resources.lake import deltas as deltas_module
+from resources.spark import session
+from tests.integration.gateway_support import SERVICE, wall_ms
+
+DEADLINE = 240
+DRIVER = """
+import sys
+from lakesync import config
+from resources.lake import flush_due
+from resources.pipeline import Pipeline
+
+with Pipeline(config.load()) as pipeline:
+    flush_due(pipeline.spark, pipeline.store, gateways=sys.argv[1:], names=pipeline.names)
+"""
+
+
+@dataclass
+class Lab:
+    """One gateway whose deltas go to one lake."""
+
+    config: object
+    engine: Engine
+    store: object
+    gateway: str
+    pushed: list
+
+    @property
+    def names(self):
+        lake = self.config.lake
+        return LakeNames(lake.catalog, lake.system_namespace, lake.namespace)
+
+    def push(self, count, client="client-1"):
+        """One acknowledged push of new rows."""
+        first = len(self.pushed)
+        deltas = []
+        for number in range(first, first + count):
+            cells = (ColumnValue.of("number", number), ColumnValue.of("text", f'é "{number}"'))
+            hlc = (wall_ms() << 16) + number % 60_000
+            identity = delta_id(client_id=client, hlc=hlc, table="t", row_id=f"row-{number}", columns=cells)
+            deltas.append(RowDelta("INSERT", "t", f"row-{number}", client, cells, hlc, identity))
+        self.engine.gateway(self.gateway).handle_push(SyncPush(client, tuple(deltas)))
+        self.pushed += deltas
+        return deltas
+
+    def again(self, deltas):
+        """A push that was acknowledged before."""
+        self.engine.gateway(self.gateway).handle_push(SyncPush(deltas[0].client_id, tuple(deltas)))
+
+    def flush(self, spark, **options):
+        return flush_due(spark, self.store, gateways=[self.gateway], names=self.names, **options)
+
+    def driver(self, **variables):
+        """`flush` in a process of its own."""
+        environment = {**os.environ, **self.config.environment(), **variables}
+        return subprocess.Popen([sys.executable, "-c", DRIVER, self.gateway], env=environment)
+
+    def held(self, spark):
+        """Delta ids in the lake."""
+        rows = spark.table(self.names.deltas).where(f"gateway = '{self.gateway}'").select("delta_id").toArrow()
+        return sorted(rows["delta_id"].to_pylist())
+
+    def check(self, spark):
+        """Once and whole, and staging knows it."""
+        assert self.held(spark) == sorted(delta.delta_id for delta in self.pushed)
+        assert duplicate_deltas(spark, self.names) == []
+        differences = [one for one in ledger_against_lake(spark, self.store, self.names) if one.gateway == self.gateway]
+        assert differences == []
+        (waiting,) = [one for one in self.store.backlog() if one.gateway == self.gateway]
+        assert (waiting.deltas, waiting.flushed_seq) == (0, waiting.last_seq)
+        assert flushed_arrivals(spark, self.names)[self.gateway] == waiting.last_arrival
+
+    def data_files(self):
+        """Files of data that Spark has begun to write for `deltas`."""
+        folder = Path(urlsplit(self.config.lake.warehouse).path) / self.names.system / "deltas" / "data"
+        return {path for path in folder.rglob("*.parquet") if not path.name.startswith(".")}
+
+
+@pytest.fixture(scope="module")
+def spark(spark_server):
+    with session(spark_server["config"]) as spark:
+        yield spark
+
+
+@pytest.fixture(scope="module")
+def labs(spark_server, serve, request):
+    """Makes labs over a kind of staging, each with a gateway of its own."""
+    made, closing = [], []
+
+    def make(kind="sqlite", config=spark_server["config"]):
+        lake = {"system_namespace": f"sys_flush_{kind}"}
+        if kind == "sqlite":
+            served = serve()
+            engine, store = served.engine, RemoteStore(served.url, SERVICE)
+            staging = {"gateway": {"url": served.url}, "service_token": SecretStr(SERVICE)}
+            closing.append(store.close)
+        else:
+            url = request.getfixturevalue("postgres_uri")
+            engine = Engine(open_store(url, wall_ms), wall_ms)
+            engine.open()
+            store = engine.store
+            staging = {"staging": {"url": url}}
+            closing.append(engine.close)
+        lab = Lab(config.replace(lake=lake, **staging), engine, store, f"flush-{len(made)}", [])
+        made.append(lab)
+        return lab
+
+    yield make
+    for close in closing:
+        close()
+
+
+def until(condition, what):
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE} s for {what}"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_b1_what_is_acknowledged_is_in_the_lake_once(labs, spark, kind):
+    lab = labs(kind)
+    first = lab.push(30)
+    lab.push(20, "client-2")
+    (report,) = lab.flush(spark)
+    assert (report.deltas, report.already_there) == (50, False)
+    lab.check(spark)
+
+    lab.again(first)
+    lab.push(7)
+    lab.push(8)
+    lab.push(9)
+    reports = lab.flush(spark, max_deltas=16)
+    assert [report.deltas for report in reports] == [15, 9]
+    lab.check(spark)
+    assert lab.flush(spark) == []
+    row = spark.table(lab.names.deltas).where(f"gateway = '{lab.gateway}' and row_id = 'row-50'").collect()[0]
+    assert row["columns"] == {"number": "50", "text": '"é \\"50\\""'}
+    assert (row["seq"], row["ordinal"], row["width"], row["client_id"]) == (3, 0, 2, "client-1")
+    assert row["day"].isoformat() == time.strftime("%Y-%m-%d", time.gmtime((row["arrival"] >> 16) / 1000))
+
+
+@pytest.mark.parametrize(
+    ("kind", "point", "already_there"),
+    [
+        ("sqlite", "flush.planned", [False]),
+        ("sqlite", "flush.written", [True]),
+        ("sqlite", "flush.committed", [True]),
+        ("sqlite", "flush.confirmed", []),
+        ("postgres", "flush.written", [True]),
+        ("postgres", "flush.confirmed", []),
+    ],
+)
+def test_b1_a_run_killed_at_a_named_point_is_completed(labs, spark, kind, point, already_there):
+    lab = labs(kind)
+    lab.push(40)
+    driver = lab.driver(LAKESYNC_CRASH_AT=point)
+    assert driver.wait(DEADLINE) == -signal.SIGKILL
+    lab.push(2)  # what comes later does not change the planned batch
+    reports = lab.flush(spark)
+    assert [report.already_there for report in reports] == [*already_there, False]
+    lab.check(spark)
+
+
+def test_b1_two_runs_that_read_one_watermark(labs, spark_server, spark, monkeypatch):
+    lab = labs()
+    lab.push(40)
+    lab.flush(spark)
+    lab.push(40)
+    batch = lab.store.plan(lab.gateway, "main", 1000)
+    both = threading.Barrier(2, timeout=DEADLINE)
+    monkeypatch.setattr(deltas_module, "crash_point", lambda name: name == "flush.planned" and both.wait())
+    reports = []
+
+    def run():
+        with session(spark_server["config"]) as own:
+            reports.append(flush(own, lab.store, batch, lab.names))
+
+    runs = [threading.Thread(target=run) for _ in range(2)]
+    for thread in runs:
+        thread.start()
+    for thread in runs:
+        thread.join(DEADLINE)
+    assert sorted(report.already_there for report in reports) == [False, True]
+    for report in reports:
+        lab.store.confirm(batch.batch_id, report.deltas, report.id_sum)
+    lab.check(spark)
+
+
+def test_b1_a_client_killed_while_the_server_goes_on(labs, spark):
+    lab = labs()
+    for _ in range(6):
+        lab.push(5_000)
+    before = lab.data_files()
+    driver = lab.driver()
+    until(lambda: lab.data_files() - before or driver.poll() is not None, "the server to begin to write")
+    driver.kill()
+    driver.wait(DEADLINE)
+    lab.push(3)
+    lab.flush(spark)
+    lab.check(spark)
+    lab.push(3)
+    lab.flush(spark)
+    lab.check(spark)
+
+
+def test_b1_commit_applied_and_answer_lost(labs, spark, monkeypatch):
+    lab = labs()
+    lab.push(10)
+    write = deltas_module._write
+
+    def write_and_lose_the_answer(*arguments):
+        write(*arguments)
+        raise ConnectionResetError("the answer was lost")
+
+    monkeypatch.setattr(deltas_module, "_write", write_and_lose_the_answer)
+    (report,) = lab.flush(spark)
+    assert report.already_there
+    lab.check(spark)
+
+
+def test_b1_a_write_that_fails_leaves_the_batch_planned(labs, spark, monkeypatch):
+    lab, other = labs(), labs()
+    lab.push(10)
+
+    def fail(*_):
+        raise ConnectionResetError("nothing was sent")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deltas_module, "_write", fail)
+        with pytest.raises(FlushError, match="stays planned"):
+            lab.flush(spark)
+    assert lab.held(spark) == []
+    lab.flush(spark)
+    lab.check(spark)
+    other.push(1)
+
+
+def test_b1_a_trim_before_its_confirm_takes_nothing(labs, spark):
+    lab = labs()
+    lab.push(10)
+    batch = lab.store.plan(lab.gateway, "main", 1000)
+    assert lab.store.trim(lab.gateway, "main") == 0
+    report = flush(spark, lab.store, batch, lab.names)
+    assert lab.store.trim(lab.gateway, "main") == 0
+    with pytest.raises(IntegrityError, match=r"nothing is confirmed"):
+        lab.store.confirm(batch.batch_id, report.deltas - 1, report.id_sum)
+    with pytest.raises(IntegrityError):
+        lab.store.confirm(batch.batch_id, report.deltas, report.id_sum + 1)
+    assert lab.store.trim(lab.gateway, "main") == 0
+    again = flush(spark, lab.store, batch, lab.names)
+    assert again.already_there
+    lab.store.confirm(batch.batch_id, again.deltas, again.id_sum)
+    lab.store.confirm(batch.batch_id, again.deltas, again.id_sum)
+    until(lambda: lab.store.trim(lab.gateway, "main") > 0, "the write-behind, after which the log is trimmed")
+    lab.check(spark)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_b1_spark_killed_and_restarted_in_the_middle_of_a_flush(labs, spark_server, tmp_path):
+    (port,) = free_ports(1)
+    remote = {"remote": f"sc://localhost:{port}", "port": port}
+    base = spark_server["config"]
+    lake = {"catalog_uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    config = base.replace(data_dir=tmp_path, spark=remote, lake=lake)
+    server = prepare(config, port=port, token=config.spark.token.get_secret_value(), jars=jars.ensure_all())
+
+    def start(number):
+        process = Process("Spark", server.command, server.environment, tmp_path / f"spark-{number}.log")
+        process.wait_ready(lambda: accepts(port), timeout=DEADLINE)
+        return process
+
+    lab = labs(config=config)
+    for _ in range(6):
+        lab.push(5_000)
+    process = start(1)
+    outcome = []
+
+    def run():
+        try:
+            with session(config) as own:
+                outcome.append(lab.flush(own))
+        except LakeSyncError as error:
+            outcome.append(error)
+
+    try:
+        flushing = threading.Thread(target=run)
+        flushing.start()
+        until(lab.data_files, "the server to begin to write")
+        process.signal(signal.SIGKILL)
+        process.stop(grace=0)
+        process = start(2)
+        flushing.join(DEADLINE)
+        assert outcome, "the flush neither ended nor failed"
+        with session(config) as own:
+            lab.flush(own)
+            lab.check(own)
+    finally:
+        process.stop(grace=10)
