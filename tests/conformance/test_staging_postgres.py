@@ -13,6 +13,8 @@ from lakesync.exceptions import StagingUnavailableError, StagingVersionError
 from lakesync.rules.model import SyncRules
 from lakesync.schema import Column, TableSchema
 from lakesync.staging import open_store
+from lakesync.staging.postgres import feed
+from lakesync.staging.postgres.connection import _SETTINGS
 from lakesync.staging.records import ARRIVAL_STEP
 from lakesync.testing.clock import ManualClock
 from tests.conformance.book import EVERYONE, Book, contents, make_delta
@@ -203,3 +205,21 @@ def test_spark_is_told_where_the_log_is(stores, url):
     with psycopg.connect(url) as connection:
         rows = connection.execute(f"SELECT gateway, shard, epoch, seq, arrival, client_id, body FROM {source.table}")
         assert len(rows.fetchall()) == 1
+
+
+def test_the_feed_is_read_by_index(stores, url):
+    """L10: on a table of a thousand entries a page of one is found without reading through it."""
+    first, _ = stores
+    book = Book()
+    first.submit("g", book.push([make_delta("c", n, f"r{n}", x=1) for n in range(1, 1001)])).result()
+    with psycopg.connect(url) as connection:
+        for setting in _SETTINGS:
+            connection.execute(setting)
+        explain = f"EXPLAIN (ANALYZE, FORMAT TEXT, TIMING OFF) {feed._ENTRIES_AFTER}"
+        steps = [step for (step,) in connection.execute(explain, (0, 2**62, 1, "g", ["*"], 1)).fetchall()]
+        assert not [step for step in steps if "Seq Scan" in step]
+        (scan,) = [step for step in steps if "entry_by_change" in step]
+        assert float(scan.rpartition("rows=")[2].split()[0]) <= 2
+        explain = f"EXPLAIN {feed._ROWS}"
+        steps = [step for (step,) in connection.execute(explain, (["notes"], ["r1"], "g")).fetchall()]
+        assert not [step for step in steps if "Seq Scan" in step]

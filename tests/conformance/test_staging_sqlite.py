@@ -240,3 +240,45 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_space_again(small_disk, c
     again.open(Book())
     assert seen(again) == (rows, entries)
     again.close()
+
+
+def test_no_statement_of_a_push_or_a_pull_reads_a_table_through(store, book):
+    """P9 and L10: every statement is a search of an index, in its order, so its cost is that of its answer."""
+    journal, state = store._opened.journal.sql, store._opened.state.sql
+    statements: dict[sqlite3.Connection, set[str]] = {journal: set(), state: set()}
+
+    def trace(on: bool) -> None:
+        for connection, seen_ in statements.items():
+            connection.set_trace_callback(seen_.add if on else None)
+
+    def plans(connection: sqlite3.Connection) -> list[str]:
+        explained = [s for s in statements[connection] if s.startswith(("SELECT", "INSERT", "UPDATE", "DELETE"))]
+        assert explained
+        return [
+            f"{step} in {statement}"
+            for statement in explained
+            for *_, step in connection.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
+        ]
+
+    def pull(view):
+        entries = view.entries_after(["*", "a"], 0, 10)
+        view.entries_of({entry.key for entry in entries}, ["*"])
+        view.rows({entry.key for entry in entries})
+        view.changed_after(["*"], 0)
+        view.buckets("a")
+        view.client("c")
+
+    store.read("g", lambda _: trace(True)).result()
+    push(store, book, *numbered(5))
+    push(store, book, *numbered(5))
+    store.submit("g", lambda commit: commit.scan_rows(("notes", "r1"), 2)).result()
+    store.read("g", pull).result()
+    sent = numbered(5)
+    batch = store.plan("g", "main", 100)
+    store.confirm(batch.batch_id, 5, id_sum(sent))
+    store.trim("g", "main")
+    store.backlog()
+    store.read("g", lambda _: trace(False)).result()
+    for connection in statements:
+        searched = store.read("g", lambda _, c=connection: plans(c)).result()
+        assert not [step for step in searched if step.startswith("SCAN") or "TEMP B-TREE" in step]
