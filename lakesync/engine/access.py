@@ -13,16 +13,20 @@ _NO_RULES = SyncRules(version=1, buckets=())
 
 
 class RulesCache:
-    """The bucket index of the rules in force, made once a rules version."""
+    """The bucket index of the rules in force, made once a rules version.
+
+    A change of rules that was taken back leaves its version to the next one, so the rules themselves are compared too.
+    """
 
     def __init__(self) -> None:
-        self._known: tuple[int, BucketIndex] | None = None
+        self._known: tuple[tuple[int, SyncRules | None], BucketIndex] | None = None
 
     def index(self, config: GatewayConfig) -> BucketIndex:
         """The index of `config`'s rules."""
         known = self._known
-        if known is None or known[0] != config.rules_version:
-            known = (config.rules_version, BucketIndex(config.rules or _NO_RULES))
+        wanted = (config.rules_version, config.rules)
+        if known is None or known[0] != wanted:
+            known = (wanted, BucketIndex(config.rules or _NO_RULES))
             self._known = known
         return known[1]
 
