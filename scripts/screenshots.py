@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import requests
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 GROUPS = ("clients", "gateway", "flush", "tables", "cut", "checkpoint")
-PATIENCE_MS = 60_000
+PATIENCE_MS = 120_000
 _NEWEST = """{
   runsOrError(limit: 1, filter: {statuses: [SUCCESS], pipelineName: "flush"}) { ... on Runs { results { runId } } }
   assetNodes { assetKey { path } groupName }
@@ -32,9 +32,12 @@ def main(url: str, folder: Path) -> None:
             executable_path=shutil.which("chromium"),
             args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
         )
-        page = browser.new_page(viewport={"width": 1800, "height": 900})
+        page = browser.new_page(viewport={"width": 2400, "height": 900})
         page.set_default_timeout(PATIENCE_MS)
         expanded = ",".join(f"global@global:{group}" for group in GROUPS)
+        page.goto(f"{url}/asset-groups?expanded={expanded}")
+        page.get_by_text("Hide navigation").click()
+        page.get_by_label("panel_show_right").click()  # the list of assets, which leaves the graph more room
         _take(page, f"{url}/asset-groups?expanded={expanded}", "checkpoint", folder / "lineage.png")
         if runs:
             _take(page, f"{url}/runs/{runs[0]}", "RUN_SUCCESS", folder / "run.png")
@@ -45,9 +48,10 @@ def main(url: str, folder: Path) -> None:
 
 
 def _take(page: Page, address: str, shows: str, file: Path) -> None:
-    """Open a page, wait until it shows a text and asks the server for nothing more, and keep a picture."""
+    """Open a page, wait until it shows a text and everything else has come too, and keep a picture."""
     page.goto(address)
     page.get_by_text(shows).first.wait_for()
+    expect(page.get_by_text("Loading")).to_have_count(0, timeout=PATIENCE_MS)
     page.wait_for_load_state("networkidle")
     page.screenshot(path=file)
     print(file)
