@@ -1,0 +1,46 @@
+"""`lakesync gateway`: the gateway alone."""
+
+import os
+import subprocess
+import sys
+
+import jwt
+import requests
+
+from lakesync.cli.process import Process, free_ports
+
+
+def test_it_serves_alone_and_ends_well(tmp_path):
+    (port,) = free_ports(1)
+    secret = "s" * 32
+    command = [sys.executable, "-c", "from lakesync.cli import main; main()"]
+    options = ["--port", str(port), "--staging", f"sqlite://{tmp_path}/staging"]
+    environment = {"LAKESYNC_JWT_SECRET": secret, "LAKESYNC_CONFIG": "", "LAKESYNC_DATA_DIR": str(tmp_path)}
+    gateway = Process("gateway", [*command, "gateway", *options], environment, tmp_path / "log")
+    url = f"http://127.0.0.1:{port}"
+
+    def ready():
+        try:
+            return requests.get(f"{url}/ready", timeout=2).ok
+        except requests.RequestException:
+            return False
+
+    try:
+        gateway.wait_ready(ready, timeout=60)
+        assert requests.get(f"{url}/v1/sync/g/pull?since=0&clientId=c", timeout=5).status_code == 401
+        token = jwt.encode({"sub": "c", "gw": "g", "role": "client", "exp": 4_000_000_000}, secret, algorithm="HS256")
+        answer = requests.get(
+            f"{url}/v1/sync/g/pull?since=0&clientId=c", headers={"Authorization": f"Bearer {token}"}, timeout=5
+        )
+        assert answer.status_code == 200, answer.text
+        assert (tmp_path / "staging").is_dir()
+    finally:
+        gateway.stop(grace=20)
+    assert gateway.exit_code == 0, gateway.last_lines()
+
+
+def test_it_imports_neither_spark_nor_dagster():
+    code = "import sys, lakesync.cli.app, gateway.__main__; print(*sys.modules)"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean)
+    assert not {"dagster", "pyspark", "pandas"} & set(run.stdout.split())
