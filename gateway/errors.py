@@ -9,8 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from lakesync import exceptions as errors
-from lakesync.exceptions import LakeSyncError, RefusedError, TransientError
-from lakesync.types import Rejection
+from lakesync.exceptions import LakeSyncError, RefusedError, Rejection, TransientError
 
 STATUSES: dict[type[LakeSyncError], int] = {
     errors.ValidationError: 400,

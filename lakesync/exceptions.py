@@ -29,12 +29,18 @@ A retry policy reads only whether an error is terminal or transient.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+import msgspec
 
-    from lakesync.types import Rejection
+
+class Rejection(msgspec.Struct, frozen=True, rename="camel"):
+    """Why one delta of a push was refused."""
+
+    delta_id: str
+    code: str
+    message: str
 
 
 class LakeSyncError(Exception):

@@ -93,14 +93,6 @@ class PushResult(msgspec.Struct, frozen=True, rename="camel"):
     deltas: tuple[RowDelta, ...] = ()
 
 
-class Rejection(msgspec.Struct, frozen=True, rename="camel"):
-    """Why one delta of a push was refused."""
-
-    delta_id: str
-    code: str
-    message: str
-
-
 class Action(msgspec.Struct, frozen=True, rename="camel"):
     """An imperative request to a connector."""
 

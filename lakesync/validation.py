@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lakesync.exceptions import ValidationError
+from lakesync.exceptions import Rejection, ValidationError
 from lakesync.schema import is_identifier
-from lakesync.types import Rejection, RowDelta
+from lakesync.types import RowDelta
 
 MAX_ID_CHARS = 512
 MAX_HLC = (1 << 63) - 1

@@ -10,12 +10,13 @@ from lakesync.exceptions import (
     BackpressureError,
     ClockDriftError,
     ForbiddenError,
+    Rejection,
     SchemaMismatchError,
     ValidationError,
 )
 from lakesync.schema import check_delta
 from lakesync.staging.records import GatewayConfig
-from lakesync.types import Claims, Rejection, RowDelta, SyncPush
+from lakesync.types import Claims, RowDelta, SyncPush
 from lakesync.validation import check_shape
 
 

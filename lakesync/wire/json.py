@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lakesync.exceptions import ValidationError
-from lakesync.types import ColumnValue, Op, PushResult, Rejection, RowDelta, SyncPull, SyncPush, SyncResponse
+from lakesync.exceptions import Rejection, ValidationError
+from lakesync.types import ColumnValue, Op, PushResult, RowDelta, SyncPull, SyncPush, SyncResponse
 from lakesync.validation import check_hlc
 from lakesync.wire.values import check_values
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lakesync.delta import jcs_raw
-from lakesync.exceptions import ValidationError
-from lakesync.types import Rejection, RowDelta
+from lakesync.exceptions import Rejection, ValidationError
+from lakesync.types import RowDelta
 
 
 def check_values(deltas: Sequence[RowDelta]) -> None:

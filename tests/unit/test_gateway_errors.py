@@ -8,8 +8,7 @@ import pytest
 
 from gateway.errors import STATUSES, error_response, status_of
 from lakesync import exceptions
-from lakesync.exceptions import LakeSyncError, RefusedError, TransientError
-from lakesync.types import Rejection
+from lakesync.exceptions import LakeSyncError, RefusedError, Rejection, TransientError
 
 GROUPS = {"TerminalError", "TransientError", "RefusedError"}
 ERRORS = [
