@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakesync.engine import Engine
@@ -57,6 +57,7 @@ def flush_all(store) -> None:
 
 
 @settings(max_examples=60, deadline=None)
+@example(story=[("push", "c1", [("r1", 3, {"team": "a"})]), ("rules", "c1", [])], rows=10**9)
 @given(story=st.lists(steps, max_size=14), rows=st.sampled_from([0, 3, 10**9]))
 def test_a_power_cut_changes_nothing_that_anyone_can_see(story, rows):
     clock = ManualClock()
