@@ -36,9 +36,7 @@ def open_store(url: str, wall: Callable[[], int]) -> StagingStore:
         try:
             from lakesync.staging.postgres import PostgresStore
         except ImportError as exc:
-            raise ConfigurationError(
-                "staging on Postgres needs its driver: pip install 'lakesync[postgres]' psycopg-pool"
-            ) from exc
+            raise ConfigurationError("staging on Postgres needs its driver: pip install 'lakesync[postgres]'") from exc
         return PostgresStore(url, wall)
     kind = url.partition(":")[0]
     raise ConfigurationError(
