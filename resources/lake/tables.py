@@ -22,11 +22,11 @@ SPARK_TYPES = {"string": "string", "number": "double", "boolean": "boolean", "js
 """Schema type → Spark type of the typed column; the schema type itself is the column's comment."""
 
 _DELTAS_COLUMNS = """
-gateway string NOT NULL, shard string NOT NULL, epoch bigint NOT NULL, batch_id string NOT NULL, seq bigint NOT NULL,
-ordinal int NOT NULL COMMENT 'place in its push', arrival bigint NOT NULL,
-day date NOT NULL COMMENT 'UTC day of the arrival', table_name string NOT NULL, row_id string NOT NULL,
-op string NOT NULL, client_id string NOT NULL, hlc bigint NOT NULL, delta_id string NOT NULL,
-width int NOT NULL COMMENT 'columns it came with', columns map<string, string> COMMENT 'JCS text of each value'
+gateway string, shard string, epoch bigint, batch_id string, seq bigint,
+ordinal int COMMENT 'place in its push', arrival bigint,
+day date COMMENT 'UTC day of the arrival', table_name string, row_id string,
+op string, client_id string, hlc bigint, delta_id string,
+width int COMMENT 'columns it came with', columns map<string, string> COMMENT 'JCS text of each value'
 """
 
 _DELTAS_PROPERTIES = {
@@ -44,7 +44,7 @@ _DELTAS_PROPERTIES = {
 }
 
 _STATE_COLUMNS = """
-_gateway string NOT NULL, _row string NOT NULL,
+_gateway string, _row string,
 _cells map<string, struct<hlc: bigint, client_id: string, delta_id: string, width: int, value: string>>,
 _tombstone struct<hlc: bigint, client_id: string>, _inserted struct<hlc: bigint, client_id: string>,
 _gone boolean, _arrival bigint

@@ -1,0 +1,197 @@
+"""K1 and K3: frames hold exactly the state at the cut's arrival, whatever is merged later, and are published whole."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from datetime import date, timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from pydantic import SecretStr
+
+from lakesync.delta import delta_id
+from lakesync.exceptions import IntegrityError
+from lakesync.lww import RowState
+from lakesync.schema import parse_schema
+from lakesync.staging.remote import RemoteStore
+from lakesync.types import ColumnValue, RowDelta
+from lakesync.wire.frames import read_checkpoint
+from lakesync.wire.protobuf import decode_response
+from resources.lake import LakeNames, make_cut, merge_table, state_as_of
+from resources.spark import session
+from tests.integration.gateway_support import SERVICE
+from tests.lake_support import arrivals, fill, states
+from tests.spelling import spelled
+
+DAYS = [date(2013, 1, 1) + timedelta(days=number) for number in range(3)]
+COLUMNS = {"title": "string", "size": "number"}
+DRIVER = """
+import sys
+from lakesync import config
+from lakesync.schema import parse_schema
+from resources.lake import make_cut
+from resources.pipeline import Pipeline
+
+gateway, arrival = sys.argv[1], int(sys.argv[2])
+columns = [{"name": "title", "type": "string"}, {"name": "size", "type": "number"}]
+schemas = [parse_schema({"table": table, "columns": columns}) for table in ("t", "u")]
+with Pipeline(config.load()) as pipeline:
+    uri, names = pipeline.checkpoints_uri, pipeline.names
+    make_cut(pipeline.spark, pipeline.store, gateway, arrival, schemas, directory_uri=uri, names=names)
+"""
+
+
+@pytest.fixture(scope="module")
+def spark(spark_server):
+    with session(spark_server["config"]) as spark:
+        yield spark
+
+
+@pytest.fixture(scope="module")
+def served(serve):
+    return serve()
+
+
+@pytest.fixture
+def store(served):
+    store = RemoteStore(served.url, SERVICE)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def names(request):
+    return LakeNames("lake", f"sys_{request.node.name}", f"tab_{request.node.name}")
+
+
+def schema(table):
+    return parse_schema({"table": table, "columns": [{"name": name, "type": kind} for name, kind in COLUMNS.items()]})
+
+
+def story(seed):
+    """Pushes to two tables over three days, some rows deleted, a few rows of more than one stamp."""
+    rng = random.Random(seed)
+    pushes = []
+    for arrival in (arrival for day in DAYS for arrival in arrivals(day, 5)):
+        deltas = []
+        for _ in range(6):
+            op = rng.choices(["INSERT", "UPDATE", "DELETE"], [3, 6, 1])[0]
+            table, row, hlc, client = (
+                rng.choice("tu"),
+                f"row-{rng.randint(1, 15)}",
+                rng.randint(1, 90),
+                rng.choice("abc"),
+            )
+            names = [] if op == "DELETE" else rng.sample(list(COLUMNS), rng.randint(1, 2))
+            cells = tuple(ColumnValue.of(name, rng.choice(["é", 1, None])) for name in names)
+            identity = delta_id(client_id=client, hlc=hlc, table=table, row_id=row, columns=cells)
+            deltas.append(RowDelta(op, table, row, client, cells, hlc, identity))
+        pushes.append((arrival, deltas))
+    return pushes
+
+
+def visible(deltas, table):
+    """What a client should hold after applying a checkpoint, by the Python merge."""
+    rows = merged(deltas, table)
+    return {
+        row: {name: cell["value"] for name, cell in state["cells"].items()}
+        for row, state in rows.items()
+        if state["visible"]
+    }
+
+
+def merged(deltas, table):
+    rows = {}
+    for delta in deltas:
+        if delta.table == table:
+            rows.setdefault(delta.row_id, RowState()).merge(delta)
+    return {row: spelled(state) for row, state in rows.items()}
+
+
+def applied(part, arrival):
+    """The rows of a checkpoint's table as the stock client applies it: each INSERT once, UPDATEs on what is there."""
+    rows, stamps = {}, {}
+    for uri in part.frames:
+        with Path(urlsplit(uri).path).open("rb") as stream:
+            for message in read_checkpoint(stream):
+                response = decode_response(message)
+                assert (response.server_hlc, response.has_more) == (arrival, False)
+                for delta in response.deltas:
+                    assert delta.table == part.table
+                    assert (delta.op == "INSERT") == (delta.row_id not in rows)
+                    assert stamps.get(delta.row_id, (-1, "")) < delta.stamp
+                    stamps[delta.row_id] = delta.stamp
+                    values = {cell.column: bytes(cell.value).decode() for cell in delta.columns}
+                    rows.setdefault(delta.row_id, {}).update(values)
+    return rows
+
+
+def deltas_upto(pushes, arrival):
+    return [delta for at, deltas in pushes if at <= arrival for delta in deltas]
+
+
+def test_k1_frames_hold_the_state_at_the_arrival_and_nothing_newer(spark, names, store, served, tmp_path):
+    served.engine.gateway("cut")
+    pushes, others = story(1), story(2)
+    fill(spark, names, pushes, "cut")
+    fill(spark, names, others, "other")
+    middle, last = pushes[6][0], pushes[-1][0]
+    schemas = [schema("u"), schema("t")]
+    merge_table(spark, schema("t"), {"cut": pushes[2][0], "other": others[-1][0]}, names=names)
+
+    cut = make_cut(spark, store, "cut", middle, schemas, directory_uri=tmp_path.as_uri(), names=names)
+    assert store.newest_cut("cut") == cut
+    for table in ("t", "u"):
+        merge_table(spark, schema(table), {"cut": last}, names=names)
+    for part in cut.tables:
+        expected = visible(deltas_upto(pushes, middle), part.table)
+        assert applied(part, middle) == expected
+        assert part.rows == len(expected)
+        sizes = [Path(urlsplit(uri).path).stat().st_size for uri in part.frames]
+        assert part.bytes == sum(sizes)
+        at_cut = states(state_as_of(spark, schema(part.table), "cut", middle, cut=cut, names=names))
+        reduced = states(state_as_of(spark, schema(part.table), "cut", middle, names=names))
+        truth = merged(deltas_upto(pushes, middle), part.table)
+        assert {row: spelled(state) for (_, row), state in at_cut.items()} == truth
+        assert at_cut == reduced
+    assert not list(tmp_path.rglob("*.tmp"))
+
+    assert make_cut(spark, store, "cut", middle, schemas, directory_uri=tmp_path.as_uri(), names=names) == cut
+    with pytest.raises(IntegrityError, match="above the cut's"):
+        make_cut(spark, store, "cut", pushes[8][0], schemas, directory_uri=tmp_path.as_uri(), names=names)
+    assert store.newest_cut("cut") == cut
+    newer = make_cut(spark, store, "cut", last, schemas, directory_uri=tmp_path.as_uri(), names=names)
+    for part in newer.tables:
+        assert applied(part, last) == visible(deltas_upto(pushes, last), part.table)
+    tags = spark.table(f"{names.state('t')}.refs").where("type = 'TAG'").toArrow()["name"].to_pylist()
+    assert {f"cut-cut-{middle}", f"cut-cut-{last}"} <= set(tags)
+
+
+def test_k3_a_cut_that_died_is_not_published_and_is_made_again(spark, spark_server, names, store, served, tmp_path):
+    served.engine.gateway("killed")
+    pushes = story(3)
+    fill(spark, names, pushes, "killed")
+    last = pushes[-1][0]
+    lake = {"system_namespace": names.system, "namespace": names.tables, "checkpoints": str(tmp_path)}
+    config = spark_server["config"].replace(gateway={"url": served.url}, service_token=SecretStr(SERVICE), lake=lake)
+    for point in ("tables.merged:2", "cut.tagged", "checkpoint.written"):
+        environment = {**os.environ, **config.environment(), "LAKESYNC_CRASH_AT": point}
+        driver = subprocess.run([sys.executable, "-c", DRIVER, "killed", str(last)], env=environment, check=False)
+        assert driver.returncode == -signal.SIGKILL
+        assert store.newest_cut("killed") is None
+    schemas = [schema("t"), schema("u")]
+    cut = make_cut(spark, store, "killed", last, schemas, directory_uri=tmp_path.as_uri(), names=names)
+    for part in cut.tables:
+        assert applied(part, last) == visible(deltas_upto(pushes, last), part.table)
+
+
+def test_a_cut_of_empty_tables_has_no_frames(spark, names, store, served, tmp_path):
+    served.engine.gateway("empty")
+    cut = make_cut(
+        spark, store, "empty", arrivals(DAYS[0], 1)[0], [schema("t")], directory_uri=tmp_path.as_uri(), names=names
+    )
+    assert [part.frames for part in cut.tables] in ([], [()])
+    assert store.newest_cut("empty") == cut
