@@ -1,6 +1,7 @@
 """The code location. Loading it reads the settings and the schema snapshot, and opens nothing."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import dagster as dg
 
@@ -25,8 +26,10 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
     flush = flush_job(config.dagster.max_run_seconds)
     tables = tables_job(config.dagster.max_run_seconds)
 
-    def open_pipeline(_context: dg.InitResourceContext) -> Iterator[Pipeline]:
-        with Pipeline(config) as pipeline:
+    open_pipeline = partial(Pipeline, config)
+
+    def for_a_run(_context: dg.InitResourceContext) -> Iterator[Pipeline]:
+        with open_pipeline() as pipeline:
             yield pipeline
 
     return dg.Definitions(
@@ -38,10 +41,14 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
         ],
         asset_checks=checks(snapshot),
         jobs=[flush, tables],
-        sensors=[flush_sensor(flush, days), schema_sensor(snapshot), failure_sensor],
+        sensors=[
+            flush_sensor(flush, days, open_pipeline),
+            schema_sensor(snapshot, open_pipeline),
+            failure_sensor(config.dagster.alert_webhook),
+        ],
         resources={
             "pipeline": dg.ResourceDefinition(
-                open_pipeline, description="The staging store, the run's Spark session and the lake's names."
+                for_a_run, description="The staging store, the run's Spark session and the lake's names."
             )
         },
         executor=dg.in_process_executor,

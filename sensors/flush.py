@@ -13,7 +13,7 @@ from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY
 from lakesync.clock import WallClock
 from lakesync.config import FlushSection
 from lakesync.staging.records import Backlog
-from resources.pipeline import Pipeline
+from resources.pipeline import OpenPipeline
 
 Reason = Literal["request", "bytes", "age"]
 
@@ -55,7 +55,9 @@ def due(backlog: Sequence[Backlog], now_ms: int, limits: FlushSection) -> Due | 
     )
 
 
-def flush_sensor(job: UnresolvedAssetJobDefinition, days: dg.TimeWindowPartitionsDefinition) -> dg.SensorDefinition:
+def flush_sensor(
+    job: UnresolvedAssetJobDefinition, days: dg.TimeWindowPartitionsDefinition, open_pipeline: OpenPipeline
+) -> dg.SensorDefinition:
     """The sensor of the flush job: one run for all gateways that are due."""
 
     @dg.sensor(
@@ -65,12 +67,11 @@ def flush_sensor(job: UnresolvedAssetJobDefinition, days: dg.TimeWindowPartition
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests one flush for all gateways that hold 4 MiB, have waited 30 s, or were asked to.",
     )
-    def watch(
-        context: dg.SensorEvaluationContext, pipeline: dg.ResourceParam[Pipeline]
-    ) -> dg.SensorResult | dg.SkipReason:
-        config = pipeline.config
-        backlog = pipeline.store.backlog()
-        wanted = due(backlog, WallClock(config.clock_offset_file).now_ms(), config.flush)
+    def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        with open_pipeline() as pipeline:
+            backlog = pipeline.store.backlog()
+        now_ms = WallClock(pipeline.config.clock_offset_file).now_ms()
+        wanted = due(backlog, now_ms, pipeline.config.flush)
         if wanted is None:
             return dg.SkipReason("nothing is due")
         held = hold(context.instance)

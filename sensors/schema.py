@@ -3,7 +3,7 @@
 import dagster as dg
 import requests
 
-from resources.pipeline import Pipeline
+from resources.pipeline import OpenPipeline
 from resources.snapshot import SchemaSnapshot, registered, snapshot_file, write_snapshot
 
 LOCATION = "lakesync"
@@ -28,7 +28,7 @@ class ReloadError(Exception):
     """Dagster's webserver did not load the location again; the next tick tries once more."""
 
 
-def schema_sensor(loaded: SchemaSnapshot) -> dg.SensorDefinition:
+def schema_sensor(loaded: SchemaSnapshot, open_pipeline: OpenPipeline) -> dg.SensorDefinition:
     """Compares what is registered with `loaded`, which this location was made from.
 
     A difference is written to the snapshot file, then the location is loaded again: as a new one compares its own
@@ -41,8 +41,9 @@ def schema_sensor(loaded: SchemaSnapshot) -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Writes newly registered tables to the schema snapshot and loads this code location again.",
     )
-    def watch(context: dg.SensorEvaluationContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.SkipReason:
-        now = registered(pipeline.store)
+    def watch(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        with open_pipeline() as pipeline:
+            now = registered(pipeline.store)
         if now == loaded:
             return dg.SkipReason(f"{len(now.tables)} tables, none of them new")
         write_snapshot(snapshot_file(pipeline.config), now)

@@ -4,6 +4,7 @@ import http.server
 import json
 import threading
 import time
+from contextlib import nullcontext
 
 import dagster as dg
 import pytest
@@ -66,8 +67,8 @@ class House:
         self.engine.gateway(gateway).handle_push(SyncPush("ua", deltas))
 
     def tick(self):
-        sensor = flush_sensor(flush_job(60), DAYS)
-        with dg.build_sensor_context(self.instance, resources={"pipeline": self.pipeline}) as context:
+        sensor = flush_sensor(flush_job(60), DAYS, lambda: nullcontext(self.pipeline))
+        with dg.build_sensor_context(self.instance) as context:
             return sensor(context)
 
     def asked(self):
@@ -224,8 +225,8 @@ def watch(house, webserver):
     house.pipeline.config = house.config.replace(dagster={"url": url})
 
     def tick(loaded):
-        with dg.build_sensor_context(house.instance, resources={"pipeline": house.pipeline}) as context:
-            return schema_sensor(loaded)(context).skip_message
+        with dg.build_sensor_context(house.instance) as context:
+            return schema_sensor(loaded, lambda: nullcontext(house.pipeline))(context).skip_message
 
     return tick
 
