@@ -21,7 +21,7 @@ from examples.flights.system import System
 from examples.flights.truth import Truth
 
 CARRY_SECONDS = 600.0
-LONGEST_LIST = 31
+SHORT = 31
 """Days of flights up to which the whole story is held in memory."""
 NEWCOMER = "B6"
 """The carrier whose new device syncs at the end."""
@@ -53,8 +53,8 @@ class Told:
     @classmethod
     def of(cls, story: Story) -> Told:
         """Prepare a story."""
-        if story.days > LONGEST_LIST:
-            return cls(story.steps(), 2950 * story.days, 25 * LONGEST_LIST)
+        if story.days > SHORT:
+            return cls(story.steps(), 2950 * story.days, 25 * SHORT)
         steps = list(story.steps())
         outboxes = [outbox for step in steps for outbox in step.outboxes.values()]
         return cls(steps, sum(map(len, outboxes)), sum(-(-len(outbox) // BATCH) for outbox in outboxes))
@@ -66,7 +66,7 @@ class Demo:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.teller = Teller(as_json=options.json)
-        self.system = System(options.data)
+        self.system = System(options.data, brief=options.days <= SHORT)
         self.result = Result(days=options.days)
 
     def run(self) -> Result:

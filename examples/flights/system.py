@@ -38,8 +38,10 @@ class SystemFailedError(Exception):
 class System:
     """One data folder and the processes on it."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *, brief: bool = False) -> None:
+        """`brief`: Spark serves for a minute or two, too short for its Java's second compiler to be worth its time."""
         self.data = data.absolute()
+        self._java = "-XX:TieredStopAtLevel=1" if brief else ""
         self.secret, self._service, self._spark = (secrets.token_hex(32) for _ in range(3))
         self.clock = ServerClock(self.data / "clock-offset")
         self.lake = Lake(self.data / "catalog.db", self.data / "warehouse")
@@ -83,6 +85,7 @@ class System:
             "LAKESYNC_DAGSTER_PORT": "0",
             "LAKESYNC_DAGSTER_PARTITIONS_START": FIRST_DAY.isoformat(),
             "LAKESYNC_FLUSH_AGE_SECONDS": "5",
+            "JAVA_TOOL_OPTIONS": " ".join(filter(None, (os.environ.get("JAVA_TOOL_OPTIONS"), self._java))),
         }
 
     def _check_mine(self) -> None:
