@@ -19,7 +19,7 @@ from lakesync.staging.postgres.journal import ConfigCache, Journal, load_head, s
 
 T = TypeVar("T")
 
-_GROUP = 128
+_GROUP = 32
 
 
 class Job(NamedTuple):
@@ -46,7 +46,7 @@ class Groups:
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
-                future.set_exception(StagingUnavailableError("the staging store is closed: open it again"))
+                future.set_exception(StagingUnavailableError("the staging store is closed: make another one"))
                 return future
             waiting = self._waiting.get(gateway)
             if waiting is not None:
@@ -62,7 +62,7 @@ class Groups:
             if not self._closed:
                 return self._threads.submit(self._read, gateway, work)
         future: Future[T] = Future()
-        future.set_exception(StagingUnavailableError("the staging store is closed: open it again"))
+        future.set_exception(StagingUnavailableError("the staging store is closed: make another one"))
         return future
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from time import monotonic
 from typing import Any, NamedTuple
 
 import structlog
@@ -17,6 +18,9 @@ from lakesync.staging.sqlite.commit import MustRunAloneError
 from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.recovery import Recovery
 from lakesync.staging.sqlite.state import State
+
+_GROUP_SECONDS = 0.05
+"""A group that took longer is committed before more join it: a push never waits for all others."""
 
 _log = structlog.get_logger(__name__)
 
@@ -45,15 +49,15 @@ class GroupCommit:
         """`(gateway, shard)` → the seq up to which `state.db` durably holds the log."""
 
     def run(self, jobs: Iterable[Job]) -> None:
-        """Run the writing jobs in order, in as few groups as possible, then the reading ones."""
+        """Run the writing jobs in order, in as few groups as latency allows; the reading ones after the first group."""
         jobs = [job for job in jobs if job.future.set_running_or_notify_cancel()]
         writing = deque(job for job in jobs if job.writes)
-        while writing:
-            if self._run_group(writing):
+        reading = deque(job for job in jobs if not job.writes)
+        while writing or reading:
+            if writing and self._run_group(writing):
                 self._run_alone(writing.popleft())
-        for job in jobs:
-            if not job.writes:
-                self._read(job)
+            while reading:
+                self._read(reading.popleft())
 
     def _read(self, job: Job) -> None:
         try:
@@ -67,11 +71,12 @@ class GroupCommit:
 
     def _run_group(self, writing: deque[Job]) -> bool:
         """One group of the jobs from the left; whether the next one must run alone."""
+        until = monotonic() + _GROUP_SECONDS
         done: list[Outcome] = []
         alone = False
         try:
             self._begin()
-            while writing and not alone:
+            while writing and not alone and (not done or monotonic() < until):
                 try:
                     outcome = self._attempt(writing[0], alone=False)
                 except MustRunAloneError:
@@ -82,7 +87,7 @@ class GroupCommit:
             self._commit()
         except Exception as exc:
             lost = [outcome.future for outcome in done]
-            if writing and not alone:
+            if writing and not alone and not done:
                 lost.append(writing.popleft().future)
             self._fail(lost, exc)
             return alone

@@ -49,7 +49,7 @@ class Owner:
             if not self._stopped:
                 self._queue.put(Job(run, future, writes))
                 return future
-        future.set_exception(StagingUnavailableError("the staging store is closed: open it again"))
+        future.set_exception(StagingUnavailableError("the staging store is closed: make another one"))
         return future
 
     def stop(self) -> None:
