@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     # Imported only now, so that a wrong option is answered at once.
     from examples.flights.demo import Demo, Options
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops as cleanly as Ctrl-C
     options = Options(given.days, given.data, prove=given.prove, keep=given.keep, json=given.json)
     demo = Demo(options)
     result = demo.result

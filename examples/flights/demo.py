@@ -76,17 +76,17 @@ class Demo:
             SystemFailedError, RefusedError, NotCarriedError, RunFailedError: it could not be finished.
         """
         teller = self.teller
-        with teller.stage("start", "Starting lakesync up; the gateway first"):
-            self.system.start()
-            told = Told.of(Story(self.options.days))
-            self.system.wait_gateway()
-            self.system.register()
         try:
+            with teller.stage("start", "Starting lakesync up; the gateway first"):
+                self.system.start()
+                told = Told.of(Story(self.options.days))
+                self.system.wait_gateway()
+                self.system.register()
             self._everything(told)
         finally:
-            if self.options.keep:
-                teller.line(f"lakesync up goes on, on {self.system.data}")
-            else:
+            if self.system.running and self.options.keep:
+                teller.line(f"lakesync up goes on as process {self.system.pid}; end it with: kill {self.system.pid}")
+            elif self.system.running:
                 with teller.stage("stop", "Stopping"):
                     self.system.stop()
         self.result.seconds = {**teller.seconds, "total": round(teller.elapsed, 2)}

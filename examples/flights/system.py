@@ -48,6 +48,16 @@ class System:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def running(self) -> bool:
+        """Whether `lakesync up` was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """The process of `lakesync up`."""
+        return self._process.pid if self._process is not None else None
+
+    @property
     def log(self) -> Path:
         """What `lakesync up` prints."""
         return self.data / "up.log"
@@ -150,7 +160,7 @@ class System:
     def _wait(self, what: str, ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + READY_SECONDS
         while not ready():
-            if self._process is None or self._process.poll() is not None:
+            if not self.running:
                 raise SystemFailedError(f"lakesync up ended before {what} was ready:\n{self.last_lines()}")
             if time.monotonic() > deadline:
                 raise SystemFailedError(f"{what} was not ready after {READY_SECONDS:.0f} s:\n{self.last_lines()}")
@@ -185,7 +195,7 @@ class System:
         Raises:
             SystemFailedError: it did not end in time; it is killed then.
         """
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None or not self.running:
             return
         self._process.terminate()
         try:
