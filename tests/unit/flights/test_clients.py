@@ -1,0 +1,62 @@
+"""The demo's clients forgive nothing, and its play knows its own middle."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+
+from examples.flights.cast import MINUTE, push_time
+from examples.flights.journal import Journal
+from examples.flights.play import Played
+from examples.flights.replica import Replica
+
+
+def delta(op: str, **columns) -> dict:
+    cells = [{"column": column, "value": value} for column, value in columns.items()]
+    return {"op": op, "table": "airports", "rowId": "EWR", "columns": cells}
+
+
+def test_a_second_insert_of_a_row_is_an_error():
+    replica = Replica()
+    replica.apply([delta("INSERT", faa="EWR")])
+    with pytest.raises(sqlite3.IntegrityError):
+        replica.apply([delta("INSERT", faa="EWR")])
+
+
+def test_an_update_of_a_row_that_is_not_there_does_nothing():
+    replica = Replica()
+    replica.apply([delta("UPDATE", name="Newark"), delta("DELETE")])
+    assert replica.rows("airports") == {}
+
+
+def test_values_are_kept_as_they_came_and_json_as_its_text():
+    replica = Replica()
+    replica.apply([delta("INSERT", faa="EWR", alt=18, position={"lon": -74.1, "lat": 40.6}), delta("UPDATE", alt=None)])
+    assert replica.rows("airports") == {"EWR": ("EWR", None, '{"lat":40.6,"lon":-74.1}', None, None, None, None)}
+
+
+def test_an_application_knows_whether_its_row_is_there():
+    replica = Replica()
+    replica.write("UPDATE", "airports", "EWR", {"faa": "EWR"})
+    replica.write("INSERT", "airports", "EWR", {"name": "Newark"})
+    assert replica.rows("airports")["EWR"][:2] == ("EWR", "Newark")
+
+
+def test_the_journal_keeps_a_push_as_it_was_sent(tmp_path):
+    journal = Journal(tmp_path)
+    journal.acknowledged("a", 3, "2013-01-01", "7", b'{"deltas":[]}')
+    journal.acknowledged("a", 4, "2013-01-02", "8", b'{"deltas":[1]}')
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [(line["order"], line["step"], line["push"]) for line in lines] == [
+        (0, 3, {"deltas": []}),
+        (1, 4, {"deltas": [1]}),
+    ]
+    assert journal.pushes == 2
+
+
+def test_the_middle_is_just_before_the_step_after_half_of_the_deltas():
+    played = Played(deltas=100, timeline=[(0, 30), (2, 60), (5, 100)])
+    assert played.middle == (2, push_time(5) - MINUTE)
+    assert Played(deltas=10, timeline=[(3, 10)]).middle == (3, push_time(4) - MINUTE)
