@@ -138,3 +138,11 @@ def test_a_replica_is_held_to_its_own_carrier(told):
     replica.write("INSERT", "flights", "UA-1", {"carrier": "UA", "dep_time": 517})
     assert replica_mismatches(expected, "UA", replica) == 0
     assert replica_mismatches(expected, None, replica) == 1
+
+
+def test_a_flight_without_a_carrier_is_seen_by_nobody(told):
+    truth = told(write(1, "a", "INSERT", carrier="UA"), write(2, "a", "DELETE"), write(3, "b", "UPDATE", dep_delay=15))
+    expected = visible_rows(truth, "final")
+    assert list(expected["flights"]) == ["UA-1"]
+    assert replica_mismatches(expected, "UA", Replica()) == 0
+    assert replica_mismatches(expected, None, Replica()) == 0
