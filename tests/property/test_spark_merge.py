@@ -13,7 +13,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from assets.transforms.ledger import id_sum
 from assets.transforms.reduce import reduce_deltas
+from lakesync.delta import id_number
 from lakesync.lww import RowState
 from lakesync.testing import strategies
 from lakesync.wire.json import decode_deltas
@@ -98,3 +100,12 @@ def test_m5_any_value_and_any_id(spark):
         cases.setdefault(delta.row_id, []).append(msgspec.structs.replace(delta, table="t"))
     reduced = states(reduce_deltas(history(spark, [(256, deltas)])))
     assert not differences(cases, reduced)
+
+
+def test_the_sum_of_ids_is_the_ledgers(spark):
+    deltas = generated(strategies.deltas(stamps=st.integers(1, 3)), 60)
+    foreign = ["chosen by the client", "F" * 64, "0" * 64 + "\n", "é", *(delta.delta_id for delta in deltas)]
+    rows = spark.createDataFrame([(name,) for name in foreign], "delta_id string")
+    total = rows.agg(id_sum("delta_id").alias("total")).collect()[0]["total"]
+    assert int(total) == sum(map(id_number, foreign)) % 2**64
+    assert int(rows.where("false").agg(id_sum("delta_id").alias("total")).collect()[0]["total"]) == 0

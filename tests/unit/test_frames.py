@@ -1,0 +1,117 @@
+"""Checkpoint frames: bounded, whole rows, true stamps, and the file appears under its name only when it is whole."""
+
+import io
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+
+from assets.transforms.frames import frames
+from lakesync.wire.frames import read_checkpoint
+from lakesync.wire.protobuf import decode_response
+from resources.lake.frame_files import write_file
+
+STAMP = pa.struct([("hlc", pa.int64()), ("client_id", pa.string())])
+CELL = pa.struct(
+    [
+        ("hlc", pa.int64()),
+        ("client_id", pa.string()),
+        ("delta_id", pa.string()),
+        ("width", pa.int32()),
+        ("value", pa.string()),
+    ]
+)
+SCHEMA = pa.schema(
+    [
+        ("_row", pa.string()),
+        ("_cells", pa.map_(pa.string(), CELL)),
+        ("_tombstone", STAMP),
+        ("_inserted", STAMP),
+        ("_gone", pa.bool_()),
+        ("_arrival", pa.int64()),
+    ]
+)
+
+
+def cell(hlc, value, *, client="a", identity=None, width=1):
+    return {"hlc": hlc, "client_id": client, "delta_id": identity or f"id-{hlc}", "width": width, "value": value}
+
+
+def row(name, cells, *, tombstone=None, inserted=None, gone=False, arrival=256):
+    return {
+        "_row": name,
+        "_cells": cells,
+        "_tombstone": tombstone,
+        "_inserted": inserted,
+        "_gone": gone,
+        "_arrival": arrival,
+    }
+
+
+def batch(*rows):
+    return pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)
+
+
+def read(data):
+    return [decode_response(message) for message in read_checkpoint(io.BytesIO(data))]
+
+
+def test_a_rows_deltas_are_grouped_by_stamp_and_keep_the_ids_of_whole_deltas():
+    cells = [
+        ("x", cell(5, "1", identity="whole", width=2)),
+        ("y", cell(5, "2", identity="whole", width=2)),
+        ("z", cell(7, '"é"', client="b", identity="trimmed", width=2)),
+    ]
+    dead = {"hlc": 1, "client_id": "a"}
+    (frame,) = frames([batch(row("r", cells, tombstone=dead), row("dead", [], tombstone=dead, gone=True))], "t", 512)
+    (response,) = read(frame.data)
+    assert (frame.rows, response.server_hlc, response.has_more) == (1, 512, False)
+    spelled = [
+        (delta.op, delta.row_id, delta.stamp, {c.column: bytes(c.value).decode() for c in delta.columns})
+        for delta in response.deltas
+    ]
+    assert spelled == [("INSERT", "r", (5, "a"), {"x": "1", "y": "2"}), ("UPDATE", "r", (7, "b"), {"z": '"é"'})]
+    assert response.deltas[0].delta_id == "whole"
+    assert response.deltas[1].delta_id != "trimmed"
+
+
+def test_a_row_without_columns_is_inserted():
+    (frame,) = frames([batch(row("r", [], inserted={"hlc": 3, "client_id": "a"}))], "t", 512)
+    (response,) = read(frame.data)
+    assert [(delta.op, delta.stamp, delta.columns) for delta in response.deltas] == [("INSERT", (3, "a"), ())]
+
+
+def test_k2_a_frame_is_bounded_and_never_splits_a_row():
+    rows = [row(f"row-{number}", [("x", cell(1, "1")), ("y", cell(2, "2"))]) for number in range(100)]
+    made = list(frames([batch(*rows[:30]), batch(*rows[30:])], "t", 512, limit=1000))
+    assert len(made) > 5
+    assert all(len(frame.data) <= 1004 for frame in made)
+    assert sum(frame.rows for frame in made) == 100
+    seen = []
+    for response in read(b"".join(frame.data for frame in made)):
+        assert response.server_hlc == 512
+        inserts = [delta.row_id for delta in response.deltas if delta.op == "INSERT"]
+        assert [delta.row_id for delta in response.deltas if delta.op == "UPDATE"] == inserts
+        seen += inserts
+    assert seen == [f"row-{number}" for number in range(100)]
+
+
+def test_no_visible_row_makes_no_file_and_a_failure_leaves_none_under_its_name(tmp_path):
+    gone = batch(row("dead", [], tombstone={"hlc": 1, "client_id": "a"}, gone=True, arrival=1024))
+    uri = (tmp_path / "t" / "00000.frames").as_uri()
+    (written,) = write_file([gone], uri, "t", 2048).to_pylist()
+    assert written == {"uri": "", "rows": 0, "bytes": 0, "highest_arrival": 1024}
+    assert not list(tmp_path.rglob("*.frames"))
+
+    def failing():
+        yield batch(row("r", [("x", cell(1, "1"))]))
+        raise OSError("the disk went away")
+
+    with pytest.raises(OSError, match="went away"):
+        write_file(failing(), uri, "t", 2048)
+    assert not list(tmp_path.rglob("*.frames"))
+    (written,) = write_file([batch(row("r", [("x", cell(1, "1"))])), gone], uri, "t", 2048).to_pylist()
+    path = Path(urlsplit(uri).path)
+    assert (written["rows"], written["bytes"], written["highest_arrival"]) == (1, path.stat().st_size, 1024)
+    assert [delta.row_id for response in read(path.read_bytes()) for delta in response.deltas] == ["r"]

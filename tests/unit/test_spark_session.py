@@ -1,0 +1,34 @@
+"""Where no Spark is, or none is configured, the pipeline says so at once."""
+
+import time
+
+import pytest
+
+from lakesync import config
+from lakesync.cli.process import free_ports
+from lakesync.exceptions import ConfigurationError, LakeUnavailableError
+from resources.spark import connect
+
+
+def configured(monkeypatch, tmp_path, **spark):
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    return config.load({"data_dir": tmp_path, "spark": spark})
+
+
+def test_nothing_listens(monkeypatch, tmp_path):
+    (port,) = free_ports(1)
+    started = time.monotonic()
+    with pytest.raises(LakeUnavailableError, match=f"nothing listens at localhost:{port}"):
+        connect(configured(monkeypatch, tmp_path, remote=f"sc://127.0.0.1:{port}"))
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("remote", ["http://localhost:1", "sc://", "localhost:15002", "sc://host:port"])
+def test_a_remote_of_another_form(monkeypatch, tmp_path, remote):
+    with pytest.raises(ConfigurationError, match="sc://HOST:PORT"):
+        connect(configured(monkeypatch, tmp_path, remote=remote))
+
+
+def test_none_is_configured(monkeypatch, tmp_path):
+    with pytest.raises(ConfigurationError, match="lakesync up"):
+        connect(configured(monkeypatch, tmp_path))
