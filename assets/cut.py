@@ -8,7 +8,7 @@ from assets.labels import CHECKPOINT, CUT, DELTAS, OWNERS, moment, state_key
 from assets.outcome import outcome
 from lakesync.exceptions import LakeSyncError
 from lakesync.staging.records import Cut
-from resources.lake import flushed_arrivals, make_cut
+from resources.lake import make_cut
 from resources.lake.named import tables_named
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot, registered
@@ -64,7 +64,7 @@ def make_cuts(pipeline: Pipeline) -> list[Cut]:
     registered_now = registered(pipeline.store)
     cuts: list[Cut] = []
     errors: list[LakeSyncError] = []
-    for gateway, arrival in sorted(flushed_arrivals(pipeline.spark, pipeline.names).items()):
+    for gateway, arrival in sorted(pipeline.flushed().items()):
         try:
             tables = _tables(pipeline, gateway, arrival)
             schemas = [registered_now.schema(table) for table in sorted(tables)]

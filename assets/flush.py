@@ -32,6 +32,7 @@ def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
                 names=pipeline.names,
                 on_flushed=reports.append,
             )
+            pipeline.flushed(anew=True)
             return dg.MaterializeResult(metadata=_told(reports, pipeline.uri(pipeline.names.system, "deltas")))
 
     return deltas

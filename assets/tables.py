@@ -5,7 +5,7 @@ import dagster as dg
 from assets.labels import DELTAS, OWNERS, column_schema, days_of, is_sensor_run, moment, state_key
 from assets.outcome import outcome
 from lakesync.schema import TableSchema
-from resources.lake import MergeReport, flushed_arrivals, merge_table
+from resources.lake import MergeReport, merge_table
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot
 
@@ -47,8 +47,7 @@ def state_table(schema: TableSchema, days: dg.PartitionsDefinition) -> dg.Assets
         with outcome(context, pipeline):
             spark, names = pipeline.spark, pipeline.names
             days = None if is_sensor_run(context) else days_of(context)
-            upto = flushed_arrivals(spark, names)
-            report = merge_table(spark, schema, upto, days=days, rebuild=config.rebuild, names=names)
+            report = merge_table(spark, schema, pipeline.flushed(), days=days, rebuild=config.rebuild, names=names)
             return dg.MaterializeResult(metadata=merged(report, schema, pipeline.uri(names.tables, schema.table)))
 
     return state

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from resources.lake import LakeNames
+from resources.lake import LakeNames, flushed_arrivals
 from resources.spark import connect
 from resources.staging import pipeline_store
 
@@ -31,6 +31,7 @@ class Pipeline:
         self.config = config
         self._stack = ExitStack()
         self._spark: SparkSession | None = None
+        self._flushed: dict[str, int] | None = None
         self.names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
 
     def __enter__(self) -> Self:
@@ -71,6 +72,16 @@ class Pipeline:
     def uri(self, namespace: str, table: str) -> str:
         """Where a table's files are."""
         return f"{self.config.lake.warehouse.rstrip('/')}/{namespace}/{table}"
+
+    def flushed(self, *, anew: bool = False) -> dict[str, int]:
+        """Up to which arrival each gateway's deltas are in the lake: read once a run, so that all tables agree.
+
+        Raises:
+            LakeUnavailableError: as `spark`.
+        """
+        if anew or self._flushed is None:
+            self._flushed = flushed_arrivals(self.spark, self.names)
+        return self._flushed
 
     def renew_spark(self) -> None:
         """Let go of the session, which may be lost: whoever asks next gets a new one."""

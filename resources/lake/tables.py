@@ -127,6 +127,9 @@ def marks_of(version: Version) -> dict[str, int]:
 
 def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
     """Make the history table where it is missing; its current version."""
+    found = _version_if_there(spark, names.deltas)
+    if found is not None:
+        return found
     if not _exists(spark, names.catalogue, names.system, "deltas"):
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{names.catalogue}`.`{names.system}`")
         spark.sql(
@@ -145,7 +148,8 @@ def ensure_state(spark: SparkSession, schema: TableSchema, names: LakeNames = NA
     """
     wanted: dict[str, str] = dict(schema.types)
     name = names.state(schema.table)
-    if not _exists(spark, names.catalogue, names.tables, schema.table):
+    version = _version_if_there(spark, name)
+    if version is None and not _exists(spark, names.catalogue, names.tables, schema.table):
         typed = "".join(f", {_column(column, kind)}" for column, kind in wanted.items())
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{names.catalogue}`.`{names.tables}`")
         spark.sql(
@@ -158,7 +162,8 @@ def ensure_state(spark: SparkSession, schema: TableSchema, names: LakeNames = NA
         added = ", ".join(_column(column, kind) for column, kind in missing.items())
         spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({added})")
         stored |= missing
-    version = read_version(spark, name)
+    if version is None or missing:
+        version = read_version(spark, name)
     return StateTable(
         schema.table, name, tuple(stored.items()), version.snapshot_id, marks_of(version), grown=bool(missing)
     )
@@ -168,6 +173,11 @@ def typed_columns(spark: SparkSession, name: str) -> dict[str, str]:
     """A state table's typed columns and their schema types, in order."""
     fields = spark.table(name).schema.fields
     return {field.name: str(field.metadata["comment"]) for field in fields if field.name not in RESERVED_COLUMNS}
+
+
+def _version_if_there(spark: SparkSession, name: str) -> Version | None:
+    """A quick question where the table is there, which it nearly always is; None where it is not."""
+    return read_version(spark, name) if spark.catalog.tableExists(name) else None
 
 
 def _exists(spark: SparkSession, catalogue: str, namespace: str, table: str) -> bool:
