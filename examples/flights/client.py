@@ -47,6 +47,8 @@ class Connection:
         self._session = requests.Session()
         self._session.trust_env = False
         self._session.headers["Authorization"] = f"Bearer {bearer}"
+        self.closed = False
+        """Set by whoever gives up: nothing is repeated any more."""
         self.repeats = 0
         """Requests that were sent again."""
 
@@ -71,8 +73,8 @@ class Connection:
                 wait = min(float(answer.headers.get("Retry-After", PAUSE)), 5.0)
             except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
                 problem, wait = repr(error), PAUSE
-            if time.monotonic() > deadline:
-                raise RefusedError(f"{method} {path}: no answer for {PATIENCE:.0f} s; the last was: {problem}")
+            if self.closed or time.monotonic() > deadline:
+                raise RefusedError(f"{method} {path}: no answer within {PATIENCE:.0f} s; the last was: {problem}")
             self.repeats += 1
             time.sleep(wait)
 

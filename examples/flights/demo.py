@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,7 +83,9 @@ class Demo:
                 told = Told.of(Story(self.options.days))
                 self.system.wait_gateway()
                 self.system.register()
-            self._everything(told)
+            journal = Journal(self.system.data / "journal")
+            with closing(Play(self.system.gateway, self.system.secret, journal, self.system.clock)) as play:
+                self._everything(told, play)
         finally:
             if self.system.running and self.options.keep:
                 teller.line(f"lakesync up goes on as process {self.system.pid}; end it with: kill {self.system.pid}")
@@ -92,19 +95,17 @@ class Demo:
         self.result.seconds = {**teller.seconds, "total": round(teller.elapsed, 2)}
         return self.result
 
-    def _everything(self, story: Told) -> None:
-        journal = Journal(self.system.data / "journal")
-        play = Play(self.system.gateway, self.system.secret, journal, self.system.clock)
+    def _everything(self, story: Told, play: Play) -> None:
         killer = None
         if self.options.prove:
-            killer = prove.Killer(self.system, journal, story.pushes)
+            killer = prove.Killer(self.system, play.journal, story.pushes)
             killer.start(play)
         played = self._push(play, story)
         with self.teller.stage("ready", "Waiting for Spark and Dagster"):
             self.system.wait_all()
         self.system.request_flush()
         with self.teller.stage("truth", "Computing the truth from the journal"):
-            truth = Truth(journal)
+            truth = Truth(play.journal)
             truth.reduce("final", played.last_step)
             truth.reduce("middle", played.middle[0])
         self._carry(played)
@@ -115,7 +116,6 @@ class Demo:
         self._check(truth, play, played)
         if self.options.prove:
             self._prove(truth)
-        play.close()
         self._tell(truth)
 
     def _push(self, play: Play, story: Told) -> Played:

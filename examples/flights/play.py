@@ -94,7 +94,9 @@ class Play:
         return self.done
 
     def close(self) -> None:
-        """End the clients' threads."""
+        """End the clients' threads, whatever they wait for."""
+        for client in self.clients.values():
+            client.connection.closed = True
         self._threads.shutdown(cancel_futures=True)
 
     def _meet(self, first: Step) -> Step:
