@@ -10,13 +10,13 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_one_day_of_flights_agrees_with_the_truth_everywhere(tmp_path):
     run = subprocess.run(
         [sys.executable, "-m", "examples.flights", "--days", "1", "--json", "--data", str(tmp_path / "demo")],
         capture_output=True,
         text=True,
-        timeout=580,
+        timeout=880,
         check=False,
     )
     told = json.loads(run.stdout.splitlines()[-1])
