@@ -21,17 +21,11 @@ def project(states: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
     string → string, number → double, boolean → boolean, json → the JSON text, null → string that is always null. JSON
     null is null in every type. Columns that the schema does not name stay in `_cells` alone.
     """
-    texts = {name: sf.col("_cells")[name]["value"] for name, _ in columns}
-    typed = {name: _typed(texts[name], kind) for name, kind in columns}
-    rejected = sf.lit(0)
-    for name, _ in columns:
-        misfit = texts[name].isNotNull() & (texts[name] != "null") & typed[name].isNull()
-        rejected = rejected + misfit.cast("int")
-    return states.select(
-        "*",
-        *(value.alias(name) for name, value in typed.items()),
-        sf.coalesce(rejected, sf.lit(0)).alias(REJECTED),
-    )
+    typed = states.select("*", *(_typed(sf.col("_cells")[name]["value"], kind).alias(name) for name, kind in columns))
+    names = [name for name, _ in columns]
+    given = sf.map_filter("_cells", lambda column, cell: column.isin(names) & (cell["value"] != "null"))
+    fitting = sum((sf.col(name).isNotNull().cast("int") for name in names), sf.lit(0))
+    return typed.select("*", (sf.size(given) - fitting).alias(REJECTED))
 
 
 def rejected_values(states: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
@@ -50,7 +44,7 @@ def _typed(text: Column, kind: str) -> Column:
         case "string":
             return sf.when(text.startswith('"'), _unquoted(text))
         case "number":
-            return sf.when(text.rlike("^[-0-9]"), text.try_cast("double"))
+            return sf.when((text >= "-") & (text < ":"), text.try_cast("double"))  # begins with - or a digit
         case "boolean":
             return sf.when(text.isin("true", "false"), text == "true")
         case "json":

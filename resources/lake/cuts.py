@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 TAG_DAYS = 30
 """How long a cut's snapshots are kept from expiry."""
+
+TABLES_AT_ONCE = 4
+"""Tables cut side by side: most of a small table's time is planning, which one query does on one core."""
 
 
 def make_cut(
@@ -55,17 +59,19 @@ def make_cut(
     rules_version = store.gateway_config(gateway).rules_version
     epoch = next(waiting.epoch for waiting in store.backlog() if waiting.gateway == gateway)
     directory = f"{directory_uri.rstrip('/')}/{gateway}/{epoch}-{arrival}"
-    tables = [
-        _cut_table(spark, schema, gateway, arrival, directory=directory, names=names)
-        for schema in sorted(schemas, key=lambda schema: schema.table)
-    ]
+    ordered = sorted(schemas, key=lambda schema: schema.table)
+    with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+        made = pool.map(
+            lambda schema: _cut_table(spark, schema, gateway, arrival, directory=directory, names=names), ordered
+        )
+        tables = [table for table in made if table is not None]
     crash_point("checkpoint.written")
     cut = Cut(
         gateway,
         epoch,
         arrival,
         rules_version,
-        tuple(table for table in tables if table is not None),
+        tuple(tables),
         time.time_ns() // 1_000_000,
     )
     published = store.publish_cut(cut)

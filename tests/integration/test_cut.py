@@ -43,6 +43,8 @@ with Pipeline(config.load()) as pipeline:
     make_cut(pipeline.spark, pipeline.store, gateway, arrival, schemas, directory_uri=uri, names=names)
 """
 
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+
 
 @pytest.fixture(scope="module")
 def spark(spark_server):

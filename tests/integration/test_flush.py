@@ -28,6 +28,7 @@ from resources.spark import session
 from tests.integration.gateway_support import SERVICE, wall_ms
 
 DEADLINE = 240
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
 DRIVER = """
 import sys
 from lakesync import config
@@ -281,7 +282,6 @@ def test_b1_a_trim_before_its_confirm_takes_nothing(labs, spark):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_b1_spark_killed_and_restarted_in_the_middle_of_a_flush(labs, spark_server, tmp_path):
     (port,) = free_ports(1)
     remote = {"remote": f"sc://localhost:{port}", "port": port}

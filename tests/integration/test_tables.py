@@ -20,6 +20,8 @@ FIRST = date(2013, 1, 1)
 DAYS = [FIRST + timedelta(days=number) for number in range(3)]
 TYPES = {"title": "string", "size": "number", "done": "boolean", "extra": "json"}
 
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+
 
 @pytest.fixture(scope="module")
 def spark(spark_server):

@@ -26,6 +26,8 @@ from tests.spelling import spelled
 VECTORS = Path(__file__).parents[1] / "vectors"
 CASES = 400
 
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+
 
 @pytest.fixture(scope="module")
 def spark(spark_server):
