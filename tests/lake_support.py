@@ -4,11 +4,11 @@ from datetime import UTC, datetime, time
 
 import pyarrow as pa
 
-from assets.transforms.decode import decode_batches
-from assets.transforms.frames import stored_row
 from lakesync.hlc import encode
 from lakesync.wire.log import encode_body
 from resources.lake import ensure_deltas
+from transforms.decode import decode_batches
+from transforms.frames import stored_row
 
 LOG_FIELDS = ("gateway", "shard", "epoch", "seq", "arrival", "client_id", "body")
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as sf
 
-from assets.transforms.ledger import id_sum
 from resources.lake.connection import lake_errors
 from resources.lake.tables import NAMES, LakeNames, ensure_deltas
+from transforms.ledger import id_sum
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
-from assets.transforms.frames import FRAME_COLUMNS
-from assets.transforms.project import REJECTED, project
-from assets.transforms.reduce import reduce_deltas
 from lakesync.crash import crash_point
 from lakesync.exceptions import IntegrityError
 from lakesync.staging.records import Cut, CutTable
@@ -18,6 +15,9 @@ from resources.lake.connection import lake_errors
 from resources.lake.frame_files import WRITTEN_SCHEMA, write_frames
 from resources.lake.state import deltas_between, merge_table
 from resources.lake.tables import NAMES, LakeNames, at, ensure_deltas, ensure_state
+from transforms.frames import FRAME_COLUMNS
+from transforms.project import REJECTED, project
+from transforms.reduce import reduce_deltas
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as sf
 
-from assets.transforms.decode import LOG_SCHEMA, day_of, decode_log
-from assets.transforms.ledger import id_sum
 from lakesync.crash import crash_point
 from lakesync.exceptions import CommitUnknownError, FlushError, IntegrityError, LakeSyncError, LakeUnavailableError
 from resources.lake.connection import brief, lake_errors
 from resources.lake.tables import NAMES, LakeNames, at, ensure_deltas, read_version
+from transforms.decode import LOG_SCHEMA, day_of, decode_log
+from transforms.ledger import id_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

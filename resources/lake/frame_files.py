@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from pyspark import TaskContext
 
-from assets.transforms.frames import frames
+from transforms.frames import frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
-from assets.transforms.decode import day_of
 from resources.lake.connection import lake_errors
 from resources.lake.tables import NAMES, LakeNames
+from transforms.decode import day_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as sf
 
-from assets.transforms.decode import day_of
 from lakesync.crash import crash_point
 from resources.lake.connection import lake_errors
 from resources.lake.state_writes import Written, write_state
@@ -24,6 +23,7 @@ from resources.lake.tables import (
     marks_of,
     read_version,
 )
+from transforms.decode import day_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,10 +9,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as sf
 
-from assets.transforms.project import REJECTED, project
-from assets.transforms.reduce import KEY, STATE_COLUMNS, reduce_deltas
 from lakesync.exceptions import FlushError
 from resources.lake.tables import StateTable, at, read_version
+from transforms.project import REJECTED, project
+from transforms.reduce import KEY, STATE_COLUMNS, reduce_deltas
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -13,8 +13,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from assets.transforms.ledger import id_sum
-from assets.transforms.reduce import reduce_deltas
 from lakesync.delta import id_number
 from lakesync.lww import RowState
 from lakesync.testing import strategies
@@ -22,6 +20,8 @@ from lakesync.wire.json import decode_deltas
 from resources.spark import session
 from tests.lake_support import history, states
 from tests.spelling import spelled
+from transforms.ledger import id_sum
+from transforms.reduce import reduce_deltas
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 CASES = 400

@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
-from assets.transforms.frames import frames
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
 from resources.lake.frame_files import write_file
+from transforms.frames import frames
 
 STAMP = pa.struct([("hlc", pa.int64()), ("client_id", pa.string())])
 CELL = pa.struct(
