@@ -1,6 +1,7 @@
 """LakeSync: offline-first data sync with an Iceberg lakehouse behind it."""
 
 from lakesync.delta import delta_id, extract_delta, jcs
+from lakesync.engine import Engine, SyncGateway
 from lakesync.exceptions import LakeSyncError, TerminalError, TransientError
 from lakesync.hlc import HLC
 from lakesync.rules.model import SyncRules, parse_rules
@@ -23,9 +24,11 @@ __all__ = [
     "ActionPush",
     "ActionResponse",
     "ColumnValue",
+    "Engine",
     "LakeSyncError",
     "PushResult",
     "RowDelta",
+    "SyncGateway",
     "SyncPull",
     "SyncPush",
     "SyncResponse",
