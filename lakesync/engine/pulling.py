@@ -73,6 +73,8 @@ def remember_page(commit: Commit, client_id: str, reading: Reading, now_ms: int)
 
 
 def _settled(record: ClientRecord | None, view: View, access: Access, page: PulledPage) -> bool:
+    if record is None and view.arrival == 0:
+        return True  # nothing was given to it, so it need not count as seen
     if record is None or record.epoch != view.epoch or page.has_more or not holds(record, access):
         return False
     return not page.deltas or view.arrival <= record.sent

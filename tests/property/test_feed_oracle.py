@@ -132,3 +132,15 @@ def test_every_client_ends_with_its_rows(filtered: bool, steps: list[tuple[Any, 
     finally:
         history.close()
         shutil.rmtree(folder)
+
+
+def test_a_client_that_found_nothing_is_still_new(tmp_path: Path) -> None:
+    history = History(tmp_path, (0, 0, 0), filtered=False)
+    try:
+        early, writer, _ = history.clients
+        early.take(early.ask(history.world.gateway, 10))
+        writer.edit("INSERT", "r1", {"x": 1}, START)
+        history._push(writer)
+        assert [delta.op for delta in early.ask(history.world.gateway, 10).deltas] == ["INSERT"]
+    finally:
+        history.close()
