@@ -32,7 +32,7 @@ def main(url: str, folder: Path) -> None:
             executable_path=shutil.which("chromium"),
             args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
         )
-        page = browser.new_page(viewport={"width": 2400, "height": 900})
+        page = browser.new_page(viewport={"width": 2400, "height": 1020})
         page.set_default_timeout(PATIENCE_MS)
         expanded = ",".join(f"global@global:{group}" for group in GROUPS)
         page.goto(f"{url}/asset-groups?expanded={expanded}")
@@ -40,7 +40,10 @@ def main(url: str, folder: Path) -> None:
         page.get_by_label("panel_show_right").click()  # the list of assets, which leaves the graph more room
         _take(page, f"{url}/asset-groups?expanded={expanded}", "checkpoint", folder / "lineage.png")
         if runs:
-            _take(page, f"{url}/runs/{runs[0]}", "RUN_SUCCESS", folder / "run.png")
+            page.goto(f"{url}/runs/{runs[0]}")
+            page.get_by_text("RUN_SUCCESS").first.wait_for()
+            page.locator("button:has([aria-label=expand_arrows])").first.click()  # all steps rather than the log
+            _take(page, f"{url}/runs/{runs[0]}", "Succeeded (", folder / "run.png")  # drawn anew, with room for them
         if tables:
             path = "/".join(tables[0])
             _take(page, f"{url}/assets/{path}?view=overview", tables[0][-1], folder / "table.png")
