@@ -7,7 +7,7 @@ from typing import NamedTuple
 from lakesync.engine.access import RulesCache
 from lakesync.exceptions import ResyncRequiredError
 from lakesync.feed import PulledPage, pull_page
-from lakesync.feed.positions import Access, Position, from_nothing, holds, locate, next_mark, remember
+from lakesync.feed.positions import Access, Position, current, from_nothing, holds, locate, next_mark, remember
 from lakesync.staging.records import ClientRecord, Page, Segment
 from lakesync.staging.store import Commit, View
 from lakesync.types import Claims, SyncPull, SyncResponse
@@ -50,9 +50,7 @@ def read_page(view: View, pull: SyncPull, claims: Claims, rules: RulesCache, *, 
 
 def remember_page(commit: Commit, client_id: str, reading: Reading, now_ms: int) -> int:
     """Keep what the answer's cursor means; the cursor."""
-    record = commit.client(client_id)
-    if record is not None and record.epoch != commit.epoch:
-        record = None
+    record = current(commit.client(client_id), commit.epoch)
     access, page, at = reading.access, reading.page, reading.at
     if page.has_more:
         cursor = page.last + next_mark(record)
@@ -75,9 +73,10 @@ def remember_page(commit: Commit, client_id: str, reading: Reading, now_ms: int)
 def _settled(record: ClientRecord | None, view: View, access: Access, page: PulledPage) -> bool:
     if record is None and view.arrival == 0:
         return True  # nothing was given to it, so it need not count as seen
-    if record is None or record.epoch != view.epoch or page.has_more or not holds(record, access):
+    known = current(record, view.epoch)
+    if known is None or page.has_more or not holds(known, access):
         return False
-    return not page.deltas or view.arrival <= record.sent
+    return not page.deltas or view.arrival <= known.sent
 
 
 def first_contact(commit: Commit, client_id: str, arrival: int, access: Access, now_ms: int) -> None:

@@ -10,7 +10,7 @@ from lakesync.engine.checks import check_backlog, check_schemas
 from lakesync.engine.limits import EngineLimits
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import own_bucket
-from lakesync.feed.positions import Access, holds, remember
+from lakesync.feed.positions import Access, current, holds, remember
 from lakesync.staging.records import ClientRecord
 from lakesync.staging.store import Commit
 from lakesync.types import Claims, PushResult, RowDelta, SyncPush
@@ -39,9 +39,7 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
     client = push.client_id
     check_schemas(push.deltas, commit.config)
     new = _unknown(commit, push.deltas, client)
-    record = commit.client(client)
-    if record is not None and record.epoch != commit.epoch:
-        record = None
+    record = current(commit.client(client), commit.epoch)
     covered = record.sent if record is not None else 0
     if not new:
         if record is None:

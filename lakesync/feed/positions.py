@@ -61,6 +61,11 @@ def locate(record: ClientRecord | None, since: int, epoch: int, newest: int, acc
     return None
 
 
+def current(record: ClientRecord | None, epoch: int) -> ClientRecord | None:
+    """The record, where it is of the store's epoch: the cursors of another say nothing here."""
+    return record if record is not None and record.epoch == epoch else None
+
+
 def from_nothing(record: ClientRecord | None, access: Access) -> Position:
     """Where a client that was seen before, or may have been, starts again."""
     return _from_nothing(record) if record is not None else Position(0, NOTHING, None, True, access.keys)
@@ -82,8 +87,7 @@ def remember(
     page: Page | None = None,
 ) -> ClientRecord:
     """The record after an answer was handed out."""
-    if record is None or record.epoch != epoch:
-        record = ClientRecord(client_id, epoch, now_ms)
+    record = current(record, epoch) or ClientRecord(client_id, epoch, now_ms)
     segments, pages, marks = record.segments, record.pages, record.marks
     if segment is not None:
         segments = (*segments, segment)[-SEGMENTS_KEPT:]
