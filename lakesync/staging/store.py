@@ -1,6 +1,6 @@
 """The staging store's protocols: what the gateway commits to and the pipeline reads from.
 
-One conformance suite (`tests/conformance/test_staging.py`) runs over every implementation.
+One conformance suite (`tests/conformance/test_staging_*.py`) runs over every implementation.
 """
 
 from __future__ import annotations

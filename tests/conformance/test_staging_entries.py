@@ -1,0 +1,104 @@
+"""Feed entries of every staging store, against a naive model."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakesync.staging.records import ARRIVAL_STEP, Move
+from tests.conformance.calls import read
+
+arrivals_and_moves = st.lists(
+    st.tuples(
+        st.sampled_from(["b1", "b2", "b3"]),
+        st.sampled_from(["r1", "r2", "r3", "r4"]),
+        st.sampled_from(["join", "stay", "leave", "own"]),
+    ),
+    max_size=30,
+)
+
+
+@pytest.fixture
+def gateways(store):
+    """A new gateway at each call, for examples that share one store."""
+    numbers = iter(range(10_000))
+
+    def make() -> str:
+        name = f"example-{next(numbers)}"
+        store.ensure_gateway(name)
+        return name
+
+    return make
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(pushes=st.lists(arrivals_and_moves, max_size=4), limit=st.integers(1, 5), skip=st.integers(0, 40))
+def test_they_are_what_a_naive_model_says(store, gateways, pushes, limit, skip):
+    gateway = gateways()
+    model: dict[tuple[str, str], list] = {}
+
+    def work(commit, moves):
+        made = []
+        for (bucket, row, kind), arrival in zip(moves, commit.next_arrivals(len(moves)), strict=True):
+            made.append(Move(bucket, "t", row, arrival, kind))
+            _model_move(model.setdefault((bucket, row), [0, 0, 0, 0, False]), kind, arrival)
+        commit.put_moves(made)
+
+    for moves in pushes:
+        store.submit(gateway, lambda commit, moves=moves: work(commit, moves)).result()
+    buckets = ["b1", "b3", "never used"]
+    start = read(store, lambda view: view.arrival, gateway) - skip * ARRIVAL_STEP
+    expected = sorted(
+        ([bucket, row, *history] for (bucket, row), history in model.items() if bucket in buckets),
+        key=lambda entry: entry[5],
+    )
+    paged, since = [], start
+    while page := read(store, lambda view, s=since: view.entries_after(buckets, s, limit), gateway):
+        assert len(page) <= limit
+        since = page[-1].changed
+        paged += page
+    flat = [[e.bucket, e.row_id, e.first, e.since, e.left, e.changed, e.inside] for e in paged]
+    assert flat == [entry for entry in expected if entry[5] > start]
+    of = read(store, lambda view: view.entries_of([("t", "r1"), ("t", "r9")], buckets), gateway)
+    assert sorted([e.bucket, e.row_id, e.first, e.since, e.left, e.changed, e.inside] for e in of) == sorted(
+        entry for entry in expected if entry[1] == "r1"
+    )
+    assert read(store, lambda view: view.changed_after(buckets, start), gateway) == bool(flat)
+
+
+def test_a_row_under_several_buckets_comes_once_for_each(store):
+    def work(commit):
+        (arrival,) = commit.next_arrivals(1)
+        commit.put_moves([Move(bucket, "t", "r", arrival, "join") for bucket in ("b2", "b1")])
+
+    store.submit("g", work).result()
+    entries = read(store, lambda view: view.entries_after(["b2", "b1"], 0, 10))
+    assert [entry.bucket for entry in entries] == ["b1", "b2"]
+
+
+def test_buckets_are_found_by_prefix(store):
+    names = ["team:a", "team:a\U0010ffffz", "team:b", "teal", "teams"]
+
+    def work(commit):
+        commit.put_moves(
+            Move(name, "t", "r", at, "join") for name, at in zip(names, commit.next_arrivals(5), strict=True)
+        )
+
+    store.submit("g", work).result()
+    assert read(store, lambda view: view.buckets("team:")) == ["team:a", "team:a\U0010ffffz", "team:b"]
+    assert read(store, lambda view: view.buckets("team:a")) == ["team:a", "team:a\U0010ffffz"]
+    assert sorted(read(store, lambda view: view.buckets(""))) == sorted(names)
+
+
+def _model_move(history: list, kind: str, arrival: int) -> None:
+    first, since, left, changed, inside = 0, 1, 2, 3, 4
+    history[changed] = arrival
+    if kind in ("join", "own") and not history[first]:
+        history[first] = arrival
+    if kind == "join":
+        history[since] = arrival
+        history[inside] = True
+    elif kind == "leave":
+        history[left] = arrival
+        history[inside] = False

@@ -1,0 +1,56 @@
+"""Ids of accepted deltas: known for good, found by range."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakesync.delta import id_digest
+from tests.conformance.book import make_delta
+from tests.conformance.calls import flush, many, push
+
+
+class KeptError(Exception):
+    """Carries what a work saw out of it, so that nothing stays behind."""
+
+
+def test_a_repeat_is_known_whatever_its_place(store, book):
+    sent = [delta for pushed in many("c", 20, width=3) for delta in pushed]
+    for i in range(0, len(sent), 3):
+        push(store, book, *sent[i : i + 3])
+    assert push(store, book, *reversed(sent)) is None
+    assert push(store, book, sent[7]) is None
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_they_are_found_by_range_as_a_naive_model_finds_them(store, data):
+    client = f"c{data.draw(st.integers(0, 10**9))}"
+    pushes = data.draw(st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=4, unique=True), max_size=6))
+    low, high = sorted(data.draw(st.tuples(st.integers(0, 60), st.integers(0, 60))))
+    sent = [make_delta(client, hlc, f"r{place_}-{hlc}", x=1) for place_, hlcs in enumerate(pushes) for hlc in hlcs]
+
+    def work(commit):
+        before = commit.known_ids(client, -1, 100), commit.highest_hlc(client)
+        for place_, hlcs in enumerate(pushes):
+            deltas = [make_delta(client, hlc, f"r{place_}-{hlc}", x=1) for hlc in hlcs]
+            commit.append(client, deltas, commit.next_arrivals(1)[0], {})
+        after = commit.known_ids(client, low, high), commit.highest_hlc(client)
+        raise KeptError(before, after)
+
+    raised = store.submit("g", work).exception()
+    assert isinstance(raised, KeptError)
+    before, after = raised.args
+    assert before == (set(), -1)
+    wanted = {(delta.hlc, id_digest(delta.delta_id)) for delta in sent if low <= delta.hlc <= high}
+    assert after == (wanted, max((delta.hlc for delta in sent), default=-1))
+
+
+def test_they_outlive_the_trim_and_a_restart(place, store, book):
+    sent = [delta for pushed in many("c", 5, width=2) for delta in pushed]
+    push(store, book, *sent)
+    flush(store, sent)
+    assert store.trim("g", "main") > 0
+    store = place.reopen(store, book)
+    assert push(store, book, *sent) is None
+    assert store.trim("g", "main") == 0
