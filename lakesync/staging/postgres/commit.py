@@ -8,39 +8,24 @@ from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
 from lakesync.staging.configuration import with_rules, with_schema
 from lakesync.staging.head import Head
+from lakesync.staging.head_view import HeadView
 from lakesync.staging.postgres import feed
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.postgres.journal import Journal, client
-from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow
+from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow
 from lakesync.types import Claims, RowDelta, RowKey
 
 
-class PostgresView:
+class PostgresView(HeadView):
     """`View` of one gateway: the transaction's own snapshot."""
 
     def __init__(self, connection: Connection, head: Head) -> None:
         self._connection = connection
-        self.gateway = head.gateway
         self._read_head = head
 
     @property
     def _head(self) -> Head:
         return self._read_head
-
-    @property
-    def epoch(self) -> int:
-        """The store's epoch."""
-        return self._head.epoch
-
-    @property
-    def arrival(self) -> int:
-        """The newest safe arrival."""
-        return self._head.arrival
-
-    @property
-    def config(self) -> GatewayConfig:
-        """Schemas and rules in force."""
-        return self._head.config
 
     def rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
         """The stored rows among `keys`."""
@@ -77,11 +62,6 @@ class PostgresCommit(PostgresView):
     @property
     def _head(self) -> Head:
         return self._journal.head
-
-    @property
-    def backlog_bytes(self) -> int:
-        """Stored bytes of bodies not yet confirmed in the lake."""
-        return self._head.bytes
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
         """`(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`."""

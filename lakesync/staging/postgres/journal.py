@@ -12,10 +12,11 @@ from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
 from lakesync.staging.head import MAIN_SHARD, Head
 from lakesync.staging.ledger import Tally, day_of, signed, tally_of, unsigned
+from lakesync.staging.log_rows import next_entry, row_of, size_of
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry, SchemaVersion
 from lakesync.types import Claims, RowDelta
-from lakesync.wire.log import encode_body, pack_ids, unpack_ids
+from lakesync.wire.log import unpack_ids
 
 _HEAD = (
     "SELECT epoch, config_version, rules_version, arrival, shard, last_seq, last_arrival, flushed_seq, trimmed_seq,"
@@ -120,46 +121,14 @@ class Journal:
     def append(self, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims) -> LogEntry:
         """Add a log row, its ids, its share of the ledger."""
         head = self.head
-        stamps = [delta.hlc for delta in deltas]
-        ids, body = pack_ids(deltas), encode_body(deltas)
-        entry = LogEntry(
-            gateway=head.gateway,
-            shard=head.shard,
-            epoch=head.epoch,
-            seq=head.last_seq + 1,
-            arrival=arrival,
-            client_id=client_id,
-            hlc_low=min(stamps),
-            hlc_high=max(stamps),
-            count=len(deltas),
-            ids=ids,
-            body=body,
-            claims=claims,
-        )
-        tally = tally_of(ids)
+        entry = next_entry(head, client_id, deltas, arrival, claims)
         self.connection.execute(
             "INSERT INTO log VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %b, %b, %b)",
-            (
-                entry.gateway,
-                entry.shard,
-                entry.epoch,
-                entry.seq,
-                entry.arrival,
-                entry.client_id,
-                entry.hlc_low,
-                entry.hlc_high,
-                entry.count,
-                signed(tally.id_sum),
-                len(body),
-                self.wall(),
-                msgspec.json.encode(claims),
-                ids,
-                body,
-            ),
+            row_of(entry, self.wall()),
         )
-        self._count(day_of(arrival), tally)
+        self._count(day_of(arrival), tally_of(entry.ids))
         self.connection.execute(_NOTE_WRITER, (head.gateway, client_id, entry.hlc_high, entry.hlc_high - entry.hlc_low))
-        self.head = head.appended(arrival, len(deltas), len(body))
+        self.head = head.appended(arrival, len(deltas), size_of(entry))
         return entry
 
     def _count(self, day: str, tally: Tally) -> None:
