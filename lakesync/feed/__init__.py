@@ -4,7 +4,8 @@
 at a position holds of a row, `render` spells it as deltas.
 """
 
-from lakesync.feed.apply import Applied, Sender, apply, reindex
+from lakesync.feed.apply import Applied, Sender, apply
 from lakesync.feed.pull import PulledPage, pull_page
+from lakesync.feed.reindex import reindex
 
 __all__ = ["Applied", "PulledPage", "Sender", "apply", "pull_page", "reindex"]

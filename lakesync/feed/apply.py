@@ -14,8 +14,6 @@ from lakesync.types import Op, RowDelta, RowKey, Stamp
 WRITERS_KEPT = 8
 """Writers remembered a row; one that fell out is treated as unsure."""
 
-_SCAN = 1000
-
 
 class Sender(NamedTuple):
     """Who pushes."""
@@ -124,7 +122,7 @@ def apply(commit: Commit, deltas: Sequence[RowDelta], sender: Sender, arrival: i
         touch.stale |= has and not had and (touch.blind or not touch.inserted)
         if touch.contested or touch.stale if has else touch.last_op != "DELETE":
             clean = False
-            moves.append(_move(touch.row, own_bucket(sender.client_id), touch.arrival, "own"))
+            moves.append(move(touch.row, own_bucket(sender.client_id), touch.arrival, "own"))
         _note_writer(touch, sender.client_id)
         touch.row.arrival = touch.arrival
     commit.put_rows([touch.row for touch in touches.values()])
@@ -132,33 +130,15 @@ def apply(commit: Commit, deltas: Sequence[RowDelta], sender: Sender, arrival: i
     return Applied(clean)
 
 
-def reindex(commit: Commit, index: BucketIndex) -> None:
-    """Bring every row's bucket keys in line with `index`, each changed row at a fresh arrival."""
-    after: RowKey | None = None
-    while rows := commit.scan_rows(after, _SCAN):
-        after = rows[-1].key
-        changed = []
-        for row in rows:
-            keys = _keys(row, index)
-            if keys != row.keys:
-                changed.append((row, keys))
-        moves: list[Move] = []
-        for (row, keys), arrival in zip(changed, commit.next_arrivals(len(changed)), strict=True):
-            moves += [_move(row, bucket, arrival, "leave") for bucket in row.keys if bucket not in keys]
-            moves += [_move(row, bucket, arrival, "join") for bucket in keys if bucket not in row.keys]
-            row.keys = keys
-            row.arrival = arrival
-        commit.put_rows([row for row, _ in changed])
-        commit.put_moves(moves)
-
-
-def _keys(row: StoredRow, index: BucketIndex) -> tuple[str, ...]:
+def keys_of(row: StoredRow, index: BucketIndex) -> tuple[str, ...]:
+    """The bucket keys that a row belongs into, sorted; none where it is not visible."""
     if not row.state.visible:
         return ()
     return tuple(sorted(index.row_keys(row.table, row.state.values())))
 
 
-def _move(row: StoredRow, bucket: str, arrival: int, kind: MoveKind) -> Move:
+def move(row: StoredRow, bucket: str, arrival: int, kind: MoveKind) -> Move:
+    """A move of the row's entry under one bucket key."""
     return Move(bucket, row.table, row.row_id, arrival, kind)
 
 
@@ -171,13 +151,13 @@ def _entry_moves(touch: _Touch, index: BucketIndex) -> list[Move]:
     if not touch.changed:
         return []
     row, arrival = touch.row, touch.arrival
-    old, new = row.keys, _keys(row, index)
+    old, new = row.keys, keys_of(row, index)
     row.keys = new
     row.touched = {column: at for column, at in row.touched.items() if row.state.owner(column) is not None}
-    moves = [_move(row, bucket, arrival, "leave") for bucket in old if touch.voided or bucket not in new]
+    moves = [move(row, bucket, arrival, "leave") for bucket in old if touch.voided or bucket not in new]
     for bucket in new:
         again = touch.voided or bucket not in old
-        moves.append(_move(row, bucket, arrival, "join" if again else "stay"))
+        moves.append(move(row, bucket, arrival, "join" if again else "stay"))
     return moves
 
 
