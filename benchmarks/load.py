@@ -1,0 +1,169 @@
+"""The load generator, in a process of its own: clients that push, and a client that pulls."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import islice
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import msgspec
+import uvloop
+
+from benchmarks.http import Connection
+from benchmarks.server import GATEWAY, token
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_PRIME = 1_000_003
+"""Steps through the rows in an order that is none, each once before any again."""
+
+
+class Sample(NamedTuple):
+    """One request that was answered."""
+
+    ended: float
+    """Seconds since the load began."""
+    seconds: float
+    deltas: int
+
+
+class PushLoad(msgspec.Struct, frozen=True):
+    """Clients that push as fast as they are answered."""
+
+    clients: int = 16
+    rows: int = 10_000
+    """Distinct rows that are written to; each is inserted at first and updated from then on."""
+    batch: int = 100
+    deltas: int = 1_000_000
+    seconds: float = 3600
+    """The load ends at `deltas` or after this time, whichever is first."""
+    teams: int = 100
+    """The column `team` has so many values."""
+    columns: int = 0
+    """Further columns of an INSERT."""
+    name: str = "pusher"
+
+
+class PullLoad(msgspec.Struct, frozen=True):
+    """New clients that pull page after page until there is no more."""
+
+    name: str
+    clients: int = 1
+    claims: dict[str, Any] = {}
+    since: int = 0
+    page: int = 1_000
+
+
+def apart(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a function of a module in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(work, args, kwargs)
+
+
+def looped(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on uvloop."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+def push(port: int, load: PushLoad) -> list[Sample]:
+    """Push; the samples in order of their ends."""
+    return looped(_push_all(port, load))
+
+
+def pull(port: int, load: PullLoad) -> list[Sample]:
+    """Pull; the samples in order of their ends."""
+    return looped(_pull_all(port, load))
+
+
+async def _push_all(port: int, load: PushLoad) -> list[Sample]:
+    samples: list[Sample] = []
+    places = iter(range(load.deltas))
+    begun = time.perf_counter()
+
+    async def client(number: int) -> None:
+        name = f"{load.name}-{number}"
+        connection, proof = await Connection.open(port), token(name)
+        for body, deltas in _bodies(name, load, places, begun):
+            start = time.perf_counter()
+            await connection.asked("POST", f"/sync/{GATEWAY}/push", proof, body)
+            end = time.perf_counter()
+            samples.append(Sample(end - begun, end - start, deltas))
+        connection.close()
+
+    await asyncio.gather(*(client(number) for number in range(load.clients)))
+    return samples
+
+
+def _bodies(client: str, load: PushLoad, places: Iterator[int], begun: float) -> Iterator[tuple[bytes, int]]:
+    """Push after push of one client with its number of deltas, until all clients together have done their share."""
+    chance = random.Random(client)  # noqa: S311 a benchmark's values
+    while time.perf_counter() - begun < load.seconds:
+        deltas = []
+        hlc = time.time_ns() // 1_000_000 << 16
+        ids = chance.randbytes(32 * load.batch).hex()
+        for number, place in enumerate(islice(places, load.batch)):
+            row = place * _PRIME % load.rows
+            identity = ids[number * 64 : number * 64 + 64]
+            if place < load.rows:
+                deltas.append(_insert(client, row, hlc + number, identity, load))
+            else:
+                deltas.append(_update(client, row, hlc + number, identity, place))
+        if not deltas:
+            return
+        yield f'{{"clientId":"{client}","deltas":[{",".join(deltas)}],"lastSeenHlc":"0"}}'.encode(), len(deltas)
+
+
+def _insert(client: str, row: int, hlc: int, identity: str, load: PushLoad) -> str:
+    more = "".join(f',{{"column":"c{n}","value":{row + n}}}' for n in range(load.columns))
+    return (
+        f'{{"op":"INSERT","table":"tasks","rowId":"task-{row:08d}","clientId":"{client}","columns":['
+        f'{{"column":"title","value":"Task number {row}"}},{{"column":"team","value":"team-{row % load.teams}"}},'
+        f'{{"column":"done","value":false}},{{"column":"points","value":{row % 13}}}{more}],'
+        f'"hlc":"{hlc}","deltaId":"{identity}"}}'
+    )
+
+
+def _update(client: str, row: int, hlc: int, identity: str, place: int) -> str:
+    return (
+        f'{{"op":"UPDATE","table":"tasks","rowId":"task-{row:08d}","clientId":"{client}","columns":['
+        f'{{"column":"done","value":true}},{{"column":"points","value":{place % 1009}}}],'
+        f'"hlc":"{hlc}","deltaId":"{identity}"}}'
+    )
+
+
+async def _pull_all(port: int, load: PullLoad) -> list[Sample]:
+    samples: list[Sample] = []
+    begun = time.perf_counter()
+
+    async def client(name: str) -> None:
+        connection, proof = await Connection.open(port), token(name, **load.claims)
+        cursor, more = load.since, True
+        while more:
+            path = f"/sync/{GATEWAY}/pull?since={cursor}&clientId={name}&limit={load.page}"
+            start = time.perf_counter()
+            body = await connection.asked("GET", path, proof)
+            end = time.perf_counter()
+            cursor = int(body.rpartition(b'"serverHlc":"')[2].partition(b'"')[0])
+            more = b'"hasMore":true' in body[-100:]
+            samples.append(Sample(end - begun, end - start, body.count(b'"deltaId":')))
+        connection.close()
+
+    await asyncio.gather(*(client(f"{load.name}-{number}") for number in range(load.clients)))
+    return samples
+
+
+async def _admin(port: int, path: str, body: bytes) -> None:
+    connection = await Connection.open(port)
+    await connection.asked("POST", path, token("admin"), body)
+    connection.close()
+
+
+def admin(port: int, route: str, value: Any) -> None:
+    """Post a value to an admin route of the gateway: `sync-rules`, `schema`, `flush`."""
+    looped(_admin(port, f"/admin/{route}/{GATEWAY}", msgspec.json.encode(value)))

@@ -1,0 +1,127 @@
+"""The plain implementation that ratios are against: one SQLite row a delta, one durable commit a push.
+
+The same HTTP stack (uvicorn, Starlette, msgspec) and the same token check; no row states, no rules, no merge: a pull
+reads the deltas again in order of arrival.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.auth import TokenVerifier, bearer
+from gateway.server import listen
+
+
+class Delta(msgspec.Struct, rename="camel", gc=False):
+    """A delta as it came."""
+
+    op: str
+    table: str
+    row_id: str
+    client_id: str
+    columns: msgspec.Raw
+    hlc: str
+    delta_id: str
+
+
+class Push(msgspec.Struct, rename="camel"):
+    """A push as it came."""
+
+    client_id: str
+    deltas: list[Delta]
+
+
+class Store:
+    """A table of deltas."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._sql = sqlite3.connect(folder / "plain.db", isolation_level=None, check_same_thread=False)
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "cache_size=-131072"):
+            self._sql.execute(f"PRAGMA {pragma}").fetchall()
+        self._sql.execute(
+            "CREATE TABLE IF NOT EXISTS delta (arrival INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, op TEXT, tbl TEXT,"
+            " row_id TEXT, client TEXT, columns BLOB, hlc INTEGER)"
+        )
+
+    def put(self, deltas: list[Delta]) -> int:
+        """Keep deltas in one durable commit; the newest arrival."""
+        rows = [
+            (each.delta_id, each.op, each.table, each.row_id, each.client_id, bytes(each.columns), int(each.hlc))
+            for each in deltas
+        ]
+        with self._lock:
+            self._sql.execute("BEGIN IMMEDIATE")
+            self._sql.executemany(
+                "INSERT OR IGNORE INTO delta (id, op, tbl, row_id, client, columns, hlc) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                rows,
+            )
+            (newest,) = self._sql.execute("SELECT max(arrival) FROM delta").fetchone()
+            self._sql.execute("COMMIT")
+        return int(newest)
+
+    def after(self, since: int, limit: int) -> list[tuple[Any, ...]]:
+        """The next deltas."""
+        with self._lock:
+            return self._sql.execute(
+                "SELECT arrival, id, op, tbl, row_id, client, columns, hlc FROM delta WHERE arrival > ?"
+                " ORDER BY arrival LIMIT ?",
+                (since, limit),
+            ).fetchall()
+
+
+def main() -> None:
+    """Serve until ended."""
+    store = Store(Path(os.environ["BENCH_FOLDER"]))
+    verifier = TokenVerifier((os.environ["BENCH_SECRET"],))
+    decode = msgspec.json.Decoder(Push).decode
+    encode = msgspec.json.Encoder().encode
+
+    def admit(request: Request) -> None:
+        verifier.verify(bearer(request.headers.get("authorization")) or "")
+
+    async def push(request: Request) -> Response:
+        admit(request)
+        pushed = decode(await request.body())
+        newest = await run_in_threadpool(store.put, pushed.deltas)
+        answer = {"serverHlc": str(newest), "accepted": len(pushed.deltas), "deltas": []}
+        return Response(encode(answer), media_type="application/json")
+
+    async def pull(request: Request) -> Response:
+        admit(request)
+        since, limit = int(request.query_params["since"]), int(request.query_params["limit"])
+        rows = await run_in_threadpool(store.after, since, limit + 1)
+        deltas = [
+            Delta(op, table, row_id, client, msgspec.Raw(columns), str(hlc), identity)
+            for _, identity, op, table, row_id, client, columns, hlc in rows[:limit]
+        ]
+        cursor = rows[len(deltas) - 1][0] if deltas else since
+        answer = {"deltas": deltas, "serverHlc": str(cursor), "hasMore": len(rows) > limit}
+        return Response(encode(answer), media_type="application/json")
+
+    app = Starlette(
+        routes=[
+            Route("/sync/{gateway}/push", push, methods=["POST"]),
+            Route("/sync/{gateway}/pull", pull, methods=["GET"]),
+        ]
+    )
+    with listen("127.0.0.1", 0) as bound:
+        print(f'{{"event":"listening","url":"http://127.0.0.1:{bound.getsockname()[1]}"}}', flush=True)
+        uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[bound])
+
+
+if __name__ == "__main__":
+    main()

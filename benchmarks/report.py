@@ -1,0 +1,42 @@
+"""Figures made of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.load import Sample
+from benchmarks.server import Usage
+
+
+def figures(samples: Sequence[Sample]) -> dict[str, Any]:
+    """Work done, rate per second, latencies in milliseconds, and the rates of the first and last tenth of the work."""
+    deltas = sum(sample.deltas for sample in samples)
+    seconds = max(sample.ended for sample in samples)
+    latencies = sorted(sample.seconds * 1000 for sample in samples)
+    tenth = max(1, len(samples) // 10)
+    return {
+        "deltas": deltas,
+        "requests": len(samples),
+        "seconds": round(seconds, 2),
+        "rate": round(deltas / seconds),
+        "p50_ms": percentile(latencies, 50),
+        "p95_ms": percentile(latencies, 95),
+        "p99_ms": percentile(latencies, 99),
+        "first_tenth_rate": _rate(samples[:tenth], 0.0),
+        "last_tenth_rate": _rate(samples[-tenth:], samples[-tenth - 1].ended if len(samples) > tenth else 0.0),
+    }
+
+
+def usage(used: Usage, deltas: int) -> dict[str, Any]:
+    """What the server used."""
+    return {"cpu_us_per_delta": round(used.cpu_seconds / deltas * 1e6, 1), **used._asdict()}
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The value below which `percent` of the values are, nearest rank."""
+    return round(ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))], 2)
+
+
+def _rate(samples: Sequence[Sample], begun: float) -> int:
+    return round(sum(sample.deltas for sample in samples) / max(1e-9, samples[-1].ended - begun))

@@ -1,0 +1,39 @@
+"""CPU and wall seconds to load the Dagster code location, in a fresh process."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="processes, one after another; the first may read from disk"
+    )
+
+
+def run(options: Namespace) -> dict[str, Any]:
+    """Measure."""
+    walls, cpus = [], []
+    for _ in range(options.rounds):
+        before, begun = _children(), time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import lakesync_dagster.definitions"], check=True)
+        walls.append(time.perf_counter() - begun)
+        cpus.append(_children() - before)
+    return {
+        "rounds": options.rounds,
+        "rate": round(1 / min(walls), 3),
+        "first_seconds": round(walls[0], 2),
+        "seconds": round(min(walls), 2),
+        "cpu_seconds": round(min(cpus), 2),
+    }
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,74 @@
+"""What one rule (equality on a claim) costs: pushes under it, and pulls of one slice of a large table.
+
+`push_ratio` is the rate of pushes under the rule to that without rules; `slice_ratio` is the time to pull the rows of
+one team to the time to pull as many rows from a gateway that holds no more and has no rules.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from benchmarks import load, report, server
+from benchmarks.suite.pull import fill
+
+_RULES = {
+    "version": 1,
+    "buckets": [{"name": "team", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
+}
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("--clients", type=int, default=16, help="clients that push")
+    parser.add_argument("--deltas", type=int, default=200_000, help="deltas pushed with and without rules")
+    parser.add_argument("--rows", type=int, default=200_000, help="rows of the large table")
+    parser.add_argument("--teams", type=int, default=100, help="slices of the large table")
+    parser.add_argument("--page", type=int, default=1000, help="deltas in a page")
+    parser.add_argument("--rounds", type=int, default=5, help="clients that pull a slice, one after another")
+
+
+def run(options: Namespace) -> dict[str, Any]:
+    """Measure."""
+    with server.folder(options.folder) as place:
+        with server.gateway(place / "free") as gateway:
+            free = _pushed(gateway, options)
+        with server.gateway(place / "ruled") as gateway:
+            load.admin(gateway.port, "sync-rules", _RULES)
+            with gateway.measured() as used:
+                ruled = _pushed(gateway, options)
+        with server.gateway(place / "large") as gateway:
+            load.admin(gateway.port, "sync-rules", _RULES)
+            fill(gateway.port, options.rows, teams=options.teams)
+            part = _pulled(gateway, options, {"team": "team-7"})
+        with server.gateway(place / "small") as gateway:
+            fill(gateway.port, options.rows // options.teams)
+            whole = _pulled(gateway, options, {})
+    return {
+        **ruled,
+        **report.usage(used[0], ruled["deltas"]),
+        "free_rate": free["rate"],
+        "push_ratio": round(ruled["rate"] / free["rate"], 3),
+        "slice_deltas": part["deltas"],
+        "slice_rate": part["rate"],
+        "whole_deltas": whole["deltas"],
+        "whole_rate": whole["rate"],
+        "slice_ratio": round(whole["rate"] / part["rate"], 3),
+    }
+
+
+def _pushed(gateway: server.Server, options: Namespace) -> dict[str, Any]:
+    wanted = load.PushLoad(clients=options.clients, deltas=options.deltas, teams=options.teams)
+    return report.figures(load.apart(load.push, gateway.port, wanted))
+
+
+def _pulled(gateway: server.Server, options: Namespace, claims: dict[str, Any]) -> dict[str, Any]:
+    """Client after client pulls everything that it may see."""
+    samples: list[load.Sample] = []
+    for number in range(options.rounds):
+        wanted = load.PullLoad(name=f"reader-{number}", claims=claims, page=options.page)
+        before = samples[-1].ended if samples else 0.0
+        samples += [
+            sample._replace(ended=before + sample.ended) for sample in load.apart(load.pull, gateway.port, wanted)
+        ]
+    return report.figures(samples)
