@@ -9,16 +9,12 @@ from typing import Any
 import msgspec
 
 from gateway.errors import ErrorBody, status_of
+from gateway.forms import GATEWAY, refine
 from gateway.operations import JSON, PREFIXES, Operation, Parameter
 from lakesync import exceptions as errors
 from lakesync.exceptions import LakeSyncError
 
-HLC_SCHEMA: dict[str, Any] = {
-    "type": ["string", "integer"],
-    "description": "64 bits as a decimal string; a bare integer is accepted too",
-}
 _REF = "#/components/schemas/{name}"
-_GATEWAY = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
 _ALWAYS: tuple[type[LakeSyncError], ...] = (errors.StagingUnavailableError, LakeSyncError)
 _BY_ACCESS: dict[str, tuple[type[LakeSyncError], ...]] = {
     "open": (),
@@ -45,8 +41,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
     operations = tuple(operations)
     types = [kind for operation in operations for kind in (operation.body, operation.answer) if kind is not None]
     schemas, components = msgspec.json.schema_components([ErrorBody, *types], ref_template=_REF, schema_hook=_any)
-    for component in components.values():
-        _mark_hlcs(component)
+    refine(components)
     spelled = dict(zip(map(str, types), schemas[1:], strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -73,7 +68,7 @@ def _operation(operation: Operation, spelled: dict[str, Any], error: dict[str, A
         "summary": operation.summary,
         "operationId": operation.endpoint.__name__,
         "security": _SECURITY[operation.access],
-        "parameters": [*_path_parameters(operation.path), *map(_parameter, operation.parameters)],
+        "parameters": [*_path_parameters(operation), *map(_parameter, operation.parameters)],
         "responses": {
             str(operation.status): {
                 "description": operation.summary,
@@ -109,32 +104,30 @@ def _error_responses(operation: Operation, schema: dict[str, Any]) -> dict[str, 
     }
 
 
-def _path_parameters(path: str) -> list[dict[str, Any]]:
-    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
+    names = [part[1:-1] for part in operation.path.split("/") if part.startswith("{")]
+    told = {parameter.name for parameter in operation.parameters if parameter.place == "path"}
     return [
-        {"name": name, "in": "path", "required": True, "schema": _GATEWAY if name == "gateway" else {"type": "string"}}
+        {"name": name, "in": "path", "required": True, "schema": GATEWAY if name == "gateway" else {"type": "string"}}
         for name in names
+        if name not in told
     ]
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:
-    return {
+    described: dict[str, Any] = {
         "name": parameter.name,
         "in": parameter.place,
         "description": parameter.description,
-        "required": parameter.required,
+        "required": parameter.required or parameter.place == "path",
         "schema": parameter.schema,
     }
+    if parameter.example is not None:
+        described["example"] = parameter.example
+    return described
 
 
 def _any(kind: type) -> dict[str, Any]:
     if kind is msgspec.Raw:
         return {}
     raise NotImplementedError(kind)
-
-
-def _mark_hlcs(component: dict[str, Any]) -> None:
-    properties: dict[str, Any] = component.get("properties", {})
-    for name in properties:
-        if name == "hlc" or name.endswith("Hlc"):
-            properties[name] = HLC_SCHEMA

@@ -23,13 +23,14 @@ JSON = "application/json"
 
 @dataclass(frozen=True)
 class Parameter:
-    """A query or header parameter."""
+    """A path, query or header parameter; of the path only where it is no gateway."""
 
     name: str
     description: str
     schema: dict[str, Any]
-    place: Literal["query", "header"] = "query"
+    place: Literal["path", "query", "header"] = "query"
     required: bool = False
+    example: Any = None
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,16 @@ import tempfile
 import warnings
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pyspark.sql.connect.client import SparkConnectClient
 
 from lakesync import config
 from lakesync.cli import jars
 from lakesync.cli.process import Process, accepts, free_ports
 from lakesync.cli.spark_server import prepare
+
+# `--hypothesis-profile soak` looks much longer for a history that breaks a law, or a request that breaks the gateway
+settings.register_profile("soak", max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from gateway.admission import admit
 from gateway.exchange import Exchange
+from gateway.forms import ID
 from gateway.frames import frame_files, visible_frames
 from gateway.metrics import Metrics
 from gateway.operations import Operation, Parameter
@@ -56,7 +57,7 @@ OPERATIONS = (
         "/sync/{gateway}/checkpoint",
         checkpoint,
         "Stream the newest checkpoint: a 4-byte big-endian length and a protobuf SyncResponse, repeated",
-        parameters=(Parameter("clientId", "Who asks, where the server runs without a secret", {"type": "string"}),),
+        parameters=(Parameter("clientId", "Who asks, where the server runs without a secret", ID),),
         answer_media=(MEDIA,),
         answer_headers=(
             Parameter(

@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from gateway.auth import bearer
 from gateway.limits import read_body
-from gateway.operations import JSON, Operation
+from gateway.operations import JSON, Operation, Parameter
 from gateway.services import Services
 from lakesync.exceptions import AuthError, ForbiddenError, IntegrityError, NotFoundError, ValidationError
-from lakesync.staging.protocol import dispatch
+from lakesync.staging.protocol import dispatch, methods
 
 MAX_BODY_BYTES = 64 << 20
 """A cut names every one of its frame files."""
@@ -51,6 +51,15 @@ OPERATIONS = (
         staging,
         "Call a method of the staging store with its arguments by name",
         access="service",
+        parameters=(
+            Parameter(
+                "method",
+                "A method of PipelineStore",
+                {"type": "string", "enum": sorted(methods())},
+                "path",
+                example="gateways",
+            ),
+        ),
         body=dict,
         answer=Any,
         errors=(ValidationError, NotFoundError, IntegrityError),

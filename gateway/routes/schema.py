@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from gateway import bodies
 from gateway.admission import admit
+from gateway.forms import IDENTIFIER
 from gateway.operations import Operation, Parameter
 from gateway.services import Services
 from lakesync.exceptions import NotFoundError, PayloadTooLargeError, SchemaError, ValidationError
@@ -74,7 +75,7 @@ OPERATIONS = (
         "/sync/{gateway}/schema",
         table_schema,
         "Read a table's schema",
-        parameters=(Parameter("table", "The table", {"type": "string"}, required=True),),
+        parameters=(Parameter("table", "The table", IDENTIFIER, required=True, example="todos"),),
         answer=KnownSchema,
         errors=(ValidationError, NotFoundError),
     ),

@@ -8,10 +8,11 @@ from starlette.responses import Response
 from gateway import bodies
 from gateway.admission import Caller, admit
 from gateway.exchange import Exchange
-from gateway.openapi import HLC_SCHEMA
+from gateway.forms import HLC, ID
 from gateway.operations import JSON, PROTOBUF, Operation, Parameter
 from gateway.services import Services
 from gateway.waiting import outcome
+from lakesync.engine.limits import DEFAULT_PULL, MAX_PULL
 from lakesync.exceptions import (
     BackpressureError,
     ClockDriftError,
@@ -99,9 +100,11 @@ OPERATIONS = (
         pull_by_query,
         "Pull what the client lacks",
         parameters=(
-            Parameter("since", "Cursor: the serverHlc of the last answer, 0 at first", HLC_SCHEMA),
-            Parameter("clientId", "Who pulls; equals the token's sub", {"type": "string"}),
-            Parameter("limit", "Most deltas to send", {"type": "integer", "minimum": 1, "default": 100}),
+            Parameter("since", "Cursor: the serverHlc of the last answer, 0 at first", HLC),
+            Parameter("clientId", "Who pulls; equals the token's sub", ID),
+            Parameter(
+                "limit", "Most deltas to send", {"type": "integer", "minimum": 1, "maximum": MAX_PULL, "default": DEFAULT_PULL}
+            ),
             Parameter("source", "Pull from a registered source instead", {"type": "string"}),
             _RESYNC,
         ),

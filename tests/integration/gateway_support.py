@@ -54,7 +54,8 @@ def delta(
     return json.loads(wire_json.encode_delta(made))
 
 
-DESCRIBED = document(OPERATIONS)["paths"]
+DESCRIPTION = document(OPERATIONS)
+DESCRIBED = DESCRIPTION["paths"]
 
 
 def check_documented(method: str, path: str, answer: requests.Response) -> None:

@@ -51,3 +51,9 @@ def test_presets():
         parse_rules(msgspec.to_builtins(rules) | {"buckets": msgspec.json.decode(msgspec.json.encode(rules.buckets))})
         == rules
     )
+
+
+def test_a_version_of_one_point_zero_is_one():
+    assert type(parse_rules({"version": 1.0, "buckets": []}).version) is int
+    with pytest.raises(ValidationError, match=r"version 1\.5"):
+        parse_rules({"version": 1.5, "buckets": []})

@@ -1,0 +1,70 @@
+"""What the OpenAPI document says of values beyond their types: patterns, ranges, examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakesync.delta import MAX_DEPTH
+from lakesync.engine.limits import MAX_PULL, EngineLimits
+from lakesync.rules.model import CLAIM_PREFIX, MAX_NAME_CHARS
+from lakesync.validation import MAX_HLC, MAX_ID_CHARS
+
+HLC: dict[str, Any] = {
+    "description": "64 bits as a decimal string; a bare integer is accepted too",
+    "anyOf": [
+        {"type": "string", "pattern": "^(0|[1-9][0-9]{0,17})$"},
+        {"type": "integer", "minimum": 0, "maximum": MAX_HLC},
+    ],
+}
+GATEWAY: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
+IDENTIFIER: dict[str, Any] = {"type": "string", "pattern": "^[a-zA-Z_][a-zA-Z0-9_]{0,63}$"}
+ID: dict[str, Any] = {"type": "string", "pattern": "^[^\\x00]+$", "minLength": 1, "maxLength": MAX_ID_CHARS}
+"""Of a row, a client or a delta."""
+
+FORMS: dict[str, dict[str, dict[str, Any]]] = {
+    "SyncPush": {"clientId": ID, "deltas": {"maxItems": EngineLimits().max_deltas}},
+    "SyncPull": {"clientId": ID, "maxDeltas": {"minimum": 1, "maximum": MAX_PULL}},
+    "RowDelta": {"table": IDENTIFIER, "rowId": ID, "clientId": ID, "deltaId": ID},
+    "ColumnValue": {
+        "column": IDENTIFIER,
+        "value": {"description": f"Any JSON value of finite numbers, at most {MAX_DEPTH} lists and objects deep"},
+    },
+    "TableSchema": {
+        "table": IDENTIFIER,
+        "sourceTable": IDENTIFIER,
+        "externalIdColumn": IDENTIFIER,
+        "columns": {"minItems": 1},
+        "primaryKey": {"minItems": 1, "uniqueItems": True, "items": IDENTIFIER},
+    },
+    "Column": {"name": IDENTIFIER},
+    "SyncRules": {"version": {"minimum": 1}},
+    "Bucket": {"name": {"minLength": 1, "maxLength": MAX_NAME_CHARS}, "tables": {"items": IDENTIFIER}},
+    "Filter": {"column": IDENTIFIER, "value": {"not": {"const": CLAIM_PREFIX}}},
+}
+"""Component → property → further keywords."""
+
+CONDITIONS: dict[str, dict[str, Any]] = {
+    "RowDelta": {
+        "if": {"properties": {"op": {"const": "DELETE"}}},
+        "then": {"properties": {"columns": {"maxItems": 0}}},
+    },
+}
+"""Component → keywords of the whole object."""
+
+
+def refine(components: dict[str, dict[str, Any]]) -> None:
+    """Add to each component what its types cannot say."""
+    for name, component in components.items():
+        properties: dict[str, Any] = component.get("properties", {})
+        for key in properties:
+            if key == "hlc" or key.endswith("Hlc"):
+                properties[key] = HLC
+        for key, keywords in FORMS.get(name, {}).items():
+            _typed(properties[key]).update(keywords)
+        component.update(CONDITIONS.get(name, {}))
+
+
+def _typed(described: dict[str, Any]) -> dict[str, Any]:
+    """The branch that holds the value, where null is allowed too."""
+    branches: list[dict[str, Any]] = described.get("anyOf", [described])
+    return branches[0]

@@ -1,0 +1,53 @@
+"""What the generated requests need: what no JSON Schema can say, and a checkpoint to ask for."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from lakesync.schema import RESERVED_COLUMNS
+from lakesync.staging.records import Cut, CutTable
+from lakesync.staging.store import StagingStore
+from lakesync.types import SyncResponse
+from lakesync.wire import protobuf
+from lakesync.wire.frames import encode_checkpoint_frame
+
+_TABLES = count()
+
+
+def consistent(body: Any) -> Any:
+    """A generated body in which the parts agree with one another, as the document's prose asks."""
+    if not isinstance(body, dict):
+        return body
+    if isinstance(body.get("deltas"), list):
+        for delta in body["deltas"]:
+            delta["clientId"] = body["clientId"]
+            delta["columns"] = [] if delta["op"] == "DELETE" else _unique(delta["columns"], "column")
+    if isinstance(body.get("columns"), list):
+        body["columns"] = [
+            column for column in _unique(body["columns"], "name") if column["name"].lower() not in RESERVED_COLUMNS
+        ] or [{"name": "title", "type": "string"}]
+        body["table"] = f"{body['table'][:50]}_{next(_TABLES)}"  # a registered one only grows
+        names = [column["name"] for column in body["columns"]]
+        if "primaryKey" in body:
+            body["primaryKey"] = names[:2]
+        if body.get("externalIdColumn") is not None:
+            body["externalIdColumn"] = names[0]
+    if isinstance(body.get("buckets"), list):
+        body["buckets"] = _unique(body["buckets"], "name")
+    return body
+
+
+def _unique(items: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return list({item[name].lower(): item for item in items}.values())
+
+
+def publish_cut(store: StagingStore, gateway: str, folder: Path) -> None:
+    """Publish a checkpoint of one empty frame at the gateway's newest arrival."""
+    config = store.gateway_config(gateway)
+    (head,) = [shard for shard in store.backlog() if shard.gateway == gateway]
+    frame = folder / "todos-0.frames"
+    frame.write_bytes(encode_checkpoint_frame(protobuf.encode_response(SyncResponse((), head.last_arrival))))
+    table = CutTable("todos", 1, 0, (frame.as_uri(),), frame.stat().st_size)
+    assert store.publish_cut(Cut(gateway, head.epoch, head.last_arrival, config.rules_version, (table,), 0))

@@ -1,0 +1,132 @@
+"""The OpenAPI document is true: what it allows is taken, what it forbids is refused, and answers are as it says.
+
+A longer search: `pytest tests/integration/test_gateway_openapi.py --hypothesis-profile soak`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis.checks import load_all_checks, not_a_server_error
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    positive_data_acceptance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from gateway.operations import JSON, Operation
+from gateway.routes import OPERATIONS
+from tests.integration.gateway_support import DESCRIPTION, SERVICE, Client, delta, sign
+from tests.integration.openapi_support import consistent, publish_cut
+
+load_all_checks()
+
+CONFORMS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+SETTINGS = settings(
+    deadline=None, suppress_health_check=list(HealthCheck), max_examples=max(20, settings().max_examples // 5)
+)
+GATEWAY = "described"
+UNREACHED: frozenset[str] = frozenset()
+"""Operations that no generated request can bring to success, `METHOD /path`."""
+DESCRIBED = schemathesis.openapi.from_dict(DESCRIPTION)
+
+
+@pytest.fixture(scope="module")
+def seeded(served, tmp_path_factory) -> Client:
+    """A gateway that has what the operations ask for."""
+    client = served.client(gateway=GATEWAY)
+    admin = client.admin()
+    assert client.push(*(delta(f"t{n}", {"title": f"row {n}", "n": n}) for n in range(30))).status_code == 200
+    todos = {"table": "todos", "columns": [{"name": "title", "type": "string"}, {"name": "n", "type": "number"}]}
+    assert admin.call("POST", "/admin/schema/{gw}", json=todos).status_code == 200
+    rules = {"version": 1, "buckets": [{"name": "all", "tables": [], "filters": []}]}
+    assert admin.call("POST", "/admin/sync-rules/{gw}", json=rules).status_code == 200
+    publish_cut(served.engine.store, GATEWAY, tmp_path_factory.mktemp("frames"))
+    return client
+
+
+def token(operation: Operation, case: schemathesis.Case) -> str:
+    """A good token of whom the request names."""
+    if operation.access == "service":
+        return SERVICE
+    body = case.body if isinstance(case.body, dict) else {}
+    named = (case.query or {}).get("clientId") or body.get("clientId")
+    sub = named if isinstance(named, str) and named else f"new-{case.id}"
+    try:
+        return sign(sub, GATEWAY, role="admin" if operation.access == "admin" else "client")
+    except UnicodeEncodeError:
+        return sign("client-1", GATEWAY, role="admin")
+
+
+def ask(client: Client, operation: Operation, case: schemathesis.Case, checks: list[Any]) -> int:
+    headers = {"Authorization": f"Bearer {token(operation, case)}"}
+    return case.call_and_validate(base_url=client.url, headers=headers, checks=checks).status_code
+
+
+def named(operation: Operation) -> str:
+    return f"{operation.method} {operation.path}"
+
+
+def cases(operation: Operation, mode: GenerationMode, **fixed: Any):
+    place = {"path_parameters": {"gateway": GATEWAY}} if "{gateway}" in operation.path else {}
+    media = {"media_type": JSON} if operation.body is not None else {}
+    described = DESCRIBED[operation.path][operation.method]
+    return described.as_strategy(generation_mode=mode, **(place | media | fixed))
+
+
+def examples(operation: Operation) -> dict[str, Any]:
+    """The document's own examples of parameters, where it has any."""
+    found: dict[str, dict[str, Any]] = {"query": {}, "path": {}}
+    for parameter in operation.parameters:
+        if parameter.example is not None:
+            found[parameter.place][parameter.name] = parameter.example
+    path = found["path"] | ({"gateway": GATEWAY} if "{gateway}" in operation.path else {})
+    return {"query": found["query"] or None, "path_parameters": path or None}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=named)
+def test_what_the_document_allows_is_taken_and_answered_as_it_says(seeded, operation):
+    statuses: Counter[int] = Counter()
+    checks = CONFORMS if operation.access == "service" else [*CONFORMS, positive_data_acceptance]
+
+    @SETTINGS
+    @given(
+        cases(operation, GenerationMode.POSITIVE)
+        | cases(operation, GenerationMode.POSITIVE, **{k: v for k, v in examples(operation).items() if v})
+    )
+    def try_it(case: schemathesis.Case) -> None:
+        case.body = consistent(case.body)
+        statuses[ask(seeded, operation, case, checks)] += 1
+
+    try_it()
+    if named(operation) not in UNREACHED:
+        assert any(200 <= status < 300 for status in statuses), f"no request succeeded: {statuses}"
+
+
+def test_nine_operations_in_ten_succeed():
+    assert len(UNREACHED) <= len(OPERATIONS) / 10
+    assert {named(operation) for operation in OPERATIONS} >= UNREACHED
+
+
+@pytest.mark.parametrize("operation", [each for each in OPERATIONS if each.parameters or each.body], ids=named)
+def test_what_the_document_forbids_is_refused(seeded, operation):
+    @SETTINGS
+    @given(cases(operation, GenerationMode.NEGATIVE))
+    def try_it(case: schemathesis.Case) -> None:
+        ask(seeded, operation, case, [*CONFORMS, negative_data_rejection])
+
+    try_it()
