@@ -70,6 +70,7 @@ async def _pull(request: Request, caller: Caller, message: SyncPull) -> Response
     return bodies.pull_response(request, page)
 
 
+_LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_PULL, "default": DEFAULT_PULL}
 _RESYNC = Parameter(
     "X-LakeSync-Client",
     "The client understands RESYNC_REQUIRED; without it a cursor that cannot be served is answered with everything",
@@ -102,9 +103,7 @@ OPERATIONS = (
         parameters=(
             Parameter("since", "Cursor: the serverHlc of the last answer, 0 at first", HLC),
             Parameter("clientId", "Who pulls; equals the token's sub", ID),
-            Parameter(
-                "limit", "Most deltas to send", {"type": "integer", "minimum": 1, "maximum": MAX_PULL, "default": DEFAULT_PULL}
-            ),
+            Parameter("limit", "Most deltas to send", _LIMIT),
             Parameter("source", "Pull from a registered source instead", {"type": "string"}),
             _RESYNC,
         ),
