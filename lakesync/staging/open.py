@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lakesync.staging.store import StagingStore
 
 _SQLITE = "sqlite://"
+_MEMORY = "memory://"
 _POSTGRES = ("postgresql://", "postgres://")
 
 
@@ -19,7 +20,8 @@ def open_store(url: str, wall: Callable[[], int]) -> StagingStore:
     """The store that a URL names; call its `open` before anything else.
 
     Args:
-        url: `sqlite:///ABSOLUTE/FOLDER` (a further slash does no harm) or `postgresql://…` as libpq reads it.
+        url: `sqlite:///ABSOLUTE/FOLDER` (a further slash does no harm), `postgresql://…` as libpq reads it, or
+            `memory://`, gone when it is closed; `memory://NAME` is gone at the end of the process.
         wall: the server's clock in milliseconds.
 
     Raises:
@@ -32,6 +34,10 @@ def open_store(url: str, wall: Callable[[], int]) -> StagingStore:
         if not folder:
             raise ConfigurationError(f"the staging URL {url!r} names no folder: write sqlite:///ABSOLUTE/FOLDER")
         return SqliteStore(Path("/") / folder, wall)
+    if url.startswith(_MEMORY):
+        from lakesync.staging.memory import MemoryStore
+
+        return MemoryStore(wall, url.removeprefix(_MEMORY) or None)
     if url.startswith(_POSTGRES):
         try:
             from lakesync.staging.postgres import PostgresStore
@@ -40,5 +46,6 @@ def open_store(url: str, wall: Callable[[], int]) -> StagingStore:
         return PostgresStore(url, wall)
     kind = url.partition(":")[0]
     raise ConfigurationError(
-        f"staging cannot be a {kind!r} URL: write sqlite:///ABSOLUTE/FOLDER or postgresql://USER:PASSWORD@HOST/DATABASE"
+        f"staging cannot be a {kind!r} URL: write sqlite:///ABSOLUTE/FOLDER, postgresql://USER:PASSWORD@HOST/DATABASE "
+        "or memory://"
     )

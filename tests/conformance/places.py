@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,13 @@ def postgres(request: pytest.FixtureRequest) -> str:
     return url
 
 
+def memory(request: pytest.FixtureRequest) -> str:
+    """Data with a name, so that a store can be opened over it again."""
+    return f"memory://{uuid.uuid4().hex}"
+
+
 PLACES = {
     "sqlite": sqlite,
+    "memory": memory,
     "postgres": postgres,
 }
