@@ -7,7 +7,7 @@ import msgspec
 from lakesync.exceptions import SchemaError
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema, evolve
-from lakesync.staging.records import GatewayConfig, SchemaVersion
+from lakesync.staging.records import GatewayConfig, SchemaVersion, WriteScope
 
 
 def with_schema(config: GatewayConfig, schema: TableSchema) -> GatewayConfig:
@@ -36,3 +36,8 @@ def with_rules(config: GatewayConfig, rules: SyncRules) -> GatewayConfig:
     return msgspec.structs.replace(
         config, version=config.version + 1, rules=rules, rules_version=config.rules_version + 1
     )
+
+
+def with_write_scope(config: GatewayConfig, scope: WriteScope) -> GatewayConfig:
+    """With another write scope in force."""
+    return msgspec.structs.replace(config, version=config.version + 1, write_scope=scope)

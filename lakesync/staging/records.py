@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,6 +21,9 @@ ASTRAY = -2
 """In place of the arrival of a writer's INSERT: its own copy cannot be what the row is."""
 
 MoveKind = Literal["join", "stay", "leave", "own"]
+
+WriteScope = Literal["any", "rules"]
+"""`any`: a client may push to every row; `rules`: only to rows that its sync rules show it."""
 
 
 class LogEntry(msgspec.Struct, frozen=True):
@@ -169,6 +172,53 @@ class GatewayConfig(msgspec.Struct, frozen=True):
     rules: SyncRules | None
     rules_version: int
     """0 before rules were ever set; counts every change, unlike the version inside the rules."""
+    write_scope: WriteScope | None = None
+    """What a push may change, where it was set at run time."""
+
+
+class ActionRecord(msgspec.Struct, frozen=True):
+    """What is known of one action of a client: who is at it, or how it ended."""
+
+    client_id: str
+    action_id: str
+    idempotency_key: str | None
+    attempts: int
+    claim: str
+    """Who runs it, or ran it last."""
+    lease_ms: int
+    """Server wall time until which the claim's holder is believed to be at it; 0 where nobody is."""
+    touched_ms: int
+    """Server wall time of the latest change."""
+    outcome: bytes | None = None
+    """How it ended; None where it has not, or may be tried again."""
+
+
+class ActionEntry(msgspec.Struct, frozen=True, rename="camel"):
+    """One attempt at an action, as told to an admin; never its params nor its result."""
+
+    seq: int
+    """Counts the gateway's attempts from 1."""
+    at_ms: int
+    """Server wall time of its end."""
+    client_id: str
+    action_id: str
+    connector: str
+    action_type: str
+    attempt: int
+    code: str
+    """`OK`, or the failure's code."""
+    ms: int
+    """How long the handler took."""
+
+
+class StoredConnector(msgspec.Struct, frozen=True):
+    """A connector registered at run time."""
+
+    name: str
+    type: str
+    settings: dict[str, Any]
+    """By the type's JSON Schema; a secret is a reference or sealed, never plain."""
+    ingest: dict[str, Any] | None = None
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ _ENTRY = (
     " WHERE gateway = ? AND shard = ? AND epoch = ? AND seq > ? ORDER BY seq LIMIT ?"
 )
 _HEADS = (
-    "SELECT id, epoch, config_version, rules, rules_version, arrival, shard, last_seq, last_arrival, flushed_seq,"
+    "SELECT id, epoch, config_version, rules, rules_version, write_scope, arrival, shard, last_seq, last_arrival, flushed_seq,"
     " trimmed_seq, deltas, bytes, flush_requested_ms, flush_requested_seq"
     " FROM gateway JOIN shard ON shard.gateway = gateway.id"
 )
@@ -123,7 +123,10 @@ class Journal:
         if gateway in self.heads:
             return
         epoch = max(1, self.wall())
-        self.sql.execute("INSERT INTO gateway VALUES (?, ?, 0, 0, NULL, 0)", (gateway, epoch))
+        self.sql.execute(
+            "INSERT INTO gateway (id, epoch, arrival, config_version, rules_version) VALUES (?, ?, 0, 0, 0)",
+            (gateway, epoch),
+        )
         self.set_head(Head(gateway=gateway, epoch=epoch, config=new_config()))
 
     def _write_head(self, head: Head) -> None:
@@ -145,12 +148,13 @@ class Journal:
         )
 
     def _stored_heads(self) -> Iterator[Head]:
-        for gateway, epoch, version, rules, rules_version, *progress in self.sql.execute(_HEADS).fetchall():
+        for gateway, epoch, version, rules, rules_version, write_scope, *progress in self.sql.execute(_HEADS).fetchall():
             config = GatewayConfig(
                 version=version,
                 schemas=dict(self._schemas(gateway)),
                 rules=msgspec.json.decode(rules, type=SyncRules) if rules is not None else None,
                 rules_version=rules_version,
+                write_scope=write_scope,
             )
             yield Head(gateway, epoch, config, *progress)
 
@@ -166,11 +170,12 @@ class Journal:
     def put_config(self, gateway: str, config: GatewayConfig) -> None:
         """Write a gateway's configuration, its schemas excepted."""
         self.sql.execute(
-            "UPDATE gateway SET config_version = ?, rules = ?, rules_version = ? WHERE id = ?",
+            "UPDATE gateway SET config_version = ?, rules = ?, rules_version = ?, write_scope = ? WHERE id = ?",
             (
                 config.version,
                 msgspec.json.encode(config.rules) if config.rules is not None else None,
                 config.rules_version,
+                config.write_scope,
                 gateway,
             ),
         )

@@ -1,0 +1,40 @@
+-- Actions that were claimed or done, what is told of them, connectors, and what a gateway was told at run time.
+
+-- outcome: NULL until it ended; lease_ms: until when claim's holder is believed to be at it.
+CREATE TABLE action (
+    gateway TEXT NOT NULL,
+    client_id TEXT NOT NULL,
+    action_id TEXT NOT NULL,
+    idempotency_key TEXT,
+    attempts INTEGER NOT NULL,
+    claim TEXT NOT NULL,
+    lease_ms INTEGER NOT NULL,
+    touched_ms INTEGER NOT NULL,
+    outcome BLOB,
+    PRIMARY KEY (gateway, client_id, action_id)
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX action_by_key ON action (gateway, client_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX action_by_age ON action (gateway, touched_ms);
+
+CREATE TABLE action_log (
+    gateway TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    at_ms INTEGER NOT NULL,
+    client_id TEXT NOT NULL,
+    action_id TEXT NOT NULL,
+    connector TEXT NOT NULL,
+    action_type TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    code TEXT NOT NULL,
+    ms INTEGER NOT NULL,
+    PRIMARY KEY (gateway, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE connector (
+    gateway TEXT NOT NULL,
+    name TEXT NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (gateway, name)
+) STRICT, WITHOUT ROWID;
+
+ALTER TABLE gateway ADD COLUMN write_scope TEXT;
