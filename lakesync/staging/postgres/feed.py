@@ -12,8 +12,9 @@ from lakesync.staging.records import Entry, Move, StoredRow
 from lakesync.types import RowKey
 
 _ROWS = (
-    "SELECT s.body FROM unnest(%s::text[], %s::text[]) AS k (table_name, row_id) JOIN row_state s"
-    " ON s.gateway = %s AND s.table_name = k.table_name AND s.row_id = k.row_id"
+    # LATERAL with LIMIT: one search a key, where a JOIN lets the planner walk through the whole gateway
+    "SELECT s.body FROM unnest(%s::text[], %s::text[]) AS k (table_name, row_id) CROSS JOIN LATERAL (SELECT body"
+    " FROM row_state WHERE gateway = %s AND table_name = k.table_name AND row_id = k.row_id LIMIT 1) s"
 )
 _PUT_ROWS = (
     "INSERT INTO row_state SELECT %s, * FROM unnest(%s::text[], %s::text[], %b::bytea[])"
@@ -40,8 +41,9 @@ _ENTRIES_AFTER = (
     " WHERE b.gateway = %s AND b.name = ANY(%s) ORDER BY e.changed, e.table_name, e.row_id, b.name LIMIT %s"
 )
 _ENTRIES_OF = (
-    f"SELECT {_ENTRY} FROM bucket b CROSS JOIN unnest(%s::text[], %s::text[]) AS k (table_name, row_id) JOIN entry e"
-    " ON e.bucket = b.id AND e.table_name = k.table_name AND e.row_id = k.row_id"
+    f"SELECT {_ENTRY} FROM bucket b CROSS JOIN unnest(%s::text[], %s::text[]) AS k (table_name, row_id)"
+    " CROSS JOIN LATERAL (SELECT * FROM entry WHERE bucket = b.id AND table_name = k.table_name"
+    " AND row_id = k.row_id LIMIT 1) e"
     " WHERE b.gateway = %s AND b.name = ANY(%s)"
 )
 _CHANGED_AFTER = (
