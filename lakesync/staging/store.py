@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
+from lakesync.staging.notices import Listener
 from lakesync.staging.records import (
     Backlog,
     Batch,
@@ -209,3 +210,14 @@ class StagingStore(PipelineStore, Protocol):
 
     def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
         """Run `work` over a consistent view; everything acknowledged before the call is in it."""
+
+    def watch(self, listener: Listener) -> Callable[[], None]:
+        """Tell `listener` when a gateway has new visible arrivals, whichever process committed them.
+
+        What it is told of is never ahead of what `read` shows. Calls may coalesce, may name more bucket keys than
+        moved, and come from a thread of the store: a listener returns quickly and calls nothing of the store that
+        waits. Commits between two losses of a connection are made good by a notice for every gateway.
+
+        Returns:
+            What ends the watching; a call under way may still arrive.
+        """

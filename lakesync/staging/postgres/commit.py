@@ -86,7 +86,10 @@ class PostgresCommit(PostgresView):
 
     def put_moves(self, moves: Iterable[Move]) -> None:
         """Write feed entries."""
-        feed.put_moves(self._connection, self.gateway, moves)
+        moves = list(moves)
+        if moves:
+            self._journal.announcement.moved(self.gateway, (move.bucket for move in moves))
+            feed.put_moves(self._connection, self.gateway, moves)
 
     def put_client(self, record: ClientRecord) -> None:
         """Write a client record whole."""
@@ -105,6 +108,7 @@ class PostgresCommit(PostgresView):
         """Set the rules in force from here on; the new rules version."""
         config = with_rules(self.config, rules)
         self._journal.put_config(config)
+        self._journal.announcement.everything(self.gateway)
         return config.rules_version
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:

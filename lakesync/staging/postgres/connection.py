@@ -37,8 +37,9 @@ class Database:
 
     def __init__(self, url: str) -> None:
         """Args: url: as libpq reads it."""
-        self._info = psycopg.conninfo.conninfo_to_dict(url)
-        self.where = f"{self._info.get('host', 'localhost')}/{self._info.get('dbname', '')}"
+        self.info = psycopg.conninfo.conninfo_to_dict(url)
+        """How to connect, as libpq names it."""
+        self.where = f"{self.info.get('host', 'localhost')}/{self.info.get('dbname', '')}"
         self._pool = ConnectionPool(
             url,
             min_size=1,
@@ -58,7 +59,7 @@ class Database:
             StagingUnavailableError: the database cannot be reached.
         """
         with self._mapped("opening it"):
-            with psycopg.connect(**self._info) as connection:  # type: ignore[arg-type]
+            with psycopg.connect(**self.info) as connection:  # type: ignore[arg-type]
                 migrate(connection, self.where)
             self._pool.open(wait=True, timeout=_POOL_SECONDS)
 
@@ -93,9 +94,9 @@ class Database:
 
     def jdbc(self) -> tuple[str, dict[str, str]]:
         """The same database for a JDBC driver: URL and properties."""
-        host, port = self._info.get("host", "localhost"), self._info.get("port", "5432")
-        properties = {key: str(value) for key, value in self._info.items() if key in ("user", "password")}
-        return f"jdbc:postgresql://{host}:{port}/{self._info.get('dbname', '')}", properties
+        host, port = self.info.get("host", "localhost"), self.info.get("port", "5432")
+        properties = {key: str(value) for key, value in self.info.items() if key in ("user", "password")}
+        return f"jdbc:postgresql://{host}:{port}/{self.info.get('dbname', '')}", properties
 
     @contextmanager
     def _mapped(self, what: str) -> Iterator[None]:

@@ -12,10 +12,12 @@ import psycopg
 
 from lakesync.crash import crash_point
 from lakesync.exceptions import StagingUnavailableError
+from lakesync.staging.notices import Notice
 from lakesync.staging.outcome import Outcome
 from lakesync.staging.postgres.commit import PostgresCommit, PostgresView
 from lakesync.staging.postgres.connection import POOL_SIZE, Database, unavailable
 from lakesync.staging.postgres.journal import ConfigCache, Journal, load_head, save_head
+from lakesync.staging.postgres.listening import Listening
 
 T = TypeVar("T")
 
@@ -32,8 +34,9 @@ class Job(NamedTuple):
 class Groups:
     """Runs works in order of submission, one gateway's in one thread at a time."""
 
-    def __init__(self, database: Database, wall: Callable[[], int], configs: ConfigCache) -> None:
+    def __init__(self, database: Database, wall: Callable[[], int], configs: ConfigCache, listening: Listening) -> None:
         self._database = database
+        self._listening = listening
         self._wall = wall
         self._configs = configs
         self._threads = ThreadPoolExecutor(POOL_SIZE, thread_name_prefix="staging")
@@ -78,12 +81,14 @@ class Groups:
     def _drain(self, gateway: str) -> None:
         while group := self._next(gateway):
             jobs = [job for job in group if job.future.set_running_or_notify_cancel()]
+            notices: list[Notice] = []
             try:
-                outcomes = self._run(gateway, jobs)
+                outcomes = self._run(gateway, jobs, notices)
             except BaseException as exc:
                 outcomes = [Outcome(job.future, error=exc) for job in jobs]
             for outcome in outcomes:
                 outcome.tell()
+            self._listening.notices.tell(notices)
 
     def _next(self, gateway: str) -> list[Job]:
         """The next group; none, and the gateway is free for another thread, when nothing waits."""
@@ -93,15 +98,27 @@ class Groups:
                 del self._waiting[gateway]
             return [waiting.popleft() for _ in range(min(len(waiting), _GROUP))]
 
-    def _run(self, gateway: str, jobs: list[Job]) -> list[Outcome]:
-        """One transaction. Its works are taken back one by one, or all of them when it does not commit."""
-        with self._database.writing() as connection:
-            head = load_head(connection, gateway, self._configs, lock=True)
-            journal = Journal(connection, head, self._wall)
-            outcomes = [self._attempt(journal, job) for job in jobs]
-            if journal.head is not head:
-                save_head(connection, journal.head)
-            crash_point("staging.before_commit")
+    def _run(self, gateway: str, jobs: list[Job], notices: list[Notice]) -> list[Outcome]:
+        """One transaction. Its works are taken back one by one, or all of them when it does not commit.
+
+        Args:
+            notices: gets what listeners are to be told, whether the transaction is known to have happened or not.
+        """
+        numbers: list[int] = []
+        try:
+            with self._database.writing() as connection:
+                head = load_head(connection, gateway, self._configs, lock=True)
+                journal = Journal(connection, head, self._wall)
+                outcomes = [self._attempt(journal, job) for job in jobs]
+                if journal.head is not head:
+                    save_head(connection, journal.head)
+                notices += journal.announcement.take()
+                numbers += [self._listening.announce(connection, notice) for notice in notices]
+                crash_point("staging.before_commit")
+        except BaseException:
+            for number in numbers:
+                self._listening.doubt(number)
+            raise
         crash_point("staging.after_commit")
         return outcomes
 

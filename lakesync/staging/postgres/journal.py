@@ -13,6 +13,7 @@ from lakesync.schema import TableSchema
 from lakesync.staging.head import MAIN_SHARD, Head
 from lakesync.staging.ledger import Tally, day_of, signed, tally_of, unsigned
 from lakesync.staging.log_rows import next_entry, row_of, size_of
+from lakesync.staging.notices import Announcement
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry, SchemaVersion
 from lakesync.types import Claims, RowDelta
@@ -117,6 +118,8 @@ class Journal:
         self.connection = connection
         self.head = head
         self.wall = wall
+        self.announcement = Announcement()
+        """What the transaction moves."""
 
     def append(self, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims) -> LogEntry:
         """Add a log row, its ids, its share of the ledger."""

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from lakesync.staging.notices import Listener
 from lakesync.staging.postgres.connection import Database
 from lakesync.staging.postgres.groups import Groups
 from lakesync.staging.postgres.journal import ConfigCache, ensure_gateway
+from lakesync.staging.postgres.listening import Listening
 from lakesync.staging.postgres.pipeline import Pipeline
 from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.store import Commit, Replayer, View
@@ -27,7 +29,8 @@ class PostgresStore:
         self._wall = wall
         self._database = Database(url)
         self._configs = ConfigCache()
-        self._groups = Groups(self._database, wall, self._configs)
+        self._listening = Listening(self._database.info, self._database.where)
+        self._groups = Groups(self._database, wall, self._configs, self._listening)
         self._pipeline = Pipeline(self._database, wall, self._configs)
 
     def open(self, replayer: Replayer | None = None) -> None:  # noqa: ARG002 (others replay; here a commit is whole)
@@ -42,6 +45,7 @@ class PostgresStore:
     def close(self) -> None:
         """Finish what was submitted and close every connection."""
         self._groups.close()
+        self._listening.close()
         self._database.close()
 
     def ensure_gateway(self, gateway: str) -> None:
@@ -56,6 +60,10 @@ class PostgresStore:
     def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
         """Run `work` over a snapshot."""
         return self._groups.read(gateway, work)
+
+    def watch(self, listener: Listener) -> Callable[[], None]:
+        """Tell `listener` of new visible arrivals of every process; what is returned ends that."""
+        return self._listening.watch(listener)
 
     # -- the pipeline --------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
 from lakesync.staging.configuration import with_rules, with_schema
 from lakesync.staging.head import Head
+from lakesync.staging.notices import Announcement
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow
 from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.state import State
@@ -76,10 +77,19 @@ class SqliteView:
 class SqliteCommit(SqliteView):
     """`Commit` of one gateway; the group that it belongs to begins and ends the transactions."""
 
-    def __init__(self, journal: Journal, state: State, gateway: str, *, alone: bool = False) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        state: State,
+        gateway: str,
+        *,
+        alone: bool = False,
+        announcement: Announcement | None = None,
+    ) -> None:
         """Args: alone: whether the state was written behind before this work, and will be after it."""
         super().__init__(journal, state, gateway)
         self._alone = alone
+        self._announcement = announcement or Announcement()
 
     @property
     def backlog_bytes(self) -> int:
@@ -111,7 +121,10 @@ class SqliteCommit(SqliteView):
 
     def put_moves(self, moves: Iterable[Move]) -> None:
         """Write feed entries."""
-        self._state.put_moves(self.gateway, moves)
+        moves = list(moves)
+        if moves:
+            self._announcement.moved(self.gateway, (move.bucket for move in moves))
+            self._state.put_moves(self.gateway, moves)
 
     def put_client(self, record: ClientRecord) -> None:
         """Write a client record whole."""
@@ -136,6 +149,7 @@ class SqliteCommit(SqliteView):
             raise MustRunAloneError
         config = with_rules(self.config, rules)
         self._journal.put_config(self.gateway, config)
+        self._announcement.everything(self.gateway)
         return config.rules_version
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:

@@ -13,6 +13,7 @@ import structlog
 
 from lakesync.crash import crash_point
 from lakesync.exceptions import StagingUnavailableError
+from lakesync.staging.notices import Announcement, Notices
 from lakesync.staging.outcome import Outcome
 from lakesync.staging.sqlite.commit import MustRunAloneError
 from lakesync.staging.sqlite.journal import Journal
@@ -40,10 +41,13 @@ class GroupCommit:
     A job that fails is taken back alone. When the journal's commit fails, all of its group are, in the state too.
     """
 
-    def __init__(self, journal: Journal, state: State, recovery: Recovery) -> None:
+    def __init__(self, journal: Journal, state: State, recovery: Recovery, notices: Notices) -> None:
         self._journal = journal
         self._state = state
         self._recovery = recovery
+        self._notices = notices
+        self.announcement = Announcement()
+        """What the group under way moves; told once it is committed and its futures have ended."""
         self._behind: set[str] = set()
         self.applied: dict[tuple[str, str], int] = {}
         """`(gateway, shard)` → the seq up to which `state.db` durably holds the log."""
@@ -93,6 +97,7 @@ class GroupCommit:
             return alone
         for outcome in done:
             outcome.tell()
+        self._notices.tell(self.announcement.take())
         return alone
 
     def _run_alone(self, job: Job) -> None:
@@ -107,6 +112,7 @@ class GroupCommit:
             return
         self.try_write_behind()
         outcome.tell()
+        self._notices.tell(self.announcement.take())
 
     def _begin(self) -> None:
         self.ensure_state()
@@ -147,6 +153,7 @@ class GroupCommit:
 
     def _fail(self, futures: Iterable[Future[Any]], exc: Exception) -> None:
         """Nothing of the group happened."""
+        self.announcement.take()
         self._journal.rollback()
         if self._state.intact:
             try:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from lakesync.crash import crash_point
 from lakesync.exceptions import StagingUnavailableError
+from lakesync.staging.notices import Listener, Notices
 from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.sqlite.commit import SqliteCommit, SqliteView
 from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock
@@ -28,7 +29,9 @@ T = TypeVar("T")
 class _Opened:
     """What an open store is made of."""
 
-    def __init__(self, folder: Path, wall: Callable[[], int], replayer: Replayer, behind: WriteBehind) -> None:
+    def __init__(
+        self, folder: Path, wall: Callable[[], int], replayer: Replayer, behind: WriteBehind, notices: Notices
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as opening:
             opening.callback(OwnerLock(folder).release)
@@ -36,7 +39,8 @@ class _Opened:
             opening.callback(self.journal.close)
             self.state = State(folder, self.journal.store_id)
             opening.callback(self.state.close)
-            self.group = GroupCommit(self.journal, self.state, Recovery(self.journal, self.state, replayer))
+            recovery = Recovery(self.journal, self.state, replayer)
+            self.group = GroupCommit(self.journal, self.state, recovery, notices)
             self.group.ensure_state()
             self.pipeline = Pipeline(self.journal)
             self.owner = Owner(self.group, f"staging {folder.name}", behind)
@@ -59,6 +63,7 @@ class SqliteStore:
         self._behind = behind or WriteBehind()
         self._folder = folder
         self._wall = wall
+        self._notices = Notices()
         self._opened: _Opened | None = None
 
     @property
@@ -78,7 +83,7 @@ class SqliteStore:
         if self._opened is not None:
             raise StagingUnavailableError(f"the staging store {self._folder} is open already")
         try:
-            self._opened = _Opened(self._folder, self._wall, replayer, self._behind)
+            self._opened = _Opened(self._folder, self._wall, replayer, self._behind, self._notices)
         except (OSError, sqlite3.Error) as exc:
             raise StagingUnavailableError(f"the staging folder {self._folder} cannot be opened: {exc}") from exc
 
@@ -100,13 +105,20 @@ class SqliteStore:
         """
         opened = self._open
         return opened.owner.submit(
-            lambda alone: work(SqliteCommit(opened.journal, opened.state, gateway, alone=alone)), writes=True
+            lambda alone: work(
+                SqliteCommit(opened.journal, opened.state, gateway, alone=alone, announcement=opened.group.announcement)
+            ),
+            writes=True,
         )
 
     def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
         """Run `work` over a consistent view, between two groups."""
         opened = self._open
         return opened.owner.submit(lambda _: work(SqliteView(opened.journal, opened.state, gateway)), writes=False)
+
+    def watch(self, listener: Listener) -> Callable[[], None]:
+        """Tell `listener` of new visible arrivals, in the owner thread; what is returned ends that."""
+        return self._notices.watch(listener)
 
     # -- the pipeline --------------------------------------------------------------------------------------------
 

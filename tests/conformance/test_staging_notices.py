@@ -1,0 +1,198 @@
+"""That whoever watches a store is told of every new visible arrival, whichever process committed it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from lakesync.rules.model import SyncRules
+from lakesync.staging import open_store
+from lakesync.staging.notices import Notice
+from lakesync.staging.records import ClientRecord
+from tests.conformance.book import EVERYONE, Book, contents, make_delta
+from tests.conformance.calls import push, read
+from tests.conformance.places import postgres
+
+DEADLINE = 30
+
+
+class Told:
+    """What a listener was told, to wait for."""
+
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+        self._news = threading.Condition()
+
+    def __call__(self, notice: Notice) -> None:
+        with self._news:
+            self.notices.append(notice)
+            self._news.notify_all()
+
+    def wait(self, wanted: Callable[[Notice], bool]) -> None:
+        """Until a notice is as wanted; those up to it are forgotten."""
+        with self._news:
+            assert self._news.wait_for(lambda: any(map(wanted, self.notices)), DEADLINE), self.notices
+            while not wanted(self.notices.pop(0)):
+                pass
+
+    def wait_for(self, gateway: str, bucket: str) -> None:
+        """Until something was said of a bucket."""
+        self.wait(lambda notice: notice.gateway == gateway and (notice.buckets is None or bucket in notice.buckets))
+
+
+def test_a_commit_is_told_with_the_buckets_that_moved(store, book):
+    told = Told()
+    store.watch(told)
+    push(store, book, make_delta("c", 1, "r", x=1), make_delta("c", 2, "s", team="red"))
+    told.wait(lambda notice: notice.buckets is not None and {EVERYONE, '"red"'} <= notice.buckets)
+
+
+def test_what_is_told_is_visible(store, book):
+    readings = []
+    told = Told()
+    store.watch(lambda _: readings.append(store.read("g", lambda view: view.arrival)))
+    store.watch(told)
+    entry = push(store, book, make_delta("c", 1, "r", x=1))
+    told.wait_for("g", EVERYONE)
+    assert readings[-1].result() == entry.arrival
+
+
+def test_other_gateways_are_told_apart(store, book):
+    store.ensure_gateway("h")
+    told = Told()
+    store.watch(told)
+    push(store, book, make_delta("c", 1, "r", x=1), gateway="h")
+    told.wait_for("h", EVERYONE)
+
+
+def test_a_change_of_rules_concerns_every_bucket(store, book):
+    push(store, book, make_delta("c", 1, "r", x=1))
+    told = Told()
+    store.watch(told)
+    store.submit("g", book.set_rules(SyncRules(version=1, buckets=()))).result()
+    told.wait(lambda notice: notice == Notice("g", None))
+
+
+def test_what_moves_nothing_is_not_told(store, book):
+    told = Told()
+    store.watch(told)
+    push(store, book, make_delta("c", 1, "r", x=1))
+    told.wait_for("g", EVERYONE)
+    store.submit("g", lambda commit: commit.put_client(ClientRecord("c", commit.epoch, 1))).result()
+    push(store, book, make_delta("c", 2, "s", team="red"))
+    told.wait_for("g", '"red"')
+    assert {bucket for notice in told.notices for bucket in notice.buckets or ()} <= {'"red"'}
+
+
+def test_a_failed_work_does_not_keep_its_group_from_being_told(store, book):
+    def failing(commit):
+        raise ValueError("on purpose")
+
+    told = Told()
+    store.watch(told)
+    futures = [store.submit("g", work) for work in (failing, book.push([make_delta("c", 1, "r", x=1)]), failing)]
+    futures[1].result()
+    told.wait_for("g", EVERYONE)
+
+
+def test_a_listener_that_fails_does_not_disturb_the_others_or_the_store(store, book):
+    def failing(notice):
+        raise ValueError("on purpose")
+
+    told = Told()
+    store.watch(failing)
+    store.watch(told)
+    for n in range(3):
+        push(store, book, make_delta("c", 1 + n, f"r{n}", x=1))
+        told.wait_for("g", EVERYONE)
+
+
+def test_nothing_is_told_after_the_end(store, book):
+    ended, told = Told(), Told()
+    end = store.watch(ended)
+    store.watch(told)
+    end()
+    before = len(ended.notices)
+    push(store, book, make_delta("c", 1, "r", team="red"))
+    told.wait_for("g", '"red"')
+    assert not [notice for notice in ended.notices[before:] if notice.buckets is not None]
+
+
+class TestOnPostgres:
+    """Two stores on one database, as two processes have them."""
+
+    @pytest.fixture
+    def url(self, request):
+        return postgres(request)
+
+    @pytest.fixture
+    def pair(self, url, clock):
+        stores = [open_store(url, clock) for _ in range(2)]
+        for store in stores:
+            store.open(Book())
+        stores[0].ensure_gateway("g")
+        yield stores
+        for store in stores:
+            store.close()
+
+    @pytest.fixture
+    def listening(self, pair):
+        """Listeners of both, known to hear each other."""
+        book, told = Book(), (Told(), Told())
+        for store, listener in zip(pair, told, strict=True):
+            store.watch(listener)
+        for number, (writer, reader) in enumerate(((0, 1), (1, 0))):
+            push(pair[writer], book, make_delta("first", number + 1, f"f{number}", team=f"first {number}"))
+            told[reader].wait_for("g", f'"first {number}"')
+        return told
+
+    def test_the_other_process_is_told(self, pair, listening):
+        book = Book()
+        for n in range(10):
+            writer = n % 2
+            entry = push(pair[writer], book, make_delta(f"c{writer}", 10 + n, f"r{n}", team=f"t{n}"))
+            for place in (0, 1):
+                listening[place].wait_for("g", f'"t{n}"')
+                assert read(pair[place], lambda view: view.arrival) >= entry.arrival
+
+    def test_more_buckets_than_a_notice_can_name_are_all_of_them(self, pair, listening):
+        deltas = [make_delta("c", 10 + n, f"r{n}", team="x" * 100 + str(n)) for n in range(100)]
+        push(pair[0], Book(), *deltas)
+        listening[1].wait(lambda notice: notice == Notice("g", None))
+
+    def test_a_killed_listening_connection_comes_back_and_misses_nothing(self, url, pair, listening):
+        book = Book()
+        for n in range(5):
+            kill_listeners(url)
+            push(pair[0], book, make_delta("c", 10 + n, f"r{n}", team=f"t{n}"))
+            listening[1].wait_for("g", f'"t{n}"')
+            rows, _ = read(pair[1], contents)
+            assert f"r{n}" in {row.row_id for row in rows}
+
+    def test_a_closed_store_has_no_connection_left(self, url, clock):
+        store = open_store(url, clock)
+        store.open(Book())
+        store.ensure_gateway("g")
+        told = Told()
+        store.watch(told)
+        told.wait(lambda notice: notice == Notice("g", None))
+        assert listeners(url) == 1
+        store.close()
+        assert listeners(url) == 0
+
+
+LISTENERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s"
+
+
+def listeners(url) -> int:
+    with psycopg.connect(url) as connection:
+        return len(connection.execute(LISTENERS, ("lakesync notices",)).fetchall())
+
+
+def kill_listeners(url) -> None:
+    with psycopg.connect(url) as connection:
+        for (pid,) in connection.execute(LISTENERS, ("lakesync notices",)).fetchall():
+            connection.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
