@@ -11,7 +11,7 @@ import stamina
 
 from lakesync.exceptions import LakeSyncError, StagingUnavailableError, TransientError
 from lakesync.staging.protocol import dispatch
-from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
+from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource, StoredConnector
 
 __all__ = ["RemoteStore", "dispatch"]
 
@@ -58,6 +58,10 @@ class RemoteStore:
     def gateway_config(self, gateway: str) -> GatewayConfig:
         """Schemas and rules of a gateway."""
         return self._call("gateway_config", GatewayConfig, gateway=gateway)
+
+    def connectors(self, gateway: str) -> list[StoredConnector]:
+        """The connectors registered at run time."""
+        return self._call("connectors", list[StoredConnector], gateway=gateway)
 
     def plan(self, gateway: str, shard: str, max_deltas: int) -> Batch | None:
         """The open batch, or a new one; None when nothing waits."""

@@ -13,6 +13,8 @@ from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
 from lakesync.staging.notices import Listener
 from lakesync.staging.records import (
+    ActionEntry,
+    ActionRecord,
     Backlog,
     Batch,
     ClientRecord,
@@ -23,7 +25,9 @@ from lakesync.staging.records import (
     LogEntry,
     LogSource,
     Move,
+    StoredConnector,
     StoredRow,
+    WriteScope,
 )
 from lakesync.types import Claims, RowDelta, RowKey
 
@@ -69,6 +73,15 @@ class View(Protocol):
 
     def client(self, client_id: str) -> ClientRecord | None:
         """What is known of a client; None when it was never seen or its record is gone."""
+
+    def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
+        """A client's action by its id, else by its idempotency key."""
+
+    def action_log(self, before: int | None, limit: int) -> list[ActionEntry]:
+        """The newest `limit` attempts at actions with `seq < before`, newest first; all of them where it is None."""
+
+    def connectors(self) -> list[StoredConnector]:
+        """The connectors registered at run time, by name."""
 
 
 class Commit(View, Protocol):
@@ -117,6 +130,24 @@ class Commit(View, Protocol):
     def put_rules(self, rules: SyncRules) -> int:
         """Set the rules in force from here on; the new rules version. The caller re-indexes rows in the same commit."""
 
+    def put_write_scope(self, scope: WriteScope) -> None:
+        """Set what a push may change from here on."""
+
+    def put_action(self, record: ActionRecord) -> None:
+        """Write an action's record whole, in place of any of its client's with the same id or idempotency key."""
+
+    def drop_actions(self, touched_before_ms: int) -> None:
+        """Forget the actions with `touched_ms` below this."""
+
+    def note_action(self, entry: ActionEntry, keep: int) -> int:
+        """Add an attempt at an action, whose newest `keep` stay; its `seq`, which is counted here, from 1."""
+
+    def put_connector(self, connector: StoredConnector) -> None:
+        """Register a connector, in place of one with its name."""
+
+    def drop_connector(self, name: str) -> bool:
+        """Forget a connector; False where there is none."""
+
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Rows of the gateway in key order, after a key, for a re-index."""
 
@@ -142,6 +173,9 @@ class PipelineStore(Protocol):
 
     def gateway_config(self, gateway: str) -> GatewayConfig:
         """Schemas and rules of a gateway."""
+
+    def connectors(self, gateway: str) -> list[StoredConnector]:
+        """The connectors registered at run time, by name; their secrets are sealed or references."""
 
     def plan(self, gateway: str, shard: str, max_deltas: int) -> Batch | None:
         """The open batch, or a new one over a whole prefix of the unflushed log; None when nothing waits.

@@ -18,7 +18,7 @@ from lakesync.exceptions import (
 )
 from lakesync.schema import Column, TableSchema
 from lakesync.staging.protocol import dispatch, methods
-from lakesync.staging.records import Cut, CutTable
+from lakesync.staging.records import Cut, CutTable, StoredConnector
 from lakesync.staging.remote import RemoteStore
 from tests.conformance.book import id_sum, make_delta
 
@@ -112,6 +112,9 @@ def test_a_flush_goes_over_it(remote, store, book):
     assert remote.ledger("g") == store.ledger("g")
     assert remote.ledger("g")[0].flushed_id_sum == total
     assert remote.trim("g", "main") == len(entry.body)
+    connector = StoredConnector("jira", "jira", {"apiToken": {"sealed": "x"}})
+    store.submit("g", lambda commit: commit.put_connector(connector)).result()
+    assert remote.connectors("g") == [connector]
     assert remote.newest_cut("g") is None
     cut = Cut("g", batch.epoch, entry.arrival, 0, (CutTable("notes", 1, 29, ("file:///f",), 9),), 5)
     assert remote.publish_cut(cut) is True

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from psycopg import sql
 
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
-from lakesync.staging.configuration import with_rules, with_schema
+from lakesync.staging.configuration import with_rules, with_schema, with_write_scope
 from lakesync.staging.head import Head
 from lakesync.staging.head_view import HeadView
 from lakesync.staging.postgres import feed
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.postgres.journal import Journal, client
-from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow
+from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow, WriteScope
+from lakesync.staging.side_tables import SideCommit, SideView
 from lakesync.types import Claims, RowDelta, RowKey
 
 
-class PostgresView(HeadView):
+class PostgresView(HeadView, SideView):
     """`View` of one gateway: the transaction's own snapshot."""
 
     def __init__(self, connection: Connection, head: Head) -> None:
@@ -51,8 +55,12 @@ class PostgresView(HeadView):
         """What is known of a client."""
         return client(self._connection, self.gateway, client_id)
 
+    def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        cursor = self._connection.execute(sql.SQL(statement.replace("?", "%s")), (self.gateway, *values))
+        return cursor.fetchall() if cursor.description else []
 
-class PostgresCommit(PostgresView):
+
+class PostgresCommit(PostgresView, SideCommit):
     """`Commit` of one gateway, under the lock of its row."""
 
     def __init__(self, journal: Journal) -> None:
@@ -110,6 +118,10 @@ class PostgresCommit(PostgresView):
         self._journal.put_config(config)
         self._journal.announcement.everything(self.gateway)
         return config.rules_version
+
+    def put_write_scope(self, scope: WriteScope) -> None:
+        """Set what a push may change from here on."""
+        self._journal.put_config(with_write_scope(self.config, scope))
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Rows of the gateway in key order, after a key."""

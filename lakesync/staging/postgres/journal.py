@@ -46,7 +46,8 @@ class ConfigCache:
         known = self._known.get(gateway)
         if known is not None and known.version == version:
             return known
-        (rules,) = _one(connection, "SELECT rules FROM gateway WHERE id = %s", gateway) or (None,)
+        found = _one(connection, "SELECT rules, write_scope FROM gateway WHERE id = %s", gateway)
+        rules, write_scope = found or (None, None)
         rows = connection.execute(
             "SELECT table_name, version, body FROM table_schema WHERE gateway = %s", (gateway,)
         ).fetchall()
@@ -58,6 +59,7 @@ class ConfigCache:
             },
             rules=msgspec.json.decode(rules, type=SyncRules) if rules is not None else None,
             rules_version=rules_version,
+            write_scope=write_scope,
         )
         self._known[gateway] = config
         return config
@@ -83,7 +85,9 @@ def load_head(connection: Connection, gateway: str, configs: ConfigCache, *, loc
 def ensure_gateway(connection: Connection, gateway: str, epoch: int) -> None:
     """Make a gateway where there is none."""
     connection.execute(
-        "INSERT INTO gateway VALUES (%s, %s, 0, 0, NULL, 0) ON CONFLICT DO NOTHING", (gateway, max(1, epoch))
+        "INSERT INTO gateway (id, epoch, arrival, config_version, rules_version) VALUES (%s, %s, 0, 0, 0)"
+        " ON CONFLICT DO NOTHING",
+        (gateway, max(1, epoch)),
     )
     connection.execute(
         "INSERT INTO shard VALUES (%s, %s, 0, 0, 0, 0, 0, 0, NULL, 0) ON CONFLICT DO NOTHING", (gateway, MAIN_SHARD)
@@ -173,8 +177,8 @@ class Journal:
         """Write the configuration, its schemas excepted."""
         rules = msgspec.json.encode(config.rules) if config.rules is not None else None
         self.connection.execute(
-            "UPDATE gateway SET config_version = %s, rules = %b, rules_version = %s WHERE id = %s",
-            (config.version, rules, config.rules_version, self.head.gateway),
+            "UPDATE gateway SET config_version = %s, rules = %b, rules_version = %s, write_scope = %s WHERE id = %s",
+            (config.version, rules, config.rules_version, config.write_scope, self.head.gateway),
         )
         self.head = msgspec.structs.replace(self.head, config=config)
 

@@ -12,7 +12,7 @@ from lakesync.staging.postgres.groups import Groups
 from lakesync.staging.postgres.journal import ConfigCache, ensure_gateway
 from lakesync.staging.postgres.listening import Listening
 from lakesync.staging.postgres.pipeline import Pipeline
-from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
+from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource, StoredConnector
 from lakesync.staging.store import Commit, Replayer, View
 
 T = TypeVar("T")
@@ -78,6 +78,10 @@ class PostgresStore:
     def gateway_config(self, gateway: str) -> GatewayConfig:
         """Schemas and rules of a gateway."""
         return self._pipeline.gateway_config(gateway)
+
+    def connectors(self, gateway: str) -> list[StoredConnector]:
+        """The connectors registered at run time."""
+        return self.read(gateway, lambda view: view.connectors()).result()
 
     def plan(self, gateway: str, shard: str, max_deltas: int) -> Batch | None:
         """The open batch, or a new one, durable before it is returned."""

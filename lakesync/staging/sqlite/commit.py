@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
+from typing import Any
 
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
-from lakesync.staging.configuration import with_rules, with_schema
+from lakesync.staging.configuration import with_rules, with_schema, with_write_scope
 from lakesync.staging.head import Head
 from lakesync.staging.notices import Announcement
-from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow
+from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow, WriteScope
+from lakesync.staging.side_tables import SideCommit, SideView
 from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.state import State
 from lakesync.types import Claims, RowDelta, RowKey
@@ -20,7 +22,7 @@ class MustRunAloneError(Exception):
     """A work in a group turned out to need the state written behind before and after it: run it again, alone."""
 
 
-class SqliteView:
+class SqliteView(SideView):
     """`View` of one gateway, in the owner thread, between groups."""
 
     def __init__(self, journal: Journal, state: State, gateway: str) -> None:
@@ -73,8 +75,11 @@ class SqliteView:
         """What is known of a client."""
         return self._journal.client(self.gateway, client_id)
 
+    def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._journal.sql.execute(statement, (self.gateway, *values)).fetchall()
 
-class SqliteCommit(SqliteView):
+
+class SqliteCommit(SqliteView, SideCommit):
     """`Commit` of one gateway; the group that it belongs to begins and ends the transactions."""
 
     def __init__(
@@ -151,6 +156,10 @@ class SqliteCommit(SqliteView):
         self._journal.put_config(self.gateway, config)
         self._announcement.everything(self.gateway)
         return config.rules_version
+
+    def put_write_scope(self, scope: WriteScope) -> None:
+        """Set what a push may change from here on."""
+        self._journal.put_config(self.gateway, with_write_scope(self.config, scope))
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Rows of the gateway in key order, after a key."""

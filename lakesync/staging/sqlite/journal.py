@@ -24,8 +24,8 @@ _ENTRY = (
     " WHERE gateway = ? AND shard = ? AND epoch = ? AND seq > ? ORDER BY seq LIMIT ?"
 )
 _HEADS = (
-    "SELECT id, epoch, config_version, rules, rules_version, write_scope, arrival, shard, last_seq, last_arrival, flushed_seq,"
-    " trimmed_seq, deltas, bytes, flush_requested_ms, flush_requested_seq"
+    "SELECT id, epoch, config_version, rules, rules_version, write_scope, arrival, shard, last_seq, last_arrival,"
+    " flushed_seq, trimmed_seq, deltas, bytes, flush_requested_ms, flush_requested_seq"
     " FROM gateway JOIN shard ON shard.gateway = gateway.id"
 )
 
@@ -148,7 +148,8 @@ class Journal:
         )
 
     def _stored_heads(self) -> Iterator[Head]:
-        for gateway, epoch, version, rules, rules_version, write_scope, *progress in self.sql.execute(_HEADS).fetchall():
+        heads = self.sql.execute(_HEADS).fetchall()
+        for gateway, epoch, version, rules, rules_version, write_scope, *progress in heads:
             config = GatewayConfig(
                 version=version,
                 schemas=dict(self._schemas(gateway)),

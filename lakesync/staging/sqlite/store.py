@@ -12,7 +12,7 @@ from typing import TypeVar
 from lakesync.crash import crash_point
 from lakesync.exceptions import StagingUnavailableError
 from lakesync.staging.notices import Listener, Notices
-from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
+from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource, StoredConnector
 from lakesync.staging.sqlite.commit import SqliteCommit, SqliteView
 from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock
 from lakesync.staging.sqlite.group import GroupCommit
@@ -133,6 +133,10 @@ class SqliteStore:
     def gateway_config(self, gateway: str) -> GatewayConfig:
         """Schemas and rules of a gateway."""
         return self._read(lambda: self._open.journal.head(gateway).config)
+
+    def connectors(self, gateway: str) -> list[StoredConnector]:
+        """The connectors registered at run time."""
+        return self.read(gateway, lambda view: view.connectors()).result()
 
     def plan(self, gateway: str, shard: str, max_deltas: int) -> Batch | None:
         """The open batch, or a new one, durable before it is returned."""
