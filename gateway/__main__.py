@@ -7,8 +7,9 @@ import sys
 import structlog
 
 from gateway.app import create_app
+from gateway.exposure import check_exposure
 from gateway.logs import configure_logging
-from gateway.server import GatewayServer, check_exposure, listen
+from gateway.server import GatewayServer, listen
 from gateway.settings import GatewaySettings
 from lakesync import config
 from lakesync.clock import WallClock

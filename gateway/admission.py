@@ -8,7 +8,7 @@ from typing import NamedTuple
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from gateway.auth import bearer
+from gateway.auth import authorization, bearer
 from gateway.exchange import Exchange
 from gateway.services import Services
 from lakesync.engine import SyncGateway
@@ -56,9 +56,11 @@ async def admit(request: Request, *, admin: bool = False) -> Caller:
     exchange.gateway = gateway_id
     claims = None
     if services.verifier is not None:
-        token = bearer(request.headers.get("authorization"))
+        token = bearer(authorization(request.headers))
         if token is None:
-            raise AuthError("a token is needed; send it in the header 'Authorization: Bearer TOKEN'")
+            raise AuthError(
+                "a token is needed; send it in the header 'Authorization: Bearer TOKEN' (a query would be logged)"
+            )
         identity = services.verifier.verify(token)
         exchange.client = identity.client_id
         if identity.gateway != gateway_id:

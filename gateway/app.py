@@ -39,6 +39,7 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would be to whatever host the request names
         routes=[route for operation in OPERATIONS for route in operation.routes()],
         middleware=[
             Middleware(ExchangeRecorder, metrics=metrics),

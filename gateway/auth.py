@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jwt
 import msgspec
+from starlette.datastructures import Headers
 
 from lakesync.exceptions import AuthError
 from lakesync.types import Claims
+from lakesync.validation import check_id
 
 Role = Literal["client", "admin"]
 
 ALGORITHM = "HS256"
 REMEMBERED_TOKENS = 10_000
+MAX_TOKEN_CHARS = 8192
+LAST_SECOND = 253_402_300_799
+"""The end of the year 9999: a token that expires later was not meant to expire."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -47,6 +51,8 @@ class TokenVerifier:
         """
         identity = self._verified.get(token)
         if identity is None:
+            if len(token) > MAX_TOKEN_CHARS:
+                raise AuthError(f"the token has {len(token)} characters, at most {MAX_TOKEN_CHARS} are taken")
             identity = _identity(self._payload(token))
             while len(self._verified) >= REMEMBERED_TOKENS:
                 del self._verified[next(iter(self._verified))]
@@ -67,9 +73,21 @@ class TokenVerifier:
                 )
             except jwt.InvalidSignatureError:
                 continue
-            except jwt.InvalidTokenError as error:
+            except (jwt.InvalidTokenError, RecursionError, ValueError) as error:
                 raise AuthError(f"the token cannot be used: {error}") from error
         raise AuthError("the token was signed by another secret; ask for a new one")
+
+
+def authorization(headers: Headers) -> str | None:
+    """The one `Authorization` header; None where there is none.
+
+    Raises:
+        AuthError: there are several, of which a proxy may have looked at another.
+    """
+    given = headers.getlist("authorization")
+    if len(given) > 1:
+        raise AuthError("the request has several Authorization headers; send one")
+    return given[0] if given else None
 
 
 def bearer(authorization: str | None) -> str | None:
@@ -90,12 +108,15 @@ def _identity(payload: dict[str, Any]) -> Identity:
     for name in ("sub", "gw"):
         if not isinstance(payload[name], str) or not payload[name]:
             raise AuthError(f"the token's claim {name!r} must be a string that is not empty")
+    fault = check_id("the token's sub", payload["sub"])
+    if fault is not None:
+        raise AuthError(fault)
     role = payload.get("role", "client")
     if role not in ("client", "admin"):
         raise AuthError(f"the token's role {role!r} is unknown; known are 'client' and 'admin'")
     expires = payload["exp"]
-    if isinstance(expires, bool) or not isinstance(expires, int | float) or not math.isfinite(expires):
-        raise AuthError("the token's claim 'exp' must be a number of seconds since 1970")
+    if isinstance(expires, bool) or not isinstance(expires, int | float) or not 0 <= expires <= LAST_SECOND:
+        raise AuthError("the token's claim 'exp' must be a number of seconds since 1970, before the year 10000")
     return Identity(payload["sub"], payload["gw"], role, _claims(payload), float(expires))
 
 
@@ -104,4 +125,8 @@ def _claims(payload: dict[str, Any]) -> Claims:
     for name, value in payload.items():
         if isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value)):
             claims[name] = value
+    try:
+        msgspec.json.encode(claims)
+    except UnicodeEncodeError as error:
+        raise AuthError("a claim of the token holds a lone surrogate, which is no Unicode text") from error
     return claims

@@ -37,6 +37,8 @@ STATUSES: dict[type[LakeSyncError], int] = {
 """A class that is missing here has the status of its nearest base."""
 
 INTERNAL = "the gateway failed; the request id names the entry in its log"
+MAX_MESSAGE_CHARS = 1000
+"""A message names the value that is at fault, and a value may be as long as a body."""
 RETRY_AFTER = 1.0
 """Seconds that a client is told to wait where the error does not know better."""
 
@@ -60,21 +62,35 @@ def error_response(error: Exception, request_id: str) -> Response:
     if not isinstance(error, LakeSyncError) or error.code == LakeSyncError.code:
         return _response(500, ErrorBody(INTERNAL, LakeSyncError.code, request_id))
     status = status_of(type(error))
-    rejected = error.rejected if isinstance(error, RefusedError) else ()
+    rejected = tuple(map(_bounded, error.rejected)) if isinstance(error, RefusedError) else ()
     headers = {}
     if status in (429, 503):
         known = error.retry_after if isinstance(error, TransientError) else None
         headers["Retry-After"] = str(math.ceil(RETRY_AFTER if known is None else known))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return _response(status, ErrorBody(str(error), error.code, request_id, rejected), headers)
+    return _response(status, ErrorBody(_shortened(str(error)), error.code, request_id, rejected), headers)
 
 
 def http_error_response(
     status: int, message: str, code: str, request_id: str, headers: Mapping[str, str] | None
 ) -> Response:
     """The answer where no route took the request: unknown path or method."""
-    return _response(status, ErrorBody(message, code, request_id), headers)
+    return _response(status, ErrorBody(_shortened(message), code, request_id), headers)
+
+
+def _bounded(rejection: Rejection) -> Rejection:
+    if len(rejection.message) <= MAX_MESSAGE_CHARS:
+        return rejection
+    return msgspec.structs.replace(rejection, message=_shortened(rejection.message))
+
+
+def _shortened(message: str) -> str:
+    """The message with its middle left out where it is too long: what to do stands at its end."""
+    if len(message) <= MAX_MESSAGE_CHARS:
+        return message
+    half = MAX_MESSAGE_CHARS // 2
+    return f"{message[:half]} … {message[-half:]}"
 
 
 def _response(status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> Response:

@@ -18,7 +18,7 @@ log = structlog.get_logger("gateway")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _KEY = "lakesync.exchange"
-_HEADERS = [
+SECURITY_HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -71,7 +71,7 @@ class ExchangeRecorder:
             await self._app(scope, receive, send)
             return
         exchange = scope[_KEY] = Exchange(_request_id(scope))
-        headers = [*_HEADERS, (b"x-request-id", exchange.request_id.encode())]
+        headers = [*SECURITY_HEADERS, (b"x-request-id", exchange.request_id.encode())]
 
         async def counted_receive() -> Message:
             message = await receive()
@@ -119,4 +119,9 @@ def _request_id(scope: Scope) -> str:
             given: str = value.decode("latin-1")
             if _REQUEST_ID.fullmatch(given):
                 return given
+    return new_request_id()
+
+
+def new_request_id() -> str:
+    """An id for a request that brought none."""
     return f"{random.getrandbits(128):032x}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import signal
 import socket
 from types import FrameType
@@ -12,24 +11,12 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
+from gateway.protocol import BoundedHttp
 from gateway.services import Services
 from gateway.settings import GatewaySettings
-from lakesync.exceptions import ConfigurationError, StartupError
+from lakesync.exceptions import StartupError
 
 log = structlog.get_logger("gateway")
-
-
-def check_exposure(settings: GatewaySettings) -> None:
-    """Refuse to serve others than this machine without a secret.
-
-    Raises:
-        ConfigurationError: there is no secret and the host is not a loopback address.
-    """
-    if not settings.secrets and not _is_loopback(settings.host):
-        raise ConfigurationError(
-            f"without a secret the gateway listens on loopback only, not on {settings.host!r}: "
-            "set LAKESYNC_JWT_SECRET, or use --host 127.0.0.1"
-        )
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -60,6 +47,7 @@ class GatewayServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=BoundedHttp,
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -98,12 +86,3 @@ class GatewayServer(uvicorn.Server):
         finished = await self._drain.finish(self._patience)
         log.info("drained", finished=finished, in_flight=self._drain.in_flight)
         self.should_exit = True
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import time
 from typing import Any
 
@@ -11,7 +10,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.auth import bearer
+from gateway.auth import authorization, bearer
+from gateway.exposure import is_loopback
 from gateway.limits import read_body
 from gateway.operations import JSON, Operation, Parameter
 from gateway.services import Services
@@ -35,11 +35,11 @@ async def staging(request: Request) -> Response:
 
 
 def _check_caller(request: Request, expected: str | None) -> None:
-    if request.client is None or not ipaddress.ip_address(request.client.host).is_loopback:
+    if request.client is None or not is_loopback(request.client.host):
         raise ForbiddenError("this route serves processes on the same machine alone")
     if expected is None:
         raise ForbiddenError("this route is closed: the server was started without LAKESYNC_SERVICE_TOKEN")
-    token = bearer(request.headers.get("authorization"))
+    token = bearer(authorization(request.headers))
     if token is None or not hmac.compare_digest(token.encode(), expected.encode()):
         raise AuthError("the service token is missing or wrong; both sides read LAKESYNC_SERVICE_TOKEN")
 
