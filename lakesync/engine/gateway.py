@@ -17,7 +17,7 @@ from lakesync.exceptions import ForbiddenError, NotFoundError, ValidationError
 from lakesync.feed import reindex
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
-from lakesync.staging.records import Cut, GatewayConfig
+from lakesync.staging.records import Cut, GatewayConfig, WriteScope
 from lakesync.staging.store import Commit, StagingStore
 from lakesync.types import Claims, PushResult, SyncPull, SyncPush, SyncResponse
 
@@ -140,6 +140,15 @@ class SyncGateway:
             return version
 
         return self._store.submit(self.gateway_id, work).result()
+
+    @property
+    def declared_write_scope(self) -> WriteScope:
+        """What a push may change, unless it was set at run time."""
+        return self._limits.write_scope
+
+    def set_write_scope(self, scope: WriteScope) -> None:
+        """Set what a push may change from here on: every row, or only rows that the sender's rules show it."""
+        self._store.submit(self.gateway_id, lambda commit: commit.put_write_scope(scope)).result()
 
     def request_flush(self) -> None:
         """Ask the pipeline to carry what waits to the lake now."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from lakesync.staging.records import WriteScope
+
 DEFAULT_PULL = 100
 MAX_PULL = 10_000
 
@@ -17,3 +19,5 @@ class EngineLimits(msgspec.Struct, frozen=True):
     """Stored bytes not yet in the lake, per gateway, above which a push is answered with BACKPRESSURE_ERROR."""
     retry_after: float = 5.0
     """Seconds that a client is told to wait then."""
+    write_scope: WriteScope = "any"
+    """What a push may change, unless it was set at run time."""

@@ -8,6 +8,7 @@ from lakesync.delta import id_digest
 from lakesync.engine.access import RulesCache
 from lakesync.engine.checks import check_backlog, check_schemas
 from lakesync.engine.limits import EngineLimits
+from lakesync.engine.scope import check_scope
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import own_bucket
 from lakesync.feed.positions import Access, current, holds, remember
@@ -34,6 +35,7 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
     Raises:
         BackpressureError: the gateway holds too much.
         SchemaMismatchError: deltas do not fit their tables' schemas.
+        ForbiddenError: rows are outside of what the client may write.
     """
     push, claims, now_ms = request
     client = push.client_id
@@ -46,6 +48,8 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
             commit.put_client(remember(None, client, commit.epoch, now_ms))
         return PushResult(max(covered, NEVER_PULLED), len(push.deltas))
     check_backlog(commit.backlog_bytes, limits)
+    if (commit.config.write_scope or limits.write_scope) == "rules":
+        check_scope(commit, new, claims, rules.index(commit.config))
     access = rules.access(commit, claims)
     up_to_date = record is not None and _up_to_date(commit, record, access, client)
     arrival = commit.next_arrivals(len({delta.key for delta in new}))[-1]

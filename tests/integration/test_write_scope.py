@@ -1,0 +1,164 @@
+"""R8: with the write scope `rules` a client changes only rows that its sync rules show it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakesync.delta import extract_delta
+from lakesync.engine import Engine, EngineLimits
+from lakesync.exceptions import ForbiddenError
+from lakesync.rules.model import Bucket, Filter, SyncRules
+from lakesync.rules.presets import user_scoped
+from lakesync.staging import open_store
+from lakesync.testing.clock import ManualClock
+from lakesync.types import SyncPush
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(1_700_000_000_000)
+
+
+@pytest.fixture
+def engine(tmp_path, clock):
+    opened = Engine(open_store(f"sqlite://{tmp_path}", clock), clock)
+    opened.open()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def gateway(engine):
+    made = engine.gateway("g")
+    made.set_rules(user_scoped("owner"))
+    made.set_write_scope("rules")
+    return made
+
+
+class Writer:
+    """A client that pushes at ever later times."""
+
+    def __init__(self, gateway, clock, name, **claims):
+        self.gateway, self.clock, self.name, self.claims = gateway, clock, name, {"sub": name, **claims}
+
+    def delta(self, row, after, before=None):
+        hlc = self.clock.advance(1) << 16
+        return extract_delta(before, after, table="notes", row_id=row, client_id=self.name, hlc=hlc)
+
+    def push(self, *deltas):
+        return self.gateway.handle_push(SyncPush(self.name, deltas), self.claims)
+
+    def write(self, row, after, before=None):
+        return self.push(self.delta(row, after, before))
+
+
+@pytest.fixture
+def client(gateway, clock):
+    return lambda name, **claims: Writer(gateway, clock, name, **claims)
+
+
+def refused(push, *args):
+    with pytest.raises(ForbiddenError) as error:
+        push(*args)
+    return error.value
+
+
+def contents(gateway, *rows):
+    """The values of rows as they are stored."""
+    stored = gateway._store.read("g", lambda view: view.rows([("notes", row) for row in rows])).result()
+    return {
+        row_id: {name: bytes(raw) for name, raw in row.state.values().items()} for (_, row_id), row in stored.items()
+    }
+
+
+def test_a_row_outside_before_or_after_is_refused_and_nothing_is_kept(gateway, client):
+    alice, bob = client("alice"), client("bob")
+    alice.write("a", {"owner": "alice", "text": "mine"})
+    before = contents(gateway, "a")
+    for attempt in (
+        bob.delta("a", {"text": "stolen"}, {"text": ""}),
+        bob.delta("a", {"owner": "bob"}, {"owner": "x"}),
+        bob.delta("a", None, {}),
+        bob.delta("a", {"owner": "bob", "text": "mine now"}),
+    ):
+        error = refused(bob.push, attempt)
+        assert [(each.delta_id, each.code) for each in error.rejected] == [(attempt.delta_id, "FORBIDDEN")]
+    given_away = refused(alice.write, "a", {"owner": "bob"}, {"owner": "alice"})
+    assert len(given_away.rejected) == 1
+    assert contents(gateway, "a") == before
+
+
+def test_the_words_are_the_same_whether_the_row_exists_or_not(client):
+    alice, bob = client("alice"), client("bob")
+    alice.write("there", {"owner": "alice"})
+    there = refused(bob.write, "there", {"owner": "alice"}, {"owner": "x"})
+    absent = refused(bob.write, "absent", {"owner": "alice"}, {"owner": "x"})
+    assert str(there) == str(absent)
+    assert there.rejected[0].message == absent.rejected[0].message
+    assert "there" not in str(there)
+
+
+def test_only_what_is_outside_is_named_and_the_rest_can_be_sent(gateway, client):
+    bob = client("bob")
+    good, bad = bob.delta("b", {"owner": "bob"}), bob.delta("x", {"owner": "alice"})
+    late = bob.delta("x", {"text": "more"}, {"text": ""})
+    error = refused(bob.push, good, bad, late)
+    assert [each.delta_id for each in error.rejected] == [bad.delta_id, late.delta_id]
+    assert contents(gateway, "b", "x") == {}
+    assert bob.push(good).accepted == 1
+
+
+def test_ones_own_rows_live_a_whole_life(gateway, client):
+    bob = client("bob")
+    bob.write("b", {"owner": "bob", "text": "1"})
+    bob.write("b", {"text": "2"}, {"text": "1"})
+    bob.write("b", None, {})
+    bob.write("b", {"owner": "bob", "text": "3"})
+    assert contents(gateway, "b") == {"b": {"owner": b'"bob"', "text": b'"3"'}}
+
+
+def test_a_row_that_ends_inside_may_pass_through_outside_in_one_push(gateway, client):
+    bob = client("bob")
+    bob.push(bob.delta("b", {"owner": "alice"}), bob.delta("b", {"owner": "bob"}, {"owner": "alice"}))
+    assert contents(gateway, "b") == {"b": {"owner": b'"bob"'}}
+    error = refused(bob.push, bob.delta("c", {"owner": "bob"}), bob.delta("c", {"owner": "alice"}, {"owner": "bob"}))
+    assert len(error.rejected) == 2
+
+
+def test_a_repeat_of_what_was_taken_is_taken_although_the_row_has_left(gateway, client):
+    bob = client("bob")
+    delta = bob.delta("b", {"owner": "bob"})
+    bob.push(delta)
+    gateway.set_rules(SyncRules(2, (Bucket("nobody", ("notes",), (Filter("owner", "eq", "nobody"),)),)))
+    assert bob.push(delta).accepted == 1
+    refused(bob.write, "b", {"owner": "nobody"}, {"owner": "bob"})
+
+
+def test_a_key_that_no_row_has_yet_is_inside_too(gateway, client):
+    order = Filter("level", "lte", "jwt:level")
+    gateway.set_rules(SyncRules(1, (Bucket("levels", ("notes",), (order,)),)))
+    carl = client("carl", level="5")
+    carl.write("low", {"level": 4})
+    refused(carl.write, "high", {"level": 6})
+    assert set(contents(gateway, "low", "high")) == {"low"}
+
+
+def test_without_buckets_everything_is_inside(gateway, client):
+    gateway.set_rules(SyncRules(1, ()))
+    client("bob").write("b", {"owner": "alice"})
+    assert set(contents(gateway, "b")) == {"b"}
+
+
+def test_what_is_set_at_run_time_beats_what_is_declared(tmp_path, clock):
+    limits = EngineLimits(write_scope="rules")
+    engine = Engine(open_store(f"sqlite://{tmp_path}", clock), clock, limits)
+    engine.open()
+    try:
+        gateway = engine.gateway("g")
+        gateway.set_rules(user_scoped("owner"))
+        bob = Writer(gateway, clock, "bob")
+        refused(bob.write, "a", {"owner": "alice"})
+        gateway.set_write_scope("any")
+        bob.write("a", {"owner": "alice"})
+    finally:
+        engine.close()

@@ -1,0 +1,70 @@
+"""R8: what is refused is what the rules, evaluated directly on the row before and after, do not show."""
+
+from __future__ import annotations
+
+import copy
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakesync.engine.scope import check_scope
+from lakesync.exceptions import ForbiddenError
+from lakesync.lww import RowState
+from lakesync.rules.evaluation import matches
+from lakesync.rules.keys import BucketIndex
+from lakesync.staging.records import StoredRow
+from lakesync.testing import strategies
+
+deltas = strategies.deltas(
+    tables=st.sampled_from(["t", "u"]),
+    rows=st.sampled_from(["1", "2"]),
+    clients=st.sampled_from(["a", "b"]),
+    stamps=st.integers(1, 6),
+    columns=strategies.column_values(st.sampled_from(["x", "y", "z"]), strategies.filter_values, 3),
+)
+
+
+class Rows:
+    """The stored rows that `check_scope` asks a commit for."""
+
+    def __init__(self, history):
+        self.states: dict = {}
+        for delta in history:
+            self.states.setdefault(delta.key, RowState()).merge(delta)
+
+    def rows(self, keys):
+        return {key: StoredRow(*key, arrival=1, state=self.states[key]) for key in keys if key in self.states}
+
+
+def outside(states, rules, claims):
+    return {
+        key
+        for key, state in states.items()
+        if state.visible
+        and not matches(rules, key[0], {name: msgspec.json.decode(raw) for name, raw in state.values().items()}, claims)
+    }
+
+
+@given(
+    strategies.rules(),
+    strategies.claims,
+    st.lists(deltas, max_size=6),
+    st.lists(deltas, min_size=1, max_size=6),
+)
+def test_r8_refuses_exactly_what_the_rules_do_not_show(rules, claims, history, pushed):
+    rows = Rows(history)
+    named = {delta.key for delta in pushed}
+    before = {key: state for key, state in rows.states.items() if key in named}
+    after = copy.deepcopy(before)
+    for delta in pushed:
+        after.setdefault(delta.key, RowState()).merge(delta)
+    expected = outside(before, rules, claims) | outside(after, rules, claims)
+    untouched = copy.deepcopy(rows.states)
+    try:
+        check_scope(rows, pushed, claims, BucketIndex(rules))
+        refused = []
+    except ForbiddenError as error:
+        refused = [each.delta_id for each in error.rejected]
+    assert refused == [delta.delta_id for delta in pushed if delta.key in expected]
+    assert rows.states == untouched
