@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import NamedTuple
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from gateway.auth import authorization, bearer
 from gateway.exchange import Exchange
@@ -24,6 +25,8 @@ class Caller(NamedTuple):
     gateway: SyncGateway
     token_claims: Claims | None
     """None where the server runs without a secret: then a caller is whom its message says."""
+    expires: float
+    """Seconds since the epoch; infinite where the server runs without a secret."""
 
     def claims(self, client_id: str) -> Claims:
         """The claims under which a message that names `client_id` is served."""
@@ -36,8 +39,13 @@ class Caller(NamedTuple):
         return "anonymous" if self.token_claims is None else str(self.token_claims["sub"])
 
 
-async def admit(request: Request, *, admin: bool = False) -> Caller:
+async def admit(request: HTTPConnection, *, admin: bool = False, token: str | None = None) -> Caller:
     """Let a caller in.
+
+    Args:
+        request: an HTTP request, or the one by which a WebSocket begins.
+        admin: whether a token of an admin is needed.
+        token: stands in for an `Authorization` header that is not there.
 
     Raises:
         ValidationError: the gateway's id is not of the documented form.
@@ -54,10 +62,10 @@ async def admit(request: Request, *, admin: bool = False) -> Caller:
             f"{gateway_id!r} cannot be a gateway id; use 1 to 64 letters, digits, underscores and hyphens"
         )
     exchange.gateway = gateway_id
-    claims = None
+    claims, expires = None, math.inf
     if services.verifier is not None:
-        token = bearer(authorization(request.headers))
-        if token is None:
+        token = bearer(authorization(request.headers)) or token
+        if not token:
             raise AuthError(
                 "a token is needed; send it in the header 'Authorization: Bearer TOKEN' (a query would be logged)"
             )
@@ -68,9 +76,9 @@ async def admit(request: Request, *, admin: bool = False) -> Caller:
         if admin and identity.role != "admin":
             raise ForbiddenError(f"this needs a token with role 'admin'; this one has {identity.role!r}")
         services.rate.check(gateway_id, identity.client_id)
-        claims = identity.claims
+        claims, expires = identity.claims, identity.expires
     gateway = services.gateways.get(gateway_id)
     if gateway is None:
         gateway = await run_in_threadpool(services.engine.gateway, gateway_id)
         services.gateways[gateway_id] = gateway
-    return Caller(gateway, claims)
+    return Caller(gateway, claims, expires)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.metrics import Metrics
@@ -47,7 +47,7 @@ class Exchange:
     bytes_out: int = 0
 
     @staticmethod
-    def of(request: Request) -> Exchange:
+    def of(request: HTTPConnection) -> Exchange:
         """The exchange that a request belongs to."""
         return Exchange.within(request.scope)
 
@@ -56,6 +56,38 @@ class Exchange:
         """The exchange of an ASGI scope."""
         exchange: Exchange = scope[_KEY]
         return exchange
+
+    @staticmethod
+    def begin(scope: Scope) -> Exchange:
+        """Make the exchange of an ASGI scope, under the id that its request has or one of our own."""
+        exchange = scope[_KEY] = Exchange(_request_id(scope))
+        return exchange
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What every answer carries."""
+        return [*SECURITY_HEADERS, (b"x-request-id", self.request_id.encode())]
+
+    def record(self, method: str, metrics: Metrics) -> None:
+        """Count and log it, at its end."""
+        seconds = time.perf_counter() - self.started
+        metrics.requests.labels(self.route, method, str(self.status)).inc()
+        metrics.seconds.labels(self.route).observe(seconds)
+        if self.code is not None:
+            metrics.errors.labels(self.code).inc()
+        entry: dict[str, Any] = {
+            "method": method,
+            "route": self.route,
+            "status": self.status,
+            "ms": round(seconds * 1000, 2),
+            "request_id": self.request_id,
+            "gateway": self.gateway,
+            "client": self.client,
+            "deltas": self.deltas,
+            "bytes_in": self.bytes_in,
+            "bytes_out": self.bytes_out,
+            "code": self.code,
+        }
+        log.info("request", **{name: value for name, value in entry.items() if value is not None})
 
 
 class ExchangeRecorder:
@@ -70,8 +102,8 @@ class ExchangeRecorder:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = scope[_KEY] = Exchange(_request_id(scope))
-        headers = [*SECURITY_HEADERS, (b"x-request-id", exchange.request_id.encode())]
+        exchange = Exchange.begin(scope)
+        headers = exchange.headers()
 
         async def counted_receive() -> Message:
             message = await receive()
@@ -89,28 +121,7 @@ class ExchangeRecorder:
         try:
             await self._app(scope, counted_receive, headed_send)
         finally:
-            self._record(scope["method"], exchange)
-
-    def _record(self, method: str, exchange: Exchange) -> None:
-        seconds = time.perf_counter() - exchange.started
-        self._metrics.requests.labels(exchange.route, method, str(exchange.status)).inc()
-        self._metrics.seconds.labels(exchange.route).observe(seconds)
-        if exchange.code is not None:
-            self._metrics.errors.labels(exchange.code).inc()
-        entry: dict[str, Any] = {
-            "method": method,
-            "route": exchange.route,
-            "status": exchange.status,
-            "ms": round(seconds * 1000, 2),
-            "request_id": exchange.request_id,
-            "gateway": exchange.gateway,
-            "client": exchange.client,
-            "deltas": exchange.deltas,
-            "bytes_in": exchange.bytes_in,
-            "bytes_out": exchange.bytes_out,
-            "code": exchange.code,
-        }
-        log.info("request", **{name: value for name, value in entry.items() if value is not None})
+            exchange.record(scope["method"], self._metrics)
 
 
 def _request_id(scope: Scope) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from gateway.auth import TokenVerifier
 from gateway.drain import Drain
@@ -17,7 +17,7 @@ from lakesync.engine import Engine, SyncGateway
 
 @dataclass(frozen=True)
 class Services:
-    """Made once in `create_app`, found by every route through its request."""
+    """Made once in `create_app`, found by every route through its connection."""
 
     settings: GatewaySettings
     engine: Engine
@@ -32,7 +32,7 @@ class Services:
     """The gateways that were asked for, so that finding one again costs no thread."""
 
     @staticmethod
-    def of(request: Request) -> Services:
+    def of(request: HTTPConnection) -> Services:
         """The services of the server that a request came to."""
         services: Services = request.app.state.services
         return services

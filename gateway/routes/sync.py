@@ -11,12 +11,11 @@ from gateway.exchange import Exchange
 from gateway.forms import HLC, ID
 from gateway.operations import JSON, PROTOBUF, Operation, Parameter
 from gateway.services import Services
-from gateway.waiting import outcome
+from gateway.serving import KNOWS_RESYNC, serve_pull, serve_push
 from lakesync.engine.limits import DEFAULT_PULL, MAX_PULL
 from lakesync.exceptions import (
     BackpressureError,
     ClockDriftError,
-    NotFoundError,
     PayloadTooLargeError,
     ResyncRequiredError,
     SchemaMismatchError,
@@ -25,20 +24,13 @@ from lakesync.exceptions import (
 from lakesync.types import PushResult, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import json
 
-KNOWS_RESYNC = "x-lakesync-client"
-"""A client that sends this header is told RESYNC_REQUIRED; any other is sent everything anew instead."""
-
 
 async def push(request: Request) -> Response:
     """Take a client's deltas."""
     caller = await admit(request)
     services = Services.of(request)
     message = await bodies.read_push(request, services.settings.max_body_bytes)
-    exchange = Exchange.of(request)
-    exchange.client, exchange.deltas = message.client_id, len(message.deltas)
-    result = await outcome(caller.gateway.submit_push(message, caller.claims(message.client_id)))
-    services.metrics.pushed.inc(result.accepted)
-    return bodies.push_response(request, result)
+    return bodies.push_response(request, await serve_push(services, Exchange.of(request), caller, message))
 
 
 async def pull_by_query(request: Request) -> Response:
@@ -56,17 +48,8 @@ async def pull_by_body(request: Request) -> Response:
 
 
 async def _pull(request: Request, caller: Caller, message: SyncPull) -> Response:
-    exchange = Exchange.of(request)
-    exchange.client = message.client_id
-    if message.source is not None:
-        raise NotFoundError(f"no source {message.source!r} is registered; pull without 'source'")
-    page = await outcome(
-        caller.gateway.submit_pull(
-            message, caller.claims(message.client_id), resync_refused=KNOWS_RESYNC in request.headers
-        )
-    )
-    exchange.deltas = len(page.deltas)
-    Services.of(request).metrics.pulled.inc(len(page.deltas))
+    knows_resync = KNOWS_RESYNC in request.headers
+    page = await serve_pull(Services.of(request), Exchange.of(request), caller, message, knows_resync=knows_resync)
     return bodies.pull_response(request, page)
 
 

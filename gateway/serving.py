@@ -1,0 +1,50 @@
+"""Push and pull as a server serves them, whatever carried them in."""
+
+from __future__ import annotations
+
+from gateway.admission import Caller
+from gateway.exchange import Exchange
+from gateway.services import Services
+from gateway.waiting import outcome
+from lakesync.exceptions import NotFoundError
+from lakesync.types import PushResult, SyncPull, SyncPush, SyncResponse
+
+KNOWS_RESYNC = "x-lakesync-client"
+"""A client that sends this header is told RESYNC_REQUIRED; any other is sent everything anew instead."""
+
+
+async def serve_push(services: Services, exchange: Exchange, caller: Caller, message: SyncPush) -> PushResult:
+    """Take a client's deltas.
+
+    Raises:
+        LakeSyncError: as `SyncGateway.submit_push`.
+    """
+    exchange.client, exchange.deltas = message.client_id, len(message.deltas)
+    result = await outcome(caller.gateway.submit_push(message, caller.claims(message.client_id)))
+    services.metrics.pushed.inc(result.accepted)
+    return result
+
+
+async def serve_pull(
+    services: Services, exchange: Exchange, caller: Caller, message: SyncPull, *, knows_resync: bool
+) -> SyncResponse:
+    """Send what a client lacks.
+
+    Args:
+        services: of the server.
+        exchange: notes who pulled how much.
+        caller: who was let in.
+        message: what is asked.
+        knows_resync: whether the client understands RESYNC_REQUIRED.
+
+    Raises:
+        LakeSyncError: as `SyncGateway.submit_pull`.
+    """
+    exchange.client = message.client_id
+    if message.source is not None:
+        raise NotFoundError(f"no source {message.source!r} is registered; pull without 'source'")
+    claims = caller.claims(message.client_id)
+    page = await outcome(caller.gateway.submit_pull(message, claims, resync_refused=knows_resync))
+    exchange.deltas = len(page.deltas)
+    services.metrics.pulled.inc(len(page.deltas))
+    return page
