@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from operator import attrgetter
+
 from lakesync.exceptions import Rejection, ValidationError
 from lakesync.schema import is_identifier
 from lakesync.types import RowDelta
@@ -29,10 +32,48 @@ def check_hlc(name: str, value: int) -> str | None:
     return None
 
 
+def misshapen(deltas: Sequence[RowDelta]) -> list[Rejection]:
+    """Every delta that cannot be what it says it is."""
+    if _all_well_formed(deltas):
+        return []
+    return [found for delta in deltas if (found := check_shape(delta)) is not None]
+
+
 def check_shape(delta: RowDelta) -> Rejection | None:
     """Why a delta cannot be what it says it is; None when it is well formed."""
     message = _fault(delta)
     return None if message is None else Rejection(delta.delta_id, ValidationError.code, message)
+
+
+def _all_well_formed(deltas: Sequence[RowDelta]) -> bool:
+    """`check_shape` of all at once: what is alike is looked at once."""
+    if not deltas:
+        return True
+    ids = [delta.delta_id for delta in deltas]
+    ids += [delta.row_id for delta in deltas]
+    ids += {delta.client_id for delta in deltas}
+    lengths = [*map(len, ids)]
+    stamps = [delta.hlc for delta in deltas]
+    return (
+        min(lengths) > 0
+        and max(lengths) <= MAX_ID_CHARS
+        and "\0" not in "".join(ids)
+        and min(stamps) >= 0
+        and max(stamps) <= MAX_HLC
+        and all(is_identifier(table) for table in {delta.table for delta in deltas})
+        and all(
+            _may_be_columns(names) and not (names and op == "DELETE")
+            for op, names in {(delta.op, tuple(map(_name, delta.columns))) for delta in deltas}
+        )
+    )
+
+
+def _may_be_columns(names: Collection[str]) -> bool:
+    """Whether a delta may have columns of these names."""
+    return all(is_identifier(name) for name in names) and len(set(names)) == len(names)
+
+
+_name = attrgetter("column")
 
 
 def _fault(delta: RowDelta) -> str | None:

@@ -17,7 +17,7 @@ from lakesync.exceptions import (
 from lakesync.schema import check_delta
 from lakesync.staging.records import GatewayConfig
 from lakesync.types import Claims, RowDelta, SyncPush
-from lakesync.validation import check_shape
+from lakesync.validation import misshapen
 
 
 def check_request(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits) -> None:
@@ -41,9 +41,9 @@ def check_request(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLim
                 for delta in push.deltas
             ],
         )
-    misshapen = [found for delta in push.deltas if (found := check_shape(delta)) is not None]
-    if misshapen:
-        raise ValidationError(_summary(misshapen, len(push.deltas)), misshapen)
+    faulty = misshapen(push.deltas)
+    if faulty:
+        raise ValidationError(_summary(faulty, len(push.deltas)), faulty)
     foreign = [
         Rejection(
             delta.delta_id, ForbiddenError.code, f"clientId is {delta.client_id!r}, the token's sub is {sender!r}"
@@ -94,7 +94,7 @@ def check_backlog(backlog_bytes: int, limits: EngineLimits) -> None:
 def _ahead(deltas: Iterable[RowDelta], now_ms: int) -> Iterable[Rejection]:
     bound = now_ms + hlc.MAX_DRIFT_MS
     for delta in deltas:
-        wall, _ = hlc.decode(delta.hlc)
+        wall = delta.hlc >> hlc.COUNTER_BITS
         if wall > bound:
             message = f"hlc {delta.hlc} is {wall - now_ms} ms ahead of the server, {hlc.MAX_DRIFT_MS} are allowed"
             yield Rejection(delta.delta_id, ClockDriftError.code, message)

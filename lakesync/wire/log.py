@@ -6,22 +6,25 @@ import struct
 import threading
 from collections.abc import Sequence
 
+import msgspec
 import zstandard
 
-from lakesync.delta import id_digest
+from lakesync.delta import id_digests
 from lakesync.exceptions import ValidationError
 from lakesync.types import RowDelta
-from lakesync.wire.json import decode_deltas, encode_deltas
+from lakesync.wire.json import decode_deltas
 
 BODY_VERSION = 1
-"""The first byte of a body; what follows is a zstd frame around a compact JSON array of deltas."""
+"""The first byte of a body; what follows is a zstd frame around a compact JSON array of deltas, hlc as bare integers."""
 
 MAX_BODY_BYTES = 256 << 20
 """The largest body, unpacked, that is read back."""
 
+_HEAD = bytes((BODY_VERSION,))
 _LEVEL = 1
 _ID_BYTES = 16
 _DIGEST_BYTES = 8
+_encode = msgspec.json.Encoder().encode
 
 
 class _Codec(threading.local):
@@ -37,7 +40,7 @@ _codec = _Codec()
 
 def encode_body(deltas: Sequence[RowDelta]) -> bytes:
     """The body of a log row."""
-    return bytes((BODY_VERSION,)) + _codec.compress(encode_deltas(deltas))
+    return _HEAD + _codec.compress(_encode(deltas))
 
 
 def decode_body(body: bytes) -> list[RowDelta]:
@@ -63,8 +66,8 @@ def decode_body(body: bytes) -> list[RowDelta]:
 
 def pack_ids(deltas: Sequence[RowDelta]) -> bytes:
     """Each delta's hlc (int64, little-endian), one after another, then each one's `id_digest`."""
-    hlcs = struct.pack(f"<{len(deltas)}q", *(delta.hlc for delta in deltas))
-    return hlcs + b"".join([id_digest(delta.delta_id) for delta in deltas])
+    hlcs = struct.pack(f"<{len(deltas)}q", *[delta.hlc for delta in deltas])
+    return hlcs + id_digests([delta.delta_id for delta in deltas])
 
 
 def unpack_ids(ids: bytes) -> list[tuple[int, bytes]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakesync.delta import MAX_DEPTH, action_id, extract_delta, id_digest, id_number, jcs, jcs_raw
+from lakesync.delta import MAX_DEPTH, action_id, extract_delta, id_digest, id_digests, id_number, jcs, jcs_raw
 from lakesync.exceptions import ValidationError
 from lakesync.testing import strategies
 from lakesync.types import ColumnValue
@@ -182,3 +182,8 @@ def test_digests_of_ids():
     assert id_number(real) == int(real[:16], 16)
     for other in ("x", real.upper(), real[:-1], real + "\n", ""):
         assert id_digest(other) == hashlib.sha256(other.encode()).digest()[:8]
+
+
+@pytest.mark.parametrize("ids", [[], ["ab" * 32, "0" * 64], ["ab" * 32, "x"], ["AB" * 32], ["a" * 63, "b" * 65]])
+def test_digests_of_many_ids_are_those_of_each(ids):
+    assert id_digests(ids) == b"".join(map(id_digest, ids))

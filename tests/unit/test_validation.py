@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from lakesync.testing import strategies
 from lakesync.types import ColumnValue, RowDelta
-from lakesync.validation import check_shape
+from lakesync.validation import check_shape, misshapen
 
 GOOD = RowDelta("UPDATE", "todos", "row", "client", (ColumnValue.of("title", 1),), 1, "id")
 
@@ -39,6 +39,7 @@ def test_a_misshapen_delta_is_named_with_what_is_wrong(change, message):
     assert found.code == "VALIDATION_ERROR"
     assert found.delta_id == change.get("delta_id", "id")
     assert message in found.message
+    assert misshapen([GOOD, replace(GOOD, **change), GOOD]) == [found]
 
 
 @pytest.mark.parametrize(
@@ -55,3 +56,4 @@ def test_a_misshapen_delta_is_named_with_what_is_wrong(change, message):
 )
 def test_the_bounds_are_inside(change):
     assert check_shape(replace(GOOD, **change)) is None
+    assert misshapen([replace(GOOD, **change), GOOD]) == []

@@ -1,0 +1,38 @@
+import msgspec
+import pytest
+
+from lakesync.exceptions import ValidationError
+from lakesync.types import ColumnValue, RowDelta
+from lakesync.wire.values import check_values
+
+GOOD = [
+    "1",
+    "-1.5e300",
+    '"text"',
+    "true",
+    "null",
+    "[1,[2]]",
+    '{"a":"\\u00e9"}',
+    '"\\ud83d\\ude00"',
+    '"\\\\u"',
+    "9" * 300,
+]
+BAD = ['"\\ud800"', "1e999", "9" * 400, "[" * 200 + "]" * 200, '"\xff"', '["\\udc00"]']
+
+
+def delta(name: str, *texts: str) -> RowDelta:
+    columns = tuple(ColumnValue(f"c{n}", msgspec.Raw(text.encode("latin-1"))) for n, text in enumerate(texts))
+    return RowDelta("UPDATE", "t", "r", "c", columns, 1, name)
+
+
+def test_good_values_pass_together():
+    check_values([delta("a", *GOOD), delta("b"), delta("c", *GOOD)])
+
+
+@pytest.mark.parametrize("text", BAD)
+@pytest.mark.parametrize("others", [["1"], GOOD], ids=["plain", "mixed"])
+def test_a_bad_value_is_found_among_good_ones(text, others):
+    with pytest.raises(ValidationError) as refused:
+        check_values([delta("a", *others), delta("b", "1", text), delta("c", *others)])
+    assert [found.delta_id for found in refused.value.rejected] == ["b"]
+    assert "deltas[1], column 'c1'" in refused.value.rejected[0].message
