@@ -15,7 +15,7 @@ from lakesync.types import RowDelta
 from lakesync.wire.json import decode_deltas
 
 BODY_VERSION = 1
-"""The first byte of a body; what follows is a zstd frame around a compact JSON array of deltas, hlc as bare integers."""
+"""The first byte of a body; then a zstd frame around a compact JSON array of deltas, hlc as bare integers."""
 
 MAX_BODY_BYTES = 256 << 20
 """The largest body, unpacked, that is read back."""
