@@ -1,0 +1,55 @@
+"""`python -m tests.crash_storm`: kills gateways under load; see `scripts/crash-storm --help`."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import stamina
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tests.crash_storm.storm import Storm
+from tests.postgres_server import postgres_server
+
+
+def main(
+    kills: Annotated[int, typer.Option(help="How many times a gateway is killed.", min=1)] = 200,
+    staging: Annotated[str, typer.Option(help="sqlite or postgres; a server is started for the latter.")] = "sqlite",
+    seed: Annotated[int | None, typer.Option(help="Where and when it kills; a random one by default.")] = None,
+) -> None:
+    """Kill gateways under load, at named points and at any moment, and see whether anything acknowledged is lost.
+
+    The last line is one JSON object; the exit code is 0 only where nothing was lost, doubled or half there.
+    """
+    console = Console(stderr=True)
+    stamina.instrumentation.set_on_retry_hooks([])
+    seed = random.randrange(10**9) if seed is None else seed
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakesync-storm-")))
+        match staging:
+            case "sqlite":
+                url = f"sqlite://{folder / 'staging'}"
+            case "postgres":
+                url = stack.enter_context(postgres_server()).uri
+            case _:
+                raise typer.BadParameter(f"--staging is {staging!r}: choose sqlite or postgres")
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        progress = stack.enter_context(Progress(*columns, console=console))
+        task = progress.add_task(f"killing ({staging}, seed {seed})", total=kills)
+        report = Storm(url, folder, seed).run(kills, lambda: progress.advance(task))
+    for problem in report.problems:
+        console.print(problem, style="red")
+    print(json.dumps(msgspec.to_builtins(report)))
+    sys.exit(1 if report.problems else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,79 @@
+"""Gateway processes that are killed and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from lakesync.cli.process import free_ports
+from lakesync.crash import VARIABLE
+from tests.integration.gateway_support import SECRET, SERVICE, read_log, until
+
+
+class GatewayProcess:
+    """One gateway on one port, in one process after another."""
+
+    def __init__(self, name: str, staging: str, folder: Path) -> None:
+        (port,) = free_ports(1)
+        self.url = f"http://127.0.0.1:{port}"
+        self._folder = folder
+        self._log = folder / f"{name}.log"
+        self._environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("LAKESYNC_")},
+            "LAKESYNC_CONFIG": "",
+            "LAKESYNC_DATA_DIR": str(folder),
+            "LAKESYNC_GATEWAY_PORT": str(port),
+            "LAKESYNC_JWT_SECRET": SECRET,
+            "LAKESYNC_SERVICE_TOKEN": SERVICE,
+            "LAKESYNC_STAGING_URL": staging,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self.crash_at = ""
+
+    def start(self, crash_at: str = "") -> None:
+        """Start it, to die at a crash point where one is named; returns when it listens, or has died already."""
+        with self._log.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "gateway"],
+                env={**self._environment, VARIABLE: crash_at},
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+            )
+        self._process = process
+        self.crash_at = crash_at
+        until(
+            lambda: process.poll() is not None or any(line["event"] == "listening" for line in read_log(self._log)),
+            "the gateway to listen",
+        )
+        if process.poll() not in (None, -signal.SIGKILL):
+            raise RuntimeError(f"the gateway did not start:\n{self._log.read_text()}")
+
+    def kill(self) -> None:
+        """`kill -9`, unless it is dead already."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def dies(self, seconds: float) -> bool:
+        """Whether it dies by itself within `seconds`."""
+        assert self._process is not None
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """End it as an operator does.
+
+        Raises:
+            RuntimeError: it did not end well.
+        """
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        if self._process.wait(60) != 0:
+            raise RuntimeError(f"the gateway ended badly:\n{self._log.read_text()}")

@@ -1,0 +1,137 @@
+"""A storm: gateways under load, killed again and again, then compared with what their clients know."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tests.crash_storm.gateways import GatewayProcess
+from tests.crash_storm.lake import Lake
+from tests.crash_storm.pushers import Pusher
+from tests.crash_storm.verdict import Verdict
+
+CLIENTS = 4
+_PATIENCE = 2.0
+"""Seconds that a named point may take to be passed, before the process is killed where it is."""
+
+POINTS = {
+    "sqlite": (
+        "staging.before_commit",
+        "staging.after_commit",
+        "staging.before_write_behind",
+        "staging.after_write_behind",
+        "staging.before_trim",
+    ),
+    "postgres": ("staging.before_commit", "staging.after_commit", "staging.before_trim"),
+}
+
+
+class Report(msgspec.Struct, frozen=True):
+    """How a storm ended."""
+
+    staging: str
+    seed: int
+    kills: int
+    at_named_points: int
+    acknowledged: int
+    """Deltas."""
+    repeats: int
+    """Pushes sent again."""
+    flushed: int
+    """Deltas carried away while it stormed."""
+    losses: int
+    doubles: int
+    problems: list[str]
+    seconds: float
+
+
+class Storm:
+    """One storm over one store."""
+
+    def __init__(self, staging: str, folder: Path, seed: int) -> None:
+        self._staging = staging
+        self._kind = "sqlite" if staging.startswith("sqlite") else "postgres"
+        self._seed = seed
+        self._random = random.Random(seed)
+        count = 1 if self._kind == "sqlite" else 2
+        self._gateways = [GatewayProcess(f"gateway-{number}", staging, folder) for number in range(count)]
+        self._progress = threading.Condition()
+        self._acknowledged = 0
+        self._named = 0
+
+    def run(self, kills: int, on_kill: Callable[[], object] = lambda: None) -> Report:
+        """Kill `kills` times; what was found at the end."""
+        started = time.monotonic()
+        pushers = [Pusher(f"client-{n}", self._where(n), self._seed, self._count) for n in range(CLIENTS)]
+        lake = Lake(self._staging, self._where(0))
+        for gateway in self._gateways:
+            gateway.start(self._plan())
+        for thread in (*pushers, lake):
+            thread.start()
+        for _ in range(kills):
+            gateway = self._random.choice(self._gateways)
+            self._strike(gateway)
+            gateway.start(self._plan())
+            on_kill()
+        for thread in (*pushers, lake):
+            thread.end()
+        for gateway in self._gateways:
+            gateway.kill()
+            gateway.start()
+        for thread in (*pushers, lake):
+            thread.join()
+        lake.finish()
+        for gateway in self._gateways:
+            gateway.stop()
+        flushed = lake.deltas()
+        verdict = Verdict([pusher.journal for pusher in pushers], flushed)
+        verdict.of_store(self._staging)
+        return Report(
+            staging=self._kind,
+            seed=self._seed,
+            kills=kills,
+            at_named_points=self._named,
+            acknowledged=verdict.acknowledged,
+            repeats=sum(pusher.journal.repeats for pusher in pushers),
+            flushed=len(flushed),
+            losses=verdict.losses,
+            doubles=verdict.doubles,
+            problems=verdict.problems,
+            seconds=round(time.monotonic() - started, 1),
+        )
+
+    def _plan(self) -> str:
+        """Where a gateway's next life ends: at a named point, or, where it is empty, anywhere."""
+        if self._random.random() < 0.5:
+            return ""
+        point = self._random.choice(POINTS[self._kind])
+        return f"{point}:{self._random.randint(1, 30) if point.endswith('commit') else 1}"
+
+    def _strike(self, gateway: GatewayProcess) -> None:
+        """End a gateway's life as it was planned."""
+        if gateway.crash_at:
+            self._named += gateway.dies(_PATIENCE)
+        else:
+            self._wait_for(self._random.randint(1, 40))
+            time.sleep(self._random.random() * 0.05)  # so that the moment is any moment
+        gateway.kill()
+
+    def _where(self, number: int) -> Callable[[], str]:
+        gateways = self._gateways
+        return lambda: gateways[(number + self._acknowledged // 50) % len(gateways)].url
+
+    def _count(self) -> None:
+        with self._progress:
+            self._acknowledged += 1
+            self._progress.notify_all()
+
+    def _wait_for(self, more: int) -> None:
+        with self._progress:
+            wanted = self._acknowledged + more
+            if not self._progress.wait_for(lambda: self._acknowledged >= wanted, 60):
+                raise RuntimeError("no push was acknowledged for a minute")

@@ -1,0 +1,37 @@
+"""P1 to P3: gateways killed under load, at named points and at any moment. `scripts/crash-storm` kills hundreds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.book import make_delta
+from tests.crash_storm.pushers import Journal
+from tests.crash_storm.storm import Storm
+from tests.crash_storm.verdict import Verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_what_was_acknowledged_is_there_once_and_nothing_is_half_there(tmp_path, request, kind):
+    if kind == "sqlite":
+        staging = f"sqlite://{tmp_path / 'staging'}"
+    else:
+        from tests.conformance.places import postgres
+
+        staging = postgres(request)
+    report = Storm(staging, tmp_path, seed=11).run(kills=5)
+    assert report.problems == []
+    assert (report.losses, report.doubles) == (0, 0)
+    assert report.acknowledged > 0
+    assert report.repeats > 0
+    assert report.flushed >= report.acknowledged
+
+
+def test_the_verdict_sees_what_is_lost_doubled_and_half_there():
+    first, second, third = (make_delta("c", hlc, f"r{hlc}", x=1) for hlc in (1, 2, 3))
+    journal = Journal(acknowledged=[(first,)], doubtful=[(second, third)], refused=["409 stale"])
+    verdict = Verdict([journal], [second, second])
+    assert (verdict.losses, verdict.doubles) == (1, 1)
+    assert len(verdict.problems) == 4
+    assert Verdict([Journal(acknowledged=[(first,)])], [first]).problems == []
+    assert Verdict([], [first]).problems == ["1 deltas are there that nobody sent"]
