@@ -17,14 +17,20 @@ from lakesync.exceptions import ValidationError
 MAX_HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 20.0
 """From the connection, or from a head's first bytes, to the head's end."""
+LINGER_SECONDS = 1.0
+"""Between a refusal and the connection's end."""
+
+_TOO_LONG = f"the head of the request is above {MAX_HEAD_BYTES} bytes; send fewer or shorter headers"
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """Closes a connection whose head is too long or too slow; what is no HTTP gets the form of every error."""
+    """Ends a connection whose head is too long or too slow; what is no HTTP gets the form of every error."""
 
     _in_head = False
     _head_bytes = 0
-    _head_timer: asyncio.TimerHandle | None = None
+    """Received since the head began, up to the last chunk."""
+    _refused = False
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head."""
@@ -37,14 +43,17 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count what belongs to a head that has not ended."""
+        """Parse what came, and count what belongs to a head that has not ended."""
+        if self._refused:
+            return
+        self._chunk = len(data)
         super().data_received(data)
         if not self._in_head:
             return
-        self._head_bytes += len(data)
+        self._head_bytes += self._chunk
         if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(431, f"the head of the request is above {MAX_HEAD_BYTES} bytes; send fewer or shorter headers")
-        elif self._head_timer is None:
+            self._refuse(431, _TOO_LONG)
+        elif self._timer is None:
             self._start_timer()
 
     def on_message_begin(self) -> None:
@@ -56,6 +65,11 @@ class BoundedHttp(HttpToolsProtocol):
         """A head has ended."""
         self._in_head = False
         self._stop_timer()
+        if self._head_bytes + self._chunk > MAX_HEAD_BYTES:  # or the chunk holds some of the body too
+            size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            if size > MAX_HEAD_BYTES:
+                self._refuse(431, _TOO_LONG)
+                raise ValidationError(_TOO_LONG)  # stops the parser
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -64,26 +78,38 @@ class BoundedHttp(HttpToolsProtocol):
         self._refuse(400, f"{msg} Send HTTP/1.1.")
 
     def _start_timer(self) -> None:
-        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
 
     def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _too_slow(self) -> None:
-        self._head_timer = None
+        self._timer = None
         if self._in_head:
             self._refuse(408, f"the head of the request took more than {HEAD_SECONDS:g} s; send it at once")
-        elif not self.transport.is_closing():
+        else:
             self.transport.close()
 
     def _refuse(self, status: int, message: str) -> None:
-        if self.transport.is_closing():
+        """Answer, and close when the caller has had time to read it: what it still sends is dropped.
+
+        A connection that is closed with something unread is reset, and the answer would be lost.
+        """
+        if self._refused or self.transport.is_closing():
             return
+        self._refused = True
+        self._stop_timer()
         request_id = new_request_id()
         answer = http_error_response(status, message, ValidationError.code, request_id, None)
         headers: list[Any] = [*answer.raw_headers, *SECURITY_HEADERS, (b"x-request-id", request_id.encode())]
         head = b"".join(b"%s: %s\r\n" % header for header in headers)
         self.transport.write(b"HTTP/1.1 %d Refused\r\n%sconnection: close\r\n\r\n%s" % (status, head, answer.body))
-        self.transport.close()
+        self.transport.write_eof()
+        self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    def eof_received(self) -> None:
+        """The caller has nothing more to send."""
+        self._stop_timer()
+        super().eof_received()

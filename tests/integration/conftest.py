@@ -53,7 +53,7 @@ def serve(tmp_path_factory) -> Iterator[Serve]:
         store = open_store(f"sqlite://{tmp_path_factory.mktemp('staging')}", wall_ms)
         engine = Engine(store, wall_ms, settings.limits, auto_create=auto_create)
         engine.open()
-        bound = listen("127.0.0.1", 0)
+        bound = listen(settings.host, 0)
         server = GatewayServer(create_app(settings, engine), settings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
         thread.start()
