@@ -1,0 +1,37 @@
+"""What all parts of the core share: the store, the position in it, the clock, and the one way to commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from lakesync.client.core import outbox
+from lakesync.client.core.clock import EditClock
+from lakesync.client.core.records import Changes, Position
+from lakesync.client.core.store import ClientStore
+
+
+class Book:
+    """A store and what is known of it in memory, which changes only when a commit has succeeded."""
+
+    def __init__(self, store: ClientStore, position: Position, clock: EditClock) -> None:
+        self.store = store
+        self.position = position
+        self.clock = clock
+
+    def commit(self, changes: Changes, **moved: Any) -> Changes:
+        """Make changes durable, and with them the position's fields in `moved` and what the clock says."""
+        position = replace(self.position, hlc=self.clock.last, seen=self.clock.seen, **moved)
+        if position != self.position:
+            changes.position = position
+        if changes.position is not None or changes.known or changes.rows or changes.edits:
+            self.store.commit(changes)
+        self.position = position
+        return changes
+
+    def mend(self) -> None:
+        """Give new stamps to edits from a time when this machine's clock was ahead."""
+        changes = outbox.mend(self.store, self.clock)
+        if changes.edits:
+            self.commit(changes)

@@ -1,0 +1,232 @@
+"""The state machine: what to ask the gateway next, and what an answer changes."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Literal
+
+from msgspec.structs import replace
+
+from lakesync.client.core import outbox
+from lakesync.client.core.book import Book
+from lakesync.client.core.clock import EditClock
+from lakesync.client.core.lane import Lane
+from lakesync.client.core.limits import CoreLimits
+from lakesync.client.core.messages import (
+    Answer,
+    Broadcast,
+    CheckpointEnd,
+    FetchCheckpoint,
+    Frame,
+    Lost,
+    Refused,
+    Request,
+    Wait,
+)
+from lakesync.client.core.pulling import Pulling
+from lakesync.client.core.pushing import Pushing
+from lakesync.client.core.records import Changes, Edit, LocalChange
+from lakesync.client.core.store import ClientStore
+from lakesync.exceptions import ConfigurationError
+from lakesync.hlc import wall_clock
+from lakesync.types import PushResult, SyncPull, SyncPush, SyncResponse
+
+Mode = Literal["full", "pushOnly", "pullOnly"]
+
+
+class ClientCore:
+    """A client of one gateway, over a store. One request is under way at a time. Not safe between threads.
+
+    When the store fails to commit, what called for it raises the store's error, nothing has changed, and the core goes
+    on as if the answer had been lost.
+    """
+
+    def __init__(
+        self,
+        store: ClientStore,
+        client_id: str,
+        *,
+        mode: Mode = "full",
+        limits: CoreLimits | None = None,
+        wall: Callable[[], int] = wall_clock,
+        monotonic: Callable[[], float] = time.monotonic,
+        spread: Callable[[], float] = random.random,
+    ) -> None:
+        """Take up where the store stands.
+
+        Args:
+            wall: this machine's clock, in milliseconds; it stamps edits.
+            monotonic: seconds, for delays.
+            spread: from 0 to 1, at random, so that clients do not come back all at once.
+
+        Raises:
+            ConfigurationError: the store belongs to another client id.
+        """
+        position = store.position()
+        if position.client_id not in ("", client_id):
+            raise ConfigurationError(
+                f"the database belongs to client {position.client_id!r}, not {client_id!r}: give each client its own"
+            )
+        self.mode = mode
+        self.trouble: Refused | Lost | None = None
+        """Why the newest request failed; None once one succeeded."""
+        clock = EditClock(wall, position.hlc, position.seen)
+        limits = limits or CoreLimits()
+        self._book = Book(store, replace(position, client_id=client_id), clock)
+        self._pushing = Pushing(self._book, Lane(monotonic, spread), limits)
+        self._pulling = Pulling(self._book, Lane(monotonic, spread), limits)
+        self._asked: Request | None = None
+        self._broadcasts = False
+
+    @property
+    def client_id(self) -> str:
+        """Who this is."""
+        return self._book.position.client_id
+
+    @property
+    def cursor(self) -> int:
+        """The arrival up to which pages are applied; 0 before the first."""
+        return self._book.position.cursor
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing was left behind the cursor when it was handed out."""
+        return self._book.position.complete
+
+    def record(self, changes: Iterable[LocalChange], *, applied: bool = False) -> Changes:
+        """Keep the user's changes as edits, all in one commit.
+
+        Args:
+            applied: the app's rows have the changes already.
+
+        Raises:
+            ValidationError: a value is not a JSON value; nothing is kept.
+        """
+        book = self._book
+        book.mend()
+        edits = outbox.make(changes, self.client_id, book.clock, book.position.edits + 1)
+        made = Changes(edits=dict(edits))
+        if not applied:
+            outbox.repaint(book.store, made, {edit.delta.key for edit in edits.values()})
+        return book.commit(made, edits=book.position.edits + len(edits))
+
+    def edits(self) -> list[Edit]:
+        """Everything that the gateway is not known to have, in order, refused edits included."""
+        return self._book.store.edits()
+
+    def retry(self, numbers: Collection[int]) -> Changes:
+        """Let refused edits wait again.
+
+        Raises:
+            NotFoundError: a number is no refused edit's.
+        """
+        return self._book.commit(outbox.retry(self._book.store, numbers))
+
+    def drop(self, numbers: Collection[int]) -> Changes:
+        """Give edits up: their rows are as if they had never been made.
+
+        Raises:
+            NotFoundError: a number is no edit's.
+            ValidationError: the gateway may have an edit already.
+        """
+        return self._book.commit(outbox.drop(self._book.store, numbers))
+
+    def sync(self, source: str | None = None) -> None:
+        """Ask for what is new, of the gateway or of a named source."""
+        if source is None:
+            self._pulling.due = True
+        elif source not in self._pulling.sources:
+            self._pulling.sources.append(source)
+
+    def hurry(self) -> None:
+        """Forget all delays: the network is back, or the token is a new one."""
+        self._pushing.lane.succeeded()
+        self._pulling.lane.succeeded()
+
+    def connected(self) -> None:
+        """A connection is open on which the gateway may broadcast, once a pull was answered on it."""
+        self._broadcasts = True
+        self._pulling.lost()
+
+    def disconnected(self) -> None:
+        """That connection is closed; what was under way on it is lost."""
+        self._broadcasts = False
+        self._pulling.lost()
+        if self._asked is not None:
+            self.receive(Lost("the connection was closed"))
+
+    def next_request(self) -> Request | Wait:
+        """What to ask now. Every request must be followed by `receive`, with `Lost` where no answer came.
+
+        Raises:
+            RuntimeError: a request is under way.
+        """
+        if self._asked is not None:
+            raise RuntimeError("a request is under way: give its answer to receive() first")
+        if self.mode != "pullOnly":
+            self._book.mend()
+        ways = self._ways()
+        for way in ways:
+            if not way.lane.delay():
+                request = way.request()
+                if isinstance(request, SyncPush):
+                    self._pulling.pushing(self._pushing.rows())
+                self._asked = request
+                return request
+        return Wait(min((way.lane.delay() for way in ways), default=None))
+
+    def receive(self, answer: Answer) -> Changes:
+        """Take in what the gateway said; what it changed, already committed.
+
+        Raises:
+            RuntimeError: nothing was asked that this could answer.
+        """
+        asked = self._asked
+        try:
+            if isinstance(answer, Broadcast):
+                return Changes() if self.mode == "pushOnly" else self._pulling.broadcast(answer.page)
+            if isinstance(answer, Frame) and isinstance(asked, FetchCheckpoint):
+                return self._pulling.frame(answer.page)
+            self._asked = None
+            return self._ended(asked, answer)
+        except Exception:
+            self._asked = None
+            self._pulling.lost()
+            raise
+
+    def _ways(self) -> list[Pushing | Pulling]:
+        """What there is to do, first things first.
+
+        A push whose outcome is unknown goes before everything: a page may say DELETE because of it or in spite of it.
+        A client that the gateway does not know asks before it pushes, for only then is it given a checkpoint.
+        """
+        pushes, pulls = self.mode != "pullOnly", self.mode != "pushOnly"
+        if pushes and self._pushing.in_doubt:
+            return [self._pushing]
+        push: list[Pushing | Pulling] = [self._pushing] if pushes and self._pushing.wanted else []
+        stranger = pulls and self._pulling.stranger
+        pull = [self._pulling] if pulls and (self._pulling.wanted or (stranger and push)) else []
+        return [*pull, *push] if stranger else [*push, *pull]
+
+    def _ended(self, asked: Request | None, answer: Answer) -> Changes:
+        match asked, answer:
+            case SyncPush(), PushResult():
+                covers = not self._broadcasts and self._pulling.covered_by(answer)
+                if not covers and not self._broadcasts:
+                    self._pulling.due = True
+                changes = self._pushing.accepted(answer, covers=covers)
+            case SyncPull(), SyncResponse():
+                changes = self._pulling.pulled(asked, answer)
+            case FetchCheckpoint(), CheckpointEnd():
+                changes = self._pulling.checkpoint_ended(answer)
+            case SyncPush(), Refused() | Lost():
+                changes = self._pushing.failed(answer)
+            case SyncPull() | FetchCheckpoint(), Refused() | Lost():
+                changes = self._pulling.failed(asked, answer)
+            case _:
+                what = f"no answer to {type(asked).__name__}" if asked is not None else "asked for by nobody"
+                raise RuntimeError(f"{type(answer).__name__} is {what}")
+        self.trouble = answer if isinstance(answer, Refused | Lost) else None
+        return changes

@@ -1,0 +1,87 @@
+"""What a client keeps, as values."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from lakesync.lww import RowState
+from lakesync.types import RowDelta, RowKey
+
+EditStatus = Literal["waiting", "sent", "refused"]
+
+UNSWEPT = 0
+"""The generation of rows that a named source sent: no resync removes them."""
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """Where the client stands: one small record."""
+
+    client_id: str = ""
+    """Whose database this is; empty until the first commit."""
+    cursor: int = 0
+    """The arrival up to which pages are applied; 0 before the first, and when starting again."""
+    complete: bool = False
+    """Whether nothing was left behind the cursor when it was handed out: no page mark of an unfinished walk."""
+    generation: int = 1
+    """How many times the client started from 0; a row that a finished walk did not name has an older one."""
+    walking: bool = False
+    """A walk that began at 0 is not finished; rows of older generations are removed at its end."""
+    hlc: int = 0
+    """The highest hlc handed out to an edit or seen in a page."""
+    seen: int = 0
+    """The highest hlc that the gateway accepted from this client or sent to it."""
+    edits: int = 0
+    """Edits ever made: the number of the newest."""
+
+
+class KnownRow(msgspec.Struct):
+    """A row as the gateway is known to have it, as far as this client may see: pages and accepted edits, merged.
+
+    Ids and widths of the deltas in `state` mean nothing here. The tombstone of a row that is not visible is what its
+    edits are measured by; such a row is kept only while it has edits.
+    """
+
+    state: RowState
+    generation: int
+
+
+class Edit(msgspec.Struct, frozen=True):
+    """A change by the user that the gateway is not known to have."""
+
+    number: int
+    """In the order in which edits were made, from 1."""
+    delta: RowDelta
+    status: EditStatus = "waiting"
+    """`sent`: in a push whose outcome is unknown, which is repeated until it is known. `refused`: set aside."""
+    code: str = ""
+    """Why it was refused."""
+    message: str = ""
+
+
+class LocalChange(NamedTuple):
+    """A row before and after the user's change; None where it is not there."""
+
+    table: str
+    row_id: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
+class Changes(msgspec.Struct):
+    """What one step changes: a store makes all of it durable, or none."""
+
+    position: Position | None = None
+    known: dict[RowKey, KnownRow | None] = {}
+    """Written whole; None: forgotten."""
+    rows: dict[RowKey, dict[str, Raw] | None] = {}
+    """The app's rows as they are now, whole, columns without a value left out; None: not there."""
+    edits: dict[int, Edit | None] = {}
+    """By number; None: no longer kept, accepted or dropped."""
+
+    @property
+    def tables(self) -> set[str]:
+        """The tables of which rows changed."""
+        return {table for table, _ in self.rows}
