@@ -53,6 +53,13 @@ class BucketIndex:
             return _ALL
         return frozenset(key for plan in self._plans for key in plan.client_keys(claims, existing))
 
+    def client_prefixes(self, claims: Claims) -> frozenset[str]:
+        """What keys begin with that a client with these claims may come to see, besides those of `client_keys`.
+
+        `prefix_of` gives a key's own.
+        """
+        return frozenset(prefix for plan in self._plans if plan.looked_at for prefix in plan.client_prefixes(claims))
+
     def relevant(self, claims: Claims) -> Claims:
         """The claims that the rules read."""
         return {name: value for name, value in claims.items() if name in self._claims}
@@ -106,18 +113,20 @@ class _Plan:
         return self._prefix(equal) + (_json(parts)[1:] + "]" if self.looked_at else "")
 
     def client_keys(self, claims: Claims, existing: Callable[[str], Iterable[str]]) -> Iterator[str]:
-        choices = [dict.fromkeys(operands_of(condition, claims)) for condition in self.equal]
         operands = [operands_of(condition, claims) for condition in self.looked_at]
         if not all(operands):
             return
-        for equal in product(*choices):
-            prefix = self._prefix(equal)
+        for prefix in self.client_prefixes(claims):
             if not self.looked_at:
                 yield prefix
                 continue
             for key in existing(prefix):
                 if self._shows(key, operands):
                     yield key
+
+    def client_prefixes(self, claims: Claims) -> Iterator[str]:
+        choices = [dict.fromkeys(operands_of(condition, claims)) for condition in self.equal]
+        return map(self._prefix, product(*choices))
 
     def _shows(self, key: str, operands: Sequence[Sequence[str]]) -> bool:
         parts = _decode(key)[2]
@@ -134,12 +143,20 @@ class _Plan:
         return f"[{_json(self.name)},{group}{',[' if self.looked_at else ']'}"
 
 
+def prefix_of(key: str) -> str | None:
+    """A key up to what is to be looked at; None where nothing is."""
+    if not key.startswith("[") or len(parts := _decode_any(key)) < 3:
+        return None
+    return f"[{_json(parts[0])},{_json(parts[1])},["
+
+
 _Part = str | list[str]
 """A text, or in a list the digest of a long one."""
 
 _ALL = frozenset((EVERYTHING,))
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(tuple[str, str | list[str], list[_Part]]).decode
+_decode_any = msgspec.json.Decoder(list[str | list[_Part]]).decode
 
 
 def _json(value: object) -> str:

@@ -1,0 +1,55 @@
+"""What a new bucket key begins with, for those who wait for one."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from lakesync.rules.keys import EVERYTHING, BucketIndex, prefix_of
+from lakesync.rules.model import parse_rules
+
+
+def index(*filters):
+    buckets = [
+        {"name": f"bucket {each}", "tables": [], "filters": [dict(zip(("column", "op", "value"), each, strict=True))]}
+        for each in filters
+    ]
+    return BucketIndex(parse_rules({"version": 1, "buckets": buckets}))
+
+
+def row(**values):
+    return {column: msgspec.Raw(msgspec.json.encode(value)) for column, value in values.items()}
+
+
+@pytest.mark.parametrize("group", ["x", "ż", "y" * 300])
+def test_a_key_that_comes_to_be_is_known_by_its_prefix(group):
+    rules = parse_rules(
+        {
+            "version": 1,
+            "buckets": [
+                {
+                    "name": 'a "b"',
+                    "tables": [],
+                    "filters": [
+                        {"column": "group", "op": "eq", "value": "jwt:group"},
+                        {"column": "level", "op": "lte", "value": "jwt:level"},
+                        {"column": "state", "op": "neq", "value": "jwt:state"},
+                    ],
+                }
+            ],
+        }
+    )
+    known = BucketIndex(rules)
+    claims = {"group": group, "level": "5", "state": "closed"}
+    (key,) = known.row_keys("t", row(group=group, level=3, state="o" * 100))
+    assert known.client_prefixes(claims) == {prefix_of(key)}
+    assert known.client_prefixes({**claims, "group": "other"}) != {prefix_of(key)}
+
+
+def test_keys_of_equality_have_no_prefix():
+    known = index(("group", "eq", "jwt:group"), ("kind", "eq", "note"))
+    claims = {"group": "x"}
+    assert known.client_prefixes(claims) == frozenset()
+    keys = known.client_keys(claims, lambda _: [])
+    assert len(keys) == 2
+    assert {prefix_of(key) for key in (*keys, EVERYTHING, "@client [1,2,3]")} == {None}
