@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lakesync.cli import staging as staging_commands
 from lakesync.config import load
 from lakesync.exceptions import ConfigurationError, StartupError
 
@@ -22,6 +23,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(staging_commands.app, name="staging")
 
 Data = Annotated[Path | None, typer.Option("--data", help="The folder that keeps everything.", show_default=False)]
 

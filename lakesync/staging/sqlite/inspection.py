@@ -1,0 +1,68 @@
+"""A SQLite store's folder from outside its owner: versions, heads, bytes, and the upgrade of its schema."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from lakesync.exceptions import ConfigurationError, StagingUnavailableError
+from lakesync.staging.migrations import pending
+from lakesync.staging.sqlite.files import LOG_FILE, STATE_FILE, OwnerLock, connect, migrate
+from lakesync.staging.versions import HEADS, GatewayHead, Schema, Status, Upgrade, newest
+
+_DATABASES = ((LOG_FILE, "sqlite/log"), (STATE_FILE, "sqlite/state"))
+
+
+def folder_of(url: str) -> Path:
+    """The folder that a URL names.
+
+    Raises:
+        ConfigurationError: there is no store in it.
+    """
+    folder = Path("/") / url.removeprefix("sqlite://").lstrip("/")
+    if not (folder / LOG_FILE).exists():
+        raise ConfigurationError(f"there is no staging store in {folder}: name its folder, sqlite:///ABSOLUTE/FOLDER")
+    return folder
+
+
+def status(url: str) -> Status:
+    """Read the files beside their owner."""
+    folder = folder_of(url)
+    schemas = tuple(Schema(name, _version(folder / name), newest(database)) for name, database in _DATABASES)
+    heads: tuple[GatewayHead, ...] = ()
+    if schemas[0].version <= schemas[0].newest:
+        heads = tuple(GatewayHead(*row) for row in _ask(folder / LOG_FILE, HEADS))
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    return Status(url, schemas, size, heads)
+
+
+def upgrade(url: str) -> list[Upgrade]:
+    """Apply what is missing to both files, as their owner."""
+    folder = folder_of(url)
+    lock = OwnerLock(folder)
+    try:
+        before = {name: _version(folder / name) for name, _ in _DATABASES}
+        for name, database in _DATABASES:  # both, before either is changed
+            pending(database, before[name], str(folder / name))
+        for name, database in _DATABASES:
+            with closing(connect(folder / name)) as connection:
+                migrate(connection, database, folder / name)
+        return [Upgrade(name, before[name], _version(folder / name)) for name, _ in _DATABASES]
+    except sqlite3.Error as exc:
+        raise StagingUnavailableError(f"the staging folder {folder} cannot be upgraded: {exc}") from exc
+    finally:
+        lock.release()
+
+
+def _version(path: Path) -> int:
+    return int(_ask(path, "PRAGMA user_version")[0][0]) if path.exists() else 0
+
+
+def _ask(path: Path, query: str) -> list[tuple[Any, ...]]:
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as connection:
+            return connection.execute(query).fetchall()
+    except sqlite3.Error as exc:
+        raise StagingUnavailableError(f"{path} cannot be read: {exc}") from exc

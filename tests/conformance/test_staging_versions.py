@@ -1,0 +1,152 @@
+"""A store of an older LakeSync upgraded in place, one of a newer refused, and what is shown of either."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+
+import msgspec
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from lakesync.cli.app import app
+from lakesync.exceptions import ConfigurationError, StagingUnavailableError, StagingVersionError
+from lakesync.staging import migrations, open_store
+from lakesync.staging.versions import Status, Upgrade, status, upgrade
+from tests.conformance.book import Book, contents, make_delta
+
+PUSHES = [[make_delta("c", number * 10 + i, f"r{i}", x=number) for i in range(3)] for number in range(1, 6)]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request, tmp_path):
+    """Where a store has never been."""
+    if request.param == "sqlite":
+        yield f"sqlite://{tmp_path / 'staging'}"
+        return
+    server = request.getfixturevalue("postgres_uri")
+    name = f"versions_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield server.rpartition("/")[0] + f"/{name}"
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def old(url):
+    """A store in the schema of the first version, with a few pushes, as the first version's statements left it."""
+    _apply_first(url)
+    if url.startswith("sqlite"):
+        with sqlite3.connect(url.removeprefix("sqlite://") + "/log.db") as log:
+            log.execute("INSERT INTO gateway VALUES ('g', 7, 512, 0, NULL, 0)")
+            log.execute("INSERT INTO shard VALUES ('g', 'main', 0, 0, 0, 0, 0, 0, NULL, 0)")
+        log.close()
+    else:
+        with psycopg.connect(url) as connection:
+            connection.execute("INSERT INTO lakesync.gateway VALUES ('g', 7, 512, 0, NULL, 0)")
+            connection.execute("INSERT INTO lakesync.shard VALUES ('g', 'main', 0, 0, 0, 0, 0, 0, NULL, 0)")
+    return url
+
+
+def _apply_first(url):
+    first = {name: migrations.migrations(name)[0] for name in ("sqlite/log", "sqlite/state", "postgres")}
+    if url.startswith("sqlite"):
+        from pathlib import Path
+
+        folder = Path(url.removeprefix("sqlite://"))
+        folder.mkdir()
+        for database in ("log", "state"):
+            with sqlite3.connect(folder / f"{database}.db") as connection:
+                connection.executescript(first[f"sqlite/{database}"].sql + "; PRAGMA user_version = 1")
+            connection.close()
+        return
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE SCHEMA lakesync")
+        connection.execute("CREATE TABLE lakesync.migration (version integer PRIMARY KEY, name text NOT NULL)")
+        connection.execute(first["postgres"].sql)
+        connection.execute("INSERT INTO lakesync.migration VALUES (1, '0001_staging.sql')")
+
+
+def _newest(url):
+    kinds = ("sqlite/log", "sqlite/state") if url.startswith("sqlite") else ("postgres",)
+    return [migrations.migrations(kind)[-1].number for kind in kinds]
+
+
+def test_an_old_store_is_upgraded_in_place_and_used(old, clock):
+    done = upgrade(old)
+    assert [each.before for each in done] == [1] * len(done)
+    assert [each.after for each in done] == _newest(old)
+    assert upgrade(old) == [Upgrade(each.database, each.after, each.after) for each in done]
+    store, book = open_store(old, clock), Book()
+    store.open(book)
+    assert store.read("g", lambda view: (view.epoch, view.arrival)).result() == (7, 512)
+    for deltas in PUSHES:
+        store.submit("g", book.push(deltas)).result()
+    rows, _ = store.read("g", contents).result()
+    assert len(rows) == 3
+    store.close()
+
+
+def test_a_gateway_upgrades_a_store_when_it_opens_it(old, clock):
+    assert {schema.version for schema in status(old).schemas} == {1}
+    store = open_store(old, clock)
+    store.open(Book())
+    store.close()
+    assert [schema.version for schema in status(old).schemas] == _newest(old)
+
+
+def test_a_newer_store_is_refused_with_both_versions_and_left_as_it_is(url, clock):
+    store = open_store(url, clock)
+    store.open(Book())
+    store.ensure_gateway("g")
+    store.close()
+    if url.startswith("sqlite"):
+        with sqlite3.connect(url.removeprefix("sqlite://") + "/state.db") as connection:
+            connection.execute("PRAGMA user_version = 99")
+        connection.close()
+    else:
+        with psycopg.connect(url) as connection:
+            connection.execute("INSERT INTO lakesync.migration VALUES (99, 'from the future')")
+    with pytest.raises(StagingVersionError, match=rf"99.* up to {_newest(url)[-1]}\b"):
+        upgrade(url)
+    with pytest.raises(StagingVersionError, match="99"):
+        open_store(url, clock).open(Book())
+    assert status(url).schemas[-1].version == 99
+
+
+def test_the_status_shows_heads_and_bytes_of_a_store_in_use(url, clock):
+    store, book = open_store(url, clock), Book()
+    store.open(book)
+    store.ensure_gateway("g")
+    entries = [store.submit("g", book.push(deltas)).result() for deltas in PUSHES]
+    found = status(url)
+    (head,) = found.heads
+    assert (head.gateway, head.last_seq, head.flushed_seq, head.deltas) == ("g", 5, 0, 15)
+    assert head.arrival == entries[-1].arrival
+    assert head.bytes == sum(len(entry.body) for entry in entries)
+    assert found.bytes > head.bytes
+    assert "postgres:postgres" not in found.url
+    if url.startswith("sqlite"):
+        with pytest.raises(StagingUnavailableError, match="owned by process"):
+            upgrade(url)
+    store.close()
+
+
+def test_the_commands_show_what_they_did(old):
+    told = CliRunner().invoke(app, ["staging", "migrate", "--staging", old], catch_exceptions=False)
+    assert f"schema version 1 → {_newest(old)[0]}" in told.stdout
+    told = CliRunner().invoke(app, ["staging", "migrate", "--staging", old, "--json"], catch_exceptions=False)
+    assert [each.after for each in msgspec.json.decode(told.stdout, type=list[Upgrade])] == _newest(old)
+    told = CliRunner().invoke(app, ["staging", "status", "--staging", old, "--json"], catch_exceptions=False)
+    assert msgspec.json.decode(told.stdout, type=Status) == status(old)
+    told = CliRunner().invoke(app, ["staging", "status", "--staging", old], catch_exceptions=False)
+    assert "gateway" in told.stdout
+    assert "main" in told.stdout
+
+
+def test_a_store_that_is_not_there_is_named(tmp_path, url):
+    with pytest.raises(ConfigurationError, match="no staging store"):
+        status(url)
+    with pytest.raises(ConfigurationError, match="'memory'"):
+        upgrade("memory://x")
