@@ -1,0 +1,263 @@
+"""What a backend is to LakeSync: a place that takes deltas and gives them back.
+
+An object store implements `LakeAdapter` and becomes a place for deltas through `ObjectDeltas`; a database implements
+`DatabaseAdapter`. Compositions (by table, fan-out, hot and cold) are `DatabaseAdapter`s of `DatabaseAdapter`s. What not
+every backend can do stands in a further protocol: `Materialisable`.
+
+Adapters block, may be called from several threads at once, and hold no state of their own that a crash could lose.
+Every failure of the backend is an `AdapterError`, which a repeat may cure; each method is safe to repeat.
+`tests/conformance/test_adapters.py` and `test_adapters_objects.py` run over every implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+import msgspec
+
+from lakesync.lww import RowState
+from lakesync.schema import TableSchema
+from lakesync.types import RowDelta
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+DEFAULT_PAGE = 10_000
+
+
+class StoredDelta(msgspec.Struct, frozen=True, gc=False):
+    """A delta as a backend keeps it."""
+
+    gateway: str
+    arrival: int
+    """When it reached its gateway: the gateway's own clock, for all deltas of one push the same."""
+    delta: RowDelta
+
+    @property
+    def identity(self) -> Identity:
+        """What makes it this delta and no other: one client's delta ids are its own affair."""
+        return (self.gateway, self.delta.client_id, self.delta.hlc, self.delta.delta_id)
+
+
+Identity = tuple[str, str, int, str]
+"""`(gateway, client id, hlc, delta id)`."""
+
+
+class DeltaBatch(msgspec.Struct, frozen=True):
+    """Deltas of one gateway that belong together: the unit in which they are written."""
+
+    batch_id: str
+    """Names this very set of deltas for ever: a batch that is written again under its id is the same batch."""
+    gateway: str
+    deltas: tuple[StoredDelta, ...]
+    """In order of arrival; at least one."""
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What an adapter holds of a batch, as read back from it."""
+
+    deltas: int
+    id_sum: int
+    """Sum of `delta.id_number` modulo 2**64."""
+
+
+Order = Literal["arrival", "hlc"]
+
+
+class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """A place in an adapter's deltas: after one delta, before the next. Positions compare in the order of reading."""
+
+    value: int
+    """Arrival or hlc, by the order in which was read."""
+    hlc: int
+    client_id: str
+    delta_id: str
+    gateway: str
+
+
+def position_of(stored: StoredDelta, order: Order) -> Position:
+    """The place just after a delta."""
+    delta = stored.delta
+    value = stored.arrival if order == "arrival" else delta.hlc
+    return Position(value, delta.hlc, delta.client_id, delta.delta_id, stored.gateway)
+
+
+class DeltaQuery(msgspec.Struct, frozen=True):
+    """Which deltas are asked for, and in which order; every condition must hold."""
+
+    order: Order = "arrival"
+    """By arrival a follower misses nothing that one gateway's flushes write; by hlc deltas stand by their age."""
+    since: int = -1
+    """Above this arrival or hlc, by `order`."""
+    until: int | None = None
+    """At or below this arrival or hlc, by `order`."""
+    after: Position | None = None
+    """Behind this place: the `end` of the page before."""
+    gateway: str | None = None
+    """None: of every gateway."""
+    tables: tuple[str, ...] = ()
+    """Empty: of every table."""
+    rows: tuple[str, ...] = ()
+    """Row ids; empty: of every row."""
+    limit: int = DEFAULT_PAGE
+
+
+class DeltaPage(msgspec.Struct, frozen=True):
+    """A part of what a query finds."""
+
+    deltas: tuple[StoredDelta, ...]
+    """In the query's order, at most its limit."""
+    end: Position | None
+    """Where the next page starts; None when nothing is left."""
+
+
+class DatabaseAdapter(Protocol):
+    """A place that keeps deltas, one by one, for good."""
+
+    def insert_deltas(self, batch: DeltaBatch) -> Held:
+        """Keep a batch, whole or not at all, durably before this returns.
+
+        A delta that is held already, by `StoredDelta.identity`, stays as it is, from whichever batch it came: so a
+        batch may be inserted again after an answer that was lost or a crash at any point.
+
+        Returns:
+            What the adapter holds of the batch's deltas now, read back after the commit.
+
+        Raises:
+            AdapterError: the batch may or may not be there; a repeat is safe.
+        """
+
+    def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
+        """A page of the deltas that a query asks for.
+
+        Following `end` gives each delta once. A value comes back as its RFC 8785 text or as it came in.
+
+        Raises:
+            AdapterError: the backend cannot be read.
+        """
+
+    def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
+        """The merge of all deltas held of each row, also of rows that are deleted; a row without any is absent.
+
+        Args:
+            gateway: None for deltas of every gateway, merged as if they were one's.
+            table: the rows' table.
+            row_ids: the rows.
+
+        Raises:
+            AdapterError: the backend cannot be read.
+        """
+
+    def close(self) -> None:
+        """Release connections; nothing else is called afterwards."""
+
+
+@runtime_checkable
+class Materialisable(Protocol):
+    """A `DatabaseAdapter` that can keep a table of rows beside the deltas."""
+
+    def ensure_schema(self, schema: TableSchema) -> None:
+        """Make the destination's table (`source_table`, or `table`), or add the columns that it lacks.
+
+        The table has the schema's columns and `props` (JSON, the user's own, never written again), `synced_at` and,
+        with soft delete, `deleted_at`.
+
+        Raises:
+            AdapterError: the backend refused.
+        """
+
+    def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
+        """Bring rows of the destination's table in line with the deltas that this adapter holds of them.
+
+        Repeatable at any time and in any order, as it reads what it writes from the deltas alone. A deleted row's row
+        gets `deleted_at` where the schema says soft delete, and is removed otherwise.
+
+        Returns:
+            How many rows were looked at.
+
+        Raises:
+            AdapterError: the backend refused; nothing was changed.
+        """
+
+
+class ObjectInfo(msgspec.Struct, frozen=True):
+    """An object without its content."""
+
+    key: str
+    size: int
+    """Bytes."""
+    modified_ms: int
+    etag: str
+    """Another one for another content, as far as the store can tell."""
+
+
+class ObjectPage(msgspec.Struct, frozen=True):
+    """A part of a listing."""
+
+    objects: tuple[ObjectInfo, ...]
+    more: bool
+    """There are further ones after the last of these."""
+
+
+class LakeAdapter(Protocol):
+    """An object store: whole objects under keys, `/` between their parts.
+
+    A key has 1 to 1,024 bytes of UTF-8 and parts that are neither empty nor `.` nor `..`; no key may be another's
+    folder. What a call wrote, every later call of anyone sees (as S3 promises since 2020).
+    """
+
+    def put_object(self, key: str, data: bytes, *, if_absent: bool = False) -> bool:
+        """Write an object whole and durably; readers see the old one, or the new one.
+
+        Args:
+            key: where.
+            data: the content.
+            if_absent: leave an object that is there as it is (`If-None-Match: *`). Of several writers one wins.
+
+        Returns:
+            Whether `data` was written.
+
+        Raises:
+            ValidationError: the key cannot be one.
+            AdapterError: it may or may not be there now.
+        """
+
+    def get_object(self, key: str) -> bytes:
+        """An object's content.
+
+        Raises:
+            NotFoundError: there is no such object.
+            AdapterError: the store cannot be read.
+        """
+
+    def head_object(self, key: str) -> ObjectInfo:
+        """An object without its content; raises as `get_object`."""
+
+    def list_objects(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> ObjectPage:
+        """Objects whose key starts with `prefix` and is above `after`, in order of their keys' UTF-8 bytes.
+
+        Raises:
+            AdapterError: the store cannot be read.
+        """
+
+    def delete_object(self, key: str) -> None:
+        """Remove an object, durably; nothing when it is not there.
+
+        Raises:
+            AdapterError: it may or may not be gone.
+        """
+
+    def delete_objects(self, keys: Collection[str]) -> None:
+        """Remove objects; a failure leaves some of them removed."""
+
+    def close(self) -> None:
+        """Release connections; nothing else is called afterwards."""
+
+
+Adapter = DatabaseAdapter | LakeAdapter
+
+
+def is_object_store(adapter: Adapter) -> TypeIs[LakeAdapter]:
+    """Whether an adapter keeps objects rather than deltas."""
+    return hasattr(adapter, "put_object")

@@ -1,0 +1,76 @@
+"""The `FlushEnvelope`: a batch as one JSON object.
+
+`{version: 1, gatewayId, createdAt, hlcRange: {min, max}, deltaCount, byteSize, deltas}`; every hlc is a decimal string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from lakesync.adapters.base import StoredDelta
+from lakesync.exceptions import IntegrityError
+from lakesync.types import RowDelta
+from lakesync.wire.json import encode_deltas
+
+
+class HlcRange(msgspec.Struct, frozen=True):
+    """The least and the greatest hlc in an envelope."""
+
+    min: int
+    max: int
+
+
+class FlushEnvelope(msgspec.Struct, frozen=True, rename="camel"):
+    """What was flushed, and in short what it is."""
+
+    version: Literal[1]
+    gateway_id: str
+    created_at: str
+    """ISO 8601, UTC, with milliseconds."""
+    hlc_range: HlcRange
+    delta_count: int
+    byte_size: int
+    """Bytes of the JSON text of `deltas`."""
+    deltas: tuple[RowDelta, ...]
+
+
+class _Spelled(msgspec.Struct, rename="camel"):
+    version: int
+    gateway_id: str
+    created_at: str
+    hlc_range: dict[str, str]
+    delta_count: int
+    byte_size: int
+    deltas: msgspec.Raw
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(FlushEnvelope, strict=False).decode
+
+
+def encode_envelope(gateway: str, deltas: Sequence[StoredDelta], now_ms: int) -> bytes:
+    """The envelope of a batch, made at `now_ms` (milliseconds since 1970)."""
+    text = encode_deltas([stored.delta for stored in deltas])
+    hlcs = [stored.delta.hlc for stored in deltas]
+    created = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    between = {"min": str(min(hlcs)), "max": str(max(hlcs))}
+    return _encode(_Spelled(1, gateway, created, between, len(deltas), len(text), msgspec.Raw(text)))
+
+
+def decode_envelope(data: bytes) -> FlushEnvelope:
+    """The envelope in an object.
+
+    Raises:
+        IntegrityError: it is damaged, or of another version.
+    """
+    try:
+        envelope = _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise IntegrityError(f"not a FlushEnvelope of version 1: {error}") from error
+    if envelope.delta_count != len(envelope.deltas):
+        raise IntegrityError(f"the FlushEnvelope says {envelope.delta_count} deltas and has {len(envelope.deltas)}")
+    return envelope

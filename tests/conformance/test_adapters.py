@@ -1,0 +1,255 @@
+"""What every place for deltas does. An adapter is added by one line in `adapter_places.DATABASES`."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakesync.adapters import DeltaBatch, DeltaQuery, StoredDelta
+from lakesync.adapters.base import position_of
+from lakesync.adapters.selection import held, selected
+from lakesync.delta import jcs_raw
+from lakesync.lww import RowState
+from lakesync.testing import strategies
+from lakesync.types import RowDelta
+from tests.conformance.adapter_places import COARSE_ARRIVALS, DATABASES, KEEPS_BATCHES
+from tests.conformance.book import make_delta
+
+
+@pytest.fixture(params=list(DATABASES))
+def kind(request):
+    """Each kind of place in turn."""
+    return request.param
+
+
+@pytest.fixture
+def adapter(kind, tmp_path):
+    """An empty place."""
+    opened = DATABASES[kind](tmp_path)
+    yield opened
+    opened.close()
+
+
+def batch(number: int, *deltas: RowDelta, gateway: str = "g", step: int = 256) -> DeltaBatch:
+    """Deltas that arrived one after another, in a batch of their own."""
+    first = number * 1_000_000
+    stored = tuple(StoredDelta(gateway, first + step * place, delta) for place, delta in enumerate(deltas))
+    return DeltaBatch(f"{gateway}.main.1.{number}-{number}", gateway, stored)
+
+
+def plain(stored: StoredDelta, *, arrival: bool = True):
+    """What must come back: values as their canonical text."""
+    delta = stored.delta
+    cells = [(cell.column, jcs_raw(cell.value)) for cell in delta.columns]
+    fields = (delta.op, delta.table, delta.row_id, delta.client_id, cells, delta.hlc, delta.delta_id)
+    return (stored.gateway, stored.arrival if arrival else None, *fields)
+
+
+def texts(state: RowState) -> dict[str, bytes]:
+    """Each live column's value."""
+    return {column: bytes(value) for column, value in state.values().items()}
+
+
+def everything(adapter, query: DeltaQuery | None = None) -> list[StoredDelta]:
+    """Every page of a query."""
+    query = query or DeltaQuery()
+    found: list[StoredDelta] = []
+    while True:
+        page = adapter.query_deltas_since(query)
+        assert len(page.deltas) <= query.limit
+        found += page.deltas
+        if page.end is None:
+            return found
+        assert page.deltas, "a page with more to come brings something"
+        assert page.end == position_of(page.deltas[-1], query.order)
+        query = msgspec.structs.replace(query, after=page.end)
+
+
+def test_what_was_inserted_comes_back_in_order_of_arrival(adapter, kind):
+    first = batch(1, make_delta("c", 5, "r1", x=1, y={"b": [1.5, None], "a": "é\n"}), make_delta("d", 3, "r2", x=True))
+    second = batch(2, make_delta("c", 4, "r1"))
+    adapter.insert_deltas(second)
+    adapter.insert_deltas(first)
+    exact = kind not in COARSE_ARRIVALS
+    found = [plain(stored, arrival=exact) for stored in everything(adapter)]
+    assert sorted(found[:2]) == sorted(plain(stored, arrival=exact) for stored in first.deltas)
+    assert found[2:] == [plain(stored, arrival=exact) for stored in second.deltas]
+
+
+def test_it_tells_what_it_holds_of_a_batch(adapter):
+    one = batch(1, *(make_delta("c", n, f"r{n}", x=n) for n in range(1, 50)))
+    assert adapter.insert_deltas(one) == held(one.deltas)
+
+
+def test_a_batch_inserted_again_changes_nothing(adapter, kind, tmp_path):
+    one = batch(1, make_delta("c", 1, "r1", x=1), make_delta("c", 2, "r2", x=2))
+    answer = adapter.insert_deltas(one)
+    before = everything(adapter)
+    assert adapter.insert_deltas(one) == answer
+    other = DATABASES[kind](tmp_path)
+    assert other.insert_deltas(one) == answer
+    assert everything(other) == everything(adapter) == before
+    other.close()
+
+
+def test_two_writers_of_one_batch_settle(kind, tmp_path):
+    one = batch(1, *(make_delta("c", n, f"r{n}", x=n) for n in range(1, 200)))
+    adapters = [DATABASES[kind](tmp_path) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda each: each.insert_deltas(one), adapters))
+    assert answers == [held(one.deltas)] * 4
+    assert len(everything(adapters[0])) == 199
+    for each in adapters:
+        each.close()
+
+
+def test_a_delta_that_comes_in_two_batches_is_one_where_single_deltas_are_kept(adapter, kind):
+    delta = make_delta("c", 1, "r", x=1)
+    adapter.insert_deltas(batch(1, delta))
+    again = batch(2, delta, make_delta("c", 2, "r", x=2))
+    assert adapter.insert_deltas(again) == held(again.deltas)
+    assert len(everything(adapter)) == (3 if kind in KEEPS_BATCHES else 2)
+    assert texts(adapter.get_latest_state("g", "notes", ["r"])["r"]) == {"x": b"2"}
+
+
+def test_one_clients_delta_ids_are_its_own_affair(adapter):
+    """A broken client may take another's id: neither is lost by it."""
+    mine = make_delta("c", 1, "r1", x=1)
+    theirs = msgspec.structs.replace(make_delta("d", 1, "r2", x=2), delta_id=mine.delta_id)
+    both = batch(1, mine, theirs)
+    assert adapter.insert_deltas(both) == held(both.deltas)
+    assert {stored.delta.row_id for stored in everything(adapter)} == {"r1", "r2"}
+
+
+def test_what_was_inserted_outlives_the_adapter(kind, tmp_path):
+    first = DATABASES[kind](tmp_path)
+    first.insert_deltas(batch(1, make_delta("c", 1, "r", x=1)))
+    first.close()
+    second = DATABASES[kind](tmp_path)
+    assert [stored.delta.row_id for stored in everything(second)] == ["r"]
+    second.close()
+
+
+def test_pages_follow_one_another_without_a_gap(adapter):
+    for number in range(1, 8):
+        rows = [make_delta(client, number, f"r{n}", x=n) for n in range(5) for client in ("c", "d")]
+        adapter.insert_deltas(batch(number, *rows, step=0))
+    for order in ("arrival", "hlc"):
+        whole = everything(adapter, DeltaQuery(order=order))
+        assert len(whole) == 70
+        for limit in (1, 3, 10, 69, 70, 71):
+            assert everything(adapter, DeltaQuery(order=order, limit=limit)) == whole
+
+
+def test_a_follower_by_arrival_gets_what_comes_later(adapter):
+    adapter.insert_deltas(batch(1, make_delta("c", 9, "r1", x=1)))
+    (seen,) = everything(adapter)
+    end = position_of(seen, "arrival")
+    assert everything(adapter, DeltaQuery(after=end)) == []
+    adapter.insert_deltas(batch(2, make_delta("c", 1, "late", x=1)))
+    assert [stored.delta.row_id for stored in everything(adapter, DeltaQuery(after=end))] == ["late"]
+
+
+def test_gateways_do_not_meet(adapter):
+    delta = make_delta("c", 1, "r", x=1)
+    adapter.insert_deltas(batch(1, delta, gateway="g"))
+    adapter.insert_deltas(batch(1, delta, gateway="h"))
+    assert len(everything(adapter)) == 2
+    assert [stored.gateway for stored in everything(adapter, DeltaQuery(gateway="h"))] == ["h"]
+    adapter.insert_deltas(batch(2, make_delta("c", 2, "r", x=2), gateway="h"))
+    assert texts(adapter.get_latest_state("g", "notes", ["r"])["r"]) == {"x": b"1"}
+    assert texts(adapter.get_latest_state(None, "notes", ["r"])["r"]) == {"x": b"2"}
+
+
+def test_the_latest_state_is_the_merge(adapter):
+    history = [
+        make_delta("c", 1, "r", x=1, y="a"),
+        make_delta("d", 2, "r", x=2),
+        make_delta("c", 3, "gone", x=1),
+        make_delta("c", 4, "gone"),
+        make_delta("c", 5, "r", table="other", x="not this one"),
+    ]
+    adapter.insert_deltas(batch(1, *history[:2]))
+    adapter.insert_deltas(batch(2, *history[2:]))
+    states = adapter.get_latest_state("g", "notes", ["r", "gone", "absent"])
+    assert states.keys() == {"r", "gone"}
+    assert texts(states["r"]) == {"x": b"2", "y": b'"a"'}
+    assert not states["gone"].visible
+    assert states["gone"].tombstone == (4, "c")
+    assert adapter.get_latest_state("g", "notes", []) == {}
+
+
+def test_nothing_held_is_nothing_found(adapter):
+    assert everything(adapter) == []
+    assert adapter.get_latest_state(None, "notes", ["r"]) == {}
+
+
+def test_a_large_batch_is_one_batch(adapter):
+    large = batch(1, *(make_delta("c", n, f"r{n}", x=n) for n in range(1, 20_001)), step=0)
+    assert adapter.insert_deltas(large) == held(large.deltas)
+    assert len(everything(adapter, DeltaQuery(limit=7_000))) == 20_000
+
+
+deltas = strategies.deltas(
+    tables=st.sampled_from(["t", "u"]),
+    rows=st.sampled_from(["r1", "r2", "é'\"/%"]),
+    clients=st.sampled_from(["a", "b", "\U00010000"]),
+    stamps=st.integers(0, 6) | st.just(2**63 - 1),
+    columns=strategies.column_values(st.sampled_from(["x", "y"])),
+)
+batches = st.lists(st.lists(deltas, min_size=1, max_size=4, unique_by=lambda each: each.delta_id), max_size=4)
+queries = st.builds(
+    DeltaQuery,
+    order=st.sampled_from(["arrival", "hlc"]),
+    since=st.integers(-1, 8) | st.integers(1_000_000, 4_001_000),
+    until=st.none() | st.integers(0, 8) | st.integers(1_000_000, 4_001_000),
+    gateway=st.sampled_from([None, "g", "h"]),
+    tables=st.lists(st.sampled_from(["t", "u"]), max_size=1).map(tuple),
+    rows=st.lists(st.sampled_from(["r1", "r2"]), max_size=2, unique=True).map(tuple),
+    limit=st.integers(1, 5),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=batches, query=queries)
+def test_every_query_finds_what_it_asks_for(kind, history, query):
+    with tempfile.TemporaryDirectory() as folder:
+        adapter = DATABASES[kind](Path(folder))
+        kept: dict = {}
+        for number, each in enumerate(history, 1):
+            made = batch(number, *each, gateway="gh"[number % 2])
+            adapter.insert_deltas(made)
+            last = made.deltas[-1].arrival
+            for stored in made.deltas:
+                known = msgspec.structs.replace(stored, arrival=last) if kind in COARSE_ARRIVALS else stored
+                twice = kind in KEEPS_BATCHES and query.order == "arrival"
+                kept.setdefault((stored.identity, known.arrival if twice else None), known)
+        wanted = sorted(selected(kept.values(), query), key=lambda stored: position_of(stored, query.order))
+        found = everything(adapter, query)
+        assert sorted(map(repr, map(plain, found))) == sorted(map(repr, map(plain, wanted)))
+        places = [position_of(stored, query.order) for stored in found]
+        assert places == sorted(places)
+        states = {
+            (table, row): state
+            for table in ("t", "u")
+            for row, state in adapter.get_latest_state(None, table, ["r1", "r2"]).items()
+        }
+        merged: dict = {}
+        for stored in kept.values():
+            if stored.delta.row_id in ("r1", "r2"):
+                merged.setdefault(stored.delta.key, RowState()).merge(stored.delta)
+        assert {key: shown(state) for key, state in states.items()} == {key: shown(merged[key]) for key in merged}
+        adapter.close()
+
+
+def shown(state: RowState):
+    """A state for comparison: values as Python reads their canonical text."""
+    cells = {column: json.loads(jcs_raw(value)) for column, value in state.values().items()}
+    return cells, state.visible, state.tombstone, state.inserted

@@ -1,0 +1,56 @@
+"""Deltas as Parquet are what the lake's own table of deltas is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from lakesync.adapters import StoredDelta
+from lakesync.adapters.arrow import COLUMNS, decode_parquet, encode_parquet, to_arrow
+from lakesync.exceptions import IntegrityError
+from tests.conformance.book import make_delta
+from transforms.decode import _ARROW
+
+DELTAS = [
+    StoredDelta("g", 256, make_delta("c", 5, "r1", x=1, y={"b": [1.50, None], "a": "é"})),
+    StoredDelta("g", 512, make_delta("c", 6, "r1")),
+]
+
+
+def test_names_and_types_are_the_lakes():
+    table = to_arrow(DELTAS)
+    assert table.schema.names == list(COLUMNS)
+    for field in table.schema:
+        assert field.type == _ARROW.field(field.name).type
+    assert to_arrow([]).num_rows == 0
+
+
+def test_any_tool_reads_it(tmp_path):
+    file = tmp_path / "deltas.parquet"
+    file.write_bytes(encode_parquet(DELTAS, {"lakesync.batch_id": "b"}))
+    found = duckdb.sql(f"SELECT op, hlc, columns['x'] AS x FROM '{file}' ORDER BY hlc").fetchall()
+    assert found == [("INSERT", 5, "1"), ("DELETE", 6, None)]
+    assert pq.read_metadata(file).metadata[b"lakesync.batch_id"] == b"b"
+
+
+def test_what_is_damaged_is_refused():
+    whole = encode_parquet(DELTAS, {})
+    for damaged in (b"", whole[:-9], b"PAR1" + b"x" * 100 + b"PAR1"):
+        with pytest.raises(IntegrityError, match="not a Parquet file"):
+            decode_parquet(damaged)
+
+
+def test_without_pyarrow_it_says_what_to_do(tmp_path):
+    script = (
+        "import sys; sys.modules['pyarrow'] = sys.modules['pyarrow.parquet'] = None\n"
+        "from lakesync.adapters import LocalDisk, ObjectDeltas\n"
+        "ObjectDeltas(LocalDisk(sys.argv[1]), 'json')\n"
+        "try: ObjectDeltas(LocalDisk(sys.argv[1]))\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("ConfigurationError Parquet needs pyarrow: pip install")

@@ -1,0 +1,53 @@
+"""Adapters are found by the scheme of their URI; packages bring further ones."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter, as_database, open_adapter, schemes
+from lakesync.exceptions import ConfigurationError
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A package that brings two adapters, one of which cannot be loaded."""
+    (tmp_path / "brought.py").write_text(
+        "from lakesync.adapters import LocalDisk\ndef open_it(uri): return LocalDisk('/' + uri.partition(':')[2])\n"
+    )
+    about = tmp_path / "brought-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[lakesync.adapters]\nmine = brought:open_it\nbroken = brought:absent\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("brought", None)
+
+
+def test_the_built_in_ones(tmp_path):
+    disk = open_adapter(f"file://{tmp_path}/a%20b")
+    assert isinstance(disk, LocalDisk)
+    assert disk.folder == tmp_path / "a b"
+    database = open_adapter(f"sqlite://{tmp_path}/d.db")
+    assert isinstance(database, SqliteAdapter)
+    assert as_database(database) is database
+    assert isinstance(as_database(disk, "json"), ObjectDeltas)
+    database.close()
+
+
+def test_a_package_brings_one(installed):
+    assert schemes() == ["broken", "file", "mine", "sqlite"]
+    found = open_adapter("mine:somewhere")
+    assert isinstance(found, LocalDisk)
+    assert str(found.folder) == "/somewhere"
+
+
+def test_what_cannot_be_opened_is_named(installed):
+    with pytest.raises(ConfigurationError, match=r"'gopher' \(known: broken, file, mine, sqlite\)"):
+        open_adapter("gopher://hole")
+    with pytest.raises(ConfigurationError, match="broken"):
+        open_adapter("broken:it")
+    for uri in ("file://", "file:///", "file://host/path", "sqlite:relative"):
+        with pytest.raises(ConfigurationError, match="absolute path"):
+            open_adapter(uri)
