@@ -52,7 +52,10 @@ class Outcome(NamedTuple):
 
 
 class RowState(msgspec.Struct, array_like=True, gc=False):
-    """The merged state of one row; a row never written is `RowState()`."""
+    """The merged state of one row; a row never written is `RowState()`.
+
+    A merge changes the state alone, never its list, nor a live delta: a shallow copy stays as it was.
+    """
 
     live: list[LiveDelta] = []
     """In order of (hlc, client id, delta id, width)."""
@@ -117,10 +120,10 @@ class RowState(msgspec.Struct, array_like=True, gc=False):
         width = len(delta.columns)
         won: dict[str, Raw] = {}
         lost: list[str] = []
-        emptied = False
+        left: dict[int, dict[str, Raw]] = {}
         for cell in delta.columns:
             column = cell.column
-            for part in live:
+            for place, part in enumerate(live):  # noqa: B007 it is used below, where the loop was left
                 if column in part.columns:
                     break
             else:
@@ -136,14 +139,15 @@ class RowState(msgspec.Struct, array_like=True, gc=False):
                 wins = stamp > held
             if wins:
                 won[column] = cell.value.copy()
-                del part.columns[column]
-                emptied = emptied or not part.columns
+                if place not in left:
+                    left[place] = part.columns.copy()
+                left[place].pop(column, None)
             else:
                 lost.append(column)
-        if emptied:
-            self.live = live = [part for part in live if part.columns]
+        if left:
+            live = [_with(part, left.get(place)) for place, part in enumerate(live) if left.get(place, True)]
         if won:
-            _place(live, LiveDelta(delta.hlc, delta.client_id, delta.delta_id, won, width))
+            self.live = _placed(live, LiveDelta(delta.hlc, delta.client_id, delta.delta_id, won, width))
         return tuple(won), tuple(lost)
 
 
@@ -178,18 +182,24 @@ def _order(delta_id: str, width: int, value: Raw, part: LiveDelta, column: str) 
     return (new > old) - (new < old)
 
 
-def _place(live: list[LiveDelta], new: LiveDelta) -> None:
-    """Insert in order; two deltas that claim one identity (a broken client's) become one live delta."""
+def _with(part: LiveDelta, columns: dict[str, Raw] | None) -> LiveDelta:
+    """The delta with what is left of its columns."""
+    if columns is None:
+        return part
+    return LiveDelta(part.hlc, part.client_id, part.delta_id, columns, part.width)
+
+
+def _placed(live: list[LiveDelta], new: LiveDelta) -> list[LiveDelta]:
+    """With a delta in its place; two that claim one identity (a broken client's) become one live delta."""
     place = len(live)
     if place and (live[-1].hlc, live[-1].client_id) >= (new.hlc, new.client_id):
         identity = _identity(new)
         while place and _identity(live[place - 1]) > identity:
             place -= 1
         if place and _identity(live[place - 1]) == identity:
-            twin = live[place - 1]
-            twin.columns = dict(sorted({**twin.columns, **new.columns}.items()))
-            return
-    live.insert(place, new)
+            both = dict(sorted({**live[place - 1].columns, **new.columns}.items()))
+            return [*live[: place - 1], _with(new, both), *live[place:]]
+    return [*live[:place], new, *live[place:]]
 
 
 def _identity(part: LiveDelta) -> tuple[int, str, str, int]:

@@ -29,14 +29,17 @@ class EntryChange(NamedTuple):
         )
 
 
-def _change(kind: MoveKind, at: int) -> EntryChange:
+def changed_by(before: EntryChange | None, kind: MoveKind, at: int) -> EntryChange:
+    """The sum of a change and a move at the arrival `at` after it."""
     if kind == "stay":
-        return EntryChange(0, 0, 0, at, None)
-    if kind == "join":
-        return EntryChange(at, at, 0, at, True)
-    if kind == "leave":
-        return EntryChange(0, 0, at, at, False)
-    return EntryChange(at, 0, 0, at, None)
+        change = EntryChange(0, 0, 0, at, None)
+    elif kind == "join":
+        change = EntryChange(at, at, 0, at, True)
+    elif kind == "leave":
+        change = EntryChange(0, 0, at, at, False)
+    else:
+        change = EntryChange(at, 0, 0, at, None)
+    return change if before is None else before.then(change)
 
 
 def fold(moves: Iterable[Move]) -> dict[tuple[str, str, str], EntryChange]:
@@ -44,8 +47,5 @@ def fold(moves: Iterable[Move]) -> dict[tuple[str, str, str], EntryChange]:
     changes: dict[tuple[str, str, str], EntryChange] = {}
     for move in moves:
         key = (move.bucket, move.table, move.row_id)
-        change = _change(move.kind, move.arrival)
-        if key in changes:
-            change = changes[key].then(change)
-        changes[key] = change
+        changes[key] = changed_by(changes.get(key), move.kind, move.arrival)
     return changes

@@ -120,6 +120,10 @@ class SqliteCommit(SqliteView, SideCommit):
         """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
         return self._journal.append(self.gateway, client_id, deltas, arrival, claims)
 
+    def rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
+        """The stored rows among `keys`, to be changed and put."""
+        return self._state.copies(self.gateway, keys)
+
     def put_rows(self, rows: Iterable[StoredRow]) -> None:
         """Write rows whole."""
         self._state.put_rows(self.gateway, rows)

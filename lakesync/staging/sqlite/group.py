@@ -9,21 +9,17 @@ from concurrent.futures import Future
 from time import monotonic
 from typing import Any, NamedTuple
 
-import structlog
-
 from lakesync.crash import crash_point
 from lakesync.exceptions import StagingUnavailableError
 from lakesync.staging.notices import Announcement, Notices
 from lakesync.staging.outcome import Outcome
+from lakesync.staging.sqlite.behind import Behind
 from lakesync.staging.sqlite.commit import MustRunAloneError
 from lakesync.staging.sqlite.journal import Journal
-from lakesync.staging.sqlite.recovery import Recovery
 from lakesync.staging.sqlite.state import State
 
 _GROUP_SECONDS = 0.05
 """A group that took longer is committed before more join it: a push never waits for all others."""
-
-_log = structlog.get_logger(__name__)
 
 
 class Job(NamedTuple):
@@ -41,16 +37,13 @@ class GroupCommit:
     A job that fails is taken back alone. When the journal's commit fails, all of its group are, in the state too.
     """
 
-    def __init__(self, journal: Journal, state: State, recovery: Recovery, notices: Notices) -> None:
+    def __init__(self, journal: Journal, state: State, behind: Behind, notices: Notices) -> None:
         self._journal = journal
         self._state = state
-        self._recovery = recovery
+        self._behind = behind
         self._notices = notices
         self.announcement = Announcement()
         """What the group under way moves; told once it is committed and its futures have ended."""
-        self._behind: set[str] = set()
-        self.applied: dict[tuple[str, str], int] = {}
-        """`(gateway, shard)` → the seq up to which `state.db` durably holds the log."""
 
     def run(self, jobs: Iterable[Job]) -> None:
         """Run the writing jobs in order, in as few groups as latency allows; the reading ones after the first group."""
@@ -65,7 +58,7 @@ class GroupCommit:
 
     def _read(self, job: Job) -> None:
         try:
-            self.ensure_state()
+            self._behind.ensure()
             outcome = Outcome(job.future, job.run(False))
         except BaseException as exc:
             outcome = Outcome(job.future, error=self._shown(exc))
@@ -103,21 +96,20 @@ class GroupCommit:
     def _run_alone(self, job: Job) -> None:
         """A job before and after which the state is written behind."""
         try:
-            self.write_behind()
+            self._behind.write()
             self._begin()
             outcome = self._attempt(job, alone=True)
             self._commit()
         except Exception as exc:
             self._fail([job.future], exc)
             return
-        self.try_write_behind()
+        self._behind.try_write()
         outcome.tell()
         self._notices.tell(self.announcement.take())
 
     def _begin(self) -> None:
-        self.ensure_state()
+        self._behind.ensure()
         self._journal.begin()
-        self._state.mark("together")
 
     def _attempt(self, job: Job, *, alone: bool) -> Outcome:
         """Run one job in the group.
@@ -126,17 +118,15 @@ class GroupCommit:
             MustRunAloneError: it was taken back and must run again.
             sqlite3.Error: it could not be taken back alone; the group is lost.
         """
-        mark = self._journal.mark()
-        self._state.mark("work")
+        mark, state_mark = self._journal.mark(), self._state.mark()
         try:
             result = job.run(alone)
         except BaseException as exc:
-            self._state.take_back("work")
+            self._state.take_back(state_mark)
             self._journal.take_back(mark)
             if isinstance(exc, MustRunAloneError):
                 raise
             return Outcome(job.future, error=self._shown(exc))
-        self._state.keep("work")
         self._journal.keep()
         return Outcome(job.future, result)
 
@@ -144,12 +134,12 @@ class GroupCommit:
         if not self._state.intact:
             raise sqlite3.OperationalError("the state's transaction was ended by SQLite")
         crash_point("staging.before_commit")
-        self._behind |= self._journal.commit()
+        self._behind.note(self._journal.commit())
         crash_point("staging.after_commit")
         try:
-            self._state.keep("together")
+            self._state.keep()
         except sqlite3.Error as exc:
-            self._lose_state(exc)
+            self._behind.lose(exc)
 
     def _fail(self, futures: Iterable[Future[Any]], exc: Exception) -> None:
         """Nothing of the group happened."""
@@ -157,9 +147,9 @@ class GroupCommit:
         self._journal.rollback()
         if self._state.intact:
             try:
-                self._state.take_back("together")
+                self._state.take_back(0)
             except sqlite3.Error as also:
-                self._lose_state(also)
+                self._behind.lose(also)
         for future in futures:
             future.set_exception(self._shown(exc))
 
@@ -173,59 +163,3 @@ class GroupCommit:
         )
         error.__cause__ = exc
         return error
-
-    # -- the state behind ----------------------------------------------------------------------------------------
-
-    @property
-    def pending_rows(self) -> int:
-        """Rows that only the open transaction holds."""
-        return self._state.pending_rows
-
-    @property
-    def behind(self) -> bool:
-        """Whether the journal holds anything that the state does not hold durably."""
-        return bool(self._behind) or not self._state.intact
-
-    def write_behind(self) -> None:
-        """Make the state durable as far as the journal is.
-
-        Raises:
-            sqlite3.Error: it cannot be written; it is made again from the journal before anything else happens.
-        """
-        self.ensure_state()
-        heads = [self._journal.heads[gateway] for gateway in self._behind]
-        crash_point("staging.before_write_behind")
-        try:
-            self._state.commit((head, head.last_seq) for head in heads)
-        except sqlite3.Error as exc:
-            self._lose_state(exc)
-            raise
-        self.applied.update({(head.gateway, head.shard): head.last_seq for head in heads})
-        self._behind.clear()
-        crash_point("staging.after_write_behind")
-
-    def try_write_behind(self) -> None:
-        """`write_behind`, put off where it cannot be done: the journal holds everything."""
-        try:
-            self.write_behind()
-        except Exception:
-            _log.warning("state not written behind", folder=str(self._journal.path.parent), exc_info=True)
-
-    def ensure_state(self) -> None:
-        """Make the state again from the journal where it was lost; SQLite may end a transaction on its own.
-
-        Raises:
-            IntegrityError: bodies that are needed were trimmed.
-            sqlite3.Error: a database cannot be written.
-        """
-        if not self._state.intact:
-            self.applied = self._recovery.recover()
-            self._behind = {
-                head.gateway
-                for head in self._journal.heads.values()
-                if head.last_seq > self.applied.get((head.gateway, head.shard), 0)
-            }
-
-    def _lose_state(self, exc: sqlite3.Error) -> None:
-        _log.warning("state lost, it is made again from the journal", error=str(exc))
-        self._state.rollback()

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import NamedTuple, TypeVar
 
 from lakesync.exceptions import StagingUnavailableError
+from lakesync.staging.sqlite.behind import Behind
 from lakesync.staging.sqlite.group import GroupCommit, Job
 
 T = TypeVar("T")
@@ -19,19 +20,21 @@ _GROUP = 256
 
 
 class WriteBehind(NamedTuple):
-    """How far the state may be behind the journal: what a restart replays at most."""
+    """How far the state may be behind the journal before more of it is written: what a restart replays, about."""
 
     seconds: float = 1.0
     rows: int = 50_000
+    """Rows and entries."""
 
 
 class Owner:
     """Runs jobs in order of submission until it is stopped."""
 
-    def __init__(self, group: GroupCommit, name: str, behind: WriteBehind) -> None:
+    def __init__(self, group: GroupCommit, behind: Behind, name: str, allowed: WriteBehind) -> None:
         """Start the thread."""
         self._group = group
-        self._allowed = behind
+        self._behind = behind
+        self._allowed = allowed
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._stopped = False
@@ -67,13 +70,12 @@ class Owner:
             if jobs:
                 self._group.run(jobs)
             if not more:
-                self._group.try_write_behind()
+                self._behind.try_write()
                 return
-            if self._group.behind:
+            if self._behind.any:
                 due = min(due, monotonic() + self._allowed.seconds)
-            if monotonic() >= due or self._group.pending_rows > self._allowed.rows:
-                self._group.try_write_behind()
-                due = inf
+            if monotonic() >= due or self._behind.waiting > self._allowed.rows:
+                due = inf if self._behind.try_write_on() else -inf
 
     def _take(self, due: float) -> tuple[list[Job], bool]:
         """What waits, and whether the thread goes on; none when the write-behind is due."""

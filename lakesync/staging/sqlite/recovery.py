@@ -25,7 +25,7 @@ class Recovery:
         self._replayer = replayer
 
     def recover(self) -> dict[Shard, int]:
-        """Open the state's transaction and bring it up to the journal; the seq that it holds durably of each shard.
+        """Bring the state up to the journal; the seq that its file holds of each shard.
 
         What is replayed is durable with the next write-behind, so that a full disk does not keep readers out.
 
@@ -33,6 +33,7 @@ class Recovery:
             IntegrityError: bodies that are needed were trimmed.
             sqlite3.Error: a database cannot be written.
         """
+        self._state.rollback()
         heads = list(self._journal.heads.values())
         held = self._state.applied()
         if any(_of_another_life(head, held) for head in heads):
@@ -41,7 +42,7 @@ class Recovery:
         for head in heads:
             self._check_bodies(head, held.get((head.gateway, head.shard), _NOTHING))
         progress: dict[Shard, tuple[Head, int]] = {}
-        self._state.begin()
+        self._state.restart()
         try:
             for head in heads:
                 self._catch_up(head, held.get((head.gateway, head.shard), _NOTHING), progress)
@@ -74,13 +75,17 @@ class Recovery:
             self._replayer.replay(commit, entry)
             if not stale:
                 progress[head.gateway, head.shard] = (head, entry.seq)
-                if self._state.pending_rows > _ROWS_AT_ONCE:
+                self._state.keep()
+                if self._state.waiting > _ROWS_AT_ONCE:
+                    self._state.settle()
                     self._state.commit(progress.values())
         if stale:
             self._journal.begin()
             self._replayer.reindex(commit)
             self._journal.commit()
             progress[head.gateway, head.shard] = (head, head.last_seq)
+            self._state.keep()
+            self._state.settle()
             self._state.commit(progress.values())
 
 

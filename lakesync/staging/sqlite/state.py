@@ -1,27 +1,43 @@
-"""`state.db`: rows and feed entries in a transaction that stays open and is committed behind the journal."""
+"""`state.db`: rows and feed entries, first in memory, then in the file, always behind the journal.
+
+What commits write goes into a layer in memory. A reading of rows looks there first; a reading of entries has the layer
+written to the file's open transaction before. `freeze` and `write_on` do the same bit by bit, so that no push waits for
+long. `commit` ends the transaction: the file then holds the state at exactly one place in the journal.
+"""
 
 from __future__ import annotations
 
+import copy
 import heapq
+import os
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from lakesync.staging.head import Head
-from lakesync.staging.moves import fold
 from lakesync.staging.records import Entry, Move, StoredRow
+from lakesync.staging.sqlite import pending
 from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate
+from lakesync.staging.sqlite.pending import Layer, Undo
+from lakesync.staging.sqlite.rowcache import RowCache
 from lakesync.types import RowKey
 
+T = TypeVar("T")
+
+_CACHED_BYTES = 32 << 20
+"""Of rows as they are stored; decoded they take several times as much."""
+_BUCKETS_KNOWN = 100_000
+_AT_ONCE = 256
+"""Rows or entries in one statement."""
 _PUT_ROW = (
     "INSERT INTO row_state VALUES (?, ?, ?, ?)"
     " ON CONFLICT (gateway, table_name, row_id) DO UPDATE SET body = excluded.body"
 )
-_GET_ROW = "SELECT body FROM row_state WHERE gateway = ? AND table_name = ? AND row_id = ?"
+_GET_ROWS = "SELECT body FROM row_state WHERE gateway = ? AND table_name = ? AND row_id IN ({})"
 _SCAN_ROWS = (
     "SELECT body FROM row_state WHERE gateway = ? AND (table_name, row_id) > (?, ?) ORDER BY table_name, row_id LIMIT ?"
 )
@@ -33,20 +49,18 @@ _PUT_ENTRY = (
     " left_at = CASE excluded.left_at WHEN 0 THEN left_at ELSE excluded.left_at END,"
     " changed = excluded.changed, inside = coalesce(?8, inside)"
 )
+_ENTRY = "table_name, row_id, first, since, left_at, changed, inside"
 _ENTRIES_AFTER = (
-    "SELECT table_name, row_id, first, since, left_at, changed, inside FROM entry"
-    " WHERE bucket = ? AND changed > ? AND changed <= ? ORDER BY changed, table_name, row_id LIMIT ?"
+    f"SELECT {_ENTRY} FROM entry WHERE bucket = ? AND changed > ? AND changed <= ?"
+    " ORDER BY changed, table_name, row_id LIMIT ?"
 )
-_ENTRY_OF = (
-    "SELECT table_name, row_id, first, since, left_at, changed, inside FROM entry"
-    " WHERE bucket = ? AND table_name = ? AND row_id = ?"
-)
+_ENTRIES_OF = f"SELECT {_ENTRY} FROM entry WHERE bucket = ? AND table_name = ? AND row_id IN ({{}})"
 _decode_row = msgspec.json.Decoder(StoredRow).decode
 _encode = msgspec.json.Encoder().encode
 
 
 class Applied(NamedTuple):
-    """How far `state.db` holds one shard of a gateway, durably."""
+    """How far `state.db` holds one shard of a gateway."""
 
     epoch: int
     seq: int
@@ -54,10 +68,7 @@ class Applied(NamedTuple):
 
 
 class State:
-    """The state's connection. Between `begin` and `commit` the write-behind is SQLite's page cache.
-
-    All methods belong to the owner thread.
-    """
+    """The state's connection and what is not yet written. All methods belong to the owner thread."""
 
     def __init__(self, folder: Path, store_id: str) -> None:
         """Open or make `state.db`; one that belongs to another journal is emptied.
@@ -67,10 +78,11 @@ class State:
         """
         self.path = folder / STATE_FILE
         self.sql = connect(self.path)
+        self.sql.execute("PRAGMA synchronous=NORMAL")
         migrate(self.sql, "sqlite/state", self.path)
-        self.pending_rows = 0
-        """Rows written since the last commit."""
         self._buckets: dict[tuple[str, str], int] = {}
+        self._cache = RowCache(_CACHED_BYTES)
+        self._forget()
         self._adopt(store_id)
 
     def close(self) -> None:
@@ -85,95 +97,230 @@ class State:
 
     def empty(self) -> None:
         """Forget everything, to be made again."""
-        self._buckets.clear()
         for table in ("applied", "row_state", "bucket", "entry"):
             self.sql.execute(f"DELETE FROM {table}")
+        self._forget()
 
-    # -- transactions --------------------------------------------------------------------------------------------
+    def _forget(self) -> None:
+        """Nothing is in memory, nothing in an open transaction."""
+        self._front = Layer()
+        self._frozen: Layer | None = None
+        self._writing: Iterator[None] = iter(())
+        self._undo = Undo()
+        self._guards = 0
+        self._whole = False
+        self.settled = False
+        """More was written since the last `freeze` than what was frozen."""
+        self._buckets.clear()
+        self._cache.clear()
+        self._begun = False
+
+    # -- the journal's groups and works --------------------------------------------------------------------------
+
+    def mark(self) -> int:
+        """Begin a work."""
+        return self._undo.mark()
+
+    def take_back(self, mark: int) -> None:
+        """Take back what was done since the mark; 0 is the beginning of the group."""
+        self._undo.take_back(mark)
+
+    def keep(self) -> None:
+        """Keep what the group did."""
+        self._undo.forget()
+        if self._guards:
+            self._guards = 0
+            self.sql.execute("RELEASE guard_1")
+
+    # -- from memory to the file ---------------------------------------------------------------------------------
 
     @property
     def intact(self) -> bool:
-        """Whether the open transaction is still there: SQLite ends it on its own when, say, the disk is full."""
-        return self.sql.in_transaction
+        """Whether file and memory hold what they should: SQLite ends a transaction on its own when a disk is full."""
+        return self._whole and (self.sql.in_transaction or not self._begun)
 
-    def begin(self) -> None:
-        """Open the long transaction."""
-        self.sql.execute("BEGIN IMMEDIATE")
+    @property
+    def waiting(self) -> int:
+        """Rows and entries in memory that are to be written, at most."""
+        return self._front.count
+
+    @property
+    def frozen(self) -> bool:
+        """Whether a layer is being written bit by bit."""
+        return self._frozen is not None
+
+    def freeze(self) -> None:
+        """Set apart what is in memory now, for `write_on`."""
+        self._finish()
+        self.settled = False
+        self._frozen, self._front = self._front, Layer()
+        self._writing = self._written(self._frozen)
+
+    def write_on(self) -> bool:
+        """Write a bit of what was frozen; whether that was all.
+
+        Raises:
+            sqlite3.Error: it cannot be written; the state is not intact any more.
+        """
+        try:
+            for _ in self._writing:
+                return False
+        except sqlite3.Error:
+            self._whole = False
+            raise
+        self._frozen = None
+        return True
+
+    def settle(self) -> None:
+        """Write everything that is in memory; in a group, so that it can be taken back."""
+        self._finish()
+        if not self._front:
+            return
+        layer = self._front
+        if self._undo.mark() > 0:
+            self._guard(layer)
+        self._frozen, self._front = layer, Layer()
+        self._writing = self._written(layer)
+        self._finish()
+        self.settled = True
+
+    def _finish(self) -> None:
+        while not self.write_on():
+            pass
+
+    def _guard(self, layer: Layer) -> None:
+        """Have what is written from here on taken back with the work, and what was in memory be there again."""
+        self._begin()
+        self._guards += 1
+        self.sql.execute(f"SAVEPOINT guard_{self._guards}")
+
+        def restore() -> None:
+            self.sql.execute(f"ROLLBACK TO guard_{self._guards}")
+            self.sql.execute(f"RELEASE guard_{self._guards}")
+            self._guards -= 1
+            self._front = layer
+            self._buckets.clear()
+            self._cache.clear()
+
+        self._undo.add(restore)
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self.sql.execute("BEGIN IMMEDIATE")
+            self._begun = True
+
+    def _written(self, layer: Layer) -> Iterator[None]:
+        """Write a layer, in order of keys; stops after each bit."""
+        self._begin()
+        for gateway, rows in layer.rows.items():
+            for keys in _parts(sorted(rows)):
+                bodies = [_encode(rows[key]) for key in keys]
+                self.sql.executemany(_PUT_ROW, [(gateway, *key, body) for key, body in zip(keys, bodies, strict=True)])
+                for key, body in zip(keys, bodies, strict=True):
+                    self._cache.put(gateway, rows[key], len(body))
+                yield
+        for gateway, changes in layer.changes.items():
+            for places in _parts(sorted(changes)):
+                self.sql.executemany(
+                    _PUT_ENTRY,
+                    [
+                        (self._make_bucket(gateway, bucket), table, row_id, *changes[bucket, table, row_id])
+                        for bucket, table, row_id in places
+                    ],
+                )
+                yield
 
     def commit(self, heads: Iterable[tuple[Head, int]]) -> None:
-        """Make everything durable, with the applied seq of each head, and open the next transaction."""
+        """End the transaction, with the applied seq of each head that moved. What is frozen must be written.
+
+        Durable after a crash of the process; after one of the machine the file may be at an earlier commit.
+        """
+        self._begin()
         self.sql.executemany(
             "INSERT OR REPLACE INTO applied VALUES (?, ?, ?, ?, ?)",
             [(head.gateway, head.shard, head.epoch, seq, head.config.rules_version) for head, seq in heads],
         )
         self.sql.execute("COMMIT")
-        self.begin()
-        self.pending_rows = 0
+        self._begun = False
+
+    def harden(self) -> None:
+        """Make what was committed outlast a crash of the machine."""
+        file = os.open(f"{self.path}-wal", os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
 
     def rollback(self) -> None:
-        """Give up everything since the last commit."""
-        self._buckets.clear()
+        """Give up everything since the last commit; not intact from here on."""
         if self.sql.in_transaction:
             self.sql.execute("ROLLBACK")
+        self._forget()
 
-    def mark(self, name: str) -> None:
-        """Begin a group or a work."""
-        self.sql.execute(f"SAVEPOINT {name}")
-
-    def keep(self, name: str) -> None:
-        """Keep what was done since the mark."""
-        self.sql.execute(f"RELEASE {name}")
-
-    def take_back(self, name: str) -> None:
-        """Take back what was done since the mark."""
-        self._buckets.clear()
-        self.sql.execute(f"ROLLBACK TO {name}")
-        self.sql.execute(f"RELEASE {name}")
+    def restart(self) -> None:
+        """Begin at the last commit, to be brought up to the journal."""
+        self.rollback()
+        self._whole = True
 
     def applied(self) -> dict[tuple[str, str], Applied]:
-        """`(gateway, shard)` → what is durably held."""
+        """`(gateway, shard)` → what the file holds."""
         rows = self.sql.execute("SELECT gateway, shard, epoch, applied_seq, rules_version FROM applied")
         return {(gateway, shard): Applied(*rest) for gateway, shard, *rest in rows}
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
     def rows(self, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
-        """The stored rows among `keys`."""
-        execute = self.sql.execute
-        found = {}
+        """The stored rows among `keys`, not to be changed: see `copies`."""
+        found: dict[RowKey, StoredRow] = {}
+        missing: dict[str, list[str]] = {}
+        layers = [layer.rows[gateway] for layer in (self._front, self._frozen) if layer is not None]
         for key in keys:
-            body = execute(_GET_ROW, (gateway, *key)).fetchone()
-            if body is not None:
-                found[key] = _decode_row(body[0])
+            row = next((row for layer in layers if (row := layer.get(key)) is not None), None)
+            if row is None:
+                row = self._cache.get(gateway, key)
+            if row is not None:
+                found[key] = row
+            else:
+                missing.setdefault(key[0], []).append(key[1])
+        for table, row_ids in missing.items():
+            for (body,) in self._search(_GET_ROWS, (gateway, table), row_ids):
+                row = _decode_row(body)
+                self._cache.put(gateway, row, len(body))
+                found[row.key] = row
         return found
 
+    def copies(self, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
+        """The stored rows among `keys`, to be changed and put."""
+        return {key: _copy(row) for key, row in self.rows(gateway, keys).items()}
+
     def put_rows(self, gateway: str, rows: Iterable[StoredRow]) -> None:
-        """Write rows whole."""
-        values = [(gateway, row.table, row.row_id, _encode(row)) for row in rows]
-        self.sql.executemany(_PUT_ROW, values)
-        self.pending_rows += len(values)
+        """Write rows whole; they must not be changed afterwards."""
+        pending.put_rows(self._front, gateway, rows, self._undo)
 
     def scan_rows(self, gateway: str, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Rows in key order, after a key."""
+        self.settle()
         rows = self.sql.execute(_SCAN_ROWS, (gateway, *(after or ("", "")), limit)).fetchall()
         return [_decode_row(body) for (body,) in rows]
+
+    def _search(self, query: str, scope: tuple[Any, ...], row_ids: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """Rows of a query over some row ids, in few statements of few forms."""
+        for part in _parts(row_ids):
+            width = 1 if len(part) == 1 else 16 if len(part) <= 16 else _AT_ONCE
+            filled = [*part, *[part[-1]] * (width - len(part))]
+            yield from self.sql.execute(query.format(",".join("?" * width)), (*scope, *filled)).fetchall()
 
     # -- entries -------------------------------------------------------------------------------------------------
 
     def put_moves(self, gateway: str, moves: Iterable[Move]) -> None:
         """Write feed entries."""
-        self.sql.executemany(
-            _PUT_ENTRY,
-            [
-                (self._make_bucket(gateway, bucket), table, row_id, *change)
-                for (bucket, table, row_id), change in fold(moves).items()
-            ],
-        )
+        pending.put_moves(self._front, gateway, moves, self._undo)
 
     def entries_after(
         self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int
     ) -> Iterator[Entry]:
         """Entries in order of `changed`: one index range a bucket, merged, read no further than asked for."""
+        self.settle()
         ranges = [self._range(gateway, bucket, since, until, limit) for bucket in buckets]
         return heapq.merge(*ranges, key=_feed_order)
 
@@ -185,20 +332,24 @@ class State:
 
     def entries_of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Every entry of these rows under these buckets."""
+        self.settle()
+        places: dict[str, list[str]] = {}
+        for table, row_id in keys:
+            places.setdefault(table, []).append(row_id)
         found = []
         for bucket in buckets:
             number = self._bucket(gateway, bucket)
-            if number is None:
-                continue
-            for key in keys:
-                row = self.sql.execute(_ENTRY_OF, (number, *key)).fetchone()
-                if row is not None:
-                    found.append(_entry(bucket, row))
+            if number is not None:
+                for table, row_ids in places.items():
+                    found += [_entry(bucket, row) for row in self._search(_ENTRIES_OF, (number, table), row_ids)]
         return found
 
     def changed_after(self, gateway: str, buckets: Collection[str], since: int) -> bool:
         """Whether any entry under `buckets` has `changed > since`."""
+        layers = [layer.newest for layer in (self._front, self._frozen) if layer is not None]
         for bucket in buckets:
+            if any((gateway, bucket) in layer and layer[gateway, bucket] > since for layer in layers):
+                return True
             number = self._bucket(gateway, bucket)
             query = "SELECT 1 FROM entry WHERE bucket = ? AND changed > ? LIMIT 1"
             if number is not None and self.sql.execute(query, (number, since)).fetchone() is not None:
@@ -210,7 +361,11 @@ class State:
         rows = self.sql.execute(
             "SELECT name FROM bucket WHERE gateway = ? AND name >= ? ORDER BY name", (gateway, prefix)
         )
-        return list(takewhile(lambda name: name.startswith(prefix), (name for (name,) in rows)))
+        found = set(takewhile(lambda name: name.startswith(prefix), (name for (name,) in rows)))
+        for layer in (self._front, self._frozen):
+            if layer is not None:
+                found |= {name for where, name in layer.newest if where == gateway and name.startswith(prefix)}
+        return sorted(found)
 
     def _bucket(self, gateway: str, name: str) -> int | None:
         known = self._buckets.get((gateway, name))
@@ -219,9 +374,7 @@ class State:
         found = self.sql.execute("SELECT id FROM bucket WHERE gateway = ? AND name = ?", (gateway, name)).fetchone()
         if found is None:
             return None
-        number = int(found[0])
-        self._buckets[gateway, name] = number
-        return number
+        return self._know_bucket(gateway, name, int(found[0]))
 
     def _make_bucket(self, gateway: str, name: str) -> int:
         known = self._bucket(gateway, name)
@@ -229,12 +382,31 @@ class State:
             return known
         number = self.sql.execute("INSERT INTO bucket (gateway, name) VALUES (?, ?)", (gateway, name)).lastrowid
         assert number is not None
+        return self._know_bucket(gateway, name, number)
+
+    def _know_bucket(self, gateway: str, name: str, number: int) -> int:
+        if len(self._buckets) >= _BUCKETS_KNOWN:
+            self._buckets.clear()
         self._buckets[gateway, name] = number
         return number
 
 
-def _entry(bucket: str, row: sqlite3.Row | tuple[str, str, int, int, int, int, int]) -> Entry:
-    table, row_id, first, since, left, changed, inside = row
+def _copy(row: StoredRow) -> StoredRow:
+    """A row that can be changed without changing this one. What is inside of a `RowState` is never changed in place."""
+    made = copy.copy(row)
+    made.state = copy.copy(row.state)
+    made.touched = row.touched.copy()
+    made.writers = row.writers.copy()
+    return made
+
+
+def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), _AT_ONCE):
+        yield items[start : start + _AT_ONCE]
+
+
+def _entry(bucket: str, row: tuple[Any, ...]) -> Entry:
+    table, row_id, first, since, left, changed, inside = cast("tuple[str, str, int, int, int, int, int]", row)
     return Entry(bucket, table, row_id, first, since, left, changed, bool(inside))
 
 

@@ -13,6 +13,7 @@ from lakesync.crash import crash_point
 from lakesync.exceptions import StagingUnavailableError
 from lakesync.staging.notices import Listener, Notices
 from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource, StoredConnector
+from lakesync.staging.sqlite.behind import Behind
 from lakesync.staging.sqlite.commit import SqliteCommit, SqliteView
 from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock
 from lakesync.staging.sqlite.group import GroupCommit
@@ -40,10 +41,11 @@ class _Opened:
             self.state = State(folder, self.journal.store_id)
             opening.callback(self.state.close)
             recovery = Recovery(self.journal, self.state, replayer)
-            self.group = GroupCommit(self.journal, self.state, recovery, notices)
-            self.group.ensure_state()
+            self.behind = Behind(self.journal, self.state, recovery)
+            self.group = GroupCommit(self.journal, self.state, self.behind, notices)
+            self.behind.ensure()
             self.pipeline = Pipeline(self.journal)
-            self.owner = Owner(self.group, f"staging {folder.name}", behind)
+            self.owner = Owner(self.group, self.behind, f"staging {folder.name}", behind)
             self._files = opening.pop_all()
 
     def close(self) -> None:
@@ -149,9 +151,9 @@ class SqliteStore:
     def trim(self, gateway: str, shard: str) -> int:
         """Drop the bodies of confirmed batches, once they are written behind."""
         opened = self._open
-        self._read(opened.group.write_behind)
+        self._read(opened.behind.write)
         crash_point("staging.before_trim")
-        return self._write(lambda: opened.pipeline.trim(gateway, shard, opened.group.applied.get((gateway, shard), 0)))
+        return self._write(lambda: opened.pipeline.trim(gateway, shard, opened.behind.durable.get((gateway, shard), 0)))
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
         """Every arrival day that the gateway ever had."""

@@ -1,0 +1,137 @@
+"""Writing `state.db` behind the journal: at once where it must be durable, else bit by bit."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from lakesync.crash import crash_point
+from lakesync.staging.head import Head
+from lakesync.staging.sqlite.journal import Journal
+from lakesync.staging.sqlite.recovery import Recovery, Shard
+from lakesync.staging.sqlite.state import State
+
+_WAITING_A_BIT = 5_000
+"""For each so many that wait, another bit is written at a time, so that more never come than are written."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Behind:
+    """Knows how far `state.db` is. All methods belong to the owner thread."""
+
+    def __init__(self, journal: Journal, state: State, recovery: Recovery) -> None:
+        self._journal = journal
+        self._state = state
+        self._recovery = recovery
+        self._moved: set[str] = set()
+        """Gateways that the file is behind with, apart from what is frozen."""
+        self._frozen: dict[str, Head] = {}
+        """Heads of the gateways that moved, where the frozen part of the state ends."""
+        self._held: dict[Shard, int] = {}
+        self.durable: dict[Shard, int] = {}
+        """The seq up to which `state.db` is known to hold the log, whatever happens to the machine."""
+
+    def note(self, gateways: Iterable[str]) -> None:
+        """The journal was committed, and these gateways moved."""
+        self._moved.update(gateways)
+
+    @property
+    def waiting(self) -> int:
+        """Rows and entries that only memory holds, at most, apart from what is being written."""
+        return self._state.waiting
+
+    @property
+    def any(self) -> bool:
+        """Whether the journal holds anything that the state's file does not."""
+        return bool(self._moved or self._frozen) or not self._state.intact
+
+    def ensure(self) -> None:
+        """Make the state again from the journal where it was lost; SQLite may end a transaction on its own.
+
+        Raises:
+            IntegrityError: bodies that are needed were trimmed.
+            sqlite3.Error: a database cannot be written.
+        """
+        if not self._state.intact:
+            self._held = self._recovery.recover()
+            self.durable = dict(self._held)
+            self._frozen = {}
+            self._moved = {
+                head.gateway
+                for head in self._journal.heads.values()
+                if head.last_seq > self._held.get((head.gateway, head.shard), 0)
+            }
+
+    def lose(self, exc: sqlite3.Error) -> None:
+        """The state is of no use any more: `ensure` makes it again."""
+        _log.warning("state lost, it is made again from the journal", error=str(exc))
+        self._state.rollback()
+
+    def write(self) -> None:
+        """Make the state durable as far as the journal is.
+
+        Raises:
+            sqlite3.Error: it cannot be written; it is made again from the journal before anything else happens.
+        """
+        self.ensure()
+        try:
+            self._write_all()
+            self._state.harden()
+        except sqlite3.Error as exc:
+            self.lose(exc)
+            raise
+        self.durable.update(self._held)
+
+    def try_write(self) -> None:
+        """`write`, put off where it cannot be done: the journal holds everything."""
+        self._try(self.write)
+
+    def try_write_on(self) -> bool:
+        """Write a bit; False while there is more of what the journal held when this began."""
+        return self._try(self._write_on) is not False
+
+    def _write_on(self) -> bool:
+        self.ensure()
+        try:
+            if not self._frozen:
+                self._frozen, self._moved = self._heads(), set()
+                self._state.freeze()
+            for _ in range(1 + self._state.waiting // _WAITING_A_BIT):
+                if self._state.write_on():
+                    break
+            else:
+                return False
+            if self._state.settled:  # a reading had more written than what was frozen
+                self._write_all()
+            else:
+                self._hold(self._frozen)
+        except sqlite3.Error as exc:
+            self.lose(exc)
+            raise
+        return True
+
+    def _write_all(self) -> None:
+        self._state.settle()
+        heads, self._moved = self._heads(), set()
+        self._hold(heads)
+
+    def _heads(self) -> dict[str, Head]:
+        return {gateway: self._journal.heads[gateway] for gateway in {*self._moved, *self._frozen}}
+
+    def _hold(self, heads: dict[str, Head]) -> None:
+        """Commit the state, which was written up to there."""
+        crash_point("staging.before_write_behind")
+        self._state.commit((head, head.last_seq) for head in heads.values())
+        self._held.update({(head.gateway, head.shard): head.last_seq for head in heads.values()})
+        self._frozen = {}
+        crash_point("staging.after_write_behind")
+
+    def _try(self, write: Callable[[], bool | None]) -> bool | None:
+        try:
+            return write()
+        except Exception:
+            _log.warning("state not written behind", folder=str(self._journal.path.parent), exc_info=True)
+            return None
