@@ -4,7 +4,8 @@
     ├── TerminalError                 a repeat of the same request cannot succeed
     │   ├── ConfigurationError        CONFIGURATION_ERROR
     │   ├── ValidationError           VALIDATION_ERROR
-    │   │   └── PayloadTooLargeError  VALIDATION_ERROR (413 over HTTP)
+    │   │   ├── PayloadTooLargeError  VALIDATION_ERROR (413 over HTTP)
+    │   │   └── DuplicateError        VALIDATION_ERROR (409 over HTTP)
     │   ├── AuthError                 AUTH_ERROR
     │   ├── ForbiddenError            FORBIDDEN
     │   ├── NotFoundError             NOT_FOUND
@@ -88,6 +89,10 @@ class ValidationError(RefusedError):
 
 class PayloadTooLargeError(ValidationError):
     """The request's body is above the limit."""
+
+
+class DuplicateError(ValidationError):
+    """What the request would make is there already."""
 
 
 class AuthError(TerminalError):

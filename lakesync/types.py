@@ -136,3 +136,13 @@ class ActionResponse(msgspec.Struct, frozen=True, rename="camel"):
 
     results: tuple[ActionResult | ActionFailure, ...]
     server_hlc: int
+
+
+class StoredConnector(msgspec.Struct, frozen=True):
+    """A connector registered at run time."""
+
+    name: str
+    type: str
+    settings: dict[str, Any]
+    """By the type's JSON Schema; a secret is a reference or sealed, never plain."""
+    ingest: dict[str, Any] | None = None

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import msgspec
+
+from lakesync.actions import Runner
+from lakesync.connectors import Connectors
 from lakesync.engine.access import RulesCache
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.limits import EngineLimits
 from lakesync.exceptions import NotFoundError, ValidationError
 from lakesync.feed import Sender, apply, reindex
-from lakesync.staging.records import LogEntry
+from lakesync.staging.records import LogEntry, WriteScope
 from lakesync.staging.store import Commit, StagingStore
 from lakesync.wire.log import decode_body
+
+ACTION_SECONDS = 5.0
+"""How long the end of an engine waits for actions; what is not done then is for the next process."""
 
 _GATEWAY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -28,12 +35,22 @@ class Engine:
         limits: EngineLimits | None = None,
         *,
         auto_create: bool = True,
+        connectors: Connectors | None = None,
+        write_scopes: Mapping[str, WriteScope] | None = None,
     ) -> None:
-        """Args: wall: the server's clock in milliseconds; auto_create: whether a gateway is made when first named."""
+        """Args:
+        wall: the server's clock in milliseconds.
+        auto_create: whether a gateway is made when first named.
+        connectors: the connector types that there are, and the key to their secrets.
+        write_scopes: by the gateways that were declared, which are there from the start.
+        """
         self.store = store
         self._wall = wall
         self._limits = limits or EngineLimits()
         self._auto_create = auto_create
+        self._connectors = connectors or Connectors()
+        self._write_scopes = dict(write_scopes or {})
+        self._runner = Runner()
         self._gateways: dict[str, SyncGateway] = {}
         self._lock = threading.Lock()
 
@@ -44,11 +61,14 @@ class Engine:
             StagingVersionError, StagingUnavailableError: as the store's `open`.
         """
         self.store.open(self)
+        for gateway_id in self._write_scopes:
+            self.store.ensure_gateway(gateway_id)
         for gateway_id in self.store.gateways():
-            self._gateways.setdefault(gateway_id, self._make(gateway_id))
+            self._gateways.setdefault(gateway_id, self._make(gateway_id)).reseal_connectors()
 
     def close(self) -> None:
-        """Finish what was submitted and release the store."""
+        """Finish what was submitted and release the store. Actions at work have ACTION_SECONDS to end."""
+        self._runner.close(ACTION_SECONDS)
         self.store.close()
 
     def gateways(self) -> list[str]:
@@ -92,4 +112,6 @@ class Engine:
         return self._gateways.setdefault(commit.gateway, self._make(commit.gateway)).rules
 
     def _make(self, gateway_id: str) -> SyncGateway:
-        return SyncGateway(gateway_id, self.store, self._wall, self._limits)
+        scope = self._write_scopes.get(gateway_id, self._limits.write_scope)
+        limits = msgspec.structs.replace(self._limits, write_scope=scope)
+        return SyncGateway(gateway_id, self.store, self._wall, limits, connectors=self._connectors, runner=self._runner)

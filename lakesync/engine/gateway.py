@@ -8,8 +8,11 @@ from typing import TypeVar
 
 import msgspec
 
+from lakesync.actions import Runner
+from lakesync.connectors import Connectors
 from lakesync.engine.access import RulesCache
 from lakesync.engine.checks import check_request
+from lakesync.engine.imperative import ImperativeGateway
 from lakesync.engine.limits import MAX_PULL, EngineLimits
 from lakesync.engine.pulling import Reading, first_contact, read_page, remember_page
 from lakesync.engine.pushing import CheckedPush, push_work
@@ -38,19 +41,31 @@ class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
     flushed_seq: int
 
 
-class SyncGateway:
+class SyncGateway(ImperativeGateway):
     """A gateway over a staging store.
 
     Every operation has a form that returns a future, ended when the answer is durable, and a blocking twin.
     """
 
     def __init__(
-        self, gateway_id: str, store: StagingStore, wall: Callable[[], int], limits: EngineLimits | None = None
+        self,
+        gateway_id: str,
+        store: StagingStore,
+        wall: Callable[[], int],
+        limits: EngineLimits | None = None,
+        *,
+        connectors: Connectors | None = None,
+        runner: Runner | None = None,
     ) -> None:
-        self.gateway_id = gateway_id
+        """Args:
+        wall: the server's clock in milliseconds.
+        connectors: the connector types that there are, and the key to their secrets.
+        runner: where actions are carried; gateways may share one.
+        """
+        self._limits = limits or EngineLimits()
+        super().__init__(gateway_id, store, wall, self._limits.actions, connectors, runner)
         self._store = store
         self._wall = wall
-        self._limits = limits or EngineLimits()
         self.rules = RulesCache()
 
     def submit_push(self, push: SyncPush, claims: Claims) -> Future[PushResult]:

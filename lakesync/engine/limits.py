@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lakesync.actions.limits import ActionLimits
 from lakesync.staging.records import WriteScope
 
 DEFAULT_PULL = 100
@@ -19,5 +20,7 @@ class EngineLimits(msgspec.Struct, frozen=True):
     """Stored bytes not yet in the lake, per gateway, above which a push is answered with BACKPRESSURE_ERROR."""
     retry_after: float = 5.0
     """Seconds that a client is told to wait then."""
+    actions: ActionLimits = ActionLimits()
+    """How much actions may ask for, and how long they are remembered."""
     write_scope: WriteScope = "any"
     """What a push may change, unless it was set at run time."""

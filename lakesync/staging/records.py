@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -209,16 +209,6 @@ class ActionEntry(msgspec.Struct, frozen=True, rename="camel"):
     """`OK`, or the failure's code."""
     ms: int
     """How long the handler took."""
-
-
-class StoredConnector(msgspec.Struct, frozen=True):
-    """A connector registered at run time."""
-
-    name: str
-    type: str
-    settings: dict[str, Any]
-    """By the type's JSON Schema; a secret is a reference or sealed, never plain."""
-    ingest: dict[str, Any] | None = None
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -11,7 +11,8 @@ import stamina
 
 from lakesync.exceptions import LakeSyncError, StagingUnavailableError, TransientError
 from lakesync.staging.protocol import dispatch
-from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource, StoredConnector
+from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
+from lakesync.types import StoredConnector
 
 __all__ = ["RemoteStore", "dispatch"]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from lakesync.staging.records import ActionEntry, ActionRecord, StoredConnector
+from lakesync.staging.records import ActionEntry, ActionRecord
+from lakesync.types import StoredConnector
 
 _ACTION = (
     "SELECT client_id, action_id, idempotency_key, attempts, claim, lease_ms, touched_ms, outcome FROM action"

@@ -25,11 +25,10 @@ from lakesync.staging.records import (
     LogEntry,
     LogSource,
     Move,
-    StoredConnector,
     StoredRow,
     WriteScope,
 )
-from lakesync.types import Claims, RowDelta, RowKey
+from lakesync.types import Claims, RowDelta, RowKey, StoredConnector
 
 T = TypeVar("T")
 

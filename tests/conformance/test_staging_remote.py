@@ -18,8 +18,9 @@ from lakesync.exceptions import (
 )
 from lakesync.schema import Column, TableSchema
 from lakesync.staging.protocol import dispatch, methods
-from lakesync.staging.records import Cut, CutTable, StoredConnector
+from lakesync.staging.records import Cut, CutTable
 from lakesync.staging.remote import RemoteStore
+from lakesync.types import StoredConnector
 from tests.conformance.book import id_sum, make_delta
 
 TOKEN = "a-service-token"

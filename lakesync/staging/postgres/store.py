@@ -12,8 +12,9 @@ from lakesync.staging.postgres.groups import Groups
 from lakesync.staging.postgres.journal import ConfigCache, ensure_gateway
 from lakesync.staging.postgres.listening import Listening
 from lakesync.staging.postgres.pipeline import Pipeline
-from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource, StoredConnector
+from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.store import Commit, Replayer, View
+from lakesync.types import StoredConnector
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from lakesync.crash import crash_point
 from lakesync.exceptions import StagingUnavailableError
 from lakesync.staging.notices import Listener, Notices
-from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource, StoredConnector
+from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.sqlite.behind import Behind
 from lakesync.staging.sqlite.commit import SqliteCommit, SqliteView
 from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock
@@ -23,6 +23,7 @@ from lakesync.staging.sqlite.pipeline import Pipeline
 from lakesync.staging.sqlite.recovery import Recovery
 from lakesync.staging.sqlite.state import State
 from lakesync.staging.store import Commit, Replayer, View
+from lakesync.types import StoredConnector
 
 T = TypeVar("T")
 

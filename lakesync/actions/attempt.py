@@ -1,0 +1,75 @@
+"""One attempt at an action: what the handler gave back or raised, as an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import msgspec
+import structlog
+
+from lakesync.actions.leases import Outcome
+from lakesync.actions.offers import failure
+from lakesync.actions.runner import execute
+from lakesync.exceptions import LakeSyncError, TransientError
+from lakesync.handlers import ActionContext, ActionData, ActionHandler
+from lakesync.types import Action, ActionResult
+
+FAILED = "ACTION_EXECUTION_ERROR"
+
+_log = structlog.get_logger(__name__)
+
+
+async def attempt(
+    handler: Callable[[], ActionHandler],
+    action: Action,
+    context: ActionContext,
+    server_hlc: Callable[[], int],
+    max_data_bytes: int,
+) -> Outcome:
+    """Have the action done by the handler that `handler` gives.
+
+    An error that was not raised on purpose is told without its inner detail, and logged.
+    """
+    try:
+        data = await execute(handler(), action, context)
+        return ActionResult(action.action_id, _encoded(data, max_data_bytes), server_hlc())
+    except asyncio.CancelledError:
+        raise
+    except LakeSyncError as error:
+        return failure(action, _code(error), str(error), retryable=isinstance(error, TransientError))
+    except OSError as error:
+        _log_failure(action, context, error)
+        return failure(action, FAILED, "what the connector needs was not reached: try again", retryable=True)
+    except BaseException as error:
+        _log_failure(action, context, error)
+        return failure(action, FAILED, "the handler failed; the gateway's log says more")
+
+
+def _encoded(data: ActionData, limit: int) -> msgspec.Raw:
+    """What the handler gave back; what is above the limit is left out, for the action was done.
+
+    Raises:
+        TypeError: it is no JSON object.
+    """
+    if data is not None and not isinstance(data, Mapping):
+        raise TypeError(f"the handler gave back a {type(data).__name__}, it must be a mapping or None")
+    text = msgspec.json.encode(dict(data or {}))
+    if len(text) > limit:
+        text = msgspec.json.encode({"omitted": f"the data has {len(text)} bytes, at most {limit} are kept"})
+    return msgspec.Raw(text)
+
+
+def _code(error: LakeSyncError) -> str:
+    return FAILED if error.code == LakeSyncError.code else error.code
+
+
+def _log_failure(action: Action, context: ActionContext, error: BaseException) -> None:
+    _log.error(
+        "action handler failed",
+        gateway=context.gateway,
+        connector=action.connector,
+        type=action.action_type,
+        action_id=action.action_id,
+        exc_info=error,
+    )

@@ -1,0 +1,74 @@
+"""What a request of actions must be before any of it is done."""
+
+from __future__ import annotations
+
+from lakesync import hlc
+from lakesync.actions.limits import ActionLimits
+from lakesync.delta import action_id
+from lakesync.exceptions import ClockDriftError, ForbiddenError, ValidationError
+from lakesync.types import Action, ActionPush, Claims
+from lakesync.validation import check_hlc, check_id
+
+
+def check_request(push: ActionPush, claims: Claims, now_ms: int, limits: ActionLimits) -> None:
+    """Whatever is wrong here, nothing of the request was done.
+
+    Raises:
+        ValidationError: too many actions, or one of the wrong shape; the message names the place.
+        ForbiddenError: an action, or the request, is in another client's name.
+        ClockDriftError: an hlc is too far ahead of the server.
+    """
+    if len(push.actions) > limits.max_actions:
+        raise ValidationError(
+            f"the request holds {len(push.actions)} actions, at most {limits.max_actions} are taken: send it in parts"
+        )
+    sender = claims.get("sub")
+    for where, client_id in _names(push):
+        if client_id != sender:
+            raise ForbiddenError(
+                f"{where} is {client_id!r} but the token's sub is {sender!r}: ask with a token of that client"
+            )
+    for place, action in enumerate(push.actions):
+        fault = _fault(action, limits)
+        if fault is not None:
+            raise ValidationError(f"actions[{place}].{fault}")
+        ahead = hlc.decode(action.hlc)[0] - now_ms
+        if ahead > hlc.MAX_DRIFT_MS:
+            raise ClockDriftError(
+                f"actions[{place}].hlc {action.hlc} is {ahead} ms ahead of the server, {hlc.MAX_DRIFT_MS} are allowed; "
+                "set the client's clock"
+            )
+
+
+def check_identity(action: Action) -> str | None:
+    """Whether an action's id is that of its content; what is wrong, or None."""
+    expected = action_id(
+        client_id=action.client_id,
+        hlc=action.hlc,
+        connector=action.connector,
+        action_type=action.action_type,
+        params=action.params,
+    )
+    if action.action_id == expected:
+        return None
+    return f"actionId is not the SHA-256 of the action's canonical JSON, which is {expected}: make it of what is sent"
+
+
+def _names(push: ActionPush) -> list[tuple[str, str]]:
+    of_actions = [(f"actions[{place}].clientId", action.client_id) for place, action in enumerate(push.actions)]
+    return [("clientId", push.client_id), *of_actions]
+
+
+def _fault(action: Action, limits: ActionLimits) -> str | None:
+    size = len(bytes(action.params))
+    if size > limits.max_params_bytes:
+        return f"params has {size} bytes, at most {limits.max_params_bytes} are taken: make them smaller"
+    key = action.idempotency_key
+    return (
+        check_id("actionId", action.action_id)
+        or check_id("clientId", action.client_id)
+        or check_id("connector", action.connector)
+        or check_id("actionType", action.action_type)
+        or (check_id("idempotencyKey", key) if key is not None else None)
+        or check_hlc("hlc", action.hlc)
+    )

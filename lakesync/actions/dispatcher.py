@@ -1,0 +1,234 @@
+"""Actions of one gateway: each is done once, whoever asks how often, over restarts and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from lakesync.actions.attempt import attempt
+from lakesync.actions.checks import check_identity, check_request
+from lakesync.actions.leases import Outcome, claim, decode, is_known, renew, settle
+from lakesync.actions.limits import ActionLimits
+from lakesync.actions.offers import INVALID, failure, unknown_connector
+from lakesync.actions.runner import Runner
+from lakesync.actions.services import Service, Services
+from lakesync.crash import crash_point
+from lakesync.exceptions import StagingUnavailableError
+from lakesync.handlers import ActionContext
+from lakesync.hlc import HLC
+from lakesync.staging.records import ActionEntry, ActionRecord
+from lakesync.staging.store import Commit, StagingStore, View
+from lakesync.types import Action, ActionFailure, ActionPush, ActionResponse, Claims
+
+T = TypeVar("T")
+
+PENDING = "ACTION_PENDING"
+BUSY = "ACTION_BUSY"
+
+_FIRST_LOOK = 0.05
+_LONGEST_LOOK = 0.5
+"""Seconds between two looks at an action that another process is at."""
+_SETTLE_AGAIN = (0.5, 2.0, 5.0)
+"""Seconds between tries to store an outcome."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Dispatcher:
+    """Has the actions of one gateway done. All but `submit` runs on the runner's loop."""
+
+    def __init__(
+        self,
+        gateway_id: str,
+        store: StagingStore,
+        wall: Callable[[], int],
+        services: Services,
+        runner: Runner,
+        limits: ActionLimits,
+    ) -> None:
+        """Args: wall: the server's clock in milliseconds."""
+        self._gateway = gateway_id
+        self._store = store
+        self._wall = wall
+        self._services = services
+        self._runner = runner
+        self._limits = limits
+        self._clock = HLC(wall)
+        self._slots = asyncio.Semaphore(limits.max_running)
+        self._running: dict[tuple[str, str, str], asyncio.Task[Outcome]] = {}
+        """By `("id" or "key", client, action id or idempotency key)`."""
+
+    def submit(self, push: ActionPush, claims: Claims) -> Future[ActionResponse]:
+        """Do a client's actions, one after another; one outcome each.
+
+        Raises:
+            ValidationError, ForbiddenError, ClockDriftError: nothing was done.
+        Raises (in the future):
+            StagingUnavailableError: the store cannot be reached; what was done is known when it is asked for again.
+        """
+        check_request(push, claims, self._wall(), self._limits)
+        return self._runner.submit(self._respond(push, claims))
+
+    async def _respond(self, push: ActionPush, claims: Claims) -> ActionResponse:
+        deadline = time.monotonic() + self._limits.timeout
+        results = [await self._outcome(action, claims, deadline) for action in push.actions]
+        return ActionResponse(tuple(results), self._clock.now())
+
+    async def _outcome(self, action: Action, claims: Claims, deadline: float) -> Outcome:
+        """What became of an action until the deadline, told under its own id."""
+        fault = check_identity(action)
+        if fault is not None:
+            return self._refused(action, failure(action, INVALID, fault))
+        twin = self._running.get(_by_key(action))
+        if twin is not None and _by_id(action) not in self._running:
+            outcome = await self._wait(twin, action, deadline)
+            if not isinstance(outcome, ActionFailure) or outcome.retryable:
+                return outcome
+        task = self._running.get(_by_id(action))
+        if task is None:
+            if time.monotonic() >= deadline:
+                return _pending(action)
+            if len(self._running) >= self._limits.max_waiting:
+                return failure(action, BUSY, "too many actions wait here: send it again later", retryable=True)
+            task = self._start(action, claims)
+        return await self._wait(task, action, deadline)
+
+    async def _wait(self, task: asyncio.Task[Outcome], action: Action, deadline: float) -> Outcome:
+        done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline - time.monotonic()))
+        if not done:
+            return _pending(action)
+        if task.cancelled():
+            raise StagingUnavailableError("the gateway is stopping; send the actions again", retry_after=1)
+        return msgspec.structs.replace(task.result(), action_id=action.action_id)
+
+    def _start(self, action: Action, claims: Claims) -> asyncio.Task[Outcome]:
+        task = self._runner.start(self._carry(action, claims))
+        keys = [_by_id(action), _by_key(action)] if action.idempotency_key is not None else [_by_id(action)]
+        self._running.update(dict.fromkeys(keys, task))
+
+        def forget(_: asyncio.Task[Outcome]) -> None:
+            for key in keys:
+                if self._running.get(key) is task:
+                    del self._running[key]
+
+        task.add_done_callback(forget)
+        return task
+
+    # -- one action, whoever waits for it ------------------------------------------------------------------------
+
+    async def _carry(self, action: Action, claims: Claims) -> Outcome:
+        service = await self._services.find(action.connector)
+        refusal = unknown_connector(action) if service is None else service.offer.refuse(action)
+        if service is None or refusal is not None:
+            known = await self._read(
+                lambda view: view.action(action.client_id, action.action_id, action.idempotency_key)
+            )
+            if known is not None and known.outcome is not None and is_known(known, self._wall(), self._limits):
+                return decode(known.outcome, action.action_id)
+            return self._refused(action, refusal or unknown_connector(action))
+        holder = uuid.uuid4().hex
+        until = time.monotonic() + self._limits.timeout
+        pause = _FIRST_LOOK
+        while True:
+            async with self._slots:
+                record = await self._commit(lambda commit: claim(commit, action, holder, self._wall(), self._limits))
+                if record.claim == holder:
+                    return await self._run(service, action, claims, record)
+            if record.outcome is not None:
+                return decode(record.outcome, action.action_id)
+            if time.monotonic() >= until:
+                return _pending(action)
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_LOOK, pause * 1.5)
+
+    async def _run(self, service: Service, action: Action, claims: Claims, record: ActionRecord) -> Outcome:
+        crash_point("actions.claimed")
+        context = ActionContext(self._gateway, claims, record.attempts)
+        keeping = asyncio.create_task(self._keep(record))
+        started = time.monotonic()
+        try:
+            outcome = await attempt(service.handler, action, context, self._clock.now, self._limits.max_data_bytes)
+        finally:
+            keeping.cancel()
+        crash_point("actions.done")
+        entry = ActionEntry(
+            seq=0,
+            at_ms=self._wall(),
+            client_id=action.client_id,
+            action_id=action.action_id,
+            connector=action.connector,
+            action_type=action.action_type,
+            attempt=record.attempts,
+            code=outcome.code if isinstance(outcome, ActionFailure) else "OK",
+            ms=round((time.monotonic() - started) * 1000),
+        )
+        await self._settle(record, outcome, entry)
+        _log.info(
+            "action",
+            gateway=self._gateway,
+            client=entry.client_id,
+            connector=entry.connector,
+            type=entry.action_type,
+            action_id=entry.action_id,
+            attempt=entry.attempt,
+            code=entry.code,
+            ms=entry.ms,
+        )
+        return outcome
+
+    async def _keep(self, record: ActionRecord) -> None:
+        """Renew the lease while the handler is at work."""
+        while True:
+            await asyncio.sleep(self._limits.lease / 3)
+            try:
+                await self._commit(lambda commit: renew(commit, record, self._wall(), self._limits))
+            except StagingUnavailableError:
+                _log.warning("lease not renewed", gateway=self._gateway, action_id=record.action_id, exc_info=True)
+
+    async def _settle(self, record: ActionRecord, outcome: Outcome, entry: ActionEntry) -> None:
+        """Store an outcome. The client is told of it even where that fails: then a repeat would be done again."""
+        for pause in (*_SETTLE_AGAIN, None):
+            try:
+                await self._commit(lambda commit: settle(commit, record, outcome, entry, self._wall(), self._limits))
+                return
+            except StagingUnavailableError:
+                if pause is None:
+                    _log.exception("outcome not stored", gateway=self._gateway, action_id=record.action_id)
+                    return
+                await asyncio.sleep(pause)
+
+    def _refused(self, action: Action, refusal: ActionFailure) -> ActionFailure:
+        _log.info(
+            "action refused",
+            gateway=self._gateway,
+            client=action.client_id,
+            connector=action.connector,
+            type=action.action_type,
+            code=refusal.code,
+        )
+        return refusal
+
+    async def _read(self, work: Callable[[View], T]) -> T:
+        return await asyncio.wrap_future(self._store.read(self._gateway, work))
+
+    async def _commit(self, work: Callable[[Commit], T]) -> T:
+        return await asyncio.wrap_future(self._store.submit(self._gateway, work))
+
+
+def _by_id(action: Action) -> tuple[str, str, str]:
+    return ("id", action.client_id, action.action_id)
+
+
+def _by_key(action: Action) -> tuple[str, str, str]:
+    return ("key", action.client_id, action.idempotency_key or "")
+
+
+def _pending(action: Action) -> ActionFailure:
+    return failure(action, PENDING, "it is not done yet: ask for it again under the same id", retryable=True)

@@ -1,0 +1,114 @@
+"""Where actions are carried: an event loop in a thread of its own, apart from the store's and from the server's."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import structlog
+
+from lakesync.exceptions import StagingUnavailableError
+from lakesync.handlers import ActionContext, ActionData, ActionHandler
+from lakesync.types import Action
+
+T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
+
+
+class Runner:
+    """Carries the actions of any number of gateways. The thread starts with the first action."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the loop.
+
+        Raises:
+            StagingUnavailableError: the runner is closed.
+        """
+        with self._lock:
+            if self._closed:
+                work.close()
+                raise StagingUnavailableError("the gateway is stopping; send the actions again", retry_after=1)
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._run, args=(self._loop,), name="actions", daemon=True)
+                self._thread.start()
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """On the loop: run a coroutine that goes on although nobody waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def close(self, patience: float) -> None:
+        """Take no more work, wait up to `patience` seconds for what runs, then leave it to the next process."""
+        with self._lock:
+            self._closed = True
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None or not thread.is_alive():
+            return
+        asyncio.run_coroutine_threadsafe(self._finish(patience), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+    async def _finish(self, patience: float) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=patience)
+        if self._tasks:
+            _log.warning("actions left unfinished", count=len(self._tasks))
+        for task in self._tasks:
+            task.cancel()
+        waiting = asyncio.all_tasks() - {asyncio.current_task()}
+        if waiting:  # those told their tasks' end say so to whoever asked, and end by themselves
+            await asyncio.wait(waiting, timeout=1)
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            loop.close()
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waits is told; where nobody does, a repeat of the action is
+
+
+async def execute(handler: ActionHandler, action: Action, context: ActionContext) -> ActionData:
+    """Have a handler do an action: a coroutine on this loop, anything else in a thread of its own.
+
+    A thread for each, so that one that never ends holds up nothing but itself, the end of the process included.
+    """
+    if inspect.iscoroutinefunction(handler.execute_action):
+        found: ActionData = await handler.execute_action(action, context)
+        return found
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(handler.execute_action(action, context))
+        except Exception as error:
+            future.set_exception(error)
+        except BaseException as error:  # an exit asked for in this thread is none of the gateway's
+            future.set_exception(RuntimeError(f"the handler raised {error!r}"))
+
+    threading.Thread(target=run, name=f"action {action.connector}", daemon=True).start()
+    result = await asyncio.wrap_future(future)
+    done: ActionData = await result if inspect.isawaitable(result) else result
+    return done

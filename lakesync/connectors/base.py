@@ -1,0 +1,63 @@
+"""What a connector type is, and the configuration of one connector of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from lakesync.exceptions import ConfigurationError
+from lakesync.handlers import ActionDescriptor, ActionHandler
+from lakesync.schema import TableSchema
+
+SECRET = "writeOnly"  # noqa: S105 the name of a JSON Schema keyword
+"""A field of a configuration schema with this keyword is a secret: never returned, never logged, sealed at rest."""
+
+
+class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
+    """All that a form for a new connector of this type needs."""
+
+    type: str
+    display_name: str
+    description: str
+    category: Literal["database", "api"]
+    config_schema: dict[str, Any]
+    """JSON Schema of the settings under the key that is the type's name."""
+    ingest_schema: dict[str, Any]
+    """JSON Schema of `ingest`."""
+    output_tables: tuple[TableSchema, ...] | None = None
+    """The tables that it fills; None where the ingest names them."""
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The settings that are secret."""
+        fields: dict[str, Any] = self.config_schema.get("properties", {})
+        return frozenset(name for name, schema in fields.items() if schema.get(SECRET))
+
+
+@dataclass(frozen=True)
+class ConnectorConfig:
+    """A connector as its code gets it, secrets in plain text; its `repr` shows none of them."""
+
+    gateway: str
+    name: str
+    type: str
+    settings: Mapping[str, Any] = field(repr=False)
+    ingest: Mapping[str, Any] | None = None
+
+
+def _none(config: ConnectorConfig) -> ActionHandler:
+    raise ConfigurationError(f"connectors of type {config.type!r} do no actions")
+
+
+@dataclass(frozen=True)
+class ConnectorType:
+    """A type of connector. One is found by an entry point of the group `lakesync.connectors` that names it."""
+
+    descriptor: ConnectorDescriptor
+    actions: tuple[ActionDescriptor, ...] = ()
+    """What its connectors do."""
+    make_handler: Callable[[ConnectorConfig], ActionHandler] = _none
+    """Called for each action, so it is quick and opens nothing that is not closed."""

@@ -1,0 +1,158 @@
+"""The connector types that this process knows, and what they make of a configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from importlib.metadata import entry_points
+from typing import Any
+
+import msgspec
+
+from lakesync.connectors.base import ConnectorConfig, ConnectorDescriptor, ConnectorType
+from lakesync.connectors.descriptors import BUILT_IN
+from lakesync.connectors.secrets import Secrets
+from lakesync.exceptions import ConfigurationError, ValidationError
+from lakesync.json_schema import Form
+from lakesync.schema import is_identifier
+from lakesync.types import StoredConnector
+
+GROUP = "lakesync.connectors"
+"""The entry points by which further types are found: each names a `ConnectorType`, under its type's name."""
+
+_FIELDS = ("name", "type", "ingest")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class Connectors:
+    """Checks and seals configurations on their way in, opens them on their way to the connector's code."""
+
+    def __init__(self, secrets: Secrets | None = None, types: Iterable[ConnectorType] | None = None) -> None:
+        """Args: types: those that there are; unless given, LakeSync's own and those of installed packages."""
+        self._secrets = secrets or Secrets()
+        self._given = None if types is None else tuple(types)
+
+    @cached_property
+    def _types(self) -> Mapping[str, ConnectorType]:
+        return _by_name(installed() if self._given is None else self._given)
+
+    def find(self, kind: str) -> ConnectorType | None:
+        """A type by its name."""
+        return self._types.get(kind)
+
+    def descriptors(self) -> list[ConnectorDescriptor]:
+        """What is known of every type, by name."""
+        return [self._types[name].descriptor for name in sorted(self._types)]
+
+    def take(self, gateway: str, body: Any) -> StoredConnector:
+        """The connector that a decoded JSON body describes, its secrets sealed: `{name, type, TYPE: {…}, ingest?}`.
+
+        Raises:
+            ValidationError: the message names the field and what is allowed, and never shows a secret.
+        """
+        if not isinstance(body, Mapping):
+            raise ValidationError("a connector is a JSON object: {name, type, TYPE: {…}, ingest?}")
+        name, kind = body.get("name"), body.get("type")
+        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+            raise ValidationError("name must be 1 to 64 letters, digits, '_', '.' or '-', a letter or digit first")
+        known = self.find(kind) if isinstance(kind, str) else None
+        if known is None or not isinstance(kind, str):
+            raise ValidationError(f"type {kind!r} is unknown: known are {', '.join(sorted(self._types))}")
+        fields = (*_FIELDS, kind)
+        unknown = [field for field in body if field not in fields]
+        if unknown:
+            raise ValidationError(f"a connector has no field {unknown[0]!r}: its fields are {', '.join(fields)}")
+        descriptor = known.descriptor
+        settings: Any = body.get(kind)
+        ingest: Any = body.get("ingest")
+        fault = Form(descriptor.config_schema, kind).fault(settings, kind)
+        if fault is None and ingest is not None:
+            fault = Form(descriptor.ingest_schema, "ingest").fault(ingest, "ingest") or _table_fault(ingest)
+        if fault is not None:
+            raise ValidationError(fault)
+        kept = {
+            field: self._secrets.keep(gateway, name, field, value) if field in descriptor.secrets else value
+            for field, value in settings.items()
+        }
+        return StoredConnector(name, kind, kept, ingest)
+
+    def open(self, gateway: str, stored: StoredConnector) -> ConnectorConfig:
+        """The configuration with its secrets in plain text.
+
+        Raises:
+            ConfigurationError: the type is not installed here, or a secret cannot be had; the message names it.
+        """
+        known = self.find(stored.type)
+        if known is None:
+            raise ConfigurationError(
+                f"connector {stored.name!r} is of type {stored.type!r}, which is not installed here"
+            )
+        secret = known.descriptor.secrets
+        settings = {
+            field: self._secrets.reveal(gateway, stored.name, field, value) if field in secret else value
+            for field, value in stored.settings.items()
+        }
+        return ConnectorConfig(gateway, stored.name, stored.type, settings, stored.ingest)
+
+    @property
+    def rotating(self) -> bool:
+        """Whether secrets may be under an older key than the one in use."""
+        return self._secrets.rotating
+
+    def resealed(self, stored: StoredConnector) -> StoredConnector:
+        """The connector with its secrets under the key in use, as far as they can be opened here."""
+        known = self.find(stored.type)
+        secret = known.descriptor.secrets if known is not None else frozenset()
+        settings = {
+            field: self._secrets.resealed(value) if field in secret else value
+            for field, value in stored.settings.items()
+        }
+        return msgspec.structs.replace(stored, settings=settings)
+
+
+def installed() -> list[ConnectorType]:
+    """LakeSync's own types and those of installed packages.
+
+    Raises:
+        ConfigurationError: a package's entry point cannot be loaded, or names something else.
+    """
+    found = [ConnectorType(descriptor) for descriptor in BUILT_IN]
+    for entry in entry_points(group=GROUP):
+        try:
+            named = entry.load()
+        except Exception as error:
+            raise ConfigurationError(
+                f"the connector type {entry.name!r} ({entry.value}) cannot be loaded: {error}"
+            ) from error
+        if not isinstance(named, ConnectorType) or named.descriptor.type != entry.name:
+            raise ConfigurationError(
+                f"the entry point {entry.name!r} ({entry.value}) names no connector type of that name"
+            )
+        found.append(named)
+    return found
+
+
+def _by_name(types: Iterable[ConnectorType]) -> dict[str, ConnectorType]:
+    known: dict[str, ConnectorType] = {}
+    for each in types:
+        name = each.descriptor.type
+        if name in _FIELDS:
+            raise ConfigurationError(
+                f"a connector type cannot be called {name!r}: its connectors have a field of that name"
+            )
+        if name in known:
+            raise ConfigurationError(f"there are two connector types {name!r}: uninstall the package of one")
+        Form(each.descriptor.config_schema, f"connector type {name!r}")
+        Form(each.descriptor.ingest_schema, f"the ingest of connector type {name!r}")
+        known[name] = each
+    return known
+
+
+def _table_fault(ingest: Mapping[str, Any]) -> str | None:
+    for place, table in enumerate(ingest.get("tables", ())):
+        if not is_identifier(table["table"]):
+            return (
+                f"ingest.tables[{place}].table must be an identifier: letters, digits and _, at most 64, no digit first"
+            )
+    return None

@@ -1,0 +1,145 @@
+"""Secrets of connectors: sealed where they are kept, or references to where they are."""
+
+from __future__ import annotations
+
+import base64
+import fnmatch
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+import structlog
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+
+from lakesync.exceptions import ConfigurationError, ValidationError
+
+MIN_KEY_CHARS = 32
+DEFAULT_REFERENCES = ("env:CONNECTOR_*",)
+_log = structlog.get_logger(__name__)
+
+_KINDS = ("env:", "file:")
+_SEALED = "sealed"
+
+
+class Secrets:
+    """Seals secrets with a key, opens them with it or with the one before it, and follows references.
+
+    A sealed secret is Fernet (AES-128-CBC with HMAC-SHA256) and opens only for the gateway, connector and setting
+    that it was sealed for.
+    """
+
+    def __init__(self, keys: Sequence[str] = (), references: Sequence[str] = DEFAULT_REFERENCES) -> None:
+        """Args:
+            keys: the key in use, then older ones that still open; none: literal secrets are not taken.
+            references: patterns of the references that may be used; `{gateway}` stands for the gateway's id.
+
+        Raises:
+            ConfigurationError: a key is shorter than MIN_KEY_CHARS.
+        """
+        if any(len(key) < MIN_KEY_CHARS for key in keys):
+            raise ConfigurationError(
+                f"secret_key has fewer than {MIN_KEY_CHARS} characters: make one with `openssl rand -hex 32`"
+            )
+        ciphers = [_cipher(key) for key in keys]
+        self._newest = ciphers[0] if ciphers else None
+        self._all = MultiFernet(ciphers) if ciphers else None
+        self._older = len(ciphers) > 1
+        self._references = tuple(references)
+
+    def keep(self, gateway: str, connector: str, setting: str, value: str) -> Any:
+        """What is kept of a secret: the reference as it is, or the sealed text.
+
+        Raises:
+            ValidationError: the reference is not allowed, or a literal is given and there is no key.
+        """
+        where = f"{setting} of connector {connector!r}"
+        if value.startswith(_KINDS):
+            self._check_reference(gateway, where, value)
+            return value
+        if self._newest is None:
+            raise ValidationError(
+                f"{where} is a secret and this server has no key to seal it: set LAKESYNC_SECRET_KEY, "
+                "or give a reference, env:NAME or file:PATH"
+            )
+        text = msgspec.json.encode((gateway, connector, setting, value))
+        return {_SEALED: self._newest.encrypt(text).decode()}
+
+    def reveal(self, gateway: str, connector: str, setting: str, kept: Any) -> str:
+        """The secret itself.
+
+        Raises:
+            ConfigurationError: it cannot be opened, or its reference leads nowhere or is not allowed any more.
+        """
+        where = f"{setting} of connector {connector!r}"
+        if isinstance(kept, str):
+            try:
+                self._check_reference(gateway, where, kept)
+            except ValidationError as error:
+                raise ConfigurationError(str(error)) from None
+            return _follow(where, kept)
+        try:
+            if self._all is None:
+                raise InvalidToken
+            found = msgspec.json.decode(self._all.decrypt(kept[_SEALED]), type=tuple[str, str, str, str])
+        except InvalidToken:
+            raise ConfigurationError(
+                f"{where} was sealed with another key: set LAKESYNC_SECRET_KEY or LAKESYNC_SECRET_KEY_PREVIOUS to that "
+                "one, or register the connector again"
+            ) from None
+        if found[:3] != (gateway, connector, setting):
+            raise ConfigurationError(f"{where} was sealed for something else: register the connector again")
+        return found[3]
+
+    @property
+    def rotating(self) -> bool:
+        """Whether there is an older key besides the one in use."""
+        return self._older
+
+    def resealed(self, kept: Any) -> Any:
+        """The same secret under the key in use; `kept` itself where it is, is a reference, or opens with no key."""
+        if isinstance(kept, str) or self._newest is None or self._all is None:
+            return kept
+        token = kept[_SEALED].encode()
+        try:
+            self._newest.decrypt(token)
+        except InvalidToken:
+            try:
+                return {_SEALED: self._all.rotate(token).decode()}
+            except InvalidToken:
+                _log.warning("a connector's secret opens with no key of this server")
+        return kept
+
+    def _check_reference(self, gateway: str, where: str, reference: str) -> None:
+        plain = not reference.startswith("file:") or _is_plain(reference.removeprefix("file:"))
+        patterns = [pattern.replace("{gateway}", gateway) for pattern in self._references]
+        if not plain or not any(fnmatch.fnmatchcase(reference, pattern) for pattern in patterns):
+            allowed = ", ".join(patterns) or "none"
+            raise ValidationError(
+                f"{where} refers to {reference!r}, which this server does not allow: allowed are {allowed} "
+                "(secret_references in [connectors])"
+            )
+
+
+def _cipher(key: str) -> Fernet:
+    return Fernet(base64.urlsafe_b64encode(hashlib.sha256(b"lakesync connector secrets " + key.encode()).digest()))
+
+
+def _is_plain(path: str) -> bool:
+    """Whether a path is absolute and says what it means: no `.`, `..` or doubled slash that a pattern would not see."""
+    return path.startswith("/") and ".." not in PurePosixPath(path).parts and str(PurePosixPath(path)) == path
+
+
+def _follow(where: str, reference: str) -> str:
+    kind, _, target = reference.partition(":")
+    if kind == "env":
+        found = os.environ.get(target)
+        if not found:
+            raise ConfigurationError(f"{where} refers to the variable {target}, which is not set")
+        return found
+    try:
+        return Path(target).read_text("utf-8").strip()
+    except OSError as error:
+        raise ConfigurationError(f"{where} refers to the file {target}: {error.strerror}") from error

@@ -1,0 +1,73 @@
+"""What is wrong with a value by its JSON Schema, in words that name the place and never show the value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, ValidationError, best_match
+from jsonschema.validators import validator_for
+from referencing import Registry
+
+from lakesync.exceptions import ConfigurationError
+
+_SHOWN = 200
+_NO_OTHERS: Registry[Any] = Registry()
+"""A schema refers to itself alone: nothing is ever fetched."""
+
+
+class Form:
+    """The form of a value, by a JSON Schema (2020-12, unless its `$schema` names another)."""
+
+    def __init__(self, schema: dict[str, Any], what: str) -> None:
+        """Args: what: whose schema it is, for the message.
+
+        Raises:
+            ConfigurationError: the schema is none.
+        """
+        kind = validator_for(schema, default=Draft202012Validator)
+        try:
+            kind.check_schema(schema)
+        except SchemaError as error:
+            raise ConfigurationError(
+                f"the JSON Schema of {what} is wrong at {error.json_path}: {error.message}"
+            ) from None
+        self._validator = kind(schema, registry=_NO_OTHERS)
+
+    def fault(self, value: Any, name: str) -> str | None:
+        """What is wrong with a value, as JSON reads it: the place, and what is allowed there; None when nothing is.
+
+        Args:
+            name: of the value, with which places begin.
+        """
+        error = best_match(self._validator.iter_errors(value))
+        return None if error is None else _words(error, name + error.json_path.removeprefix("$"))
+
+
+def _words(error: ValidationError, place: str) -> str:
+    rule, value = error.validator, error.instance
+    allowed: Any = error.validator_value
+    if rule == "required" and isinstance(value, Mapping):
+        missing = [name for name in allowed if name not in value]
+        return f"{place} lacks {', '.join(map(repr, missing))}"
+    if rule == "additionalProperties" and isinstance(value, Mapping) and isinstance(error.schema, Mapping):
+        known = error.schema.get("properties", {})
+        unknown = [name for name in value if name not in known]
+        return f"{place} has no field {', '.join(map(repr, unknown))}; its fields are {', '.join(known)}"[:_SHOWN]
+    if rule == "type":
+        names = [allowed] if isinstance(allowed, str) else allowed
+        return f"{place} must be of type {' or '.join(names)}"
+    if rule == "enum":
+        return f"{place} must be one of {_json(allowed)}"
+    if rule == "const":
+        return f"{place} must be {_json(allowed)}"
+    if rule == "minLength" and allowed == 1:
+        return f"{place} must not be empty"
+    return f"{place} must satisfy {rule} {_json(allowed)}"
+
+
+def _json(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
