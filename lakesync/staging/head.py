@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lakesync.staging.records import ARRIVAL_STEP, Backlog, Batch, GatewayConfig
+from lakesync.staging.records import ARRIVAL_STEP, Backlog, Batch, GatewayConfig, LogEntry
 
 MAIN_SHARD = "main"
 """The one shard that a gateway has until sharding comes."""
@@ -57,6 +57,17 @@ class Head(msgspec.Struct, frozen=True):
             arrival=max(self.arrival, arrival),
             deltas=self.deltas + deltas,
             bytes=self.bytes + size,
+        )
+
+    def restored(self, entry: LogEntry) -> Head:
+        """After a log row was added that is in the lake, and without a body."""
+        return msgspec.structs.replace(
+            self,
+            last_seq=entry.seq,
+            last_arrival=entry.arrival,
+            flushed_seq=entry.seq,
+            trimmed_seq=entry.seq,
+            arrival=max(self.arrival, entry.arrival),
         )
 
     def confirmed(self, batch: Batch) -> Head:

@@ -14,11 +14,14 @@ from lakesync.types import Claims, RowDelta
 from lakesync.wire.log import encode_body, pack_ids
 
 
-def next_entry(head: Head, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims) -> LogEntry:
+def next_entry(
+    head: Head, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims, *, body: bool = True
+) -> LogEntry:
     """The log row that follows `head`.
 
     Args:
         deltas: one at least.
+        body: whether it has one; the lake holds the deltas of those that have none.
     """
     stamps = [delta.hlc for delta in deltas]
     return LogEntry(
@@ -32,7 +35,7 @@ def next_entry(head: Head, client_id: str, deltas: Sequence[RowDelta], arrival: 
         hlc_high=max(stamps),
         count=len(deltas),
         ids=pack_ids(deltas),
-        body=encode_body(deltas),
+        body=encode_body(deltas) if body else None,
         claims=claims,
     )
 

@@ -15,7 +15,8 @@ from lakesync.staging.head_view import HeadView
 from lakesync.staging.postgres import feed
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.postgres.journal import Journal, client
-from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow, WriteScope
+from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow, WriteScope
+from lakesync.staging.restored_log import RestoringCommit
 from lakesync.staging.side_tables import SideCommit, SideView
 from lakesync.types import Claims, RowDelta, RowKey
 
@@ -60,7 +61,7 @@ class PostgresView(HeadView, SideView):
         return cursor.fetchall() if cursor.description else []
 
 
-class PostgresCommit(PostgresView, SideCommit):
+class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
     """`Commit` of one gateway, under the lock of its row."""
 
     def __init__(self, journal: Journal) -> None:
@@ -70,6 +71,15 @@ class PostgresCommit(PostgresView, SideCommit):
     @property
     def _head(self) -> Head:
         return self._journal.head
+
+    def _move_head(self, head: Head) -> None:
+        self._journal.head = head
+
+    def restore_config(self, config: GatewayConfig) -> None:
+        """Put schemas and rules in force with the versions that they had."""
+        for registered in config.schemas.values():
+            self._journal.put_schema(registered.version, registered.schema)
+        self._journal.put_config(config)
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
         """`(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`."""

@@ -17,6 +17,8 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 POOL_SIZE = 8
 _POOL_SECONDS = 10.0
+APPLICATION = "lakesync staging"
+"""By this name a store's connections are known to the server."""
 _MIGRATION_LOCK = 0x1A4E_5F2C
 """The advisory lock under which migrations run, any number that others do not use."""
 
@@ -37,11 +39,11 @@ class Database:
 
     def __init__(self, url: str) -> None:
         """Args: url: as libpq reads it."""
-        self.info = psycopg.conninfo.conninfo_to_dict(url)
+        self.info = psycopg.conninfo.conninfo_to_dict(url, application_name=APPLICATION)
         """How to connect, as libpq names it."""
         self.where = f"{self.info.get('host', 'localhost')}/{self.info.get('dbname', '')}"
         self._pool = ConnectionPool(
-            url,
+            psycopg.conninfo.make_conninfo(**self.info),  # type: ignore[arg-type]
             min_size=1,
             max_size=POOL_SIZE,
             open=False,
@@ -130,7 +132,12 @@ def migrate(connection: Connection, where: str) -> None:
         connection.execute("INSERT INTO lakesync.migration VALUES (%s, %s)", (step.number, step.name))
 
 
-def _configure(connection: Connection) -> None:
+def settle(connection: Connection) -> None:
+    """Make a connection's session one of the store's."""
     for setting in _SETTINGS:
         connection.execute(sql.SQL(setting))
+
+
+def _configure(connection: Connection) -> None:
+    settle(connection)
     connection.commit()

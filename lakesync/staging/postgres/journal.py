@@ -16,6 +16,7 @@ from lakesync.staging.log_rows import next_entry, row_of, size_of
 from lakesync.staging.notices import Announcement
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry, SchemaVersion
+from lakesync.staging.restored_log import ANYONE
 from lakesync.types import Claims, RowDelta
 from lakesync.wire.log import unpack_ids
 
@@ -32,6 +33,7 @@ _NOTE_WRITER = (
     "INSERT INTO writer VALUES (%s, %s, %s, %s) ON CONFLICT (gateway, client_id) DO UPDATE SET"
     " hlc_high = greatest(writer.hlc_high, excluded.hlc_high), widest = greatest(writer.widest, excluded.widest)"
 )
+_CLIENT = "SELECT record FROM client WHERE gateway = %s AND client_id = ANY(%s) ORDER BY client_id DESC LIMIT 1"
 _KNOWN = "SELECT ids FROM log WHERE gateway = %s AND client_id = %s AND hlc_high BETWEEN %s AND %s AND hlc_low <= %s"
 
 
@@ -185,8 +187,11 @@ class Journal:
 
 def client(connection: Connection, gateway: str, client_id: str) -> ClientRecord | None:
     """What is known of a client."""
-    found = _one(connection, "SELECT record FROM client WHERE gateway = %s AND client_id = %s", gateway, client_id)
-    return msgspec.json.decode(found[0], type=ClientRecord) if found else None
+    found = _one(connection, _CLIENT, gateway, [client_id, ANYONE])
+    if found is None:
+        return None
+    record = msgspec.json.decode(found[0], type=ClientRecord)
+    return msgspec.structs.replace(record, client_id=client_id)
 
 
 def _one(connection: Connection, query: str, *values: Any) -> tuple[Any, ...] | None:

@@ -14,6 +14,7 @@ from lakesync.schema import TableSchema
 from lakesync.staging.head import Head, new_config
 from lakesync.staging.ledger import Tally, day_of, signed, tally_of, unsigned
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry, SchemaVersion
+from lakesync.staging.restored_log import ANYONE
 from lakesync.staging.sqlite.files import LOG_FILE, connect, migrate
 from lakesync.types import Claims, RowDelta
 from lakesync.wire.log import encode_body, pack_ids, unpack_ids
@@ -23,6 +24,7 @@ _ENTRY = (
     "SELECT gateway, shard, epoch, seq, arrival, client_id, hlc_low, hlc_high, count, ids, body, claims FROM log"
     " WHERE gateway = ? AND shard = ? AND epoch = ? AND seq > ? ORDER BY seq LIMIT ?"
 )
+_CLIENT = "SELECT record FROM client WHERE gateway = ? AND client_id IN (?, ?) ORDER BY client_id DESC LIMIT 1"
 _HEADS = (
     "SELECT id, epoch, config_version, rules, rules_version, write_scope, arrival, shard, last_seq, last_arrival,"
     " flushed_seq, trimmed_seq, deltas, bytes, flush_requested_ms, flush_requested_seq"
@@ -191,10 +193,10 @@ class Journal:
 
     def client(self, gateway: str, client_id: str) -> ClientRecord | None:
         """What is known of a client."""
-        found = self.sql.execute(
-            "SELECT record FROM client WHERE gateway = ? AND client_id = ?", (gateway, client_id)
-        ).fetchone()
-        return msgspec.json.decode(found[0], type=ClientRecord) if found else None
+        found = self.sql.execute(_CLIENT, (gateway, client_id, ANYONE)).fetchone()
+        if found is None:
+            return None
+        return msgspec.structs.replace(msgspec.json.decode(found[0], type=ClientRecord), client_id=client_id)
 
     def put_client(self, gateway: str, record: ClientRecord) -> None:
         """Write a client record whole."""

@@ -1,0 +1,22 @@
+"""Rows whose states were made otherwise than by a push, brought into the feed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lakesync.feed.apply import keys_of, move
+from lakesync.rules.keys import BucketIndex
+from lakesync.staging.records import Move, StoredRow
+from lakesync.staging.store import Commit
+
+
+def settle(commit: Commit, rows: Sequence[StoredRow], index: BucketIndex) -> None:
+    """Write rows with the bucket keys that their states give them, and the moves that follow at each row's arrival."""
+    moves: list[Move] = []
+    for row in rows:
+        keys = keys_of(row, index)
+        moves += [move(row, bucket, row.arrival, "leave") for bucket in row.keys if bucket not in keys]
+        moves += [move(row, bucket, row.arrival, "stay" if bucket in row.keys else "join") for bucket in keys]
+        row.keys = keys
+    commit.put_rows(rows)
+    commit.put_moves(moves)

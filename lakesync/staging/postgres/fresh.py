@@ -1,0 +1,67 @@
+"""A schema that is filled in one transaction, in which the one in use is set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import psycopg
+from psycopg import sql
+
+from lakesync.exceptions import ConfigurationError, StagingUnavailableError
+from lakesync.staging.postgres.commit import PostgresCommit
+from lakesync.staging.postgres.connection import APPLICATION, Connection, Database, migrate, settle, unavailable
+from lakesync.staging.postgres.journal import ConfigCache, Journal, ensure_gateway, load_head, save_head
+from lakesync.staging.restored_log import Restoring
+
+T = TypeVar("T")
+
+_USERS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s"
+    " AND pid <> pg_backend_pid()"
+)
+
+
+class _FreshSchema:
+    def __init__(self, connection: Connection, wall: Callable[[], int]) -> None:
+        self._connection = connection
+        self._wall = wall
+        self._configs = ConfigCache()
+
+    def ensure_gateway(self, gateway: str) -> None:
+        ensure_gateway(self._connection, gateway, self._wall())
+
+    def run(self, gateway: str, work: Callable[[Restoring], T]) -> T:
+        head = load_head(self._connection, gateway, self._configs, lock=True)
+        journal = Journal(self._connection, head, self._wall)
+        result = work(PostgresCommit(journal))
+        save_head(self._connection, journal.head)
+        return result
+
+
+@contextmanager
+def fresh_schema(url: str, wall: Callable[[], int], *, replace: bool) -> Iterator[_FreshSchema]:
+    """A store in the URL's database; see `lakesync.staging.fresh.fresh_store`."""
+    where = Database(url).where
+    try:
+        with psycopg.connect(url) as connection:
+            _set_aside(connection, wall, where, replace=replace)
+            migrate(connection, where)
+            settle(connection)
+            connection.execute("SET idle_in_transaction_session_timeout = 0")  # the lake takes its time
+            yield _FreshSchema(connection, wall)
+    except psycopg.Error as exc:
+        raise unavailable(where, "making the store again", exc) from exc
+
+
+def _set_aside(connection: Connection, wall: Callable[[], int], where: str, *, replace: bool) -> None:
+    (there,) = connection.execute("SELECT to_regnamespace('lakesync') IS NOT NULL").fetchone() or (False,)
+    if not there:
+        return
+    if not replace:
+        raise ConfigurationError(f"there is a staging store in Postgres at {where}: add --replace, which sets it aside")
+    (users,) = connection.execute(_USERS, (APPLICATION,)).fetchone() or (0,)
+    if users:
+        raise StagingUnavailableError(f"{users} connections of gateways or pipelines to {where} are open: stop them")
+    connection.execute(sql.SQL(f"ALTER SCHEMA lakesync RENAME TO lakesync_replaced_{wall()}"))

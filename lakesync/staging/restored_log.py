@@ -1,0 +1,90 @@
+"""Log rows that the lake holds already: what a rebuilt store keeps of them. The same statements in every store."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from lakesync.staging.asking import Asking
+from lakesync.staging.head import Head
+from lakesync.staging.ledger import day_of, signed, tally_of, unsigned
+from lakesync.staging.log_rows import next_entry, row_of
+from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry
+from lakesync.staging.store import Commit
+from lakesync.types import RowDelta
+
+ANYONE = ""
+"""The client id, which no client can have, of the record that stands for every client without one."""
+
+_LOG = (
+    "INSERT INTO log (gateway, shard, epoch, seq, arrival, client_id, hlc_low, hlc_high, count, id_sum, bytes,"
+    " committed_ms, claims, ids, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_LEDGER = (
+    "INSERT INTO ledger (gateway, day, count, id_sum, flushed_count, flushed_id_sum) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (gateway, day) DO UPDATE SET count = excluded.count, id_sum = excluded.id_sum,"
+    " flushed_count = excluded.flushed_count, flushed_id_sum = excluded.flushed_id_sum"
+)
+_WRITER = (
+    "INSERT INTO writer (gateway, client_id, hlc_high, widest) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (gateway, client_id) DO UPDATE SET"
+    " hlc_high = CASE WHEN excluded.hlc_high > writer.hlc_high THEN excluded.hlc_high ELSE writer.hlc_high END,"
+    " widest = CASE WHEN excluded.widest > writer.widest THEN excluded.widest ELSE writer.widest END"
+)
+
+
+class Restoring(Commit, Protocol):
+    """A `Commit` of a store that is being made again from the lake."""
+
+    def restore_config(self, config: GatewayConfig) -> None:
+        """Put schemas and rules in force with the versions that they had; before any row is there."""
+
+    def restore(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> LogEntry:
+        """Add a log row that the lake holds already: its ids and its share of the ledger, without a body."""
+
+    def restore_end(self, arrival: int) -> None:
+        """Go on with arrivals above `arrival`, and take every client for one that was seen before."""
+
+
+class RestoringCommit(Asking):
+    """What makes a store again from the lake: a mixin of a store's `Commit`."""
+
+    @property
+    @abstractmethod
+    def _head(self) -> Head:
+        """The head at this moment of the work."""
+
+    @abstractmethod
+    def _move_head(self, head: Head) -> None:
+        """Go on with another head."""
+
+    @abstractmethod
+    def restore_config(self, config: GatewayConfig) -> None:
+        """Write a configuration with its versions as they are."""
+
+    def restore(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> LogEntry:
+        """Add a log row without a body: its ids, its share of the ledger, flushed and trimmed."""
+        entry = next_entry(self._head, client_id, deltas, arrival, {}, body=False)
+        self._ask(_LOG, *row_of(entry, committed_ms=arrival >> 16)[1:])
+        self._ask(_WRITER, client_id, entry.hlc_high, entry.hlc_high - entry.hlc_low)
+        self._count(day_of(arrival), entry.ids)
+        self._move_head(self._head.restored(entry))
+        return entry
+
+    def restore_end(self, arrival: int) -> None:
+        """Go on with arrivals above `arrival`, and take every client for one that was seen before."""
+        head = self._head
+        self._move_head(msgspec.structs.replace(head, arrival=max(head.arrival, arrival)))
+        record = msgspec.json.encode(ClientRecord(ANYONE, epoch=0, last_seen_ms=0))
+        self._ask("INSERT INTO client (gateway, client_id, record) VALUES (?, ?, ?)", ANYONE, record)
+
+    def _count(self, day: str, ids: bytes) -> None:
+        tally = tally_of(ids)
+        found = self._ask("SELECT count, id_sum FROM ledger WHERE gateway = ? AND day = ?", day)
+        if found:
+            tally = tally.plus(found[0][0], unsigned(found[0][1]))
+        numbers = (tally.deltas, signed(tally.id_sum))
+        self._ask(_LEDGER, day, *numbers, *numbers)

@@ -1,0 +1,73 @@
+"""A folder that is filled beside the one in use and then takes its name."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from lakesync.exceptions import ConfigurationError, StagingUnavailableError
+from lakesync.staging.head import Head
+from lakesync.staging.records import GatewayConfig
+from lakesync.staging.restored_log import Restoring, RestoringCommit
+from lakesync.staging.sqlite.commit import SqliteCommit
+from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock
+from lakesync.staging.sqlite.store import SqliteStore
+from lakesync.staging.store import Replayer
+
+T = TypeVar("T")
+
+
+class _RestoringCommit(SqliteCommit, RestoringCommit):
+    def _move_head(self, head: Head) -> None:
+        self._journal.set_head(head)
+
+    def restore_config(self, config: GatewayConfig) -> None:
+        for registered in config.schemas.values():
+            self._journal.put_schema(self.gateway, registered.version, registered.schema)
+        self._journal.put_config(self.gateway, config)
+
+
+class _FreshFolder(SqliteStore):
+    def run(self, gateway: str, work: Callable[[Restoring], T]) -> T:
+        opened = self._open
+        return opened.owner.submit(
+            lambda _: work(_RestoringCommit(opened.journal, opened.state, gateway, alone=True)), writes=True
+        ).result()
+
+
+@contextmanager
+def fresh_folder(url: str, wall: Callable[[], int], replayer: Replayer, *, replace: bool) -> Iterator[_FreshFolder]:
+    """A store in a folder beside the URL's; see `lakesync.staging.fresh.fresh_store`."""
+    folder = Path("/") / url.removeprefix("sqlite://").lstrip("/")
+    if (folder / LOG_FILE).exists() and not replace:
+        raise ConfigurationError(f"there is a staging store in {folder}: add --replace, which sets it aside")
+    draft = folder.with_name(f"{folder.name}.rebuilding")
+    with ExitStack() as ending:
+        with _mapped(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            ending.callback(OwnerLock(folder).release)
+            ending.callback(shutil.rmtree, draft, ignore_errors=True)
+            shutil.rmtree(draft, ignore_errors=True)
+        store = _FreshFolder(draft, wall)
+        store.open(replayer)
+        try:
+            yield store
+        finally:
+            store.close()
+        with _mapped(folder):
+            if (folder / LOG_FILE).exists():
+                folder.rename(folder.with_name(f"{folder.name}.replaced-{wall()}"))
+            else:
+                shutil.rmtree(folder)
+            draft.rename(folder)
+
+
+@contextmanager
+def _mapped(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise StagingUnavailableError(f"the staging folder {folder} cannot be made again: {exc}") from exc

@@ -1,0 +1,283 @@
+"""A staging store that was lost, made again from what the lake holds, and the clients that come back to it."""
+
+from __future__ import annotations
+
+import uuid
+
+import psycopg
+import pytest
+
+from lakesync.engine import Engine
+from lakesync.engine.rebuilding import LakePush, rebuild
+from lakesync.exceptions import ConfigurationError, NotFoundError, ResyncRequiredError, StagingUnavailableError
+from lakesync.rules.model import parse_rules
+from lakesync.schema import parse_schema
+from lakesync.staging import open_store
+from lakesync.testing.clock import ManualClock
+from lakesync.types import ColumnValue, RowDelta, SyncPull, SyncPush
+from lakesync.wire.log import decode_body
+from tests.conformance.book import id_sum, make_delta
+
+RULES = parse_rules(
+    {
+        "version": 1,
+        "buckets": [{"name": "mine", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
+    }
+)
+SCHEMA = parse_schema(
+    {
+        "table": "notes",
+        "columns": [{"name": name, "type": kind} for name, kind in (("team", "string"), ("x", "number"))],
+    }
+)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request, tmp_path):
+    """Where a store has never been."""
+    if request.param == "sqlite":
+        yield f"sqlite://{tmp_path / 'staging'}"
+        return
+    server = request.getfixturevalue("postgres_uri")
+    name = f"rebuild_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield server.rpartition("/")[0] + f"/{name}"
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+class Lake:
+    """What a flush carried, kept in memory."""
+
+    def __init__(self) -> None:
+        self.entries = {}
+        self.configs = {}
+
+    def carry(self, engine: Engine, entries) -> None:
+        """The pushes that went to the lake."""
+        for entry in entries:
+            push = LakePush(entry.arrival, entry.client_id, decode_body(entry.body))
+            self.entries.setdefault(entry.gateway, []).append(push)
+        self.configs = {gateway: engine.store.gateway_config(gateway) for gateway in self.entries}
+
+    def gateways(self):
+        return sorted(self.entries)
+
+    def config(self, gateway):
+        return self.configs.get(gateway)
+
+    def pushes(self, gateway):
+        return iter(self.entries[gateway])
+
+
+class Client:
+    """A client that applies what it gets as a database does: an INSERT of a row that it has is an error."""
+
+    def __init__(self, name: str, team: str) -> None:
+        self.claims = {"sub": name, "team": team}
+        self.name = name
+        self.rows: dict[str, dict[str, object]] = {}
+        self.cursor = 0
+
+    def pull(self, engine: Engine, *, ours: bool = False, limit: int = 3) -> None:
+        """Follow the cursor to its end."""
+        more = True
+        while more:
+            pull = SyncPull(self.name, self.cursor, limit)
+            try:
+                page = engine.gateway("g").submit_pull(pull, self.claims, resync_refused=ours).result()
+            except ResyncRequiredError:
+                self.rows, self.cursor = {}, 0
+                continue
+            for delta in page.deltas:
+                self._apply(delta)
+            if page.deltas:
+                self.cursor = page.server_hlc
+            more = page.has_more
+
+    def _apply(self, delta: RowDelta) -> None:
+        values = {cell.column: cell.decoded() for cell in delta.columns}
+        if delta.op == "DELETE":
+            self.rows.pop(delta.row_id, None)
+        elif delta.op == "INSERT":
+            assert delta.row_id not in self.rows, f"INSERT of {delta.row_id}, which {self.name} has"
+            self.rows[delta.row_id] = values
+        elif delta.row_id in self.rows:
+            self.rows[delta.row_id].update(values)
+
+    def push(self, engine: Engine, *deltas: RowDelta):
+        return engine.gateway("g").handle_push(SyncPush(self.name, deltas), self.claims)
+
+
+def opened(url, clock):
+    engine = Engine(open_store(url, clock), clock)
+    engine.open()
+    return engine
+
+
+def everything(engine, team):
+    reader = Client(f"reader-{uuid.uuid4().hex}", team)
+    reader.pull(engine, limit=100)
+    return reader.rows
+
+
+def entries_of(engine):
+    """The log rows, as a flush reads them."""
+    return engine.store.submit("g", lambda commit: commit._ask(_ENTRIES)).result()
+
+
+_ENTRIES = "SELECT arrival, client_id, body FROM log WHERE gateway = ? ORDER BY seq"
+
+
+def carry(lake, engine):
+    """Everything that waits goes to the lake."""
+    lake.entries["g"] = [
+        LakePush(arrival, client, decode_body(body)) for arrival, client, body in entries_of(engine) if body
+    ]
+    lake.configs["g"] = engine.store.gateway_config("g")
+
+
+def story(engine, clock):
+    """Rows of two teams, changed, moved and deleted."""
+    a, b = Client("a", "red"), Client("b", "blue")
+    hlc = clock.now_ms << 16
+    a.push(engine, *(make_delta("a", hlc + n, f"r{n}", team="red", x=n) for n in range(10)))
+    b.push(engine, *(make_delta("b", hlc + n, f"b{n}", team="blue", x=n) for n in range(5)))
+    clock.advance(5)
+    hlc = clock.now_ms << 16
+    b.push(engine, make_delta("b", hlc, "r1", team="blue", x=100), make_delta("b", hlc + 1, "r2"))
+    return a, b
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["our client", "a stock client"])
+def test_clients_with_old_cursors_end_right(url, clock, ours):
+    engine = opened(url, clock)
+    engine.gateway("g").register_schema(SCHEMA)
+    engine.gateway("g").set_rules(RULES)
+    a, b = story(engine, clock)
+    a.rows = {f"r{n}": {"team": "red", "x": n} for n in range(10)}  # what it wrote itself
+    a.pull(engine)
+    b.pull(engine)
+    lake = Lake()
+    carry(lake, engine)
+    config = engine.store.gateway_config("g")
+    red, blue = everything(engine, "red"), everything(engine, "blue")
+    epoch, newest = engine.store.read("g", lambda view: (view.epoch, view.arrival)).result()
+    lost = make_delta("a", (clock.now_ms << 16) + 5, "lost", team="red", x=7)
+    a.push(engine, lost)
+    a.pull(engine)
+    known = engine.store.read("g", lambda view: view.arrival).result()
+    engine.close()
+
+    clock.advance(1000)
+    (done,) = rebuild(url, clock, lake, replace=True)
+    assert (done.pushes, done.deltas, done.newest) == (3, 17, newest)
+    assert (done.schemas, done.rules) == (1, True)
+    assert done.arrival > known
+    assert done.epoch != epoch
+    engine = opened(url, clock)
+    assert engine.store.gateway_config("g") == config
+    assert everything(engine, "red") == red
+    assert everything(engine, "blue") == blue
+    for client, expected in ((a, red), (b, blue)):
+        client.pull(engine, ours=ours)
+        assert {row: values for row, values in client.rows.items() if row != "lost"} == expected
+    back = a.push(engine, lost)
+    assert back.accepted == 1
+    assert everything(engine, "red") == {**red, "lost": {"team": "red", "x": 7}}
+    assert back.server_hlc <= engine.store.read("g", lambda view: view.arrival).result()
+    engine.close()
+
+
+def test_a_stock_client_that_lost_its_cursor_and_kept_its_rows_is_not_wedged(url, clock):
+    engine = opened(url, clock)
+    story(engine, clock)
+    reader = Client("reader", "red")
+    reader.pull(engine)
+    assert len(reader.rows) == 14
+    lake = Lake()
+    carry(lake, engine)
+    engine.close()
+    rebuild(url, clock, lake, replace=True)
+    engine = opened(url, clock)
+    expected, reader.cursor = dict(reader.rows), 0
+    reader.pull(engine)
+    assert reader.rows == expected
+    with pytest.raises(NotFoundError):
+        engine.gateway("g").submit_checkpoint("stranger", {"sub": "stranger"}).result()
+    engine.close()
+
+
+def test_ids_and_ledger_come_back_and_what_is_there_waits_for_nothing(url, clock):
+    engine = opened(url, clock)
+    a, b = story(engine, clock)
+    lake = Lake()
+    carry(lake, engine)
+    sent = [delta for push in lake.entries["g"] for delta in push.deltas]
+    ledger = engine.store.ledger("g")
+    engine.close()
+    rebuild(url, clock, lake, replace=True)
+    engine = opened(url, clock)
+    (day,) = engine.store.ledger("g")
+    assert (day.count, day.id_sum) == (ledger[0].count, ledger[0].id_sum) == (len(sent), id_sum(sent))
+    assert (day.flushed_count, day.flushed_id_sum) == (day.count, day.id_sum)
+    (waiting,) = engine.store.backlog()
+    assert (waiting.deltas, waiting.bytes, waiting.last_seq, waiting.flushed_seq) == (0, 0, 3, 3)
+    assert engine.store.plan("g", "main", 10) is None
+    assert engine.store.trim("g", "main") == 0
+    before = engine.store.read("g", lambda view: view.arrival).result()
+    for push in lake.entries["g"]:
+        client = a if push.client_id == "a" else b
+        assert client.push(engine, *push.deltas).accepted == len(push.deltas)
+    assert engine.store.read("g", lambda view: view.arrival).result() == before
+    cells = (ColumnValue.of("x", 5),)
+    a.push(engine, RowDelta("UPDATE", "notes", "r5", "a", cells, (clock.now_ms << 16) + 9, "new"))
+    assert engine.store.plan("g", "main", 10).batch_id.endswith(".4-4")
+    engine.close()
+
+
+def test_a_store_in_the_way_is_set_aside_only_when_that_was_asked(url, clock):
+    engine = opened(url, clock)
+    story(engine, clock)
+    with pytest.raises(ConfigurationError, match="--replace"):
+        rebuild(url, clock, Lake())
+    with pytest.raises(StagingUnavailableError):
+        rebuild(url, clock, Lake(), replace=True)
+    engine.close()
+    assert rebuild(url, clock, Lake(), replace=True) == []
+    engine = opened(url, clock)
+    assert engine.gateways() == []
+    engine.close()
+
+
+def test_a_rebuild_that_fails_leaves_the_store_as_it_was(url, clock):
+    engine = opened(url, clock)
+    story(engine, clock)
+    lake = Lake()
+    carry(lake, engine)
+    expected = everything(engine, "red")
+    engine.close()
+
+    class Breaks(Lake):
+        def pushes(self, gateway):
+            yield from lake.entries[gateway][:1]
+            raise ConnectionError("the lake is gone")
+
+    broken = Breaks()
+    broken.entries, broken.configs = lake.entries, lake.configs
+    with pytest.raises(ConnectionError):
+        rebuild(url, clock, broken, replace=True)
+    engine = opened(url, clock)
+    assert everything(engine, "red") == expected
+    engine.close()
+
+
+def test_where_nothing_is_left_a_store_is_made(url):
+    clock = ManualClock(1_700_000_000_000)
+    lake = Lake()
+    lake.entries["g"] = [LakePush(clock.now_ms << 16, "a", [make_delta("a", 1, "r", x=1)])]
+    (done,) = rebuild(url, clock, lake)
+    assert (done.deltas, done.schemas, done.rules) == (1, 0, False)
+    engine = opened(url, clock)
+    assert everything(engine, "red") == {"r": {"x": 1}}
+    engine.close()
