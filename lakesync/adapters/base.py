@@ -17,11 +17,31 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 import msgspec
 
 from lakesync.lww import RowState
+from lakesync.position import Position
 from lakesync.schema import TableSchema
 from lakesync.types import RowDelta
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
+
+__all__ = [
+    "Adapter",
+    "DatabaseAdapter",
+    "DeltaBatch",
+    "DeltaPage",
+    "DeltaQuery",
+    "Held",
+    "Identity",
+    "LakeAdapter",
+    "Materialisable",
+    "ObjectInfo",
+    "ObjectPage",
+    "Order",
+    "Position",
+    "StoredDelta",
+    "is_object_store",
+    "position_of",
+]
 
 DEFAULT_PAGE = 10_000
 
@@ -63,17 +83,6 @@ class Held(msgspec.Struct, frozen=True):
 
 
 Order = Literal["arrival", "hlc"]
-
-
-class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """A place in an adapter's deltas: after one delta, before the next. Positions compare in the order of reading."""
-
-    value: int
-    """Arrival or hlc, by the order in which was read."""
-    hlc: int
-    client_id: str
-    delta_id: str
-    gateway: str
 
 
 def position_of(stored: StoredDelta, order: Order) -> Position:

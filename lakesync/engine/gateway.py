@@ -10,14 +10,15 @@ import msgspec
 
 from lakesync.actions import Runner
 from lakesync.connectors import Connectors
-from lakesync.engine.access import RulesCache
 from lakesync.engine.checks import check_request
+from lakesync.engine.embedding import Embedding
 from lakesync.engine.imperative import ImperativeGateway
 from lakesync.engine.limits import MAX_PULL, EngineLimits
-from lakesync.engine.pulling import Reading, first_contact, read_page, remember_page
+from lakesync.engine.pulling import Reading, first_contact, remember_page
 from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.exceptions import ForbiddenError, NotFoundError, ValidationError
 from lakesync.feed import reindex
+from lakesync.flush import Outlet
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
 from lakesync.staging.records import Cut, GatewayConfig, WriteScope
@@ -41,7 +42,7 @@ class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
     flushed_seq: int
 
 
-class SyncGateway(ImperativeGateway):
+class SyncGateway(ImperativeGateway, Embedding):
     """A gateway over a staging store.
 
     Every operation has a form that returns a future, ended when the answer is durable, and a blocking twin.
@@ -56,17 +57,17 @@ class SyncGateway(ImperativeGateway):
         *,
         connectors: Connectors | None = None,
         runner: Runner | None = None,
+        outlet: Outlet | None = None,
     ) -> None:
         """Args:
         wall: the server's clock in milliseconds.
         connectors: the connector types that there are, and the key to their secrets.
         runner: where actions are carried; gateways may share one.
+        outlet: where the gateway itself flushes to; None where a pipeline, or nobody, does.
         """
         self._limits = limits or EngineLimits()
-        super().__init__(gateway_id, store, wall, self._limits.actions, connectors, runner)
-        self._store = store
-        self._wall = wall
-        self.rules = RulesCache()
+        ImperativeGateway.__init__(self, gateway_id, store, wall, self._limits.actions, connectors, runner)
+        Embedding.__init__(self, gateway_id, store, wall, outlet)
 
     def submit_push(self, push: SyncPush, claims: Claims) -> Future[PushResult]:
         """Take a client's deltas, all or none; a repeat is accepted and changes nothing.
@@ -93,7 +94,9 @@ class SyncGateway(ImperativeGateway):
         Raises:
             ValidationError: `max_deltas` is out of range.
             ForbiddenError: the pull is in another client's name.
+            NotFoundError: it names a source that is not registered.
         Raises (in the future):
+            AdapterError: its source cannot be read.
             ResyncRequiredError: the cursor cannot be served, where `resync_refused`; otherwise such a client is given
                 everything as DELETE, then INSERT.
         """
@@ -101,8 +104,11 @@ class SyncGateway(ImperativeGateway):
             raise ValidationError(f"limit is {pull.max_deltas}, it must be from 1 to {MAX_PULL}")
         if pull.client_id != claims.get("sub"):
             raise ForbiddenError(f"clientId is {pull.client_id!r} but the token's sub is {claims.get('sub')!r}")
+        if pull.source is not None:
+            return self.sources.submit_pull(pull.source, pull, claims)
         reading = self._store.read(
-            self.gateway_id, lambda view: read_page(view, pull, claims, self.rules, resync_refused=resync_refused)
+            self.gateway_id,
+            lambda view: self.sources.read_page(view, pull, claims, self.rules, resync_refused=resync_refused),
         )
         return _then(reading, lambda page: self._answer(pull.client_id, page))
 

@@ -9,6 +9,7 @@ import msgspec
 from lakesync.lww import RowState
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
+from lakesync.staging.source_records import SourcePosition
 from lakesync.types import Claims, RowKey
 
 ARRIVAL_STEP = 256
@@ -155,6 +156,8 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     """Newest last; the newest few."""
     marks: int = 0
     """Page marks handed out so far."""
+    sources: tuple[SourcePosition, ...] = ()
+    """How far the client is with each source that it ever pulled from."""
 
 
 class SchemaVersion(msgspec.Struct, frozen=True):

@@ -1,0 +1,144 @@
+"""How far a client is with a source, and how its cursor, which belongs to the gateway's own feed, says so.
+
+A source's page leaves the client's cursor where it is. But an answer may be lost, so a page with deltas hands out a
+mark just below the cursor: a client that comes back with it has got the page, whether it pulls from the source or from
+the feed, where the mark stands for the cursor itself.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from lakesync.position import Position
+from lakesync.rules.model import SyncRules
+from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
+from lakesync.staging.source_records import Offer, Sight, SourcePosition
+from lakesync.types import Claims
+
+TOO_EARLY = 2 * ARRIVAL_STEP
+"""Below such a cursor there is no room for marks: that client has none yet, and walks in rounds."""
+
+OFFERED_AT_MOST = 3
+"""A page that was sent so often without a sign is taken for received, or a client that gives none would stand still."""
+
+_SIGHTS_KEPT = 8
+
+
+class Start(NamedTuple):
+    """Where a pull from a source begins."""
+
+    known: SourcePosition
+    """As it is after what the cursor says."""
+    cursor: int
+    """The client's cursor in the gateway's own feed."""
+    after: Position | None
+
+
+def position_in(record: ClientRecord | None, source: str) -> SourcePosition:
+    """What is known of a client and a source."""
+    for known in record.sources if record is not None else ():
+        if known.source == source:
+            return known
+    return SourcePosition(source)
+
+
+def resolve(record: ClientRecord | None, since: int) -> int:
+    """The cursor of the gateway's own feed that a client means."""
+    for known in record.sources if record is not None else ():
+        for mark, cursor in known.marks:
+            if mark == since and not _is_own(record, since):
+                return cursor
+    return since
+
+
+def received(known: SourcePosition, since: int) -> SourcePosition:
+    """After a request with this cursor: the page is received whose mark it is."""
+    offer = known.offer
+    if offer is None or offer.mark != since:
+        return known
+    return msgspec.structs.replace(known, done=offer.end, offer=None)
+
+
+def begin(record: ClientRecord | None, source: str, since: int, rules: SyncRules, claims: Claims) -> Start:
+    """Where a pull with the cursor `since` begins."""
+    known = _in_sight(position_in(record, source), Sight(rules, claims))
+    cursor = resolve(record, since)
+    if cursor < TOO_EARLY:
+        return Start(known, cursor, known.round)
+    known = received(known, since)
+    if known.offer is not None and known.offer.times >= OFFERED_AT_MOST:
+        known = msgspec.structs.replace(known, done=known.offer.end, offer=None)
+    return Start(known, cursor, known.done)
+
+
+def end(
+    start: Start,
+    record: ClientRecord | None,
+    since: int,
+    at: Position | None,
+    tables: frozenset[str],
+    *,
+    more: bool,
+) -> tuple[SourcePosition, int]:
+    """What is known after a page that ends at `at`, and the cursor that it hands out.
+
+    Args:
+        start: where it began.
+        record: the client's, in which marks are taken.
+        since: the cursor that the client sent.
+        at: None where the source holds nothing.
+        tables: of the rows that were sent; none where the page is empty.
+        more: whether the source has more.
+    """
+    known = msgspec.structs.replace(start.known, tables=tuple(sorted({*start.known.tables, *tables})))
+    if start.cursor < TOO_EARLY:
+        return msgspec.structs.replace(known, round=at if more else None), start.cursor
+    if not tables:
+        return msgspec.structs.replace(known, done=at, offer=None), since
+    times = known.offer.times + 1 if known.offer is not None else 1
+    mark = _free_mark(record, start.cursor)
+    marks = ((mark, start.cursor), *known.marks)[:OFFERED_AT_MOST]
+    return msgspec.structs.replace(known, offer=Offer(mark, at, times), marks=marks), mark
+
+
+def started_again(record: ClientRecord) -> ClientRecord:
+    """After a client began its own feed anew: it may have lost its rows, so it begins with its sources anew too."""
+    fresh = tuple(msgspec.structs.replace(known, done=None, offer=None, round=None) for known in record.sources)
+    return msgspec.structs.replace(record, sources=fresh)
+
+
+def after_request(record: ClientRecord, since: int) -> ClientRecord:
+    """After a pull of the gateway's own feed with this cursor, which may be a source's mark."""
+    return msgspec.structs.replace(record, sources=tuple(received(known, since) for known in record.sources))
+
+
+def with_position(record: ClientRecord, known: SourcePosition) -> ClientRecord:
+    """The client's record with this position in it."""
+    others = tuple(other for other in record.sources if other.source != known.source)
+    return msgspec.structs.replace(record, sources=(*others, known))
+
+
+def _in_sight(known: SourcePosition, now: Sight) -> SourcePosition:
+    """Rules or claims that are new show other rows, so the walk begins again, the former ones kept in mind."""
+    if known.sights and known.sights[-1] == now:
+        return known
+    sights = (*(sight for sight in known.sights if sight != now), now)[-_SIGHTS_KEPT:]
+    return msgspec.structs.replace(known, sights=sights, done=None, offer=None, round=None)
+
+
+def _free_mark(record: ClientRecord | None, cursor: int) -> int:
+    """A value between the two arrivals below the cursor that means nothing else to this client."""
+    low = cursor - cursor % ARRIVAL_STEP - ARRIVAL_STEP
+    taken = {mark for known in record.sources for mark, _ in known.marks} if record is not None else set()
+    return next(mark for mark in range(low + 1, low + ARRIVAL_STEP) if mark not in taken and not _is_own(record, mark))
+
+
+def _is_own(record: ClientRecord | None, cursor: int) -> bool:
+    """Whether the gateway's own feed handed this cursor out."""
+    if record is None:
+        return False
+    return any(page.cursor == cursor for page in record.pages) or any(
+        segment.start == cursor for segment in record.segments
+    )

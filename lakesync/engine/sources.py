@@ -1,0 +1,142 @@
+"""The named sources of one gateway."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import structlog
+
+from lakesync.adapters.base import DatabaseAdapter
+from lakesync.engine import source_positions as positions
+from lakesync.engine.access import RulesCache
+from lakesync.engine.pulling import Reading, read_page
+from lakesync.engine.sourcing import SourcePage, beside_sources, read_source
+from lakesync.exceptions import NotFoundError
+from lakesync.feed.positions import current, remember
+from lakesync.rules.presets import pass_all
+from lakesync.staging.records import ClientRecord
+from lakesync.staging.store import Commit, StagingStore, View
+from lakesync.types import Claims, SyncPull, SyncResponse
+
+log = structlog.get_logger("gateway")
+
+_WORKERS = 4
+
+
+class Sources:
+    """Adapters by name, and the pulls that are answered from them. Safe between threads."""
+
+    def __init__(self, gateway_id: str, store: StagingStore, wall: Callable[[], int], rules: RulesCache) -> None:
+        self._gateway_id = gateway_id
+        self._store = store
+        self._wall = wall
+        self._rules = rules
+        self._adapters: dict[str, DatabaseAdapter] = {}
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def register(self, name: str, adapter: DatabaseAdapter) -> None:
+        """Make an adapter a source, in place of one that had the name."""
+        with self._lock:
+            self._adapters[name] = adapter
+
+    def unregister(self, name: str) -> None:
+        """Take a source away; the adapter stays open.
+
+        Raises:
+            NotFoundError: there is none of this name.
+        """
+        with self._lock:
+            if self._adapters.pop(name, None) is None:
+                raise self._unknown(name)
+
+    def names(self) -> list[str]:
+        """The registered names."""
+        with self._lock:
+            return sorted(self._adapters)
+
+    def submit_pull(self, source: str, pull: SyncPull, claims: Claims) -> Future[SyncResponse]:
+        """A page of what a client lacks of a source; adapters block, so this runs in threads of its own.
+
+        Raises:
+            NotFoundError: there is no such source.
+        Raises (in the future):
+            AdapterError: the source cannot be read.
+        """
+        with self._lock:
+            adapter = self._adapters.get(source)
+            if adapter is None:
+                raise self._unknown(source)
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_WORKERS, f"sources of {self._gateway_id}")
+            return self._pool.submit(self._pull, adapter, source, pull, claims)
+
+    def read_page(
+        self, view: View, pull: SyncPull, claims: Claims, rules: RulesCache, *, resync_refused: bool
+    ) -> Reading:
+        """`pulling.read_page` for a client that may have been given marks and rows by sources."""
+        record = current(view.client(pull.client_id), view.epoch)
+        if record is None or not record.sources:
+            return read_page(view, pull, claims, rules, resync_refused=resync_refused)
+        since = positions.resolve(record, pull.since_hlc)
+        meant = SyncPull(pull.client_id, since, pull.max_deltas)
+        reading = read_page(view, meant, claims, rules, resync_refused=resync_refused)
+        self._note(pull, positions.started_again if reading.at.resync else None, record)
+        told = beside_sources(reading.page.deltas, record)
+        return reading._replace(page=reading.page._replace(deltas=told))
+
+    def close(self) -> None:
+        """Finish what was asked."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _pull(self, adapter: DatabaseAdapter, source: str, pull: SyncPull, claims: Claims) -> SyncResponse:
+        record, config = self._store.read(
+            self._gateway_id,
+            lambda view: (current(view.client(pull.client_id), view.epoch), view.config),
+        ).result()
+        relevant = self._rules.index(config).relevant(claims)
+        start = positions.begin(record, source, pull.since_hlc, config.rules or pass_all(), relevant)
+        page = read_source(adapter, start.after, start.known.sights, pull.max_deltas)
+        known, cursor = positions.end(start, record, pull.since_hlc, page.end, page.tables, more=page.more)
+        if record is None or known != positions.position_in(record, source):
+            now = self._wall()
+            cursor = self._store.submit(self._gateway_id, lambda commit: _keep(commit, start, pull, page, now)).result()
+        return SyncResponse(tuple(page.deltas), cursor, page.more)
+
+    def _note(self, pull: SyncPull, again: Callable[[ClientRecord], ClientRecord] | None, record: ClientRecord) -> None:
+        """Keep what the cursor of a pull of the gateway's own feed says of sources.
+
+        Nobody waits for it: where it is lost, pages are sent again.
+        """
+        update = again or (lambda known: positions.after_request(known, pull.since_hlc))
+        if update(record) == record:
+            return
+
+        def work(commit: Commit) -> None:
+            known = current(commit.client(pull.client_id), commit.epoch)
+            if known is not None:
+                commit.put_client(update(known))
+
+        self._store.submit(self._gateway_id, work).add_done_callback(_log_failure)
+
+    def _unknown(self, name: str) -> NotFoundError:
+        known = ", ".join(sorted(self._adapters)) or "none"
+        return NotFoundError(f"no source {name!r} is registered at gateway {self._gateway_id!r} (known: {known})")
+
+
+def _keep(commit: Commit, start: positions.Start, pull: SyncPull, page: SourcePage, now_ms: int) -> int:
+    """Remember a page; the cursor that it hands out."""
+    record = current(commit.client(pull.client_id), commit.epoch)
+    known, cursor = positions.end(start, record, pull.since_hlc, page.end, page.tables, more=page.more)
+    seen = remember(record, pull.client_id, commit.epoch, now_ms)
+    commit.put_client(positions.with_position(seen, known))
+    return cursor
+
+
+def _log_failure(ended: Future[None]) -> None:
+    error = ended.exception()
+    if error is not None:
+        log.warning("a source's page is not known as received, and will be sent again", reason=str(error))

@@ -1,0 +1,104 @@
+"""Jobs as objects: they outlive every process, and any of them may work them off.
+
+`materialise-jobs/GATEWAY/JOB.json`; those set aside are under `materialise-failed/GATEWAY/`, and what is no job at all
+under `materialise-unreadable/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from urllib.parse import quote
+
+import msgspec
+import structlog
+
+from lakesync.adapters.base import LakeAdapter
+from lakesync.exceptions import NotFoundError
+from lakesync.flush.queue import FlushContext, Job, TableWork, jobs_of
+from lakesync.wire.json import encode_json
+
+JOBS_PREFIX = "materialise-jobs"
+FAILED_PREFIX = "materialise-failed"
+UNREADABLE_PREFIX = "materialise-unreadable"
+
+log = structlog.get_logger("flush")
+
+_decode = msgspec.json.Decoder(Job, strict=False).decode
+
+
+class ObjectFlushQueue:
+    """`FlushQueue` in an object store."""
+
+    def __init__(self, objects: LakeAdapter) -> None:
+        self._objects = objects
+
+    def publish(self, work: Sequence[TableWork], context: FlushContext) -> None:
+        """Add a flush's work: objects named by batch and table, written once."""
+        for job in jobs_of(work, context):
+            self._objects.put_object(_key(JOBS_PREFIX, job), encode_json(job), if_absent=True)
+
+    def pending(self, gateway_id: str, limit: int = 100) -> list[Job]:
+        """Jobs of a gateway, oldest flush first."""
+        return list(self._read(f"{JOBS_PREFIX}/{gateway_id}/", limit))
+
+    def begin(self, job: Job) -> Job:
+        """Count an attempt."""
+        begun = msgspec.structs.replace(job, attempts=job.attempts + 1)
+        self._objects.put_object(_key(JOBS_PREFIX, job), encode_json(begun))
+        return begun
+
+    def done(self, job: Job) -> None:
+        """Take a job out."""
+        self._objects.delete_object(_key(JOBS_PREFIX, job))
+
+    def set_aside(self, job: Job, failure: str) -> None:
+        """Take a job out of the way; killed in between, it is in both places, and worked off once more."""
+        aside = msgspec.structs.replace(job, failure=failure)
+        self._objects.put_object(_key(FAILED_PREFIX, job), encode_json(aside))
+        self._objects.delete_object(_key(JOBS_PREFIX, job))
+
+    def failed(self, gateway_id: str) -> list[Job]:
+        """Jobs that were set aside."""
+        return list(self._read(f"{FAILED_PREFIX}/{gateway_id}/", None))
+
+    def retry(self, job: Job) -> None:
+        """Put a job back."""
+        key = _key(FAILED_PREFIX, job)
+        found = self._job(key)
+        if found is None:
+            raise NotFoundError(f"no job {job.job_id!r} was set aside")
+        fresh = msgspec.structs.replace(found, attempts=0, failure=None)
+        self._objects.put_object(_key(JOBS_PREFIX, job), encode_json(fresh))
+        self._objects.delete_object(key)
+
+    def _read(self, prefix: str, limit: int | None) -> Iterator[Job]:
+        after, more, left = "", True, limit
+        while more and left != 0:
+            page = self._objects.list_objects(prefix, after=after, limit=min(left or 1000, 1000))
+            for info in page.objects:
+                after = info.key
+                job = self._job(info.key)
+                if job is None:
+                    continue
+                yield job
+                left = left - 1 if left is not None else None
+            more = page.more
+
+    def _job(self, key: str) -> Job | None:
+        """The job in an object; None where another worker was quicker, or where it is none and was put away."""
+        try:
+            data = self._objects.get_object(key)
+        except NotFoundError:
+            return None
+        try:
+            return _decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            away = f"{UNREADABLE_PREFIX}/{key}"
+            log.error("an object in the queue is no job", object=key, moved_to=away, reason=str(error))  # noqa: TRY400
+            self._objects.put_object(away, data)
+            self._objects.delete_object(key)
+            return None
+
+
+def _key(prefix: str, job: Job) -> str:
+    return f"{prefix}/{job.context.gateway_id}/{quote(job.job_id, safe='')}.json"

@@ -1,0 +1,45 @@
+"""What a client's record keeps of the sources that it pulls from."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lakesync.position import Position
+from lakesync.rules.model import SyncRules
+from lakesync.types import Claims
+
+
+class Sight(msgspec.Struct, frozen=True, array_like=True):
+    """What a client may see of a source."""
+
+    rules: SyncRules
+    claims: Claims
+    """Those that the rules read."""
+
+
+class Offer(msgspec.Struct, frozen=True, array_like=True):
+    """A page that was sent and may not have arrived."""
+
+    mark: int
+    """The cursor that it handed out."""
+    end: Position | None
+    """Where the next page starts once this one is known to be there."""
+    times: int
+    """How often it was sent, or one from the same place."""
+
+
+class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
+    """How far a client is with one source."""
+
+    source: str
+    done: Position | None = None
+    """It has got everything up to here; None: nothing yet."""
+    offer: Offer | None = None
+    round: Position | None = None
+    """How far the round is of a client that has no cursor yet."""
+    marks: tuple[tuple[int, int], ...] = ()
+    """`(mark, the cursor that it stands for)`, newest first; the newest few."""
+    tables: tuple[str, ...] = ()
+    """Of the rows that it was sent."""
+    sights: tuple[Sight, ...] = ()
+    """What it may see, newest last; the newest few."""
