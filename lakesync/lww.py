@@ -8,6 +8,7 @@ map of last-writer-wins registers in the sense of Shapiro et al., "A comprehensi
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import NamedTuple
 
 import msgspec
@@ -118,7 +119,13 @@ class RowState(msgspec.Struct, array_like=True, gc=False):
         """Give the delta the columns in which it is the greatest; those that it won, and those that it lost."""
         live = self.live
         width = len(delta.columns)
-        won: dict[str, Raw] = {}
+        if not live or stamp > (live[-1].hlc, live[-1].client_id):
+            won = {cell.column: cell.value.copy() for cell in delta.columns}
+            if won:
+                new = LiveDelta(delta.hlc, delta.client_id, delta.delta_id, won, width)
+                self.live = [*_without(live, won), new]
+            return tuple(won), ()
+        won = {}
         lost: list[str] = []
         left: dict[int, dict[str, Raw]] = {}
         for cell in delta.columns:
@@ -180,6 +187,16 @@ def _order(delta_id: str, width: int, value: Raw, part: LiveDelta, column: str) 
     new = (jcs_raw(new_text), delta_id, width, new_text)
     old = (jcs_raw(held_text), part.delta_id, part.width, held_text)
     return (new > old) - (new < old)
+
+
+def _without(live: list[LiveDelta], columns: Container[str]) -> list[LiveDelta]:
+    """The live deltas that are left when another takes these columns."""
+    kept = []
+    for part in live:
+        left = {column: value for column, value in part.columns.items() if column not in columns}
+        if left:
+            kept.append(part if len(left) == len(part.columns) else _with(part, left))
+    return kept
 
 
 def _with(part: LiveDelta, columns: dict[str, Raw] | None) -> LiveDelta:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from lakesync.lww import RowState
-from lakesync.rules.keys import BucketIndex
+from lakesync.rules.keys import EVERYTHING, BucketIndex
 from lakesync.staging.records import ARRIVAL_STEP, ASTRAY, DELETED, Move, MoveKind, StoredRow
 from lakesync.staging.store import Commit
-from lakesync.types import Op, RowDelta, RowKey, Stamp
+from lakesync.types import Op, RowDelta, RowKey
 
+_EVERYTHING = (EVERYTHING,)
 WRITERS_KEPT = 8
 """Writers remembered a row; one that fell out is treated as unsure."""
 
@@ -31,13 +32,11 @@ class Applied(NamedTuple):
 
 
 class _Touch:
-    """One row while the deltas of a push are merged into it."""
+    """What the deltas of a push do to one row."""
 
-    __slots__ = ("arrival", "blind", "changed", "contested", "deleted", "inserted", "last_op", "row", "stale", "voided")
+    __slots__ = ("blind", "changed", "contested", "deleted", "inserted", "last_op", "stale", "voided")
 
-    def __init__(self, row: StoredRow, arrival: int) -> None:
-        self.row = row
-        self.arrival = arrival
+    def __init__(self) -> None:
         self.changed = False
         self.voided = False
         """A tombstone took columns from a row that was there."""
@@ -50,27 +49,32 @@ class _Touch:
         """The sender changed the row before it inserted it, if it did: its copy may lack that."""
         self.last_op = ""
 
-    def merge(self, delta: RowDelta) -> None:
+    def merge(self, row: StoredRow, delta: RowDelta, arrival: int) -> None:
         """Merge one delta and note which columns moved or were contested."""
-        row, state = self.row, self.row.state
-        before = len(state.live)
+        state, op = row.state, delta.op
+        there = bool(state.live)
         tombstone = state.tombstone
         outcome = state.merge(delta)
         self.changed |= outcome.changed
-        self._follow(delta.op)
-        if state.tombstone != tombstone and before:
-            self.voided = True
-        for column in outcome.won:
-            row.touched[column] = self.arrival
-        for column in outcome.lost:
-            owner = state.owner(column)
+        self._follow(op)
+        if outcome.won:
+            row.touched.update(dict.fromkeys(outcome.won, arrival))
+        if outcome.lost:
+            self._contest(row, delta, outcome.lost, arrival)
+        if op == "DELETE":
+            self.voided |= there and state.tombstone != tombstone
+            self.stale |= state.visible
+        elif tombstone is not None and delta.stamp <= tombstone:
+            self.stale |= state.visible
+
+    def _contest(self, row: StoredRow, delta: RowDelta, lost: Iterable[str], arrival: int) -> None:
+        for column in lost:
+            owner = row.state.owner(column)
             if owner is None:
                 self.stale = True
             elif owner.client_id != delta.client_id:
-                row.touched[column] = self.arrival
+                row.touched[column] = arrival
                 self.contested = True
-        if state.visible and (delta.op == "DELETE" or _is_dead(delta, tombstone)):
-            self.stale = True
 
     def _follow(self, op: Op) -> None:
         """What the sender's own copy came from, in this push."""
@@ -83,15 +87,23 @@ class _Touch:
             self.blind = True
 
 
-def _is_dead(delta: RowDelta, tombstone: Stamp | None) -> bool:
-    return tombstone is not None and delta.stamp <= tombstone
+def by_row(deltas: Sequence[RowDelta]) -> dict[RowKey, list[RowDelta]]:
+    """A push's deltas row by row, in order of first appearance."""
+    rows: dict[RowKey, list[RowDelta]] = {}
+    for delta in deltas:
+        key = (delta.table, delta.row_id)
+        if key in rows:
+            rows[key].append(delta)
+        else:
+            rows[key] = [delta]
+    return rows
 
 
 def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
     """Each row's arrival in a push whose last arrival is `last`: one a distinct row, in order of first appearance."""
-    keys = dict.fromkeys(delta.key for delta in deltas)
-    first = last - ARRIVAL_STEP * (len(keys) - 1)
-    return {key: first + ARRIVAL_STEP * place for place, key in enumerate(keys)}
+    named = by_row(deltas)
+    first = last - ARRIVAL_STEP * (len(named) - 1)
+    return {key: first + ARRIVAL_STEP * place for place, key in enumerate(named)}
 
 
 def own_bucket(client_id: str) -> str:
@@ -105,27 +117,32 @@ def apply(commit: Commit, deltas: Sequence[RowDelta], sender: Sender, arrival: i
     Args:
         arrival: the push's last arrival.
     """
-    arrivals = arrivals_of(deltas, arrival)
-    stored = commit.rows(arrivals)
-    touches = {
-        key: _Touch(stored.get(key) or StoredRow(*key, arrival=0, state=RowState()), place)
-        for key, place in arrivals.items()
-    }
-    for delta in deltas:
-        touches[delta.key].merge(delta)
+    named = by_row(deltas)
+    stored = commit.rows(named)
+    allowed = frozenset(sender.keys)
+    own, client_id = own_bucket(sender.client_id), sender.client_id
+    rows: list[StoredRow] = []
     moves: list[Move] = []
     clean = True
-    for touch in touches.values():
-        had = _among(touch.row.keys, sender)
-        moves += _entry_moves(touch, index)
-        has = _among(touch.row.keys, sender)
+    at = arrival - ARRIVAL_STEP * len(named)
+    for key, changes in named.items():
+        at += ARRIVAL_STEP
+        row = stored.get(key) or StoredRow(*key, arrival=0, state=RowState())
+        touch = _Touch()
+        for delta in changes:
+            touch.merge(row, delta, at)
+        had = not allowed.isdisjoint(row.keys)
+        if touch.changed:
+            moves += _entry_moves(touch, row, at, index)
+        has = not allowed.isdisjoint(row.keys)
         touch.stale |= has and not had and (touch.blind or not touch.inserted)
         if touch.contested or touch.stale if has else touch.last_op != "DELETE":
             clean = False
-            moves.append(move(touch.row, own_bucket(sender.client_id), touch.arrival, "own"))
-        _note_writer(touch, sender.client_id)
-        touch.row.arrival = touch.arrival
-    commit.put_rows([touch.row for touch in touches.values()])
+            moves.append(move(row, own, at, "own"))
+        _note_writer(touch, row, at, client_id)
+        row.arrival = at
+        rows.append(row)
+    commit.put_rows(rows)
     commit.put_moves(moves)
     return Applied(clean)
 
@@ -134,6 +151,8 @@ def keys_of(row: StoredRow, index: BucketIndex) -> tuple[str, ...]:
     """The bucket keys that a row belongs into, sorted; none where it is not visible."""
     if not row.state.visible:
         return ()
+    if index.everything:
+        return _EVERYTHING
     return tuple(sorted(index.row_keys(row.table, row.state.values())))
 
 
@@ -142,18 +161,18 @@ def move(row: StoredRow, bucket: str, arrival: int, kind: MoveKind) -> Move:
     return Move(bucket, row.table, row.row_id, arrival, kind)
 
 
-def _entry_moves(touch: _Touch, index: BucketIndex) -> list[Move]:
+def _entry_moves(touch: _Touch, row: StoredRow, arrival: int, index: BucketIndex) -> list[Move]:
     """Leaves and joins by the row's new keys.
 
     A row that stayed visible although a tombstone took columns from it leaves and joins again: whoever has it must
     drop those columns.
     """
-    if not touch.changed:
-        return []
-    row, arrival = touch.row, touch.arrival
     old, new = row.keys, keys_of(row, index)
+    if touch.deleted:
+        row.touched = {column: at for column, at in row.touched.items() if row.state.owner(column) is not None}
+    if old == new and not touch.voided:
+        return [move(row, bucket, arrival, "stay") for bucket in new]
     row.keys = new
-    row.touched = {column: at for column, at in row.touched.items() if row.state.owner(column) is not None}
     moves = [move(row, bucket, arrival, "leave") for bucket in old if touch.voided or bucket not in new]
     for bucket in new:
         again = touch.voided or bucket not in old
@@ -161,19 +180,15 @@ def _entry_moves(touch: _Touch, index: BucketIndex) -> list[Move]:
     return moves
 
 
-def _among(keys: Collection[str], sender: Sender) -> bool:
-    return any(bucket in sender.keys for bucket in keys)
-
-
-def _note_writer(touch: _Touch, client_id: str) -> None:
-    row = touch.row
-    inserted = DELETED if touch.deleted else row.writers.get(client_id, (0, 0))[0]
+def _note_writer(touch: _Touch, row: StoredRow, arrival: int, client_id: str) -> None:
+    writers = row.writers
+    known = writers.pop(client_id, None)
+    inserted = DELETED if touch.deleted else known[0] if known is not None else 0
     if touch.stale and touch.last_op != "DELETE":
         inserted = ASTRAY
     elif touch.inserted and inserted != ASTRAY:
-        inserted = touch.arrival
-    row.writers.pop(client_id, None)
-    row.writers[client_id] = (inserted, touch.arrival)
-    while len(row.writers) > WRITERS_KEPT:
-        oldest = min(row.writers, key=lambda writer: row.writers[writer][1])
-        row.writers_floor = max(row.writers_floor, row.writers.pop(oldest)[1])
+        inserted = arrival
+    writers[client_id] = (inserted, arrival)
+    while len(writers) > WRITERS_KEPT:
+        oldest = min(writers, key=lambda writer: writers[writer][1])
+        row.writers_floor = max(row.writers_floor, writers.pop(oldest)[1])

@@ -34,6 +34,11 @@ class BucketIndex:
             condition.claim for bucket in rules.buckets for condition in bucket.filters if condition.claim is not None
         )
 
+    @property
+    def everything(self) -> bool:
+        """Whether there are no rules: every visible row is in the one key `*`."""
+        return not self._plans
+
     def row_keys(self, table: str, values: Mapping[str, msgspec.Raw]) -> frozenset[str]:
         """The keys that a visible row of `table` with these column values is in."""
         if not self._plans:
