@@ -1,8 +1,9 @@
 """LakeSync: offline-first data sync with an Iceberg lakehouse behind it."""
 
 from lakesync.delta import delta_id, extract_delta, jcs
-from lakesync.engine import Engine, SyncGateway
+from lakesync.engine import Engine, SyncGateway, open_gateway
 from lakesync.exceptions import LakeSyncError, TerminalError, TransientError
+from lakesync.flush import AdaptiveBuffer, FlushSettings
 from lakesync.hlc import HLC
 from lakesync.rules.model import SyncRules, parse_rules
 from lakesync.schema import TableSchema, parse_schema
@@ -23,8 +24,10 @@ __all__ = [
     "Action",
     "ActionPush",
     "ActionResponse",
+    "AdaptiveBuffer",
     "ColumnValue",
     "Engine",
+    "FlushSettings",
     "LakeSyncError",
     "PushResult",
     "RowDelta",
@@ -39,6 +42,7 @@ __all__ = [
     "delta_id",
     "extract_delta",
     "jcs",
+    "open_gateway",
     "parse_rules",
     "parse_schema",
 ]

@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from lakesync.actions import Runner
+from lakesync.adapters import Adapter
 from lakesync.connectors import Connectors
 from lakesync.engine.access import RulesCache
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.limits import EngineLimits
 from lakesync.exceptions import NotFoundError, ValidationError
 from lakesync.feed import Sender, apply, reindex
+from lakesync.flush import Outlet
 from lakesync.staging.records import LogEntry, WriteScope
 from lakesync.staging.store import Commit, StagingStore
 from lakesync.wire.log import decode_body
@@ -37,12 +39,16 @@ class Engine:
         auto_create: bool = True,
         connectors: Connectors | None = None,
         write_scopes: Mapping[str, WriteScope] | None = None,
+        outlet: Outlet | None = None,
+        sources: Mapping[str, Adapter] | None = None,
     ) -> None:
         """Args:
         wall: the server's clock in milliseconds.
         auto_create: whether a gateway is made when first named.
         connectors: the connector types that there are, and the key to their secrets.
         write_scopes: by the gateways that were declared, which are there from the start.
+        outlet: where the gateways flush to themselves; None where a pipeline, or nobody, flushes.
+        sources: that every gateway has, by name.
         """
         self.store = store
         self._wall = wall
@@ -50,6 +56,8 @@ class Engine:
         self._auto_create = auto_create
         self._connectors = connectors or Connectors()
         self._write_scopes = dict(write_scopes or {})
+        self._outlet = outlet
+        self._sources = dict(sources or {})
         self._runner = Runner()
         self._gateways: dict[str, SyncGateway] = {}
         self._lock = threading.Lock()
@@ -69,6 +77,8 @@ class Engine:
     def close(self) -> None:
         """Finish what was submitted and release the store. Actions at work have ACTION_SECONDS to end."""
         self._runner.close(ACTION_SECONDS)
+        for gateway in self._gateways.values():
+            gateway.sources.close()
         self.store.close()
 
     def gateways(self) -> list[str]:
@@ -109,9 +119,21 @@ class Engine:
         reindex(commit, self._rules_of(commit).index(commit.config))
 
     def _rules_of(self, commit: Commit) -> RulesCache:
-        return self._gateways.setdefault(commit.gateway, self._make(commit.gateway)).rules
+        known = self._gateways.get(commit.gateway)
+        return (known or self._gateways.setdefault(commit.gateway, self._make(commit.gateway))).rules
 
     def _make(self, gateway_id: str) -> SyncGateway:
         scope = self._write_scopes.get(gateway_id, self._limits.write_scope)
         limits = msgspec.structs.replace(self._limits, write_scope=scope)
-        return SyncGateway(gateway_id, self.store, self._wall, limits, connectors=self._connectors, runner=self._runner)
+        gateway = SyncGateway(
+            gateway_id,
+            self.store,
+            self._wall,
+            limits,
+            connectors=self._connectors,
+            runner=self._runner,
+            outlet=self._outlet,
+        )
+        for name, adapter in self._sources.items():
+            gateway.register_source(name, adapter)
+        return gateway

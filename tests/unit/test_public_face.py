@@ -11,8 +11,10 @@ NAMES = {
     "Action",
     "ActionPush",
     "ActionResponse",
+    "AdaptiveBuffer",
     "ColumnValue",
     "Engine",
+    "FlushSettings",
     "LakeSyncError",
     "PushResult",
     "RowDelta",
@@ -27,6 +29,7 @@ NAMES = {
     "delta_id",
     "extract_delta",
     "jcs",
+    "open_gateway",
     "parse_rules",
     "parse_schema",
 }
