@@ -13,6 +13,7 @@ from gateway.server import GatewayServer, listen
 from gateway.settings import GatewaySettings
 from lakesync import config
 from lakesync.clock import WallClock
+from lakesync.connectors import Connectors
 from lakesync.engine import Engine
 from lakesync.exceptions import LakeSyncError
 from lakesync.staging import open_store
@@ -33,10 +34,16 @@ def serve(configured: config.Config) -> None:
     wall = WallClock(configured.clock_offset_file).now_ms
     with listen(settings.host, settings.port) as bound:
         store = open_store(configured.staging.url, wall)
-        engine = Engine(store, wall, settings.limits, auto_create=settings.auto_create)
-        engine.open()
+        engine = Engine(
+            store,
+            wall,
+            settings.limits,
+            auto_create=settings.auto_create,
+            connectors=Connectors.configured(configured),
+            write_scopes={name: declared.write_scope for name, declared in configured.gateways.items()},
+        )
         try:
-            GatewayServer(create_app(settings, engine), settings).run(sockets=[bound])
+            GatewayServer(create_app(settings, engine), settings, engine.open).run(sockets=[bound])
         finally:
             engine.close()
 

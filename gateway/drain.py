@@ -1,8 +1,11 @@
-"""How the server stops: what is in flight is finished, what comes anew is turned away."""
+"""How the server starts and stops: when work is turned away, and how what is in flight is finished."""
 
 from __future__ import annotations
 
 import asyncio
+
+STARTING = "starting: the gateway opens its store and replays what a crash left; try again soon"
+STOPPING = "draining: the gateway is stopping; repeat the request elsewhere or later"
 
 
 class Drain:
@@ -11,8 +14,18 @@ class Drain:
     def __init__(self) -> None:
         self.in_flight = 0
         self.draining = False
+        self.refusing: str | None = None
+        """Why work is turned away; None while it is taken."""
         self._idle = asyncio.Event()
         self._idle.set()
+
+    def starting(self) -> None:
+        """Turn work away until `started`."""
+        self.refusing = STARTING
+
+    def started(self) -> None:
+        """Take work."""
+        self.refusing = STOPPING if self.draining else None
 
     def enter(self) -> None:
         """A request begins."""
@@ -28,6 +41,7 @@ class Drain:
     async def finish(self, seconds: float) -> bool:
         """Turn new requests away and wait for those in flight, at most `seconds`; whether all of them ended."""
         self.draining = True
+        self.refusing = STOPPING
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()

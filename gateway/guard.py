@@ -1,4 +1,4 @@
-"""The layer next to the routes: turns errors into answers, bounds a request's time, refuses work while draining."""
+"""The layer next to the routes: errors become answers, a request has its time, work is refused at start and end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ log = structlog.get_logger("gateway")
 
 CLIENT_GONE = 499
 """The status in the log of a request whose client went away before it was answered."""
-OPEN_WHILE_DRAINING = frozenset(prefix + path for prefix in PREFIXES for path in ("/health", "/ready", "/metrics"))
+ALWAYS_OPEN = frozenset(prefix + path for prefix in PREFIXES for path in ("/health", "/ready", "/metrics"))
+"""Also while the server starts and stops."""
 
 
 class Guard:
@@ -35,8 +36,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if self._drain.draining and scope["path"] not in OPEN_WHILE_DRAINING:
-            error = StagingUnavailableError("the gateway is stopping; repeat the request", retry_after=1)
+        if self._drain.refusing is not None and scope["path"] not in ALWAYS_OPEN:
+            error = StagingUnavailableError(self._drain.refusing, retry_after=1)
             answer = self._answer(error, scope)
             answer.headers["Connection"] = "close"
             await answer(scope, receive, send)

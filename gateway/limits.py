@@ -11,6 +11,8 @@ from starlette.requests import Request
 
 from lakesync.exceptions import PayloadTooLargeError, RateLimitedError, ValidationError
 
+MAX_CLIENTS = 100_000
+
 _GZIP = 16 + zlib.MAX_WBITS
 _WINDOW = 10
 
@@ -61,7 +63,8 @@ def _too_large(limit: int) -> PayloadTooLargeError:
 class RateLimit:
     """So many requests a second for each client, averaged over ten seconds so that a burst passes.
 
-    Counted in fixed windows: the counts of all clients go away together, so nothing has to be tidied up.
+    Counted in fixed windows: the counts of all clients go away together, so nothing has to be tidied up. Where more
+    than `MAX_CLIENTS` come in one window, a new one begins, so that memory is bounded.
     """
 
     def __init__(self, per_second: float, now: Callable[[], float] = time.monotonic) -> None:
@@ -77,7 +80,7 @@ class RateLimit:
             RateLimitedError: the client is above its share.
         """
         now = self._now()
-        if now >= self._ends:
+        if now >= self._ends or len(self._counts) >= MAX_CLIENTS:
             self._counts, self._ends = Counter(), now + _WINDOW
         self._counts[gateway, client_id] += 1
         if self._counts[gateway, client_id] > self._allowed:

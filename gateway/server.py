@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+from collections.abc import Callable
 from types import FrameType
 
 import structlog
 import uvicorn
 from fastapi import FastAPI
 
+from gateway.live.protocol import LiveProtocol
 from gateway.protocol import BoundedHttp
 from gateway.services import Services
 from gateway.settings import GatewaySettings
@@ -43,11 +45,15 @@ def listen(host: str, port: int) -> socket.socket:
 class GatewayServer(uvicorn.Server):
     """Ends in two steps: new requests are turned away while those in flight finish, then the server stops."""
 
-    def __init__(self, app: FastAPI, settings: GatewaySettings) -> None:
+    def __init__(self, app: FastAPI, settings: GatewaySettings, open_store: Callable[[], None] | None = None) -> None:
+        """Args: open_store: run once the server answers, in a thread; work is turned away until it ends."""
         super().__init__(
             uvicorn.Config(
                 app,
                 http=BoundedHttp,
+                ws=LiveProtocol,
+                ws_max_size=settings.max_body_bytes + 1,  # the tag byte
+                ws_per_message_deflate=False,  # a frame is made once for all who get it
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -57,18 +63,29 @@ class GatewayServer(uvicorn.Server):
         )
         services: Services = app.state.services
         self._drain = services.drain
+        self._hub = services.hub
         self._patience = settings.request_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._open_store = open_store
+        if open_store is not None:
+            self._drain.starting()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve, and say where."""
+        """Begin to answer, open the store, and say where work is taken.
+
+        Raises:
+            StagingUnavailableError, StagingVersionError: as the store's `open`.
+        """
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        if self._open_store is not None:
+            for bound in sockets or ():
+                log.info("starting", url=_url(bound))
+            await asyncio.to_thread(self._open_store)
+            self._drain.started()
         for bound in sockets or ():
-            host, port = bound.getsockname()[:2]
-            where = f"[{host}]" if ":" in host else host
-            log.info("listening", url=f"http://{where}:{port}")
+            log.info("listening", url=_url(bound))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 the signature is uvicorn's
         """Drain at the first signal; a further SIGINT ends at once."""
@@ -81,8 +98,19 @@ class GatewayServer(uvicorn.Server):
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._end(sig))
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop, and hear no more of the store."""
+        self._hub.close()
+        await super().shutdown(sockets)
+
     async def _end(self, sig: int) -> None:
         log.info("draining", signal=signal.Signals(sig).name, in_flight=self._drain.in_flight)
+        self._hub.drain()
         finished = await self._drain.finish(self._patience)
         log.info("drained", finished=finished, in_flight=self._drain.in_flight)
         self.should_exit = True
+
+
+def _url(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

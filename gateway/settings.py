@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pydantic import SecretStr
 
+from lakesync.actions import ActionLimits
 from lakesync.config import Config
 from lakesync.engine import EngineLimits
+
+_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,20 @@ class GatewaySettings:
     """Of one client, averaged over ten seconds."""
     request_timeout: float = 30.0
     """Seconds until the answer begins, between the parts of a streamed one, and for what is in flight at the end."""
+    max_connections: int = 1000
+    """WebSocket connections at once."""
+    messages_per_second: float = 50.0
+    """Over WebSockets, of one client, averaged over ten seconds."""
+    slow_reader_seconds: float = 10.0
+    """After which a WebSocket is closed whose client takes nothing of what it was sent."""
+    page_patience: float = 1.0
+    """Seconds in which a client in the middle of its pages is left to pull the next by itself."""
     auto_create: bool = True
     """Whether a valid token may make the gateway that it names."""
+    staging_folder: Path | None = None
+    """Where staging is kept on this machine; None where it is not."""
+    min_free_disk_bytes: int = 64 << 20
+    """With less than this free there, the server is not ready."""
     limits: EngineLimits = field(default_factory=EngineLimits)
 
     @staticmethod
@@ -44,12 +60,29 @@ class GatewaySettings:
             max_body_bytes=config.limits.max_body_bytes,
             requests_per_second=config.limits.requests_per_second,
             request_timeout=config.limits.request_timeout_seconds,
+            max_connections=config.limits.websocket_connections,
+            messages_per_second=config.limits.websocket_messages_per_second,
+            slow_reader_seconds=config.limits.websocket_slow_reader_seconds,
             auto_create=config.gateway.auto_create,
+            staging_folder=_folder(config.staging.url),
+            min_free_disk_bytes=config.limits.min_free_disk_bytes,
             limits=EngineLimits(
-                max_deltas=config.limits.max_deltas, max_backpressure_bytes=config.limits.max_backpressure_bytes
+                max_deltas=config.limits.max_deltas,
+                max_backpressure_bytes=config.limits.max_backpressure_bytes,
+                actions=ActionLimits(
+                    max_actions=config.limits.max_actions,
+                    timeout=config.limits.action_timeout_seconds,
+                    lease=config.limits.action_lease_seconds,
+                    retention_ms=round(config.limits.action_retention_days * _DAY_MS),
+                ),
             ),
         )
 
 
 def _plain(secret: SecretStr) -> str:
     return secret.get_secret_value()
+
+
+def _folder(url: str) -> Path | None:
+    scheme, _, path = url.partition("://")
+    return Path("/" + path.lstrip("/")) if scheme == "sqlite" else None

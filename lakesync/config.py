@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, SecretStr, model_validator
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, SecretStr, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lakesync.exceptions import ConfigurationError
@@ -27,6 +27,8 @@ _REFERENCES = (
     "jwt_secret",
     "jwt_secret_previous",
     "service_token",
+    "secret_key",
+    "secret_key_previous",
     "spark.token",
     "dagster.alert_webhook",
     "staging.url",
@@ -111,6 +113,23 @@ class FlushSection(_Section):
     """The most deltas in one batch."""
 
 
+class ConnectorsSection(_Section):
+    """`[connectors]`: what connectors may refer to."""
+
+    references: tuple[str, ...] = ("env:CONNECTOR_*",)
+    """Patterns of the references that a registered connector may have in place of a secret; `{gateway}` is its gateway.
+
+    Who is an admin of a gateway can read through one of its connectors what these allow.
+    """
+
+
+class DeclaredGateway(_Section):
+    """`[gateways.NAME]`: a gateway that is there from the start."""
+
+    write_scope: Literal["any", "rules"] = "any"
+    """What a push may change: every row, or only rows that the sender's rules show it."""
+
+
 class LimitsSection(_Section):
     """`[limits]`: how much one request may ask for and one gateway may hold."""
 
@@ -121,6 +140,22 @@ class LimitsSection(_Section):
     requests_per_second: PositiveFloat = 1000.0
     """A client's share, averaged over ten seconds."""
     request_timeout_seconds: PositiveFloat = 30.0
+    max_actions: PositiveInt = 100
+    """In one request."""
+    action_timeout_seconds: PositiveFloat = 20.0
+    """How long a request waits for its actions; they go on after that."""
+    action_lease_seconds: PositiveFloat = 30.0
+    """After which an action whose process died may be tried again."""
+    action_retention_days: PositiveFloat = 7.0
+    """How long a repeat of an action is known."""
+    websocket_connections: PositiveInt = 1000
+    """Held at once by one server."""
+    websocket_messages_per_second: PositiveFloat = 50.0
+    """A client's share over WebSockets, averaged over ten seconds."""
+    websocket_slow_reader_seconds: PositiveFloat = 10.0
+    """After which a client is disconnected that takes nothing of what it was sent."""
+    min_free_disk_bytes: NonNegativeInt = 64 * _MIB
+    """With less than this free for staging on SQLite, the gateway is not ready."""
 
 
 class _File(InitSettingsSource):
@@ -143,6 +178,10 @@ class Config(BaseSettings):
     """Still accepted, while a new secret is rolled out."""
     service_token: SecretStr | None = None
     """What the pipeline shows the gateway; without one the internal routes are closed."""
+    secret_key: SecretStr | None = None
+    """Seals the secrets of connectors; without one they can only be references."""
+    secret_key_previous: SecretStr | None = None
+    """Still opens what it sealed, until a gateway has started with the new one."""
     clock_offset_file: Path | None = None
     """A file with a whole number of milliseconds that the gateway adds to its clock."""
     gateway: GatewaySection = GatewaySection()
@@ -152,6 +191,8 @@ class Config(BaseSettings):
     dagster: DagsterSection = DagsterSection()
     flush: FlushSection = FlushSection()
     limits: LimitsSection = LimitsSection()
+    connectors: ConnectorsSection = ConnectorsSection()
+    gateways: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")], DeclaredGateway] = {}
 
     @classmethod
     def settings_customise_sources(
@@ -268,18 +309,32 @@ def _read(path: Path) -> dict[str, Any]:
     return data
 
 
-def _resolve(name: str, value: object, path: Path) -> object:
-    kind, _, target = str(value).partition(":")
+def follow(what: str, reference: str, folder: Path) -> str:
+    """What a reference, `env:NAME` or `file:PATH`, leads to.
+
+    Args:
+        what: refers to it, for the message.
+        reference: as it is written.
+        folder: where relative paths begin.
+
+    Raises:
+        ConfigurationError: it leads nowhere.
+    """
+    kind, _, target = reference.partition(":")
     if kind == "env":
         found = os.environ.get(target)
         if not found:
-            raise ConfigurationError(f"{name} in {path} refers to the variable {target}, which is not set.")
+            raise ConfigurationError(f"{what} refers to the variable {target}, which is not set.")
         return found
-    if kind == "file":
-        try:
-            return (path.parent / Path(target).expanduser()).read_text("utf-8").strip()
-        except OSError as error:
-            raise ConfigurationError(f"{name} in {path} refers to {target}: {error.strerror}.") from error
+    try:
+        return (folder / Path(target).expanduser()).read_text("utf-8").strip()
+    except OSError as error:
+        raise ConfigurationError(f"{what} refers to {target}: {error.strerror}.") from error
+
+
+def _resolve(name: str, value: object, path: Path) -> object:
+    if str(value).startswith(("env:", "file:")):
+        return follow(f"{name} in {path}", str(value), path.parent)
     if name.endswith(("uri", "url")) and "@" not in str(value):
         return value
     raise ConfigurationError(f'{name} in {path} is a secret: write a reference, "env:NAME" or "file:PATH".')

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import msgspec
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import bodies
 from gateway.operations import Operation
+from gateway.readiness import check_ready
 from gateway.services import Services
 from lakesync.exceptions import StagingUnavailableError
 
@@ -25,11 +25,8 @@ async def health(request: Request) -> Response:  # noqa: ARG001 every endpoint t
 
 
 async def ready(request: Request) -> Response:
-    """Good while the staging store answers and the server is not stopping."""
-    services = Services.of(request)
-    if services.drain.draining:
-        raise StagingUnavailableError("the gateway is stopping", retry_after=1)
-    await run_in_threadpool(services.engine.gateways)
+    """Good while work is taken; otherwise the error says what is missing."""
+    await check_ready(Services.of(request))
     return bodies.json_response(Health("ready"))
 
 
@@ -39,7 +36,7 @@ OPERATIONS = (
         "GET",
         "/ready",
         ready,
-        "Whether the server takes requests",
+        "Whether the server takes work; the error begins with what is missing: starting, draining, store, disk, behind",
         access="open",
         answer=Health,
         errors=(StagingUnavailableError,),

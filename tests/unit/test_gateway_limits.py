@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway import limits
 from gateway.limits import RateLimit
 from lakesync.exceptions import RateLimitedError
 
@@ -21,3 +22,11 @@ def test_a_burst_passes_and_what_is_above_the_share_waits_for_the_next_window():
     rate.check("other", "greedy")
     now = 110.0
     rate.check("gw", "greedy")
+
+
+def test_what_is_kept_of_clients_is_bounded(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_CLIENTS", 50)
+    rate = RateLimit(1, lambda: 100.0)
+    for n in range(1000):
+        rate.check("gw", f"client-{n}")
+        assert len(rate._counts) <= 50
