@@ -50,6 +50,37 @@ def migrate(staging: Url = None, data: Data = None, *, as_json: Json = False) ->
         print(f"{each.database}: schema version {change}")
 
 
+@app.command(
+    epilog="[bold]Examples[/]\n\n[green]lakesync staging rebuild --from-lake[/]   after the store was lost\n\n"
+    "[green]lakesync staging rebuild --from-lake --replace[/]   where a backup was put back, or it is damaged"
+)
+def rebuild(
+    staging: Url = None,
+    data: Data = None,
+    *,
+    from_lake: Annotated[bool, typer.Option("--from-lake", help="Read the Iceberg tables; the one source there is.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Set a store that is there aside.")] = False,
+    margin_seconds: Annotated[float, typer.Option(help="How far above the clock arrivals go on.", min=0)] = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Make the store again from the lake: rows, ids, the ledger, schemas and rules, under a new epoch.
+
+    Stop gateways and pipeline first. What was acknowledged and never reached the lake is lost with the old store;
+    clients that still have such deltas may push them again. Connectors and actions are not in the lake.
+    """
+    from lakesync.cli.staging_rebuild import run
+
+    if not from_lake:
+        raise typer.BadParameter("write --from-lake: the lake is the one source there is")
+    run(
+        load({"data_dir": data} if data else {}),
+        store_url(staging, data),
+        replace=replace,
+        margin_ms=round(margin_seconds * 1000),
+        as_json=as_json,
+    )
+
+
 def store_url(staging: str | None, data: Path | None) -> str:
     """The store that the options name, else the configuration's."""
     if staging:

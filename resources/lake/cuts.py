@@ -13,6 +13,7 @@ from lakesync.exceptions import IntegrityError
 from lakesync.staging.records import Cut, CutTable
 from resources.lake.connection import lake_errors
 from resources.lake.frame_files import WRITTEN_SCHEMA, write_frames
+from resources.lake.gateways import keep_config
 from resources.lake.state import deltas_between, merge_table
 from resources.lake.tables import NAMES, LakeNames, at, ensure_deltas, ensure_state
 from transforms.frames import FRAME_COLUMNS
@@ -53,10 +54,11 @@ def make_cut(
         IntegrityError: a table holds deltas above `arrival`; make the cut at a later one.
         SchemaError, LakeUnavailableError: as `merge_table`.
     """
+    config = store.gateway_config(gateway)
+    keep_config(spark, gateway, config, names)
     newest = store.newest_cut(gateway)
     if newest is not None and newest.arrival >= arrival:
         return newest
-    rules_version = store.gateway_config(gateway).rules_version
     epoch = next(waiting.epoch for waiting in store.backlog() if waiting.gateway == gateway)
     directory = f"{directory_uri.rstrip('/')}/{gateway}/{epoch}-{arrival}"
     ordered = sorted(schemas, key=lambda schema: schema.table)
@@ -70,7 +72,7 @@ def make_cut(
         gateway,
         epoch,
         arrival,
-        rules_version,
+        config.rules_version,
         tuple(tables),
         time.time_ns() // 1_000_000,
     )

@@ -78,6 +78,11 @@ class LakeNames(msgspec.Struct, frozen=True):
         """The history's full name, quoted."""
         return f"`{self.catalogue}`.`{self.system}`.`deltas`"
 
+    @property
+    def gateways(self) -> str:
+        """The full name, quoted, of the table whose properties hold what gateways were told."""
+        return f"`{self.catalogue}`.`{self.system}`.`gateways`"
+
     def state(self, table: str) -> str:
         """A state table's full name, quoted."""
         return f"`{self.catalogue}`.`{self.tables}`.`{table}`"

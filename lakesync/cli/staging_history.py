@@ -1,0 +1,120 @@
+"""The lake's `deltas`, read by pyiceberg in this process: every push of a gateway, in order of arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Raw
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+
+from lakesync.config import Config
+from lakesync.engine.rebuilding import LakePush
+from lakesync.exceptions import LakeUnavailableError
+from lakesync.staging.records import GatewayConfig
+from lakesync.types import ColumnValue, RowDelta
+
+CONFIG_PROPERTY = "lakesync.config."
+"""Property of table `gateways`, followed by a gateway id: its configuration as JSON."""
+
+_DELTAS_AT_ONCE = 200_000
+"""Held in memory while they are put in order."""
+_PLACE = ("arrival", "shard", "epoch", "seq")
+_COLUMNS = (*_PLACE, "ordinal", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns")
+
+
+class LakeHistory:
+    """`engine.rebuilding.History` over an Iceberg catalogue."""
+
+    def __init__(self, config: Config) -> None:
+        """Raises: LakeUnavailableError: there is no lake where the configuration says."""
+        lake = config.lake
+        self._catalogue = SqlCatalog(lake.catalog, uri=_driver(lake.catalog_uri), warehouse=lake.warehouse)
+        self._system = lake.system_namespace
+        try:
+            self._deltas = self._catalogue.load_table((self._system, "deltas"))
+        except NoSuchTableError as exc:
+            raise LakeUnavailableError(
+                f"the catalogue at {lake.catalog_uri.rpartition('@')[2]} has no table {self._system}.deltas: "
+                "name the lake's own catalogue, or start with an empty store"
+            ) from exc
+
+    def gateways(self) -> list[str]:
+        """Every gateway with deltas or a configuration."""
+        return sorted({*self._days(), *self._configs()})
+
+    def config(self, gateway: str) -> GatewayConfig | None:
+        """The configuration that the newest cut saw."""
+        found = self._configs().get(gateway)
+        return msgspec.json.decode(found, type=GatewayConfig) if found else None
+
+    def pushes(self, gateway: str) -> Iterator[LakePush]:
+        """Every push, in order of arrival; a day, or a part of a busy day, is in memory at a time."""
+        for day, count in sorted(self._days().get(gateway, {}).items()):
+            for low, high in self._parts(gateway, day, count):
+                rows = self._read(gateway, day, _COLUMNS, low, high)
+                ordered = rows.sort_by([(column, "ascending") for column in (*_PLACE, "ordinal")])
+                for _, push in groupby(_dicts(ordered), itemgetter(*_PLACE)):
+                    yield _push(list(push))
+
+    def _days(self) -> dict[str, dict[date, int]]:
+        """Gateway → day → number of deltas."""
+        found: dict[str, dict[date, int]] = {}
+        for batch in self._deltas.scan(selected_fields=("gateway", "day")).to_arrow_batch_reader():
+            for counted in pa.table(batch).group_by(["gateway", "day"]).aggregate([([], "count_all")]).to_pylist():
+                days = found.setdefault(counted["gateway"], {})
+                days[counted["day"]] = days.get(counted["day"], 0) + counted["count_all"]
+        return found
+
+    def _parts(self, gateway: str, day: date, count: int) -> Iterator[tuple[int, int]]:
+        """Ranges of arrivals, both ends inside, with about as many deltas as may be in memory."""
+        if count <= _DELTAS_AT_ONCE:
+            yield 0, (1 << 63) - 1
+            return
+        arrivals = pc.unique(self._read(gateway, day, ("arrival",))["arrival"]).sort()
+        parts = -(-count // _DELTAS_AT_ONCE)
+        size = -(-len(arrivals) // parts)
+        for start in range(0, len(arrivals), size):
+            part = arrivals.slice(start, size)
+            yield part[0].as_py(), part[-1].as_py()
+
+    def _read(
+        self, gateway: str, day: date, columns: tuple[str, ...], low: int = 0, high: int = (1 << 63) - 1
+    ) -> pa.Table:
+        # a gateway id has no quotes
+        wanted = f"gateway = '{gateway}' AND day = '{day.isoformat()}' AND arrival >= {low} AND arrival <= {high}"
+        return self._deltas.scan(row_filter=wanted, selected_fields=columns).to_arrow()
+
+    def _configs(self) -> dict[str, str]:
+        try:
+            table: Table = self._catalogue.load_table((self._system, "gateways"))
+        except NoSuchTableError:
+            return {}
+        properties = {name: value for name, value in table.properties.items() if name.startswith(CONFIG_PROPERTY)}
+        return {name.removeprefix(CONFIG_PROPERTY): value for name, value in properties.items()}
+
+
+def _driver(uri: str) -> str:
+    return uri.replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+def _dicts(rows: pa.Table) -> Iterator[dict[str, Any]]:
+    for batch in rows.to_batches(max_chunksize=10_000):
+        yield from batch.to_pylist()
+
+
+def _push(rows: list[dict[str, Any]]) -> LakePush:
+    return LakePush(rows[0]["arrival"], rows[0]["client_id"], [_delta(row) for row in rows])
+
+
+def _delta(row: dict[str, Any]) -> RowDelta:
+    columns = tuple(ColumnValue(name, Raw(text.encode())) for name, text in row["columns"] or ())
+    return RowDelta(row["op"], row["table_name"], row["row_id"], row["client_id"], columns, row["hlc"], row["delta_id"])

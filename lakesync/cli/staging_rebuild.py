@@ -1,0 +1,37 @@
+"""`lakesync staging rebuild --from-lake`, with a bar that moves."""
+
+from __future__ import annotations
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from lakesync.cli.staging_history import LakeHistory
+from lakesync.clock import WallClock
+from lakesync.config import Config
+from lakesync.engine.rebuilding import Rebuilt, rebuild
+
+
+def run(config: Config, url: str, *, replace: bool, margin_ms: int, as_json: bool) -> list[Rebuilt]:
+    """Make the store at `url` again and tell what was brought back."""
+    wall = WallClock(config.clock_offset_file).now_ms
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,} deltas"))
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        tasks: dict[str, int] = {}
+
+        def advance(gateway: str, deltas: int) -> None:
+            if gateway not in tasks:
+                tasks[gateway] = progress.add_task(gateway, total=None)
+            progress.update(tasks[gateway], completed=deltas)  # type: ignore[arg-type]
+
+        done = rebuild(url, wall, LakeHistory(config), replace=replace, margin_ms=margin_ms, on_progress=advance)
+    if as_json:
+        print(msgspec.json.encode(done).decode())
+        return done
+    for each in done:
+        told = "its schemas and rules" if each.rules else f"{each.schemas} schemas and no rules"
+        print(f"gateway {each.gateway}: {each.deltas:,} deltas in {each.pushes:,} pushes, {told}, epoch {each.epoch}")
+    if not done:
+        print("the lake has no gateway: the store is empty")
+    return done

@@ -1,0 +1,99 @@
+"""A staging store that was destroyed, made again by the command from a lake that a real flush wrote."""
+
+from __future__ import annotations
+
+import shutil
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from lakesync.cli.app import app
+from lakesync.cli.staging_history import LakeHistory
+from lakesync.engine.rebuilding import Rebuilt
+from lakesync.exceptions import LakeUnavailableError
+from lakesync.schema import parse_schema
+from lakesync.staging.remote import RemoteStore
+from resources.lake import LakeNames, flush_due, make_cut
+from resources.lake.gateways import keep_config
+from resources.spark import session
+from tests.integration.gateway_support import SERVICE, delta
+
+RULES = {
+    "version": 1,
+    "buckets": [{"name": "mine", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
+}
+SCHEMA = {"table": "todos", "columns": [{"name": "team", "type": "string"}, {"name": "size", "type": "number"}]}
+
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+
+
+@pytest.mark.slow
+def test_a_destroyed_store_comes_back_and_its_clients_go_on(spawn, spark_server, tmp_path, monkeypatch):
+    config = spark_server["config"].replace(lake={"system_namespace": "sys_rebuild", "namespace": "tab_rebuild"})
+    names = LakeNames(config.lake.catalog, "sys_rebuild", "tab_rebuild")
+    with pytest.raises(LakeUnavailableError, match=r"sys_rebuild\.deltas"):
+        LakeHistory(config)
+    first = spawn()
+    alice, bob = first.client("alice", team="red"), first.client("bob", team="blue")
+    store = RemoteStore(first.url, SERVICE)
+    sent = []
+    for number in range(30):
+        client, team = (alice, "red") if number % 3 else (bob, "blue")
+        made = delta(f"t{number % 20}", {"team": team, "size": number}, client=client.client_id)
+        assert client.push(made).status_code == 200
+        sent.append((client, made))
+    admin = alice.admin()
+    assert admin.call("POST", "/admin/schema/{gw}", json=SCHEMA).status_code == 200
+    assert admin.call("POST", "/admin/sync-rules/{gw}", json=RULES).status_code == 200
+    before = alice.pull(limit=1000).json()
+    with session(config) as spark:
+        flush_due(spark, store, names=names)
+        arrival = store.backlog()[0].last_arrival
+        make_cut(spark, store, "gw", arrival, [parse_schema(SCHEMA)], directory_uri=tmp_path.as_uri(), names=names)
+        assert keep_config(spark, "gw", store.gateway_config("gw"), names) is False
+    lost = delta("lost", {"team": "red", "size": 1}, client="alice")
+    assert alice.push(lost).status_code == 200
+    store.close()
+    first.process.kill()
+    first.process.wait()
+    shutil.rmtree(tmp_path / "data" / "staging")
+
+    for name, value in config.environment().items():
+        monkeypatch.setenv(name, value)
+    url = f"sqlite://{tmp_path / 'data' / 'staging'}"
+    told = CliRunner().invoke(
+        app, ["staging", "rebuild", "--from-lake", "--staging", url, "--json"], catch_exceptions=False
+    )
+    (done,) = msgspec.json.decode(told.stdout, type=list[Rebuilt])
+    assert (done.gateway, done.deltas, done.schemas, done.rules) == ("gw", 30, 1, True)
+    again = CliRunner().invoke(app, ["staging", "rebuild", "--from-lake", "--staging", url])
+    assert "--replace" in str(again.exception)
+
+    second = spawn(LAKESYNC_DATA_DIR=str(tmp_path / "data"))
+    alice, bob = second.client("alice", team="red"), second.client("bob", team="blue")
+    assert "mine" in alice.admin().call("GET", "/admin/sync-rules/{gw}").text
+    resync = alice.call(
+        "GET",
+        "/sync/{gw}/pull",
+        params={"since": before["serverHlc"], "clientId": "alice"},
+        headers={"X-LakeSync-Client": "test"},
+    )
+    assert (resync.status_code, resync.json()["code"]) == (409, "RESYNC_REQUIRED")
+    rows = _apply({}, alice.pull(before["serverHlc"], limit=1000).json()["deltas"])
+    assert rows == _apply({}, before["deltas"])
+    for client, made in sent:
+        assert (alice if client.client_id == "alice" else bob).push(made).json()["accepted"] == 1
+    assert alice.push(lost).json()["accepted"] == 1
+    carol = second.client("carol", team="red").pull(limit=1000).json()["deltas"]
+    assert _apply({}, carol) == {**rows, "lost": {"team": "red", "size": 1}}
+
+
+def _apply(rows, deltas):
+    for each in deltas:
+        if each["op"] == "DELETE":
+            rows.pop(each["rowId"], None)
+        else:
+            row = {} if each["op"] == "INSERT" else rows[each["rowId"]]
+            rows[each["rowId"]] = {**row, **{cell["column"]: cell["value"] for cell in each["columns"]}}
+    return rows

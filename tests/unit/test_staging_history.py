@@ -1,0 +1,115 @@
+"""The lake read for a rebuild: in order of arrival, in whatever order, files and days it was written."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from lakesync import config
+from lakesync.cli import staging_history
+from lakesync.cli.staging_history import CONFIG_PROPERTY, LakeHistory
+from lakesync.engine.rebuilding import LakePush
+from lakesync.exceptions import LakeUnavailableError
+from lakesync.staging.head import new_config
+from lakesync.types import ColumnValue, RowDelta
+
+DAY_MS = 86_400_000
+SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("gateway", "shard")),
+        *((name, pa.int64()) for name in ("epoch", "seq")),
+        ("ordinal", pa.int32()),
+        ("arrival", pa.int64()),
+        ("day", pa.date32()),
+        *((name, pa.string()) for name in ("table_name", "row_id", "op", "client_id")),
+        ("hlc", pa.int64()),
+        ("delta_id", pa.string()),
+        ("columns", pa.map_(pa.string(), pa.string())),
+    ]
+)
+
+
+@pytest.fixture
+def lake(tmp_path, monkeypatch):
+    """A catalogue with a namespace, and the configuration that names it."""
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    conf = config.load({"data_dir": tmp_path})
+    catalogue = SqlCatalog(conf.lake.catalog, uri=conf.lake.catalog_uri, warehouse=conf.lake.warehouse)
+    catalogue.create_namespace("lakesync")
+    return conf, catalogue
+
+
+def pushes_of(gateway, count):
+    pushes = []
+    for number in range(count):
+        arrival = (1_700_000_000_000 + number * DAY_MS // 3) << 16
+        deltas = [
+            RowDelta("UPDATE", "t", f"r{n}", f"c{number % 3}", (ColumnValue.of("x", f"é{n}"),), number * 10 + n, f"{n}")
+            for n in range(1 + number % 4)
+        ]
+        if number % 5 == 0:
+            deltas.append(RowDelta("DELETE", "t", "gone", f"c{number % 3}", (), number * 10 + 9, "deleted"))
+        pushes.append(LakePush(arrival, f"c{number % 3}", deltas))
+    return pushes
+
+
+def rows_of(gateway, pushes):
+    return [
+        {
+            "gateway": gateway,
+            "shard": "main",
+            "epoch": 1 + seq // 7,
+            "seq": seq,
+            "ordinal": ordinal,
+            "arrival": push.arrival,
+            "day": datetime.fromtimestamp((push.arrival >> 16) / 1000, UTC).date(),
+            "table_name": delta.table,
+            "row_id": delta.row_id,
+            "op": delta.op,
+            "client_id": delta.client_id,
+            "hlc": delta.hlc,
+            "delta_id": delta.delta_id,
+            "columns": [(cell.column, bytes(cell.value).decode()) for cell in delta.columns],
+        }
+        for seq, push in enumerate(pushes, 1)
+        for ordinal, delta in enumerate(push.deltas)
+    ]
+
+
+@pytest.mark.parametrize("at_once", [3, 1_000_000])
+def test_pushes_come_whole_and_in_order(lake, monkeypatch, at_once):
+    conf, catalogue = lake
+    monkeypatch.setattr(staging_history, "_DELTAS_AT_ONCE", at_once)
+    expected = {gateway: pushes_of(gateway, 20) for gateway in ("g", "h")}
+    rows = [row for gateway, pushes in expected.items() for row in rows_of(gateway, pushes)]
+    random.Random(5).shuffle(rows)
+    table = catalogue.create_table("lakesync.deltas", SCHEMA)
+    for start in range(0, len(rows), 25):
+        table.append(pa.Table.from_pylist(rows[start : start + 25], SCHEMA))
+    history = LakeHistory(conf)
+    assert history.gateways() == ["g", "h"]
+    for gateway, pushes in expected.items():
+        assert list(history.pushes(gateway)) == pushes
+    assert list(history.pushes("nobody")) == []
+    assert history.config("g") is None
+
+
+def test_configurations_are_read_from_the_table_of_gateways(lake):
+    conf, catalogue = lake
+    catalogue.create_table("lakesync.deltas", SCHEMA)
+    told = msgspec.structs.replace(new_config(), version=3)
+    properties = {f"{CONFIG_PROPERTY}shop": msgspec.json.encode(told).decode(), "other": "x"}
+    catalogue.create_table("lakesync.gateways", pa.schema([("gateway", pa.string())]), properties=properties)
+    history = LakeHistory(conf)
+    assert history.gateways() == ["shop"]
+    assert history.config("shop") == told
+
+
+def test_a_lake_that_is_not_there_is_named(lake):
+    with pytest.raises(LakeUnavailableError, match=r"no table lakesync\.deltas"):
+        LakeHistory(lake[0])
