@@ -18,6 +18,8 @@ from gateway.errors import http_error_response
 from gateway.exchange import Exchange, ExchangeRecorder
 from gateway.guard import Guard
 from gateway.limits import RateLimit
+from gateway.live.hub import Hub
+from gateway.live.route import routes as live_routes
 from gateway.metrics import Metrics
 from gateway.openapi import document
 from gateway.routes import OPERATIONS
@@ -40,7 +42,7 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a redirect would be to whatever host the request names
-        routes=[route for operation in OPERATIONS for route in operation.routes()],
+        routes=[*(route for operation in OPERATIONS for route in operation.routes()), *live_routes()],
         middleware=[
             Middleware(ExchangeRecorder, metrics=metrics),
             Middleware(
@@ -62,6 +64,8 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
         rate=RateLimit(settings.requests_per_second),
         metrics=metrics,
         drain=drain,
+        hub=Hub(engine.store, settings.max_connections),
+        live_rate=RateLimit(settings.messages_per_second),
         described=document(OPERATIONS),
     )
     return app

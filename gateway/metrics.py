@@ -43,6 +43,11 @@ class Metrics:
         self.pulled = Counter("lakesync_pulled_deltas", "Deltas sent in answers to pulls", registry=registry)
         self.checkpoints = Counter("lakesync_checkpoints", "Checkpoints begun to be served", registry=registry)
         self.checkpoint_bytes = Counter("lakesync_checkpoint_bytes", "Bytes of frames served", registry=registry)
+        self.connections = Gauge("lakesync_websocket_connections", "WebSocket connections held", registry=registry)
+        self.connection_ends = Counter(
+            "lakesync_websocket_closes", "WebSocket connections ended, by close code", ["code"], registry=registry
+        )
+        self.broadcast = Counter("lakesync_broadcast_deltas", "Deltas sent without being asked", registry=registry)
         self.confirmed = Gauge(
             "lakesync_last_flush_timestamp_seconds",
             "When a batch was last confirmed to be in the lake, through this process",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import HTTPConnection
 
@@ -13,6 +13,9 @@ from gateway.limits import RateLimit
 from gateway.metrics import Metrics
 from gateway.settings import GatewaySettings
 from lakesync.engine import Engine, SyncGateway
+
+if TYPE_CHECKING:
+    from gateway.live.hub import Hub
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,9 @@ class Services:
     rate: RateLimit
     metrics: Metrics
     drain: Drain
+    hub: Hub
+    live_rate: RateLimit
+    """Of messages over WebSockets."""
     described: dict[str, Any]
     """The OpenAPI document."""
     gateways: dict[str, SyncGateway] = field(default_factory=dict)

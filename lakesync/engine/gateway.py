@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ from lakesync.actions import Runner
 from lakesync.connectors import Connectors
 from lakesync.engine.checks import check_request
 from lakesync.engine.embedding import Embedding
+from lakesync.engine.following import Follower, Found, follow, look
 from lakesync.engine.imperative import ImperativeGateway
 from lakesync.engine.limits import MAX_PULL, EngineLimits
 from lakesync.engine.pulling import Reading, first_contact, remember_page
@@ -88,7 +89,14 @@ class SyncGateway(ImperativeGateway, Embedding):
         """`submit_push`, waited for; without claims the push's own client id is believed."""
         return self.submit_push(push, claims or {"sub": push.client_id}).result()
 
-    def submit_pull(self, pull: SyncPull, claims: Claims, *, resync_refused: bool = False) -> Future[SyncResponse]:
+    def submit_pull(
+        self,
+        pull: SyncPull,
+        claims: Claims,
+        *,
+        resync_refused: bool = False,
+        confirmed: bool = True,  # noqa: ARG002 the feed is to tell pages apart that the client did not ask for
+    ) -> Future[SyncResponse]:
         """A page of what the client lacks, as its rules and claims allow.
 
         Raises:
@@ -115,6 +123,15 @@ class SyncGateway(ImperativeGateway, Embedding):
     def handle_pull(self, pull: SyncPull, claims: Claims | None = None) -> SyncResponse:
         """`submit_pull`, waited for."""
         return self.submit_pull(pull, claims or {"sub": pull.client_id}).result()
+
+    def submit_follow(self, followers: Sequence[Follower]) -> Future[list[Follower]]:
+        """The followers with what they may see, to be looked at from now on."""
+        now = self._wall()
+        return self._store.submit(self.gateway_id, lambda commit: follow(commit, followers, self.rules, now))
+
+    def submit_look(self, followers: Sequence[Follower]) -> Future[list[Found]]:
+        """What each of the followers lacks."""
+        return self._store.read(self.gateway_id, lambda view: look(view, followers, self.rules))
 
     def submit_checkpoint(self, client_id: str, claims: Claims) -> Future[Cut]:
         """The cut that a client that was never seen may start from; from then on it is seen.

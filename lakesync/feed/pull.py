@@ -25,11 +25,15 @@ class PulledPage(NamedTuple):
     has_more: bool
 
 
-def pull_page(view: View, client_id: str, at: Position, keys: frozenset[str], limit: int) -> PulledPage:
+def pull_page(
+    view: View, client_id: str, at: Position, keys: frozenset[str], limit: int, writers: set[str] | None = None
+) -> PulledPage:
     """What a client at `at` lacks, in order of arrival, rows whole, at least `limit` deltas when there are so many.
 
     Args:
         keys: the bucket keys that the client may see now.
+        writers: gets the clients who may lack something else of these rows, at the same position, for having written
+            to them.
     """
     buckets = sorted({*keys, *at.keys, own_bucket(client_id)})
     deltas: list[RowDelta] = []
@@ -47,6 +51,8 @@ def pull_page(view: View, client_id: str, at: Position, keys: frozenset[str], li
             if len(deltas) >= limit:
                 return PulledPage(deltas, cursor, True)
             deltas += _lacks(rows[entry.key], history, client_id, at, keys)
+            if writers is not None:
+                writers.update(rows[entry.key].writers, (part.client_id for part in rows[entry.key].state.live))
             told.add(entry.key)
             cursor = entry.changed
         cursor = max(cursor, entries[-1].changed)

@@ -1,0 +1,94 @@
+"""All WebSocket connections of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from gateway.live.closing import GOING_AWAY
+from gateway.live.connection import LiveConnection
+from gateway.live.room import Room
+from lakesync.engine import SyncGateway
+from lakesync.exceptions import BackpressureError
+from lakesync.staging.notices import Notice
+from lakesync.staging.store import StagingStore
+
+STOPPING = "the gateway is stopping: connect again"
+
+
+class Hub:
+    """Brings the store's notices to the rooms that they concern. Belongs to the event loop's thread."""
+
+    def __init__(self, store: StagingStore, most: int) -> None:
+        """Args: most: connections that the server holds at once."""
+        self._store = store
+        self._most = most
+        self._count = 0
+        self._rooms: dict[str, Room] = {}
+        self._lock = threading.Lock()
+        self._heard: list[Notice] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: Callable[[], None] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def check(self) -> None:
+        """Whether there is room for one more.
+
+        Raises:
+            BackpressureError: there is none.
+        """
+        if self._count >= self._most:
+            raise BackpressureError(
+                f"the server holds {self._count} WebSocket connections, its most: try again later, or use HTTP",
+                retry_after=5,
+            )
+
+    def enter(self, gateway: SyncGateway, connection: LiveConnection) -> Room:
+        """Take in a connection to a gateway."""
+        if self._end is None:
+            self._loop = asyncio.get_running_loop()
+            self._end = self._store.watch(self._hear)
+        room = self._rooms.setdefault(gateway.gateway_id, Room(gateway))
+        room.enter(connection)
+        self._count += 1
+        return room
+
+    def leave(self, gateway: SyncGateway, connection: LiveConnection) -> None:
+        """Let a connection go that has ended."""
+        room = self._rooms[gateway.gateway_id]
+        room.leave(connection)
+        self._count -= 1
+        if not room:
+            del self._rooms[gateway.gateway_id]
+
+    def drain(self) -> None:
+        """End every connection, after the answer that it may be waiting for."""
+        for room in list(self._rooms.values()):
+            room.close(GOING_AWAY, STOPPING)
+
+    def close(self) -> None:
+        """Hear no more of the store."""
+        if self._end is not None:
+            self._end()
+        with self._lock:
+            self._loop = None
+
+    def _hear(self, notice: Notice) -> None:
+        """In a thread of the store."""
+        with self._lock:
+            if self._loop is None:
+                return
+            self._heard.append(notice)
+            if len(self._heard) == 1:
+                self._loop.call_soon_threadsafe(self._pass_on)
+
+    def _pass_on(self) -> None:
+        with self._lock:
+            heard, self._heard = self._heard, []
+        for notice in heard:
+            room = self._rooms.get(notice.gateway)
+            if room is not None:
+                room.hear(notice)

@@ -1,0 +1,118 @@
+"""uvicorn's WebSocket, with writes that do not wait and an end that does not depend on the peer.
+
+uvicorn waits until a peer reads before it sends even a close frame, and leaves a connection open whose peer never
+takes what was written. Here a frame is written only while the peer keeps up, and a closed connection is cut in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
+
+WIRE = "lakesync.wire"
+"""The ASGI extension under which a connection's protocol is found."""
+CLOSING_SECONDS = 10.0
+"""Until a connection that was closed is cut."""
+
+_MAX_REASON_BYTES = 123
+
+
+def framed(message: bytes) -> bytes:
+    """A binary message as a server's frame; the same bytes serve any number of connections."""
+    return Frame(Opcode.BINARY, message).serialize(mask=False)
+
+
+class LiveProtocol(WebSocketsSansIOProtocol):
+    """One WebSocket connection of the server."""
+
+    on_writable: Callable[[], None] | None = None
+    """Called when the peer keeps up again."""
+
+    def handle_connect(self, event: Request) -> None:
+        """Begin, with this object among the scope's extensions."""
+        super().handle_connect(event)
+        if not self.handshake_complete:
+            extensions: MutableMapping[str, Any] = self.scope["extensions"]
+            extensions[WIRE] = self
+
+    @property
+    def open(self) -> bool:
+        """Whether frames may be written."""
+        return self.handshake_complete and not (self.close_sent or self.disconnected or self.transport.is_closing())
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the peer takes what is written; when not, the transport holds more than its high-water mark."""
+        return self.writable.is_set()
+
+    @property
+    def queued(self) -> int:
+        """Bytes that the peer has not taken from this process yet."""
+        return self.transport.get_write_buffer_size()
+
+    def put(self, frame: bytes) -> None:
+        """Write a frame made by `framed`, without waiting; nothing on a connection that has ended.
+
+        Call it while the peer keeps up: then at most the transport's high-water mark and one frame are queued.
+        """
+        if self.open:
+            self.transport.write(frame)
+
+    async def taken(self) -> None:
+        """Wait until the peer keeps up."""
+        await self.writable.wait()
+
+    def end(self, code: int, reason: str) -> None:
+        """Close, without waiting for what is queued; cut the connection if the peer does not answer."""
+        if not self.open:
+            return
+        self.stop_keepalive()
+        reason = reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+        self.conn.send_close(code, reason)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+        self.close_timer = self.loop.call_later(CLOSING_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The peer keeps up again."""
+        super().resume_writing()
+        if self.on_writable is not None and self.open:
+            self.on_writable()
+
+    def keepalive_timeout(self) -> None:
+        """Cut a connection whose peer does not answer pings."""
+        super().keepalive_timeout()
+        self.transport.abort()
+
+    def handle_parser_exception(self) -> None:
+        """Close after something that is no WebSocket frame, or one that is too big."""
+        super().handle_parser_exception()
+        self._cut_later()
+
+    def handle_close(self, event: Frame) -> None:
+        """The peer closes, or answers our close."""
+        super().handle_close(event)
+        self._cut_later()
+
+    def shutdown(self) -> None:
+        """Close for the end of the server."""
+        super().shutdown()
+        self._cut_later()
+
+    def _cut_later(self) -> None:
+        if not self.disconnected:
+            self.loop.call_later(CLOSING_SECONDS, self.transport.abort)
+
+
+def wire_of(scope: MutableMapping[str, Any]) -> LiveProtocol:
+    """The protocol of a connection."""
+    protocol: LiveProtocol = scope["extensions"][WIRE]
+    return protocol
