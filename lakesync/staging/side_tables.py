@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any
-
 import msgspec
 
+from lakesync.staging.asking import Asking
 from lakesync.staging.records import ActionEntry, ActionRecord
 from lakesync.types import StoredConnector
 
@@ -24,12 +22,8 @@ _FOREVER = (1 << 63) - 1
 _decode_connector = msgspec.json.Decoder(StoredConnector).decode
 
 
-class SideView(ABC):
-    """The part of a `View` that these tables answer. Statements have `?` in place of each value."""
-
-    @abstractmethod
-    def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement whose first value is the gateway and whose others are `values`; the rows of a SELECT."""
+class SideView(Asking):
+    """The part of a `View` that these tables answer."""
 
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
         """A client's action by its id, else by its idempotency key."""
