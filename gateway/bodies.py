@@ -23,7 +23,7 @@ async def read_push(request: Request, limit: int) -> SyncPush:
         PayloadTooLargeError: it is above `limit` bytes.
     """
     body = await read_body(request, limit)
-    return protobuf.decode_push(body) if _sends_protobuf(request) else json.decode_push(body)
+    return protobuf.decode_push(body) if sends_protobuf(request) else json.decode_push(body)
 
 
 async def read_pull(request: Request, limit: int) -> SyncPull:
@@ -34,7 +34,7 @@ async def read_pull(request: Request, limit: int) -> SyncPull:
         PayloadTooLargeError: it is above `limit` bytes.
     """
     body = await read_body(request, limit)
-    return protobuf.decode_pull(body) if _sends_protobuf(request) else json.decode_pull(body)
+    return protobuf.decode_pull(body) if sends_protobuf(request) else json.decode_pull(body)
 
 
 async def read_object(request: Request, limit: int) -> Any:
@@ -52,7 +52,7 @@ async def read_object(request: Request, limit: int) -> Any:
 
 def push_response(request: Request, result: PushResult) -> Response:
     """The answer to a push, in the form that the push had; protobuf has no room for `accepted`."""
-    if _sends_protobuf(request):
+    if sends_protobuf(request):
         page = SyncResponse(result.deltas, result.server_hlc)
         return Response(protobuf.encode_response(page), media_type=PROTOBUF)
     return Response(json.encode_push_result(result), media_type=JSON)
@@ -60,7 +60,7 @@ def push_response(request: Request, result: PushResult) -> Response:
 
 def pull_response(request: Request, page: SyncResponse) -> Response:
     """The answer to a pull: protobuf where it was asked in that form or accepts it."""
-    if _sends_protobuf(request) or PROTOBUF in request.headers.get("accept", ""):
+    if sends_protobuf(request) or PROTOBUF in request.headers.get("accept", ""):
         return Response(protobuf.encode_response(page), media_type=PROTOBUF)
     return Response(json.encode_response(page), media_type=JSON)
 
@@ -70,5 +70,6 @@ def json_response(value: Any, status: int = 200) -> Response:
     return Response(json.encode_json(value), status, media_type=JSON)
 
 
-def _sends_protobuf(request: Request) -> bool:
+def sends_protobuf(request: Request) -> bool:
+    """Whether the body is protobuf, and the answer is to be."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == PROTOBUF

@@ -14,6 +14,7 @@ from lakesync.exceptions import LakeSyncError, RefusedError, Rejection, Transien
 STATUSES: dict[type[LakeSyncError], int] = {
     errors.ValidationError: 400,
     errors.PayloadTooLargeError: 413,
+    errors.DuplicateError: 409,
     errors.AuthError: 401,
     errors.ForbiddenError: 403,
     errors.NotFoundError: 404,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lakesync.actions import ActionLimits
+from lakesync.connectors.descriptors import BUILT_IN
 from lakesync.delta import MAX_DEPTH
 from lakesync.engine.limits import MAX_PULL, EngineLimits
 from lakesync.rules.model import CLAIM_PREFIX, MAX_NAME_CHARS
@@ -37,6 +39,19 @@ FORMS: dict[str, dict[str, dict[str, Any]]] = {
         "primaryKey": {"minItems": 1, "uniqueItems": True, "items": IDENTIFIER},
     },
     "Column": {"name": IDENTIFIER},
+    "ActionPush": {"clientId": ID, "actions": {"maxItems": ActionLimits().max_actions}},
+    "Action": {
+        "clientId": ID,
+        "connector": ID,
+        "actionType": ID,
+        "actionId": ID,
+        "idempotencyKey": ID,
+        "params": {"type": "object", "description": "By the params schema that GET …/actions tells"},
+    },
+    "Connector": {
+        "name": {"pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"},
+        "type": {"enum": [each.type for each in BUILT_IN], "description": "Or a type of an installed package"},
+    },
     "SyncRules": {"version": {"minimum": 1}},
     "Bucket": {"name": {"minLength": 1, "maxLength": MAX_NAME_CHARS}, "tables": {"items": IDENTIFIER}},
     "Filter": {"column": IDENTIFIER, "value": {"not": {"const": CLAIM_PREFIX}}},
@@ -47,6 +62,19 @@ CONDITIONS: dict[str, dict[str, Any]] = {
     "RowDelta": {
         "if": {"properties": {"op": {"const": "DELETE"}}},
         "then": {"properties": {"columns": {"maxItems": 0}}},
+    },
+    "Connector": {
+        "oneOf": [
+            {
+                "properties": {
+                    "type": {"const": each.type},
+                    each.type: each.config_schema,
+                    "ingest": {"anyOf": [each.ingest_schema, {"type": "null"}]},
+                },
+                "required": [each.type],
+            }
+            for each in BUILT_IN
+        ],
     },
 }
 """Component → keywords of the whole object."""

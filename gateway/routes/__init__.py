@@ -1,13 +1,29 @@
 """Every operation of the server, one module a family."""
 
 from gateway.operations import Operation
-from gateway.routes import admin, checkpoint, health, internal, metrics, openapi, rules, schema, sync
+from gateway.routes import (
+    actions,
+    admin,
+    checkpoint,
+    connectors,
+    health,
+    internal,
+    metrics,
+    openapi,
+    rules,
+    schema,
+    settings,
+    sync,
+)
 
 OPERATIONS: tuple[Operation, ...] = (
     *sync.OPERATIONS,
+    *actions.OPERATIONS,
     *checkpoint.OPERATIONS,
     *schema.OPERATIONS,
     *rules.OPERATIONS,
+    *settings.OPERATIONS,
+    *connectors.OPERATIONS,
     *admin.OPERATIONS,
     *metrics.OPERATIONS,
     *health.OPERATIONS,

@@ -7,7 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
-NAMES = ("jwt_secret", "service_token", "spark_token")
+NAMES = ("jwt_secret", "service_token", "secret_key", "spark_token")
 
 
 def kept(folder: Path) -> dict[str, str]:

@@ -155,6 +155,7 @@ def _with_secrets(config: Config, folder: Path) -> Config:
     return config.replace(
         jwt_secret=config.jwt_secret or made["jwt_secret"],
         service_token=config.service_token or made["service_token"],
+        secret_key=config.secret_key or made["secret_key"],
         spark={} if config.spark.remote else {"token": config.spark.token or made["spark_token"]},
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from lakesync.config import Config
 from lakesync.connectors.base import ConnectorConfig, ConnectorDescriptor, ConnectorType
 from lakesync.connectors.descriptors import BUILT_IN
 from lakesync.connectors.secrets import Secrets
@@ -32,6 +33,16 @@ class Connectors:
         """Args: types: those that there are; unless given, LakeSync's own and those of installed packages."""
         self._secrets = secrets or Secrets()
         self._given = None if types is None else tuple(types)
+
+    @classmethod
+    def configured(cls, config: Config) -> Connectors:
+        """The installed types, with the keys and the references that a configuration allows.
+
+        Raises:
+            ConfigurationError: a key is too short.
+        """
+        keys = [key.get_secret_value() for key in (config.secret_key, config.secret_key_previous) if key is not None]
+        return cls(Secrets([key for key in keys if key], config.connectors.references))
 
     @cached_property
     def _types(self) -> Mapping[str, ConnectorType]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import fnmatch
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,10 +13,10 @@ import msgspec
 import structlog
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
+from lakesync.config import follow
 from lakesync.exceptions import ConfigurationError, ValidationError
 
 MIN_KEY_CHARS = 32
-DEFAULT_REFERENCES = ("env:CONNECTOR_*",)
 _log = structlog.get_logger(__name__)
 
 _KINDS = ("env:", "file:")
@@ -31,7 +30,7 @@ class Secrets:
     that it was sealed for.
     """
 
-    def __init__(self, keys: Sequence[str] = (), references: Sequence[str] = DEFAULT_REFERENCES) -> None:
+    def __init__(self, keys: Sequence[str] = (), references: Sequence[str] = ()) -> None:
         """Args:
             keys: the key in use, then older ones that still open; none: literal secrets are not taken.
             references: patterns of the references that may be used; `{gateway}` stands for the gateway's id.
@@ -79,7 +78,7 @@ class Secrets:
                 self._check_reference(gateway, where, kept)
             except ValidationError as error:
                 raise ConfigurationError(str(error)) from None
-            return _follow(where, kept)
+            return follow(where, kept, Path("/"))
         try:
             if self._all is None:
                 raise InvalidToken
@@ -119,7 +118,7 @@ class Secrets:
             allowed = ", ".join(patterns) or "none"
             raise ValidationError(
                 f"{where} refers to {reference!r}, which this server does not allow: allowed are {allowed} "
-                "(secret_references in [connectors])"
+                "(references in [connectors])"
             )
 
 
@@ -130,16 +129,3 @@ def _cipher(key: str) -> Fernet:
 def _is_plain(path: str) -> bool:
     """Whether a path is absolute and says what it means: no `.`, `..` or doubled slash that a pattern would not see."""
     return path.startswith("/") and ".." not in PurePosixPath(path).parts and str(PurePosixPath(path)) == path
-
-
-def _follow(where: str, reference: str) -> str:
-    kind, _, target = reference.partition(":")
-    if kind == "env":
-        found = os.environ.get(target)
-        if not found:
-            raise ConfigurationError(f"{where} refers to the variable {target}, which is not set")
-        return found
-    try:
-        return Path(target).read_text("utf-8").strip()
-    except OSError as error:
-        raise ConfigurationError(f"{where} refers to the file {target}: {error.strerror}") from error

@@ -54,7 +54,8 @@ class Engine:
         self._wall = wall
         self._limits = limits or EngineLimits()
         self._auto_create = auto_create
-        self._connectors = connectors or Connectors()
+        self.connectors = connectors or Connectors()
+        """The connector types that there are."""
         self._write_scopes = dict(write_scopes or {})
         self._outlet = outlet
         self._sources = dict(sources or {})
@@ -130,7 +131,7 @@ class Engine:
             self.store,
             self._wall,
             limits,
-            connectors=self._connectors,
+            connectors=self.connectors,
             runner=self._runner,
             outlet=self._outlet,
         )

@@ -89,7 +89,7 @@ def test_a_damaged_jar_is_fetched_again(tmp_path, monkeypatch):
 def test_secrets_are_made_once(tmp_path):
     made = kept_or_made(tmp_path)
     assert kept_or_made(tmp_path) == made
-    assert len(set(made.values())) == 3
+    assert len(set(made.values())) == 4
     assert (tmp_path / "secrets.json").stat().st_mode & 0o077 == 0
 
 

@@ -1,0 +1,126 @@
+"""Actions: a client asks for them and for what there is to ask, an admin reads what was done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway import bodies
+from gateway.admission import admit
+from gateway.exchange import Exchange
+from gateway.limits import read_body
+from gateway.operations import JSON, PROTOBUF, Operation, Parameter
+from gateway.services import Services
+from gateway.waiting import outcome
+from lakesync.exceptions import ClockDriftError, PayloadTooLargeError, ValidationError
+from lakesync.handlers import ActionDiscovery
+from lakesync.staging.records import ActionEntry
+from lakesync.types import ActionPush
+from lakesync.wire import actions as wire
+
+MAX_ENTRIES = 1000
+_LIMIT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": MAX_ENTRIES, "default": 100}
+_SEQ: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": (1 << 63) - 1}
+
+
+class OutcomeBody(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """How one action ended: `data` and `serverHlc` where it was done, the others where it was not."""
+
+    action_id: str
+    data: dict[str, Any] | UnsetType = UNSET
+    server_hlc: int | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+    retryable: bool | UnsetType = UNSET
+
+
+class OutcomesBody(msgspec.Struct, frozen=True, rename="camel"):
+    """One outcome an action, in order."""
+
+    results: tuple[OutcomeBody, ...]
+    server_hlc: int
+
+
+class ActionLog(msgspec.Struct, frozen=True):
+    """Attempts at actions, newest first."""
+
+    entries: tuple[ActionEntry, ...]
+
+
+async def execute(request: Request) -> Response:
+    """Do a client's actions."""
+    caller = await admit(request)
+    body = await read_body(request, Services.of(request).settings.max_body_bytes)
+    in_protobuf = bodies.sends_protobuf(request)
+    push = wire.decode_push(body) if in_protobuf else wire.decode_push_json(body)
+    exchange = Exchange.of(request)
+    exchange.client = push.client_id
+    response = await outcome(caller.gateway.submit_action(push, caller.claims(push.client_id)))
+    if in_protobuf:
+        return Response(wire.encode_response(response), media_type=PROTOBUF)
+    return Response(wire.encode_response_json(response), media_type=JSON)
+
+
+async def discover(request: Request) -> Response:
+    """What a client may ask for."""
+    caller = await admit(request)
+    return bodies.json_response(await run_in_threadpool(caller.gateway.describe_actions))
+
+
+async def log(request: Request) -> Response:
+    """What was done, by whom, when, and how it ended."""
+    caller = await admit(request, admin=True)
+    before = _whole(request, "before", _SEQ)
+    limit = _whole(request, "limit", _LIMIT)
+    entries = await run_in_threadpool(caller.gateway.action_log, before, limit or _LIMIT["default"])
+    return bodies.json_response(ActionLog(tuple(entries)))
+
+
+def _whole(request: Request, name: str, form: dict[str, Any]) -> int | None:
+    """A whole number in the query; None where it is left out.
+
+    Raises:
+        ValidationError: it is something else, or out of range.
+    """
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+    if not form["minimum"] <= number <= form["maximum"]:
+        raise ValidationError(f"{name} is {text[:40]!r}, it must be from {form['minimum']} to {form['maximum']}")
+    return number
+
+
+OPERATIONS = (
+    Operation(
+        "POST",
+        "/sync/{gateway}/action",
+        execute,
+        "Have actions done; each is done once, however often it is asked for",
+        body=ActionPush,
+        answer=OutcomesBody,
+        media=(JSON, PROTOBUF),
+        errors=(ValidationError, PayloadTooLargeError, ClockDriftError),
+    ),
+    Operation(
+        "GET", "/sync/{gateway}/actions", discover, "What may be asked of each connector", answer=ActionDiscovery
+    ),
+    Operation(
+        "GET",
+        "/admin/actions/{gateway}",
+        log,
+        "Read which actions were tried, newest first",
+        access="admin",
+        parameters=(
+            Parameter("before", "Only those with a lower seq: the last seq of the page before", _SEQ),
+            Parameter("limit", "Most entries to send", _LIMIT),
+        ),
+        answer=ActionLog,
+        errors=(ValidationError,),
+    ),
+)

@@ -1,0 +1,169 @@
+"""Actions over HTTP."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import requests
+
+from gateway.operations import PROTOBUF
+from lakesync.types import ActionFailure, ActionPush, ActionResult
+from lakesync.wire import actions as wire
+from tests.integration.action_support import Desk, make_action
+from tests.integration.gateway_support import DEADLINE, delta, wall_ms
+
+
+@pytest.fixture
+def desk():
+    return Desk()
+
+
+@pytest.fixture
+def alice(served, desk):
+    """A client of a gateway with a desk."""
+    client = served.client("alice", team=["a", "b"])
+    served.engine.gateway(client.gateway).register_action_handler("desk", desk)
+    return client
+
+
+def in_json(action):
+    return {
+        "actionId": action.action_id,
+        "clientId": action.client_id,
+        "hlc": str(action.hlc),
+        "connector": action.connector,
+        "actionType": action.action_type,
+        "params": msgspec.json.decode(action.params),
+        **({} if action.idempotency_key is None else {"idempotencyKey": action.idempotency_key}),
+    }
+
+
+def ask(client, *actions, prefix=""):
+    body = {"clientId": client.client_id, "actions": [in_json(each) for each in actions]}
+    return client.call("POST", prefix + "/sync/{gw}/action", json=body)
+
+
+def now():
+    return wall_ms() << 16
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+def test_the_answer_is_as_the_reference_has_it(alice, desk, prefix):
+    good, bad = make_action(now(), key="k"), make_action(now(), connector="nobody")
+    answer = ask(alice, good, bad, prefix=prefix)
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert body["results"][0] == {
+        "actionId": good.action_id,
+        "data": {"n": 1},
+        "serverHlc": body["results"][0]["serverHlc"],
+    }
+    assert set(body["results"][1]) == {"actionId", "code", "message", "retryable"}
+    assert body["results"][1]["code"] == "ACTION_NOT_SUPPORTED"
+    assert int(body["serverHlc"]) >= int(body["results"][0]["serverHlc"]) > 0
+    assert set(body) == {"results", "serverHlc"}
+    ((_, context),) = desk.asked
+    assert context.claims["team"] == ["a", "b"]
+    assert ask(alice, good, prefix=prefix).json()["results"] == body["results"][:1]
+    assert len(desk.asked) == 1
+
+
+def test_in_protobuf_it_is_the_same(alice, desk):
+    good, bad = make_action(now(), {"title": "é"}), make_action(now(), {"title": 5})
+    body = wire.encode_push(ActionPush("alice", (good, bad)))
+    answer = alice.call("POST", "/sync/{gw}/action", data=body, headers={"Content-Type": PROTOBUF})
+    assert answer.headers["content-type"] == PROTOBUF
+    done, refused = wire.decode_response(answer.content).results
+    assert isinstance(done, ActionResult)
+    assert bytes(done.data) == b'{"n":1}'
+    assert isinstance(refused, ActionFailure)
+    assert (refused.action_id, refused.code) == (bad.action_id, "ACTION_VALIDATION_ERROR")
+    assert refused.message == "params.title must be of type string"
+    assert ask(alice, good).json()["results"][0]["data"] == {"n": 1}
+
+
+def test_what_may_be_asked_is_told_to_clients(alice):
+    body = alice.call("GET", "/sync/{gw}/actions").json()
+    assert body == {
+        "connectors": {
+            "desk": [
+                {
+                    "actionType": "create",
+                    "description": "Make one",
+                    "paramsSchema": Desk.supported_actions[0].params_schema,
+                },
+                {"actionType": "plain", "description": "Do anything"},
+            ]
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code"),
+    [
+        ({"clientId": "bob"}, 403, "FORBIDDEN"),
+        ({"hlc": str((wall_ms() + 3_600_000) << 16)}, 409, "CLOCK_DRIFT"),
+        ({"params": ["no", "object"]}, 400, "VALIDATION_ERROR"),
+        ({"connector": ""}, 400, "VALIDATION_ERROR"),
+        ({"hlc": "-1"}, 400, "VALIDATION_ERROR"),
+    ],
+)
+def test_a_request_that_is_wrong_is_refused_whole(alice, desk, change, status, code):
+    good = in_json(make_action(now()))
+    body = {"clientId": "alice", "actions": [good, good | change]}
+    answer = alice.call("POST", "/sync/{gw}/action", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+    assert "actions[1]" in answer.json()["error"]
+    assert desk.asked == []
+
+
+def test_an_admin_reads_what_was_tried_and_nobody_else(alice, desk):
+    for n in range(5):
+        ask(alice, make_action(now() + n, {"title": "s3cret"}))
+    ask(alice, make_action(now(), kind="unknown"))
+    admin = alice.admin()
+    page = admin.call("GET", "/admin/actions/{gw}", params={"limit": 2}).json()["entries"]
+    assert [entry["seq"] for entry in page] == [5, 4]
+    assert {key: page[0][key] for key in ("clientId", "connector", "actionType", "code", "attempt")} == {
+        "clientId": "alice",
+        "connector": "desk",
+        "actionType": "create",
+        "code": "OK",
+        "attempt": 1,
+    }
+    rest = admin.call("GET", "/admin/actions/{gw}", params={"before": 4})
+    assert [entry["seq"] for entry in rest.json()["entries"]] == [3, 2, 1]
+    assert "s3cret" not in rest.text
+    assert alice.call("GET", "/admin/actions/{gw}").status_code == 403
+    for query in ({"limit": 0}, {"limit": 1001}, {"before": "x"}, {"before": 0}, {"limit": "9" * 40}):
+        assert admin.call("GET", "/admin/actions/{gw}", params=query).status_code == 400
+
+
+def test_a_stranger_may_not_ask(alice, served, desk):
+    stranger = served.client("alice")
+    body = {"clientId": "alice", "actions": [in_json(make_action(now()))]}
+    place = f"{alice.url}/sync/{alice.gateway}/action"
+    assert requests.post(place, json=body, timeout=DEADLINE).status_code == 401
+    headers = {"Authorization": f"Bearer {stranger.token}"}
+    assert requests.post(place, json=body, headers=headers, timeout=DEADLINE).status_code == 403
+    assert desk.asked == []
+
+
+def test_the_write_scope_is_set_at_run_time(served):
+    client = served.client("alice")
+    admin = client.admin()
+    assert admin.call("GET", "/admin/settings/{gw}").json() == {"writeScope": "any"}
+    rules = {
+        "version": 1,
+        "buckets": [{"name": "own", "tables": [], "filters": [{"column": "owner", "op": "eq", "value": "jwt:sub"}]}],
+    }
+    assert admin.call("POST", "/admin/sync-rules/{gw}", json=rules).status_code == 200
+    assert admin.call("POST", "/admin/settings/{gw}", json={"writeScope": "rules"}).json() == {"saved": True}
+    assert admin.call("GET", "/admin/settings/{gw}").json() == {"writeScope": "rules"}
+    foreign = delta("t1", {"owner": "bob"}, client="alice")
+    answer = client.push(foreign, delta("t2", {"owner": "alice"}, client="alice"))
+    assert (answer.status_code, answer.json()["code"]) == (403, "FORBIDDEN")
+    assert [each["deltaId"] for each in answer.json()["rejected"]] == [foreign["deltaId"]]
+    for wrong in ({"writeScope": "all"}, {}, [], {"writeScope": "any", "more": 1}):
+        assert admin.call("POST", "/admin/settings/{gw}", json=wrong).status_code == 400
+    assert client.call("POST", "/admin/settings/{gw}", json={"writeScope": "any"}).status_code == 403
