@@ -120,8 +120,11 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
         "in": parameter.place,
         "description": parameter.description,
         "required": parameter.required or parameter.place == "path",
-        "schema": parameter.schema,
     }
+    if parameter.as_json:
+        described["content"] = {JSON: {"schema": parameter.schema}}
+    else:
+        described["schema"] = parameter.schema
     if parameter.example is not None:
         described["example"] = parameter.example
     return described

@@ -31,6 +31,8 @@ class Parameter:
     place: Literal["path", "query", "header"] = "query"
     required: bool = False
     example: Any = None
+    as_json: bool = False
+    """The text is JSON; then `schema` describes the value."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,158 @@
+"""`/admin/explain`: an operator sees at a glance why a client has a row or lacks it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.integration.gateway_support import delta, wall_ms
+
+MINE = {
+    "version": 1,
+    "buckets": [
+        {"name": "mine", "tables": ["todos"], "filters": [{"column": "owner", "op": "eq", "value": "jwt:sub"}]},
+        {"name": "team", "tables": [], "filters": [{"column": "team", "op": "in", "value": "jwt:teams"}]},
+        {"name": "open", "tables": ["notes"], "filters": [{"column": "public", "op": "eq", "value": "true"}]},
+    ],
+}
+
+
+@pytest.fixture
+def alice(served):
+    writer = served.client("alice")
+    writer.admin().call("POST", "/admin/sync-rules/{gw}", json=MINE)
+    return writer
+
+
+def explain(client, row: str, by: str, table: str = "todos", **query: str) -> dict:
+    asked = {"clientId": by, "table": table, "rowId": row, **query}
+    answer = client.admin().call("GET", "/admin/explain/{gw}", params=asked)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def says(told: dict, words: str) -> bool:
+    return any(words in reason for reason in told["reasons"])
+
+
+def test_a_row_that_was_never_pushed(alice):
+    told = explain(alice, "t1", "bob")
+    assert told["verdict"] == "absent"
+    assert says(told, "never accepted")
+    assert told["row"]["exists"] is False
+
+
+def test_a_row_that_waits_for_the_next_pull(alice, served):
+    alice.push(delta("t0", {"owner": "bob"}, client="alice"))
+    bob = served.client("bob", alice.gateway)
+    bob.pull()
+    alice.push(delta("t1", {"owner": "bob"}, client="alice"))
+    told = explain(alice, "t1", "bob")
+    assert (told["verdict"], told["nextPull"]) == ("waiting", ["INSERT"])
+    assert says(told, "next pull from the cursor that it was last sent brings INSERT")
+    assert says(told, "bucket 'mine' shows it")
+    assert int(told["client"]["newestHlc"]) > int(told["client"]["sentHlc"])
+    since = str(told["client"]["sentHlc"])
+    assert [each["op"] for each in bob.pull(since).json()["deltas"]] == told["nextPull"]
+    told = explain(alice, "t1", "bob")
+    assert (told["verdict"], told["nextPull"]) == ("delivered", [])
+    alice.push(delta("t1", {"owner": "carol"}, before={"owner": "bob"}, client="alice"))
+    told = explain(alice, "t1", "bob")
+    assert (told["verdict"], told["nextPull"]) == ("waiting", ["DELETE"])
+
+
+def test_a_row_that_rules_hide_names_the_filter_and_both_values(alice, served):
+    bob = served.client("bob", alice.gateway, teams=["red", "blue"])
+    alice.push(delta("t1", {"owner": "carol", "team": "green"}, client="alice"))
+    assert bob.pull().json()["deltas"] == []
+    told = explain(alice, "t1", "bob")
+    assert told["verdict"] == "hidden"
+    assert says(told, "bucket 'mine' does not show it: column 'owner' is 'carol', which is not eq 'bob'")
+    assert says(told, "bucket 'team' does not show it: column 'team' is 'green', which is not in 'red' or 'blue'")
+    assert says(told, "bucket 'open' is not about table 'todos'")
+    assert told["client"]["claims"] == {"sub": "bob", "teams": ["red", "blue"]}
+    assert told["client"]["claimsFrom"] == "record"
+    shown = [(each["bucket"], each["coversTable"], each["shows"]) for each in told["buckets"]]
+    assert shown == [("mine", True, False), ("team", True, False), ("open", False, False)]
+
+
+def test_other_claims_can_be_tried(alice, served):
+    served.client("bob", alice.gateway).pull()
+    alice.push(delta("t1", {"team": "green"}, client="alice"))
+    assert says(explain(alice, "t1", "bob"), "bucket 'mine' does not show it: the row has no column 'owner'")
+    assert says(explain(alice, "t1", "bob"), "bucket 'team' does not show it: the client has no claim 'teams'")
+    told = explain(alice, "t1", "bob", claims=json.dumps({"teams": ["green"], "sub": "someone else"}))
+    assert told["client"]["claims"] == {"sub": "bob", "teams": ["green"]}
+    assert says(told, "bucket 'team' shows it")
+    assert told["verdict"] == "waiting"
+
+
+def test_a_deleted_row_names_its_tombstone(alice, served):
+    row = {"owner": "bob"}
+    stamp = wall_ms() << 16
+    alice.push(
+        delta("t1", row, client="alice", hlc=stamp), delta("t1", None, before=row, client="alice", hlc=stamp + 1)
+    )
+    bob = served.client("bob", alice.gateway)
+    bob.pull()
+    told = explain(alice, "t1", "bob")
+    assert told["verdict"] == "deleted"
+    assert says(told, "is deleted, by client 'alice'")
+    assert (told["row"]["tombstoneHlc"], told["row"]["tombstoneClientId"]) == (str(stamp + 1), "alice")
+
+
+def test_a_client_that_was_never_seen_and_one_in_the_middle_of_a_walk(alice, served):
+    alice.push(*(delta(f"t{n}", {"owner": "bob"}, client="alice") for n in range(3)))
+    told = explain(alice, "t2", "bob")
+    assert (told["verdict"], told["client"]["known"], told["nextPull"]) == ("waiting", False, ["INSERT"])
+    assert says(told, "was never seen")
+    served.client("bob", alice.gateway).pull(limit=1)
+    told = explain(alice, "t2", "bob")
+    assert (told["verdict"], told["client"]["walking"]) == ("waiting", True)
+    assert explain(alice, "t0", "bob")["verdict"] == "delivered"
+
+
+def test_the_writers_own_row_is_told_as_delivered_with_its_columns_owners(alice):
+    alice.push(delta("t0", {"owner": "alice"}, client="alice"))
+    alice.pull()
+    alice.push(delta("t1", {"owner": "alice", "n": 1}, client="alice"))
+    told = explain(alice, "t1", "alice")
+    assert told["verdict"] == "delivered"
+    assert [(each["column"], each["clientId"]) for each in told["row"]["columns"]] == [
+        ("n", "alice"),
+        ("owner", "alice"),
+    ]
+    assert abs(told["row"]["changedMs"] - wall_ms()) < 60_000
+    assert told["row"]["bucketKeys"] == told["row"]["keysByRules"]
+
+
+def test_without_rules_everyone_sees_everything(served):
+    client = served.client()
+    client.push(delta("t1", {"n": 1}))
+    assert says(explain(client, "t1", "anyone"), "everyone sees every row")
+
+
+def test_asking_changes_nothing_and_shows_no_values(alice, served):
+    alice.push(delta("t1", {"owner": "bob", "note": "a private text"}, client="alice"))
+    bob = served.client("bob", alice.gateway)
+    told = explain(alice, "t1", "bob")
+    assert "private" not in json.dumps(told)
+    assert explain(alice, "t1", "bob") == told
+    assert [each["op"] for each in bob.pull().json()["deltas"]] == ["INSERT"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {},
+        {"clientId": "a", "table": "t"},
+        {"clientId": "", "table": "t", "rowId": "r"},
+        {"clientId": "a", "table": "t", "rowId": "r", "claims": "{"},
+        {"clientId": "a", "table": "t", "rowId": "r", "claims": '{"n": 1}'},
+        {"clientId": "a", "table": "t", "rowId": "r", "claims": "[]"},
+    ],
+)
+def test_a_question_of_another_form_is_refused(alice, query):
+    assert alice.admin().call("GET", "/admin/explain/{gw}", params=query).status_code == 400
+    assert alice.call("GET", "/admin/explain/{gw}", params=query).status_code == 403
