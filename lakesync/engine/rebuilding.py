@@ -15,12 +15,12 @@ import msgspec
 from lakesync.engine.access import RulesCache
 from lakesync.engine.engine import Engine
 from lakesync.feed.apply import arrivals_of
-from lakesync.feed.settle import settle
+from lakesync.feed.settle import moves_of
 from lakesync.lww import RowState
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging import open_store
 from lakesync.staging.fresh import FreshStore, fresh_store
-from lakesync.staging.records import GatewayConfig, StoredRow
+from lakesync.staging.records import GatewayConfig, Move, StoredRow
 from lakesync.staging.restored_log import Restoring
 from lakesync.types import RowDelta
 
@@ -124,19 +124,19 @@ def _rebuild_gateway(
 
 
 def _restore(commit: Restoring, pushes: list[LakePush], index: BucketIndex) -> None:
-    """Log rows and merged rows of a few pushes."""
-    arrivals: dict[tuple[str, str], int] = {}
+    """Log rows and merged rows of a few pushes, with the moves of each, so that deletions are remembered too."""
+    rows = commit.rows({delta.key for push in pushes for delta in push.deltas})
+    moves: list[Move] = []
     for push in pushes:
         commit.restore(push.client_id, push.deltas, push.arrival)
-        arrivals.update(arrivals_of(push.deltas, push.arrival))
-    rows = commit.rows(arrivals)
-    for key, arrival in arrivals.items():
-        row = rows.setdefault(key, StoredRow(*key, arrival=0, state=RowState()))
-        row.arrival = row.writers_floor = arrival
-    for push in pushes:
         for delta in push.deltas:
-            rows[delta.key].state.merge(delta)
-    settle(commit, list(rows.values()), index)
+            rows.setdefault(delta.key, StoredRow(*delta.key, arrival=0, state=RowState())).state.merge(delta)
+        for key, arrival in arrivals_of(push.deltas, push.arrival).items():
+            row = rows[key]
+            row.arrival = row.writers_floor = arrival
+            moves += moves_of(row, index)
+    commit.put_rows(rows.values())
+    commit.put_moves(moves)
 
 
 def _chunks(pushes: Iterable[LakePush]) -> Iterator[list[LakePush]]:

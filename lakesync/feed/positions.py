@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, Segment
+from lakesync.staging.records import ARRIVAL_STEP, LOST, ClientRecord, Page, Segment
 from lakesync.types import Claims
 
 SEGMENTS_KEPT = 8
@@ -45,19 +45,19 @@ def locate(record: ClientRecord | None, since: int, epoch: int, newest: int, acc
     if record is None:
         return Position(0, NOTHING, None, False, ()) if since == 0 else None
     if since <= 1:
-        return _from_nothing(record)
+        return _from_nothing(record, access)
     if record.epoch != epoch or since > newest + ARRIVAL_STEP - 1:
         return None
     for page in record.pages:
         if page.cursor == since:
             if _same(page, access):
                 return Position(page.after, page.base, page.until, page.resync, page.keys)
-            return _from_nothing(record)
+            return _from_nothing(record, access)
     for segment in reversed(record.segments):
         if segment.start == since or (segment.start < since and since % ARRIVAL_STEP == 0):
             if _same(segment, access):
                 return Position(since, since, None, False, segment.keys)
-            return _from_nothing(record)
+            return _from_nothing(record, access)
     return None
 
 
@@ -68,7 +68,7 @@ def current(record: ClientRecord | None, epoch: int) -> ClientRecord | None:
 
 def from_nothing(record: ClientRecord | None, access: Access) -> Position:
     """Where a client that was seen before, or may have been, starts again."""
-    return _from_nothing(record) if record is not None else Position(0, NOTHING, None, True, access.keys)
+    return _from_nothing(record, access) if record is not None else Position(0, NOTHING, None, True, access.keys)
 
 
 def next_mark(record: ClientRecord | None) -> int:
@@ -109,7 +109,9 @@ def _same(known: Segment | Page, access: Access) -> bool:
     return known.claims == access.claims and known.rules_version == access.rules_version
 
 
-def _from_nothing(record: ClientRecord) -> Position:
+def _from_nothing(record: ClientRecord, access: Access) -> Position:
     keys = {key for segment in record.segments for key in segment.keys}
     keys |= {key for page in record.pages for key in page.keys}
+    if record.epoch == LOST:
+        keys |= set(access.keys)  # nobody knows what it could see: what it sees now is the best guess
     return Position(0, NOTHING, None, True, tuple(sorted(keys)))

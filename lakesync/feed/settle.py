@@ -12,11 +12,15 @@ from lakesync.staging.store import Commit
 
 def settle(commit: Commit, rows: Sequence[StoredRow], index: BucketIndex) -> None:
     """Write rows with the bucket keys that their states give them, and the moves that follow at each row's arrival."""
-    moves: list[Move] = []
-    for row in rows:
-        keys = keys_of(row, index)
-        moves += [move(row, bucket, row.arrival, "leave") for bucket in row.keys if bucket not in keys]
-        moves += [move(row, bucket, row.arrival, "stay" if bucket in row.keys else "join") for bucket in keys]
-        row.keys = keys
+    moves = [each for row in rows for each in moves_of(row, index)]
     commit.put_rows(rows)
     commit.put_moves(moves)
+
+
+def moves_of(row: StoredRow, index: BucketIndex) -> list[Move]:
+    """Give the row the bucket keys that follow from its state; the moves to them, at the row's arrival."""
+    keys = keys_of(row, index)
+    moves = [move(row, bucket, row.arrival, "leave") for bucket in row.keys if bucket not in keys]
+    moves += [move(row, bucket, row.arrival, "stay" if bucket in row.keys else "join") for bucket in keys]
+    row.keys = keys
+    return moves

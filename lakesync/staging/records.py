@@ -21,6 +21,9 @@ DELETED = -1
 ASTRAY = -2
 """In place of the arrival of a writer's INSERT: its own copy cannot be what the row is."""
 
+LOST = 0
+"""In place of the epoch of a client's record: the client was seen, and what was known of it is gone."""
+
 MoveKind = Literal["join", "stay", "leave", "own"]
 
 WriteScope = Literal["any", "rules"]

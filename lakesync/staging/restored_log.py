@@ -12,7 +12,7 @@ from lakesync.staging.asking import Asking
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import day_of, signed, tally_of, unsigned
 from lakesync.staging.log_rows import next_entry, row_of
-from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry
+from lakesync.staging.records import LOST, ClientRecord, GatewayConfig, LogEntry
 from lakesync.staging.store import Commit
 from lakesync.types import RowDelta
 
@@ -78,7 +78,7 @@ class RestoringCommit(Asking):
         """Go on with arrivals above `arrival`, and take every client for one that was seen before."""
         head = self._head
         self._move_head(msgspec.structs.replace(head, arrival=max(head.arrival, arrival)))
-        record = msgspec.json.encode(ClientRecord(ANYONE, epoch=0, last_seen_ms=0))
+        record = msgspec.json.encode(ClientRecord(ANYONE, epoch=LOST, last_seen_ms=0))
         self._ask("INSERT INTO client (gateway, client_id, record) VALUES (?, ?, ?)", ANYONE, record)
 
     def _count(self, day: str, ids: bytes) -> None:

@@ -208,6 +208,28 @@ def test_a_stock_client_that_lost_its_cursor_and_kept_its_rows_is_not_wedged(url
     engine.close()
 
 
+@pytest.mark.parametrize("cursor", ["kept", "lost"])
+def test_a_deletion_that_only_the_lake_knows_reaches_who_holds_the_row(url, clock, cursor):
+    engine = opened(url, clock)
+    engine.gateway("g").set_rules(RULES)
+    a, _ = story(engine, clock)
+    reader = Client("reader", "red")
+    reader.pull(engine)
+    a.push(engine, make_delta("a", (clock.now_ms << 16) + 7, "r5"))
+    assert "r5" in reader.rows
+    lake = Lake()
+    carry(lake, engine)
+    engine.close()
+    rebuild(url, clock, lake, replace=True)
+    engine = opened(url, clock)
+    if cursor == "lost":
+        reader.cursor = 0
+    reader.pull(engine)
+    assert "r5" not in reader.rows
+    assert reader.rows == everything(engine, "red")
+    engine.close()
+
+
 def test_ids_and_ledger_come_back_and_what_is_there_waits_for_nothing(url, clock):
     engine = opened(url, clock)
     a, b = story(engine, clock)
