@@ -1,0 +1,11 @@
+"""A clock by hand."""
+
+import pytest
+
+from lakesync.testing.clock import ManualClock
+
+
+@pytest.fixture
+def clock():
+    """The gateway's clock."""
+    return ManualClock(1_700_000_000_000)

@@ -1,0 +1,217 @@
+"""The flush of a gateway without a pipeline: everything that was acknowledged, once, whatever fails."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from lakesync.adapters import LocalDisk, ObjectDeltas
+from lakesync.engine import Engine, EngineLimits
+from lakesync.exceptions import BackpressureError, FlushError, IntegrityError
+from lakesync.flush import BufferStats, FlushSettings, Outlet
+from lakesync.staging import open_store
+from lakesync.types import SyncPull
+from tests.integration.embedded.embedded_support import KINDS, Author, Failing, gateway_over, ids, kept, objects
+
+
+@pytest.fixture(params=list(KINDS))
+def adapter(request, tmp_path):
+    """Each kind of destination in turn."""
+    opened = KINDS[request.param](tmp_path)
+    yield opened
+    opened.close()
+
+
+def test_a_flush_carries_what_waits_and_pulls_stay_whole(clock, adapter):
+    author = Author("a", clock)
+    with gateway_over(clock, adapter) as gateway:
+        sent = author.push(gateway, author.delta("r1", {"x": 1}), author.delta("r2", {"x": 2}))
+        clock.advance(5)
+        sent += author.push(gateway, author.delta("r1", {"x": 3}, before={"x": 1}), author.delta("r2", None))
+        before = gateway.handle_pull(SyncPull("b", 0))
+        assert gateway.buffer_stats().log_size == 4
+        report = gateway.flush()
+        assert (report.batches, report.deltas) == (1, 4)
+        assert ids(kept(adapter)) == ids(sent)
+        assert gateway.buffer_stats() == BufferStats(0, 0, 0)
+        assert gateway.handle_pull(SyncPull("c", 0)).deltas == before.deltas
+        assert gateway.flush().batches == 0
+        assert author.push(gateway, *sent) == sent
+        assert gateway.buffer_stats().log_size == 0
+
+
+def test_deltas_arrive_as_they_were(clock, adapter):
+    author = Author("a", clock)
+    with gateway_over(clock, adapter) as gateway:
+        (sent,) = author.push(
+            gateway, author.delta("é/%", {"text": "é\n\U00010000", "n": 1.5, "j": {"b": [None, True]}})
+        )
+        gateway.flush()
+        (found,) = kept(adapter)
+        assert found.delta == sent
+        assert found.arrival == gateway.stats().last_arrival
+
+
+def test_batches_are_bounded_and_follow_one_another(clock, adapter):
+    author = Author("a", clock)
+    with gateway_over(clock, adapter, settings=FlushSettings(batch_deltas=5)) as gateway:
+        sent = []
+        for number in range(7):
+            clock.advance(1)
+            sent += author.push(gateway, *(author.delta(f"r{number}-{n}", {"x": n}) for n in range(3)))
+        assert (gateway.flush().batches, gateway.flush().batches) == (7, 0)
+        assert ids(kept(adapter)) == ids(sent)
+        assert [stored.arrival for stored in kept(adapter)] == sorted(stored.arrival for stored in kept(adapter))
+
+
+def test_what_fails_waits_for_the_next_flush(clock, adapter):
+    author, failing = Author("a", clock), Failing(adapter)
+    with gateway_over(clock, failing) as gateway:
+        sent = author.push(gateway, author.delta("r1", {"x": 1}))
+        failing.before = 2
+        for _ in range(2):
+            with pytest.raises(FlushError, match=r"does not answer.*nothing is lost"):
+                gateway.flush()
+            assert kept(adapter) == []
+            assert gateway.buffer_stats().log_size == 1
+        clock.advance(1)
+        sent += author.push(gateway, author.delta("r2", {"x": 2}))
+        failing.after = 1
+        with pytest.raises(FlushError, match="answer was lost"):
+            gateway.flush()
+        assert gateway.flush().deltas == 2
+        assert ids(kept(adapter)) == ids(sent)
+        assert len(set(failing.batches[:4])) == 1, "the planned batch stays as it is"
+
+
+def test_what_the_adapter_does_not_hold_is_not_confirmed(clock, adapter):
+    author, failing = Author("a", clock), Failing(adapter)
+    with gateway_over(clock, failing) as gateway:
+        author.push(gateway, author.delta("r1", {"x": 1}))
+        failing.less = 1
+        with pytest.raises(IntegrityError, match="nothing is confirmed"):
+            gateway.flush()
+        assert gateway.buffer_stats().log_size == 1
+        assert gateway.flush().deltas == 1
+
+
+def test_one_flush_at_a_time(clock, tmp_path):
+    author = Author("a", clock)
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Slow(Failing):
+        def insert_deltas(self, batch):
+            entered.set()
+            assert go_on.wait(30)
+            return super().insert_deltas(batch)
+
+    with gateway_over(clock, Slow(KINDS["sqlite"](tmp_path))) as gateway:
+        author.push(gateway, author.delta("r1", {"x": 1}))
+        reports = []
+        flushing = threading.Thread(target=lambda: reports.append(gateway.flush()))
+        flushing.start()
+        assert entered.wait(30)
+        assert gateway.flusher.flushing
+        with pytest.raises(FlushError, match="under way"):
+            gateway.flush()
+        author.push(gateway, author.delta("r2", {"x": 2}))  # pushes go on meanwhile
+        go_on.set()
+        flushing.join()
+        assert reports[0].deltas == 1
+        assert gateway.buffer_stats().log_size == 1
+
+
+def test_two_processes_of_one_store_flush_side_by_side(clock, tmp_path, postgres_uri):
+    """Each has an engine of its own over one Postgres; batches are planned by the store, so none is carried twice."""
+    import psycopg
+
+    with psycopg.connect(postgres_uri, autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS side_by_side")
+        connection.execute("CREATE DATABASE side_by_side")
+    url = postgres_uri.rpartition("/")[0] + "/side_by_side"
+    author, adapter = Author("a", clock), KINDS["parquet"](tmp_path)
+    with (
+        gateway_over(clock, adapter, staging=url, settings=FlushSettings(batch_deltas=2)) as one,
+        gateway_over(clock, adapter, staging=url, settings=FlushSettings(batch_deltas=3)) as two,
+    ):
+        sent = []
+        for number in range(20):
+            clock.advance(1)
+            sent += author.push(one, author.delta(f"r{number}", {"x": number}))
+        failures: list[BaseException] = []
+
+        def flush(gateway):
+            try:
+                gateway.flush()
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=flush, args=(gateway,)) for gateway in (one, two)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        one.flush()
+        assert ids(kept(adapter)) == ids(sent)
+        assert one.buffer_stats().log_size == two.buffer_stats().log_size == 0
+
+
+def test_without_an_adapter_it_says_so(clock):
+    with gateway_over(clock) as gateway, pytest.raises(FlushError, match="has no adapter"):
+        gateway.flush()
+
+
+def test_a_table_is_flushed_with_all_that_came_before_it(clock, tmp_path):
+    author, adapter = Author("a", clock), KINDS["parquet"](tmp_path)
+    with gateway_over(clock, adapter) as gateway:
+        for table in ("notes", "other", "notes", "other", "other"):
+            clock.advance(1)
+            author.push(gateway, author.delta("r", {"x": clock.now_ms}, table=table))
+        assert gateway.flush_table("absent").deltas == 0
+        assert gateway.flush_table("notes").deltas == 3
+        assert [stored.delta.table for stored in kept(adapter)] == ["notes", "other", "notes"]
+        assert [stats.table for stats in gateway.table_stats()] == ["other"]
+        assert gateway.flush_table("notes").deltas == 0
+        assert gateway.flush_table("other").deltas == 2
+
+
+def test_objects_are_named_by_batch_and_readable_by_anyone(clock, tmp_path):
+    author = Author("a", clock)
+    with gateway_over(clock, KINDS["json"](tmp_path)) as gateway:
+        sent = author.push(gateway, author.delta("r1", {"x": 1}))
+        gateway.flush()
+        (key,) = objects(tmp_path)
+        assert key.startswith("deltas/shop/2023-11-14/")
+        assert key.endswith(".main.1700000000000.1-1.json")
+        envelope = json.loads(LocalDisk(tmp_path / "objects").get_object(key))
+        assert envelope["gatewayId"] == "shop"
+        assert envelope["hlcRange"] == {"min": str(sent[0].hlc), "max": str(sent[0].hlc)}
+        assert envelope["deltas"][0]["deltaId"] == sent[0].delta_id
+
+
+def test_pushes_wait_once_too_much_is_unflushed(clock, tmp_path):
+    author, adapter = Author("a", clock), KINDS["sqlite"](tmp_path)
+    with gateway_over(clock, adapter, limits=EngineLimits(max_backpressure_bytes=500)) as gateway:
+        while gateway.buffer_stats().byte_size <= 500:
+            author.push(gateway, author.delta("r", {"x": 1}))
+        with pytest.raises(BackpressureError):
+            author.push(gateway, author.delta("r", {"x": 2}))
+        gateway.flush()
+        author.push(gateway, author.delta("again", {"x": 1}))
+        assert gateway.buffer_stats().log_size == 1
+
+
+def test_gateways_of_one_adapter_do_not_meet(clock, tmp_path):
+    adapter = ObjectDeltas(LocalDisk(tmp_path / "objects"))
+    engine = Engine(open_store("memory://", clock), clock, outlet=Outlet(adapter))
+    engine.open()
+    author = Author("a", clock)
+    for name in ("one", "two"):
+        author.push(engine.gateway(name), author.delta(name, {"x": 1}))
+        engine.gateway(name).flush()
+    for name in ("one", "two"):
+        assert [stored.delta.row_id for stored in kept(adapter, name)] == [name]
+    engine.close()

@@ -1,0 +1,63 @@
+"""B1 without a pipeline: a gateway killed at any step of its flush carries every acknowledged delta, once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lakesync.adapters import LocalDisk
+from lakesync.crash import VARIABLE
+from lakesync.flush import ObjectFlushQueue
+from lakesync.testing.clock import ManualClock
+from tests.integration.embedded.crashing import opened
+from tests.integration.embedded.embedded_support import KINDS, ids, kept
+
+
+def run_until_killed(folder, kind, crash_at) -> list[str]:
+    """Push and flush until the process dies; the deltas that were acknowledged."""
+    command = [sys.executable, "-m", "tests.integration.embedded.crashing", str(folder), kind]
+    killed = subprocess.run(
+        command, env={**os.environ, VARIABLE: crash_at}, stdout=subprocess.PIPE, text=True, timeout=120, check=False
+    )
+    assert killed.returncode == -9
+    return killed.stdout.split()
+
+
+STEPS = ["flush.after_plan", "flush.after_write", "flush.after_publish", "flush.after_confirm", "staging.before_trim"]
+
+
+@pytest.mark.parametrize("crash_at", [*STEPS, "local.before_place", "local.after_place"])
+def test_a_killed_flush_is_completed_by_the_next(tmp_path, crash_at):
+    check(tmp_path, "parquet", run_until_killed(tmp_path, "parquet", f"{crash_at}:3"))
+
+
+@pytest.mark.parametrize("crash_at", ["flush.after_write", "flush.after_confirm"])
+def test_a_database_too(tmp_path, crash_at):
+    check(tmp_path, "sqlite", run_until_killed(tmp_path, "sqlite", f"{crash_at}:2"))
+
+
+def test_killed_again_and_again_it_goes_on(tmp_path):
+    """A later run begins with the clock and ids of the first one, so its pushes are repeats: nothing doubles."""
+    acknowledged = set()
+    for crash_at in STEPS:
+        acknowledged |= set(run_until_killed(tmp_path, "json", f"{crash_at}:3"))
+    check(tmp_path, "json", acknowledged)
+
+
+def check(folder, kind, acknowledged) -> None:
+    """Everything acknowledged is at the destination once, and each of its rows is in some job."""
+    with opened(folder, kind, ManualClock(1_800_000_000_000)) as gateway:
+        gateway.flush()
+        assert gateway.buffer_stats().log_size == 0
+        staged = sum(day.count for day in gateway.flusher._store.ledger("shop"))
+    adapter = KINDS[kind](folder)
+    found = ids(kept(adapter))
+    assert set(acknowledged) <= set(found)
+    assert set(found.values()) == {1}
+    assert len(found) == staged
+    queued = ObjectFlushQueue(LocalDisk(folder / "objects")).pending("shop", 1000)
+    assert {row for job in queued for row in job.work.row_ids} == {stored.delta.row_id for stored in kept(adapter)}
+    adapter.close()
