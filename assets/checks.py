@@ -7,7 +7,6 @@ import msgspec
 
 from assets.labels import DELTAS, state_key
 from assets.outcome import outcome
-from resources.lake import duplicate_deltas, duplicate_keys, ledger_against_lake
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot
 
@@ -22,25 +21,37 @@ def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
             DELTAS,
             "ledger_equals_lake",
             "On every day of arrival the lake holds what the gateway acknowledged and the flush confirmed.",
-            lambda pipeline: ledger_against_lake(pipeline.spark, pipeline.store, pipeline.names),
+            _unequal_days,
         ),
         _check(
             DELTAS,
             "delta_once",
             "No client's delta is in the history twice.",
-            lambda pipeline: duplicate_deltas(pipeline.spark, pipeline.names),
+            _doubled_deltas,
         ),
         *(_row_once(schema.table) for schema in snapshot.tables),
     ]
 
 
+def _unequal_days(pipeline: Pipeline) -> Sequence[msgspec.Struct]:
+    from resources.lake.checks import ledger_against_lake
+
+    return ledger_against_lake(pipeline.spark, pipeline.store, pipeline.names)
+
+
+def _doubled_deltas(pipeline: Pipeline) -> Sequence[msgspec.Struct]:
+    from resources.lake.checks import duplicate_deltas
+
+    return duplicate_deltas(pipeline.spark, pipeline.names)
+
+
 def _row_once(table: str) -> dg.AssetChecksDefinition:
-    return _check(
-        state_key(table),
-        "row_once",
-        f"No row of `{table}` is there twice.",
-        lambda pipeline: duplicate_keys(pipeline.spark, table, pipeline.names),
-    )
+    def doubled_rows(pipeline: Pipeline) -> Sequence[msgspec.Struct]:
+        from resources.lake.checks import duplicate_keys
+
+        return duplicate_keys(pipeline.spark, table, pipeline.names)
+
+    return _check(state_key(table), "row_once", f"No row of `{table}` is there twice.", doubled_rows)
 
 
 def _check(key: dg.AssetKey, name: str, description: str, find: Finding) -> dg.AssetChecksDefinition:

@@ -8,8 +8,6 @@ from assets.labels import CHECKPOINT, CUT, DELTAS, OWNERS, moment, state_key
 from assets.outcome import outcome
 from lakesync.exceptions import LakeSyncError
 from lakesync.staging.records import Cut
-from resources.lake import make_cut
-from resources.lake.named import tables_named
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot, registered
 
@@ -61,6 +59,8 @@ def make_cuts(pipeline: Pipeline) -> list[Cut]:
     Raises:
         ExceptionGroup: of what the gateways' cuts raised.
     """
+    from resources.lake.cuts import make_cut
+
     registered_now = registered(pipeline.store)
     cuts: list[Cut] = []
     errors: list[LakeSyncError] = []
@@ -89,6 +89,8 @@ def make_cuts(pipeline: Pipeline) -> list[Cut]:
 
 def _tables(pipeline: Pipeline, gateway: str, arrival: int) -> set[str]:
     """A gateway's tables: registered, in its last cut, or named by a delta since, as tables need no schema."""
+    from resources.lake.named import tables_named
+
     newest = pipeline.store.newest_cut(gateway)
     cut = {table.table for table in newest.tables} if newest else set()
     since = newest.arrival if newest else 0

@@ -1,11 +1,15 @@
 """The asset `deltas`: acknowledged deltas on their way from the gateway's log into the lake."""
 
+from typing import TYPE_CHECKING
+
 import dagster as dg
 
 from assets.labels import DELTAS, LOG, OWNERS, moment
 from assets.outcome import outcome
-from resources.lake import FlushReport, flush_due
 from resources.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from resources.lake.deltas import FlushReport
 
 
 def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
@@ -23,6 +27,8 @@ def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
         owners=OWNERS,
     )
     def deltas(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
+        from resources.lake.deltas import flush_due
+
         with outcome(context, pipeline):
             reports: list[FlushReport] = []
             flush_due(
@@ -38,7 +44,7 @@ def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
     return deltas
 
 
-def _told(reports: list[FlushReport], uri: str) -> dict[str, dg.MetadataValue | str | int | float]:
+def _told(reports: list["FlushReport"], uri: str) -> dict[str, dg.MetadataValue | str | int | float]:
     told: dict[str, dg.MetadataValue | str | int | float] = {
         "deltas_in": sum(report.deltas for report in reports if not report.already_there),
         "duplicates": sum(report.deltas for report in reports if report.already_there),

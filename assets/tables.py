@@ -1,13 +1,17 @@
 """One asset a state table, made from the schema snapshot."""
 
+from typing import TYPE_CHECKING
+
 import dagster as dg
 
 from assets.labels import DELTAS, OWNERS, column_schema, days_of, is_sensor_run, moment, state_key
 from assets.outcome import outcome
 from lakesync.schema import TableSchema
-from resources.lake import MergeReport, merge_table
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot
+
+if TYPE_CHECKING:
+    from resources.lake.state import MergeReport
 
 
 class Merge(dg.Config):
@@ -44,6 +48,8 @@ def state_table(schema: TableSchema, days: dg.PartitionsDefinition) -> dg.Assets
     def state(
         context: dg.AssetExecutionContext, config: Merge, pipeline: dg.ResourceParam[Pipeline]
     ) -> dg.MaterializeResult[None]:
+        from resources.lake.state import merge_table
+
         with outcome(context, pipeline):
             spark, names = pipeline.spark, pipeline.names
             days = None if is_sensor_run(context) else days_of(context)
@@ -53,7 +59,7 @@ def state_table(schema: TableSchema, days: dg.PartitionsDefinition) -> dg.Assets
     return state
 
 
-def merged(report: MergeReport, schema: TableSchema, uri: str) -> dict[str, dg.MetadataValue | str | int | float]:
+def merged(report: "MergeReport", schema: TableSchema, uri: str) -> dict[str, dg.MetadataValue | str | int | float]:
     """A merge as metadata."""
     told: dict[str, dg.MetadataValue | str | int | float] = {
         "deltas_in": report.deltas_in,

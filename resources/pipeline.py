@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from resources.lake import LakeNames, flushed_arrivals
-from resources.spark import connect
+from resources.lake.tables import LakeNames
 from resources.staging import pipeline_store
 
 if TYPE_CHECKING:
@@ -60,6 +59,8 @@ class Pipeline:
             LakeUnavailableError: no Spark answers.
         """
         if self._spark is None:
+            from resources.spark import connect
+
             self._spark = connect(self.config)
         return self._spark
 
@@ -80,6 +81,8 @@ class Pipeline:
             LakeUnavailableError: as `spark`.
         """
         if anew or self._flushed is None:
+            from resources.lake.deltas import flushed_arrivals
+
             self._flushed = flushed_arrivals(self.spark, self.names)
         return self._flushed
 

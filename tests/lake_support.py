@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from lakesync.hlc import encode
 from lakesync.wire.log import encode_body
-from resources.lake import ensure_deltas
+from resources.lake.tables import ensure_deltas
 from transforms.decode import decode_batches
 from transforms.frames import stored_row
 

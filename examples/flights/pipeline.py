@@ -12,7 +12,9 @@ from pyspark.sql import DataFrame
 from examples.flights.schemas import COLUMNS, GATEWAY
 from lakesync.config import Config
 from lakesync.staging.store import PipelineStore
-from resources.lake import LakeNames, forget_marks, state_as_of
+from resources.lake.cuts import state_as_of
+from resources.lake.state import forget_marks
+from resources.lake.tables import LakeNames
 from resources.spark import session
 from resources.staging import pipeline_store
 

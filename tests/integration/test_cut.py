@@ -20,7 +20,9 @@ from lakesync.staging.remote import RemoteStore
 from lakesync.types import ColumnValue, RowDelta
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
-from resources.lake import LakeNames, make_cut, merge_table, state_as_of
+from resources.lake.cuts import make_cut, state_as_of
+from resources.lake.state import merge_table
+from resources.lake.tables import LakeNames
 from resources.spark import session
 from tests.integration.gateway_support import SERVICE
 from tests.lake_support import arrivals, fill, states
@@ -32,7 +34,7 @@ DRIVER = """
 import sys
 from lakesync import config
 from lakesync.schema import parse_schema
-from resources.lake import make_cut
+from resources.lake.cuts import make_cut
 from resources.pipeline import Pipeline
 
 gateway, arrival = sys.argv[1], int(sys.argv[2])

@@ -22,8 +22,10 @@ from lakesync.exceptions import FlushError, IntegrityError, LakeSyncError
 from lakesync.staging import open_store
 from lakesync.staging.remote import RemoteStore
 from lakesync.types import ColumnValue, RowDelta, SyncPush
-from resources.lake import LakeNames, duplicate_deltas, flush, flush_due, flushed_arrivals, ledger_against_lake
 from resources.lake import deltas as deltas_module
+from resources.lake.checks import duplicate_deltas, ledger_against_lake
+from resources.lake.deltas import flush, flush_due, flushed_arrivals
+from resources.lake.tables import LakeNames
 from resources.spark import session
 from tests.integration.gateway_support import SERVICE, wall_ms
 
@@ -32,7 +34,7 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute whe
 DRIVER = """
 import sys
 from lakesync import config
-from resources.lake import flush_due
+from resources.lake.deltas import flush_due
 from resources.pipeline import Pipeline
 
 with Pipeline(config.load()) as pipeline:

@@ -11,7 +11,10 @@ from lakesync.exceptions import SchemaError
 from lakesync.lww import RowState
 from lakesync.schema import parse_schema
 from lakesync.types import ColumnValue, RowDelta
-from resources.lake import LakeNames, duplicate_keys, ensure_state, forget_marks, merge_table, state_writes
+from resources.lake import state_writes
+from resources.lake.checks import duplicate_keys
+from resources.lake.state import forget_marks, merge_table
+from resources.lake.tables import LakeNames, ensure_state
 from resources.spark import session
 from tests.lake_support import arrivals, fill, states
 from tests.spelling import spelled

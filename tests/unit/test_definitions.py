@@ -32,11 +32,12 @@ def graph(config):
     return make_definitions(config, SNAPSHOT).resolve_asset_graph()
 
 
-def test_the_location_loads_without_a_connection(config):
+def test_the_location_loads_without_a_connection_and_without_spark(config):
     write_snapshot(snapshot_file(config), SNAPSHOT)
     program = (
         "import lakesync_dagster.definitions as d;"
-        "print(*sorted(k.to_user_string() for k in d.defs.resolve_asset_graph().materializable_asset_keys))"
+        "print(*sorted(k.to_user_string() for k in d.defs.resolve_asset_graph().materializable_asset_keys));"
+        "import sys; print(*{'pyspark', 'pandas', 'pyarrow', 'fastapi'} & sys.modules.keys())"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -46,7 +47,9 @@ def test_the_location_loads_without_a_connection(config):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["checkpoint", "cut", "deltas", "tables/flights", "tables/planes"]
+    assets, heavy = done.stdout.splitlines()
+    assert assets.split() == ["checkpoint", "cut", "deltas", "tables/flights", "tables/planes"]
+    assert not heavy
     assert not done.stderr
 
 
