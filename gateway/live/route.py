@@ -11,7 +11,6 @@ from gateway.admission import Caller, admit
 from gateway.errors import error_response
 from gateway.exchange import Exchange
 from gateway.live.connection import ROUTE, LiveConnection
-from gateway.live.hub import STOPPING
 from gateway.live.protocol import wire_of
 from gateway.operations import PREFIXES
 from gateway.services import Services
@@ -50,8 +49,8 @@ async def _admitted(websocket: WebSocket, services: Services) -> Caller:
     Raises:
         LakeSyncError: as `admit`, and where the page or the number of connections is not allowed, or the server stops.
     """
-    if services.drain.draining:
-        raise StagingUnavailableError(STOPPING, retry_after=1)
+    if services.drain.refusing is not None:
+        raise StagingUnavailableError(services.drain.refusing, retry_after=1)
     origin = websocket.headers.get("origin")
     allowed = services.settings.allowed_origins
     if origin is not None and "*" not in allowed and origin not in allowed:

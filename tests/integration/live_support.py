@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 import msgspec
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from lakesync.types import RowDelta, SyncPull, SyncPush, SyncResponse
@@ -69,8 +71,9 @@ class Live:
 
     def closed(self) -> tuple[int, str]:
         """Wait for the end: code and reason."""
-        for _ in self.socket:
-            pass
+        with suppress(ConnectionClosed):
+            while True:
+                self.socket.recv(DEADLINE)
         assert self.socket.close_code is not None
         return self.socket.close_code, self.socket.close_reason or ""
 

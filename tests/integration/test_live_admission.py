@@ -1,0 +1,124 @@
+"""Who may hold a WebSocket, and how those learn why who may not."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import requests
+from websockets.exceptions import InvalidStatus
+
+from gateway.live.closing import REFUSED
+from tests.integration.gateway_support import DEADLINE, Client, delta, sign, until
+from tests.integration.live_support import Live
+
+
+def refused(client, **options):
+    """Why a connection is not accepted: the answer's status and body."""
+    with pytest.raises(InvalidStatus) as raised:
+        Live(client, **options)
+    answer = raised.value.response
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["cache-control"] == "no-store"
+    body = requests.models.complexjson.loads(answer.body)
+    assert body["requestId"] == answer.headers["x-request-id"]
+    return answer.status_code, body
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+def test_a_token_may_stand_in_the_query(served, prefix):
+    client = served.client()
+    with Live(client, prefix=prefix, query=f"?token={client.token}", additional_headers={}) as live:
+        assert live.pull().deltas == ()
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "status", "code"),
+    [
+        ("", {}, 401, "AUTH_ERROR"),
+        ("?token=", {}, 401, "AUTH_ERROR"),
+        ("?token=nonsense", {}, 401, "AUTH_ERROR"),
+        (f"?token={sign(gw='another')}", {}, 403, "FORBIDDEN"),
+        (f"?token={sign(seconds=-1)}", {}, 401, "AUTH_ERROR"),
+        (f"?token={sign(secret='of somebody else, with its proper length')}", {}, 401, "AUTH_ERROR"),
+        ("", {"Authorization": "Basic eDp5"}, 401, "AUTH_ERROR"),
+    ],
+)
+def test_who_may_not_enter_is_told_as_over_http(served, query, headers, status, code):
+    found, body = refused(served.client(), query=query, additional_headers=headers)
+    assert (found, body["code"]) == (status, code)
+
+
+def test_a_gateway_id_of_another_form_is_refused(served):
+    client = Client(served.url, "not%20an%20id")
+    assert refused(client)[0] == 400
+
+
+def test_an_unknown_gateway_is_refused_where_none_is_made(serve):
+    closed = serve(auto_create=False)
+    status, body = refused(closed.client())
+    assert (status, body["code"]) == (404, "NOT_FOUND")
+
+
+def test_only_pages_of_allowed_origins_may_connect(serve):
+    narrow = serve(allowed_origins=("https://app.example",))
+    client = narrow.client()
+    assert refused(client, origin="https://evil.example")[1]["code"] == "FORBIDDEN"
+    for origin in ("https://app.example", None):
+        with Live(client, origin=origin) as live:
+            assert live.pull().deltas == ()
+
+
+def test_a_request_that_asks_for_no_websocket_is_told_so(served):
+    client = served.client()
+    for prefix in ("", "/v1"):
+        answer = client.call("GET", prefix + "/sync/{gw}/ws")
+        assert answer.status_code == 400
+        assert "ws://" in answer.json()["error"]
+
+
+def test_without_a_secret_a_client_is_whom_its_messages_name(serve):
+    unguarded = serve(secrets=())
+    alice, bob = unguarded.client("alice"), unguarded.client("bob")
+    bob.gateway = alice.gateway
+    with Live(alice, additional_headers={}) as writer, Live(bob, additional_headers={}) as reader:
+        reader.pull()
+        writer.push(delta("t1", {"n": 1}, client="alice"))
+        assert [each.row_id for each in reader.broadcast().deltas] == ["t1"]
+
+
+def test_a_connection_ends_with_its_token(served):
+    client = served.client()
+    brief = sign(client.client_id, client.gateway, seconds=1.5)
+    begun = time.time()
+    with Live(client, additional_headers={"Authorization": f"Bearer {brief}"}) as live:
+        assert live.pull().deltas == ()
+        code, reason = live.closed()
+    assert (code, reason.partition(":")[0]) == (REFUSED, "AUTH_ERROR")
+    assert time.time() >= begun + 1
+
+
+def test_the_server_holds_so_many_and_takes_more_when_some_end(serve):
+    small = serve(max_connections=3)
+    client = small.client()
+    held = [Live(client) for _ in range(3)]
+    status, body = refused(client)
+    assert (status, body["code"]) == (503, "BACKPRESSURE_ERROR")
+    assert "3 WebSocket connections" in body["error"]
+    with pytest.raises(InvalidStatus) as raised:
+        Live(client)
+    assert int(raised.value.response.headers["retry-after"]) > 0
+    held.pop().socket.close()
+
+    def room():
+        try:
+            return Live(client)
+        except InvalidStatus:
+            return None
+
+    held.append(until(room, "a place"))
+    assert held[-1].pull().deltas == ()
+    metrics = requests.get(small.url + "/metrics", timeout=DEADLINE).text
+    assert "lakesync_websocket_connections 3.0" in metrics
+    for live in held:
+        live.socket.close()

@@ -1,0 +1,182 @@
+"""Why a WebSocket is closed: codes and reasons."""
+
+from __future__ import annotations
+
+import random
+import signal
+
+import pytest
+
+from lakesync.engine import EngineLimits
+from lakesync.types import SyncPull, SyncPush
+from lakesync.wire import protobuf
+from lakesync.wire.frames import FrameTag
+from tests.integration.gateway_support import DEADLINE, Client, delta, until, wall_ms
+from tests.integration.live_support import Live, decoded
+
+PUSH, PULL, BROADCAST = (bytes((tag,)) for tag in FrameTag)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\x00",
+        b"\x04rest",
+        BROADCAST + protobuf.encode_pull(SyncPull("client-1", 0)),
+        PUSH + b"\xff\xff\xff",
+        PULL + b"\x0a\xff",
+        PUSH + protobuf.encode_pull(SyncPull("client-1", 7)) + b"\x12\x01\xff",
+        "text",
+        '{"clientId": "client-1"}',
+    ],
+    ids=repr,
+)
+def test_what_is_no_frame_ends_with_1002(served, frame):
+    with Live(served.client()) as live:
+        live.socket.send(frame)
+        code, reason = live.closed()
+    assert (code, reason.partition(":")[0]) == (1002, "VALIDATION_ERROR")
+    assert len(reason) > 25
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"client": "somebody-else"}, "FORBIDDEN"),
+        ({"table": "no table"}, "VALIDATION_ERROR"),
+        ({"hlc": (wall_ms() + 3_600_000) << 16}, "CLOCK_DRIFT"),
+    ],
+)
+def test_a_refused_push_ends_with_1008_and_keeps_nothing(served, changes, expected):
+    client = served.client()
+    with Live(client) as live:
+        message = SyncPush(client.client_id, decoded([delta("t1", {"n": 1}, **changes)]))
+        live.send(FrameTag.PUSH, protobuf.encode_push(message))
+        code, reason = live.closed()
+    assert (code, reason.partition(":")[0]) == (1008, expected)
+    assert client.pull().json()["deltas"] == []
+
+
+def test_a_push_that_does_not_fit_its_schema_is_refused(served):
+    client = served.client()
+    schema = {"table": "todos", "columns": [{"name": "title", "type": "string"}]}
+    assert client.admin().call("POST", "/admin/schema/{gw}", json=schema).status_code == 200
+    with Live(client) as live:
+        message = SyncPush(client.client_id, decoded([delta("t1", {"title": 1})]))
+        live.send(FrameTag.PUSH, protobuf.encode_push(message))
+        assert live.closed()[1].startswith("SCHEMA_ERROR")
+
+
+def test_a_full_gateway_refuses_a_push_with_its_code(serve):
+    client = serve(limits=EngineLimits(max_backpressure_bytes=1)).client()
+    with Live(client) as live:
+        live.push(delta("t1", {"n": 1}))
+        live.send(FrameTag.PUSH, protobuf.encode_push(SyncPush("client-1", decoded([delta("t2", {"n": 1})]))))
+        code, reason = live.closed()
+    assert (code, reason.partition(":")[0]) == (1008, "BACKPRESSURE_ERROR")
+
+
+@pytest.mark.parametrize(
+    ("pull", "code"),
+    [
+        (SyncPull("client-1", 0, 10_001), "VALIDATION_ERROR"),
+        (SyncPull("another", 0), "FORBIDDEN"),
+        (SyncPull("client-1", 0, 10, "nowhere"), "NOT_FOUND"),
+    ],
+)
+def test_a_refused_pull_ends_with_1008(served, pull, code):
+    with Live(served.client()) as live:
+        live.send(FrameTag.PULL, protobuf.encode_pull(pull))
+        found, reason = live.closed()
+    assert (found, reason.partition(":")[0]) == (1008, code)
+
+
+def test_a_cursor_from_elsewhere_ends_only_connections_that_know_what_to_do(served):
+    client = served.client()
+    client.push(delta("t1", {"n": 1}))
+    cursor = wall_ms() + 10_000_000 << 16
+    with Live(client) as live:
+        assert [each.op for each in live.pull(cursor).deltas] == ["DELETE", "INSERT"]
+    headers = {"Authorization": f"Bearer {client.token}", "X-LakeSync-Client": "python"}
+    with Live(client, additional_headers=headers) as live:
+        live.send(FrameTag.PULL, protobuf.encode_pull(SyncPull("client-1", cursor)))
+        assert live.closed()[1].startswith("RESYNC_REQUIRED")
+
+
+def test_a_frame_above_the_limit_ends_with_1009(serve):
+    client = serve(max_body_bytes=1000).client()
+    with Live(client) as live:
+        live.socket.send(PUSH + b"\0" * 1001)
+        assert live.closed()[0] == 1009
+
+
+def test_a_frame_at_the_limit_is_served(serve):
+    whole = SyncPush("client-1", decoded([delta("t1", {"n": "x" * 500})]))
+    message = protobuf.encode_push(whole)
+    client = serve(max_body_bytes=len(message)).client()
+    with Live(client) as live:
+        live.send(FrameTag.PUSH, message)
+        assert live.answer().server_hlc > 0
+
+
+def test_more_messages_than_a_clients_share_end_with_1008(serve):
+    client = serve(messages_per_second=1).client()
+    with Live(client) as live:
+        for _ in range(10):
+            live.pull()
+        live.send(FrameTag.PULL, protobuf.encode_pull(SyncPull("client-1", 0)))
+        code, reason = live.closed()
+    assert (code, reason.partition(":")[0]) == (1008, "RATE_LIMITED")
+
+
+def test_at_the_end_connections_are_told_to_go_and_pushes_are_finished(spawn):
+    server = spawn()
+    alice, bob = server.client("alice"), server.client("bob")
+    with Live(alice) as writer, Live(bob) as reader:
+        writer.pull()
+        reader.pull()
+        writer.push(delta("t1", {"n": 1}, client="alice"))
+        assert len(reader.broadcast().deltas) == 1
+        server.process.send_signal(signal.SIGTERM)
+        assert writer.closed()[0] == 1001
+        assert reader.closed()[0] == 1001
+    assert server.process.wait(DEADLINE) == 0
+    ends = [line for line in server.lines() if line["event"] == "disconnected"]
+    assert {(line["client"], line["code"]) for line in ends} == {("alice", 1001), ("bob", 1001)}
+    assert "token" not in server.log.read_text()
+
+
+def test_what_is_logged_of_a_connection(spawn):
+    server = spawn()
+    client = server.client("alice")
+    with Live(client, query=f"?token={client.token}", additional_headers={}) as live:
+        live.push(delta("t1", {"n": 1}, client="alice"))
+        live.pull()
+    end = until(lambda: [line for line in server.lines() if line["event"] == "disconnected"], "the end")[0]
+    assert (end["messages"], end["client"], end["gateway"]) == (2, "alice", "gw")
+    requests = [line for line in server.lines() if line["event"] == "request" and line["route"].endswith("/ws")]
+    assert [(line["method"], line["status"]) for line in requests] == [("GET", 101), ("PUSH", 200), ("PULL", 200)]
+    assert requests[1]["deltas"] == 1
+    assert requests[1]["request_id"].startswith(requests[0]["request_id"])
+    assert client.token not in server.log.read_text()
+
+
+def test_no_frame_breaks_the_server(served):
+    client = served.client()
+    chance = random.Random(7)
+    good = protobuf.encode_push(SyncPush("client-1", decoded([delta("t1", {"n": 1})])))
+    codes = set()
+    for _ in range(150):
+        body = bytearray(good)
+        for _ in range(chance.randrange(1, 6)):
+            body[chance.randrange(len(body))] = chance.randrange(256)
+        frame = bytes((chance.choice((1, 1, 1, 2, 3, 9)),)) + bytes(body[: chance.randrange(len(body) + 1)])
+        with Live(Client(served.url, client.gateway)) as live:
+            live.socket.send(frame)
+            live.socket.send(chance.randbytes(20))
+            codes.add(live.closed()[0])
+    assert codes <= {1002, 1008}
+    assert 1002 in codes
+    with Live(client) as live:
+        live.push(delta("t9", {"n": 1}))
