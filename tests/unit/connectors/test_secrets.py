@@ -1,0 +1,107 @@
+"""Secrets of connectors: what is kept opens where it belongs and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakesync.connectors.secrets import Secrets
+from lakesync.exceptions import ConfigurationError, ValidationError
+
+OLD, NEW = "o" * 32, "n" * 64
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: not text.startswith(("env:", "file:"))))
+def test_a_sealed_secret_opens_and_shows_nothing(text):
+    secrets = Secrets([OLD])
+    kept = secrets.keep("g", "c", "s", text)
+    assert secrets.reveal("g", "c", "s", kept) == text
+    assert kept != secrets.keep("g", "c", "s", text)
+    assert len(text) < 6 or text not in str(kept)
+
+
+@pytest.mark.parametrize("place", [("h", "c", "s"), ("g", "d", "s"), ("g", "c", "t")])
+def test_it_opens_only_where_it_was_sealed_for(place):
+    secrets = Secrets([OLD])
+    with pytest.raises(ConfigurationError, match="sealed for something else"):
+        secrets.reveal(*place, secrets.keep("g", "c", "s", "x"))
+
+
+def test_a_changed_one_does_not_open():
+    secrets = Secrets([OLD])
+    token = secrets.keep("g", "c", "s", "x")["sealed"]
+    for place in (10, len(token) // 2, len(token) - 5):
+        other = "A" if token[place] != "A" else "B"
+        with pytest.raises(ConfigurationError, match="another key"):
+            secrets.reveal("g", "c", "s", {"sealed": token[:place] + other + token[place + 1 :]})
+
+
+def test_keys_are_changed_in_two_steps():
+    kept = Secrets([OLD]).keep("g", "c", "s", "x")
+    between = Secrets([NEW, OLD])
+    assert between.rotating
+    assert between.reveal("g", "c", "s", kept) == "x"
+    anew = between.resealed(kept)
+    assert anew != kept
+    assert between.resealed(anew) is anew
+    assert Secrets([NEW]).reveal("g", "c", "s", anew) == "x"
+    with pytest.raises(ConfigurationError, match="another key"):
+        Secrets([NEW]).reveal("g", "c", "s", kept)
+    assert not Secrets([NEW]).rotating
+
+
+def test_what_opens_with_no_key_is_left_as_it_is():
+    kept = Secrets(["x" * 32]).keep("g", "c", "s", "x")
+    assert Secrets([NEW, OLD]).resealed(kept) is kept
+    assert Secrets([NEW, OLD]).resealed("env:CONNECTOR_X") == "env:CONNECTOR_X"
+    with pytest.raises(ConfigurationError, match="LAKESYNC_SECRET_KEY"):
+        Secrets().reveal("g", "c", "s", kept)
+
+
+def test_without_a_key_a_literal_is_refused_unseen():
+    with pytest.raises(ValidationError, match="no key to seal it") as refused:
+        Secrets().keep("g", "desk", "apiToken", "s3cret")
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_short_key_is_refused_unseen():
+    with pytest.raises(ConfigurationError, match="fewer than 32") as refused:
+        Secrets(["hunter2"])
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "env:LAKESYNC_JWT_SECRET",
+        "env:connector_x",
+        "env:CONNECTOR_h_X",
+        "file:/run/secrets/../../etc/shadow",
+        "file:/run/secrets//x",
+        "file:/run/secrets/./x",
+        "file:run/secrets/x",
+        "file:/etc/shadow",
+        "file:",
+        "env:",
+    ],
+)
+def test_a_reference_that_is_not_allowed_is_refused_when_kept_and_when_followed(reference):
+    secrets = Secrets([OLD], ["env:CONNECTOR_{gateway}_*", "file:/run/secrets/*"])
+    with pytest.raises(ValidationError, match="does not allow"):
+        secrets.keep("g", "c", "s", reference)
+    with pytest.raises(ConfigurationError, match="does not allow"):
+        secrets.reveal("g", "c", "s", reference)
+
+
+def test_references_are_followed(tmp_path, monkeypatch):
+    secrets = Secrets((), [f"file:{tmp_path}/*", "env:CONNECTOR_{gateway}_*"])
+    (tmp_path / "token").write_text("from a file\n")
+    monkeypatch.setenv("CONNECTOR_g_X", "from the environment")
+    found = [
+        secrets.reveal("g", "c", "s", secrets.keep("g", "c", "s", each))
+        for each in (f"file:{tmp_path}/token", "env:CONNECTOR_g_X")
+    ]
+    assert found == ["from a file", "from the environment"]
+    with pytest.raises(ConfigurationError, match="No such file"):
+        secrets.reveal("g", "c", "s", f"file:{tmp_path}/gone")
