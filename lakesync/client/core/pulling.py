@@ -55,9 +55,9 @@ class Pulling:
         self._pushed |= rows
 
     def covered_by(self, result: PushResult) -> bool:
-        """Whether a push's answer may be the cursor."""
-        position = self._book.position
-        return self.abreast and position.complete and result.server_hlc > position.cursor
+        """Whether a push's answer may be the cursor; not in place of a first walk, which alone says what is there."""
+        cursor, complete = self._book.position.cursor, self._book.position.complete
+        return self.abreast and complete and 0 < cursor < result.server_hlc
 
     def pulled(self, asked: SyncPull, page: SyncResponse) -> Changes:
         """Apply the answer to a pull."""

@@ -47,6 +47,12 @@ class Handle:
         self.core.receive(PushResult(server_hlc, len(request.deltas)))
         return request
 
+    def push_later(self):
+        """Have the next push refused for now, so that edits stay while pages come."""
+        self.core.next_request()
+        self.core.receive(refused("BACKPRESSURE_ERROR", retry_after=1e9))
+        return self
+
     def pull_ok(self, cursor, *deltas, more=False):
         """Pull and be given a page; what it changed."""
         self.core.sync()

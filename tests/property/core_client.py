@@ -1,0 +1,218 @@
+"""Our own client's core, driven by hand against a gateway in this process.
+
+`CoreClient` has the interface of the oracle's plain client (`edit`, `push`, `ask`, `take`, `catch_up`, `reload`,
+`rows`, `cursor`, `named`, `told`); `start`, `execute` and `finish` let a test put something between a request, its
+execution and its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from lakesync.client.core import (
+    Broadcast,
+    Changes,
+    CheckpointEnd,
+    ClientCore,
+    CoreLimits,
+    Frame,
+    LocalChange,
+    Lost,
+    MemoryStore,
+    Refused,
+    Wait,
+)
+from lakesync.client.core.messages import Answer, Request
+from lakesync.engine import SyncGateway
+from lakesync.exceptions import LakeSyncError, RefusedError
+from lakesync.types import Claims, Op, PushResult, RowDelta, SyncPull, SyncPush, SyncResponse
+
+TABLE = "notes"
+Row = dict[str, Any]
+Checkpoints = Callable[[int, Claims], list[SyncResponse]]
+"""The frames of the cut at an arrival that a client with these claims may see."""
+
+
+def no_checkpoints(arrival: int, claims: Claims) -> list[SyncResponse]:
+    """Where no cut is ever published."""
+    raise AssertionError(f"a cut at {arrival} was published without frames")
+
+
+class CoreClient:
+    """A client over `ClientCore` and a store that outlives it."""
+
+    def __init__(self, name: str, group: str, skew: int, *, limits: CoreLimits | None = None) -> None:
+        self.name = name
+        self.skew = skew
+        """Milliseconds that its wall clock is ahead of the world's."""
+        self.claims: Claims = {"sub": name, "group": group}
+        self.store = MemoryStore()
+        self.now = 0
+        """The world's wall clock, milliseconds."""
+        self.named: set[str] = set()
+        self.told: set[str] = set()
+        self.accepted: list[RowDelta] = []
+        """What the gateway said that it has."""
+        self.dropped = 0
+        self._limits = limits or CoreLimits()
+        self._seconds = count(step=1000)
+        self._asked: Request | None = None
+        self.core = self._open()
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        """The app's rows."""
+        return {
+            row_id: {column: msgspec.json.decode(text) for column, text in row.items()}
+            for (_, row_id), row in self.store.rows.items()
+        }
+
+    @property
+    def cursor(self) -> int:
+        """The core's cursor."""
+        return self.core.cursor
+
+    @property
+    def outbox(self) -> list[RowDelta]:
+        """What the gateway is not known to have."""
+        return [edit.delta for edit in self.core.edits()]
+
+    def edit(self, op: Op, row_id: str, values: Row, now: int) -> None:
+        """Change a row as an app does that reads before it writes."""
+        self.now = now
+        self.named.add(row_id)
+        before = self.rows.get(row_id)
+        after = None if op == "DELETE" else {**(before or {}), **values}
+        self.core.record([LocalChange(TABLE, row_id, before, after)])
+
+    def start(self) -> Request | None:
+        """The next request, which is then under way; None when there is nothing to do."""
+        asked = self.core.next_request()
+        self._asked = None if isinstance(asked, Wait) else asked
+        return self._asked
+
+    def finish(self, answers: list[Answer]) -> list[Changes]:
+        """Give the core what came back."""
+        changes = []
+        for answer in answers:
+            if isinstance(answer, SyncResponse):
+                self._look(answer)
+            elif isinstance(answer, Frame | Broadcast):
+                self._look(answer.page)
+            changes.append(self.core.receive(answer))
+        return changes
+
+    def execute(
+        self, gateway: SyncGateway, asked: Request, checkpoints: Checkpoints = no_checkpoints
+    ) -> Iterator[Answer]:
+        """What the gateway does with a request and answers."""
+        try:
+            if isinstance(asked, SyncPush):
+                yield gateway.handle_push(asked, self.claims)
+            elif isinstance(asked, SyncPull):
+                yield gateway.submit_pull(asked, self.claims, resync_refused=True).result()
+            else:
+                cut = gateway.submit_checkpoint(self.name, self.claims).result()
+                yield from map(Frame, checkpoints(cut.arrival, self.claims))
+                yield CheckpointEnd(cut.arrival)
+        except RefusedError as error:
+            yield Refused(error.code, str(error), error.rejected)
+        except LakeSyncError as error:
+            yield Refused(error.code, str(error))
+
+    def restart(self) -> None:
+        """The process dies and starts again; what its store has is left."""
+        self._asked = None
+        self.core = self._open()
+
+    def reload(self) -> None:
+        """As the plain client's: but this one has its cursor in its store."""
+        self.restart()
+
+    def push(self, gateway: SyncGateway) -> tuple[RowDelta, ...]:
+        """Push until no edit waits; what the gateway took. A client that it does not know yet pulls first."""
+        taken: list[RowDelta] = []
+        while asked := self.start():
+            if isinstance(asked, SyncPull) and not self.store.edits("waiting", 1):
+                self.finish([Lost("not wanted")])
+                break
+            taken += self._do(gateway, asked)
+        return tuple(taken)
+
+    def send(self, gateway: SyncGateway, deltas: tuple[RowDelta, ...]) -> None:
+        """A push request that is repeated by the network: its answer reaches nobody."""
+        gateway.handle_push(SyncPush(self.name, deltas, self.cursor), self.claims)
+
+    def ask(self, gateway: SyncGateway, limit: int) -> SyncResponse:
+        """A page, not applied: lost, unless `take` is given it at once."""
+        self.push(gateway)
+        self.core.sync()
+        while not isinstance(asked := self.start(), SyncPull):
+            assert asked is not None
+            self._do(gateway, asked)
+        asked = replace(asked, max_deltas=limit)
+        answer = next(self.execute(gateway, asked))
+        if isinstance(answer, Refused):
+            self.finish([answer])
+            return self.ask(gateway, limit)
+        assert isinstance(answer, SyncResponse)
+        self.told |= {delta.row_id for delta in answer.deltas}
+        self.core.receive(Lost("not yet taken"))
+        self._asked = asked
+        return answer
+
+    def take(self, page: SyncResponse) -> None:
+        """Apply a page that `ask` gave last."""
+        asked = self._asked
+        self.core.sync()
+        assert asked is not None
+        again = self.start()
+        assert isinstance(again, SyncPull)
+        assert isinstance(asked, SyncPull)
+        assert again.since_hlc == asked.since_hlc
+        self.finish([page])
+
+    def catch_up(self, gateway: SyncGateway, limit: int) -> None:
+        """Push and pull until nothing is left."""
+        for _ in range(1000):
+            page = self.ask(gateway, limit)
+            self.take(page)
+            if not page.has_more:
+                return
+        raise AssertionError("paging does not end")
+
+    def _do(self, gateway: SyncGateway, asked: Request) -> tuple[RowDelta, ...]:
+        answers = list(self.execute(gateway, asked))
+        self.finish(answers)
+        if isinstance(asked, SyncPush) and isinstance(answers[0], PushResult):
+            self.accepted += asked.deltas
+            return asked.deltas
+        return ()
+
+    def _look(self, page: SyncResponse) -> None:
+        """Note whom a page names; it updates no row that this client lacks, which a plain one would miss."""
+        self.told |= {delta.row_id for delta in page.deltas}
+        known = self.store.known({delta.key for delta in page.deltas})
+        here = {key for key, row in known.items() if row.state.visible}
+        for delta in page.deltas:
+            if delta.op == "UPDATE":
+                assert delta.key in here, f"{self.name} was sent UPDATE of {delta.row_id}, which it lacks"
+            elif delta.op == "INSERT":
+                here.add(delta.key)
+            else:
+                here.discard(delta.key)
+
+    def _open(self) -> ClientCore:
+        return ClientCore(
+            self.store,
+            self.name,
+            limits=self._limits,
+            wall=lambda: self.now + self.skew,
+            monotonic=lambda: float(next(self._seconds)),
+            spread=lambda: 0.0,
+        )
