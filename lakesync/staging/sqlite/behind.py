@@ -13,7 +13,7 @@ from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.recovery import Recovery, Shard
 from lakesync.staging.sqlite.state import State
 
-_WAITING_A_BIT = 5_000
+_WAITING_A_BIT = 2_000
 """For each so many that wait, another bit is written at a time, so that more never come than are written."""
 
 _log = structlog.get_logger(__name__)
@@ -40,7 +40,7 @@ class Behind:
 
     @property
     def waiting(self) -> int:
-        """Rows and entries that only memory holds, at most, apart from what is being written."""
+        """Rows that only memory holds, at most, apart from what is being written."""
         return self._state.waiting
 
     @property

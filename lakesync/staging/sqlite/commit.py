@@ -13,13 +13,9 @@ from lakesync.staging.head import Head
 from lakesync.staging.notices import Announcement
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow, WriteScope
 from lakesync.staging.side_tables import SideCommit, SideView
-from lakesync.staging.sqlite.journal import Journal
+from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
 from lakesync.staging.sqlite.state import State
 from lakesync.types import Claims, RowDelta, RowKey
-
-
-class MustRunAloneError(Exception):
-    """A work in a group turned out to need the state written behind before and after it: run it again, alone."""
 
 
 class SqliteView(SideView):
@@ -95,6 +91,10 @@ class SqliteCommit(SqliteView, SideCommit):
         super().__init__(journal, state, gateway)
         self._alone = alone
         self._announcement = announcement or Announcement()
+
+    def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        self._journal.direct()
+        return super()._ask(statement, *values)
 
     @property
     def backlog_bytes(self) -> int:

@@ -14,8 +14,7 @@ from lakesync.exceptions import StagingUnavailableError
 from lakesync.staging.notices import Announcement, Notices
 from lakesync.staging.outcome import Outcome
 from lakesync.staging.sqlite.behind import Behind
-from lakesync.staging.sqlite.commit import MustRunAloneError
-from lakesync.staging.sqlite.journal import Journal
+from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
 from lakesync.staging.sqlite.state import State
 
 _GROUP_SECONDS = 0.05
@@ -97,7 +96,7 @@ class GroupCommit:
         """A job before and after which the state is written behind."""
         try:
             self._behind.write()
-            self._begin()
+            self._begin(alone=True)
             outcome = self._attempt(job, alone=True)
             self._commit()
         except Exception as exc:
@@ -107,9 +106,9 @@ class GroupCommit:
         outcome.tell()
         self._notices.tell(self.announcement.take())
 
-    def _begin(self) -> None:
+    def _begin(self, *, alone: bool = False) -> None:
         self._behind.ensure()
-        self._journal.begin()
+        self._journal.begin(alone=alone)
 
     def _attempt(self, job: Job, *, alone: bool) -> Outcome:
         """Run one job in the group.
@@ -127,7 +126,6 @@ class GroupCommit:
             if isinstance(exc, MustRunAloneError):
                 raise
             return Outcome(job.future, error=self._shown(exc))
-        self._journal.keep()
         return Outcome(job.future, result)
 
     def _commit(self) -> None:

@@ -1,10 +1,15 @@
-"""`log.db`: gateways and their heads, log rows, ids, client records, configuration."""
+"""`log.db`: gateways and their heads, log rows, ids, client records, configuration.
+
+What pushes write waits in memory until their group commits; everything else is written at once, in a savepoint of its
+work.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -12,14 +17,25 @@ from lakesync.exceptions import NotFoundError
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
 from lakesync.staging.head import Head, new_config
-from lakesync.staging.ledger import Tally, day_of, signed, tally_of, unsigned
+from lakesync.staging.ledger import NOTHING, Tally, day_of, signed, tally_of, unsigned
+from lakesync.staging.log_rows import next_entry, row_of, size_of
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry, SchemaVersion
 from lakesync.staging.restored_log import ANYONE
+from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.files import LOG_FILE, connect, migrate
+from lakesync.staging.sqlite.undo import Undo
 from lakesync.types import Claims, RowDelta
-from lakesync.wire.log import encode_body, pack_ids, unpack_ids
+from lakesync.wire.log import unpack_ids
+
+_Client = tuple[str, str]
+"""`(gateway, client id)`."""
 
 _REPLAY_CHUNK = 200
+_REMEMBERED = 4096
+"""Clients, and writers, whose numbers are held in memory."""
+_PUT_WRITER = "ON CONFLICT (gateway, client_id) DO UPDATE SET hlc_high = excluded.hlc_high, widest = excluded.widest"
+_PUT_CLIENT = "ON CONFLICT (gateway, client_id) DO UPDATE SET record = excluded.record"
+_PUT_LEDGER = "ON CONFLICT (gateway, day) DO UPDATE SET count = excluded.count, id_sum = excluded.id_sum"
 _ENTRY = (
     "SELECT gateway, shard, epoch, seq, arrival, client_id, hlc_low, hlc_high, count, ids, body, claims FROM log"
     " WHERE gateway = ? AND shard = ? AND epoch = ? AND seq > ? ORDER BY seq LIMIT ?"
@@ -30,12 +46,41 @@ _HEADS = (
     " flushed_seq, trimmed_seq, deltas, bytes, flush_requested_ms, flush_requested_seq"
     " FROM gateway JOIN shard ON shard.gateway = gateway.id"
 )
+_encode = msgspec.json.Encoder().encode
+_decode_client = msgspec.json.Decoder(ClientRecord).decode
+
+V = TypeVar("V")
+
+
+class MustRunAloneError(Exception):
+    """A work in a group turned out to need more than a group can give: run it again, alone."""
+
+
+class _Group:
+    """What the works of a group wrote and the file is yet to be given."""
+
+    def __init__(self, *, alone: bool) -> None:
+        self.alone = alone
+        self.undo = Undo()
+        self.work = 0
+        """Where the work under way began."""
+        self.direct = False
+        """The work under way has a savepoint."""
+        self.moved: set[str] = set()
+        self.entries: list[tuple[LogEntry, int]] = []
+        self.writers: dict[_Client, tuple[int, int]] = {}
+        self.clients: dict[_Client, ClientRecord] = {}
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is anything apart from heads."""
+        return bool(self.entries or self.writers or self.clients)
 
 
 class Journal:
     """The journal's connection, with every gateway's head in memory.
 
-    All methods belong to the owner thread. What changed since a mark can be taken back, heads included.
+    All methods belong to the owner thread. What changed since a mark can be taken back.
     """
 
     def __init__(self, folder: Path, wall: Callable[[], int]) -> None:
@@ -51,7 +96,9 @@ class Journal:
         self.sql.execute("INSERT INTO store VALUES (1, ?) ON CONFLICT DO NOTHING", (uuid.uuid4().hex,))
         (self.store_id,) = self.sql.execute("SELECT store_id FROM store").fetchone()
         self.heads: dict[str, Head] = {head.gateway: head for head in self._stored_heads()}
-        self._undo: list[tuple[str, Head | None]] = []
+        self._group = _Group(alone=False)
+        self._writers: dict[_Client, tuple[int, int]] = {}
+        self._clients: dict[_Client, ClientRecord] = {}
 
     def close(self) -> None:
         """Release the file."""
@@ -59,40 +106,83 @@ class Journal:
 
     # -- one group of works, and one work in it ------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Begin a group."""
-        self._undo.clear()
+    def begin(self, *, alone: bool = False) -> None:
+        """Begin a group, or a work that is one alone."""
+        self._group = _Group(alone=alone)
         self.sql.execute("BEGIN IMMEDIATE")
 
     def commit(self) -> set[str]:
         """Make the group durable; the gateways whose heads moved."""
-        moved = {gateway for gateway, _ in self._undo}
-        for gateway in moved:
+        group = self._group
+        self._write()
+        for gateway in group.moved:
             self._write_head(self.heads[gateway])
         self.sql.execute("COMMIT")
-        self._undo.clear()
-        return moved
+        self._group = _Group(alone=False)
+        return group.moved
 
     def rollback(self) -> None:
         """Take the group back."""
         if self.sql.in_transaction:
             self.sql.execute("ROLLBACK")
-        self._restore_heads(0)
+        self._forget()
+        self._group.undo.take_back(0)
+        self._group = _Group(alone=False)
 
     def mark(self) -> int:
         """Begin a work inside the group."""
-        self.sql.execute("SAVEPOINT work")
-        return len(self._undo)
-
-    def keep(self) -> None:
-        """Keep what the work did."""
-        self.sql.execute("RELEASE work")
+        group = self._group
+        if group.direct:
+            self.sql.execute("RELEASE work")
+            group.direct = False
+        group.work = group.undo.mark()
+        return group.work
 
     def take_back(self, mark: int) -> None:
         """Take back what the work did since its mark."""
-        self.sql.execute("ROLLBACK TO work")
-        self.sql.execute("RELEASE work")
-        self._restore_heads(mark)
+        group = self._group
+        if group.direct:
+            self.sql.execute("ROLLBACK TO work")
+            self._forget()
+            group.entries, group.writers, group.clients = [], {}, {}
+        group.undo.take_back(mark)
+
+    def direct(self) -> None:
+        """Make ready for statements of the work under way that read or write the file itself.
+
+        Raises:
+            MustRunAloneError: the work has written what waits in memory, which could not be told from others' then.
+        """
+        group = self._group
+        if not (group.alone or group.direct):
+            if group.waits and group.undo.mark() > group.work:
+                raise MustRunAloneError
+            self._write()
+            self.sql.execute("SAVEPOINT work")
+            group.direct = True
+        self._write()
+        self._forget()
+
+    def _forget(self) -> None:
+        """What is remembered may not be what the file holds."""
+        self._writers.clear()
+        self._clients.clear()
+
+    def _write(self) -> None:
+        """Write what waits in memory."""
+        group = self._group
+        if group.entries:
+            bulk.insert(self.sql, "log", [row_of(entry, committed_ms) for entry, committed_ms in group.entries])
+            self._count([entry for entry, _ in group.entries])
+        if group.writers:
+            _remember(self._writers, group.writers)
+            values = [(*client, *numbers) for client, numbers in group.writers.items()]
+            bulk.insert(self.sql, "writer", values, _PUT_WRITER)
+        if group.clients:
+            _remember(self._clients, group.clients)
+            records = [(gateway, name, _encode(record)) for (gateway, name), record in group.clients.items()]
+            bulk.insert(self.sql, "client", records, _PUT_CLIENT)
+        group.entries, group.writers, group.clients = [], {}, {}
 
     def head(self, gateway: str) -> Head:
         """A gateway's head.
@@ -107,16 +197,8 @@ class Journal:
 
     def set_head(self, head: Head) -> None:
         """Move a gateway's head; written when the group commits."""
-        self._undo.append((head.gateway, self.heads.get(head.gateway)))
-        self.heads[head.gateway] = head
-
-    def _restore_heads(self, mark: int) -> None:
-        while len(self._undo) > mark:
-            gateway, before = self._undo.pop()
-            if before is None:
-                self.heads.pop(gateway, None)
-            else:
-                self.heads[gateway] = before
+        self._group.undo.update(self.heads, {head.gateway: head})
+        self._group.moved.add(head.gateway)
 
     # -- gateways ------------------------------------------------------------------------------------------------
 
@@ -124,6 +206,7 @@ class Journal:
         """Make a gateway; its epoch is the wall time, so that a store made anew never has an old one's."""
         if gateway in self.heads:
             return
+        self.direct()
         epoch = max(1, self.wall())
         self.sql.execute(
             "INSERT INTO gateway (id, epoch, arrival, config_version, rules_version) VALUES (?, ?, 0, 0, 0)",
@@ -165,6 +248,7 @@ class Journal:
 
     def put_schema(self, gateway: str, version: int, schema: TableSchema) -> None:
         """Write a table's schema under its new version."""
+        self.direct()
         self.sql.execute(
             "INSERT OR REPLACE INTO table_schema VALUES (?, ?, ?, ?)",
             (gateway, schema.table, version, msgspec.json.encode(schema)),
@@ -172,6 +256,7 @@ class Journal:
 
     def put_config(self, gateway: str, config: GatewayConfig) -> None:
         """Write a gateway's configuration, its schemas excepted."""
+        self.direct()
         self.sql.execute(
             "UPDATE gateway SET config_version = ?, rules = ?, rules_version = ?, write_scope = ? WHERE id = ?",
             (
@@ -193,24 +278,32 @@ class Journal:
 
     def client(self, gateway: str, client_id: str) -> ClientRecord | None:
         """What is known of a client."""
-        found = self.sql.execute(_CLIENT, (gateway, client_id, ANYONE)).fetchone()
-        if found is None:
-            return None
-        return msgspec.structs.replace(msgspec.json.decode(found[0], type=ClientRecord), client_id=client_id)
+        place = (gateway, client_id)
+        known = self._group.clients.get(place) or self._clients.get(place)
+        if known is None:
+            found = self.sql.execute(_CLIENT, (gateway, client_id, ANYONE)).fetchone()
+            if found is None:
+                return None
+            known = msgspec.structs.replace(_decode_client(found[0]), client_id=client_id)
+            _remember(self._clients, {place: known})
+        return known
 
     def put_client(self, gateway: str, record: ClientRecord) -> None:
         """Write a client record whole."""
-        self.sql.execute(
-            "INSERT OR REPLACE INTO client VALUES (?, ?, ?)",
-            (gateway, record.client_id, msgspec.json.encode(record)),
-        )
+        self._group.undo.update(self._group.clients, {(gateway, record.client_id): record})
 
     def writer(self, gateway: str, client_id: str) -> tuple[int, int]:
         """The client's highest accepted hlc, -1 for none, and the width of its widest push."""
-        found = self.sql.execute(
-            "SELECT hlc_high, widest FROM writer WHERE gateway = ? AND client_id = ?", (gateway, client_id)
-        ).fetchone()
-        return (found[0], found[1]) if found else (-1, 0)
+        place = (gateway, client_id)
+        known = self._group.writers.get(place) or self._writers.get(place)
+        if known is None:
+            query = "SELECT hlc_high, widest FROM writer WHERE gateway = ? AND client_id = ?"
+            found = self.sql.execute(query, place).fetchone()
+            if found is None:
+                return (-1, 0)
+            known = (found[0], found[1])
+            _remember(self._writers, {place: known})
+        return known
 
     def known_ids(self, gateway: str, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
         """Ids of the client's log rows that reach into `low..high`, narrowed to it.
@@ -222,7 +315,13 @@ class Journal:
             "SELECT ids FROM log WHERE gateway = ? AND client_id = ? AND hlc_high BETWEEN ? AND ? AND hlc_low <= ?",
             (gateway, client_id, low, high + widest, high),
         )
-        return {known for (ids,) in rows for known in unpack_ids(ids) if low <= known[0] <= high}
+        packed = [ids for (ids,) in rows]
+        packed += [
+            entry.ids
+            for entry, _ in self._group.entries
+            if (entry.gateway, entry.client_id) == (gateway, client_id) and entry.hlc_high >= low
+        ]
+        return {known for ids in packed for known in unpack_ids(ids) if low <= known[0] <= high}
 
     # -- the log -------------------------------------------------------------------------------------------------
 
@@ -230,71 +329,28 @@ class Journal:
         self, gateway: str, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims
     ) -> LogEntry:
         """Add a log row, its ids, its share of the ledger."""
-        head = self.head(gateway)
-        stamps = [delta.hlc for delta in deltas]
-        entry = LogEntry(
-            gateway=gateway,
-            shard=head.shard,
-            epoch=head.epoch,
-            seq=head.last_seq + 1,
-            arrival=arrival,
-            client_id=client_id,
-            hlc_low=min(stamps),
-            hlc_high=max(stamps),
-            count=len(deltas),
-            ids=pack_ids(deltas),
-            body=encode_body(deltas),
-            claims=claims,
-        )
-        size = len(entry.body or b"")
-        tally = tally_of(entry.ids)
-        self._insert(entry, tally, size)
-        self._count(gateway, day_of(arrival), tally)
-        self._note_writer(entry)
-        self.set_head(head.appended(arrival, len(deltas), size))
+        group, head = self._group, self.head(gateway)
+        entry = next_entry(head, client_id, deltas, arrival, claims)
+        highest, widest = self.writer(gateway, client_id)
+        numbers = (max(highest, entry.hlc_high), max(widest, entry.hlc_high - entry.hlc_low))
+        group.entries.append((entry, self.wall()))
+        group.undo.add(lambda: group.entries and group.entries.pop())
+        group.undo.update(group.writers, {(gateway, client_id): numbers})
+        self.set_head(head.appended(arrival, len(deltas), size_of(entry)))
         return entry
 
-    def _insert(self, entry: LogEntry, tally: Tally, size: int) -> None:
-        self.sql.execute(
-            "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                entry.gateway,
-                entry.shard,
-                entry.epoch,
-                entry.seq,
-                entry.arrival,
-                entry.client_id,
-                entry.hlc_low,
-                entry.hlc_high,
-                entry.count,
-                signed(tally.id_sum),
-                size,
-                self.wall(),
-                msgspec.json.encode(entry.claims),
-                entry.ids,
-                entry.body,
-            ),
-        )
-
-    def _count(self, gateway: str, day: str, tally: Tally) -> None:
-        found = self.sql.execute(
-            "SELECT count, id_sum FROM ledger WHERE gateway = ? AND day = ?", (gateway, day)
-        ).fetchone()
-        if found is None:
-            self.sql.execute("INSERT INTO ledger VALUES (?, ?, 0, 0, 0, 0)", (gateway, day))
-        else:
-            tally = tally.plus(found[0], unsigned(found[1]))
-        self.sql.execute(
-            "UPDATE ledger SET count = ?, id_sum = ? WHERE gateway = ? AND day = ?",
-            (tally.deltas, signed(tally.id_sum), gateway, day),
-        )
-
-    def _note_writer(self, entry: LogEntry) -> None:
-        self.sql.execute(
-            "INSERT INTO writer VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-            " hlc_high = max(hlc_high, excluded.hlc_high), widest = max(widest, excluded.widest)",
-            (entry.gateway, entry.client_id, entry.hlc_high, entry.hlc_high - entry.hlc_low),
-        )
+    def _count(self, entries: Iterable[LogEntry]) -> None:
+        """Add log rows to the ledger."""
+        days: dict[tuple[str, str], Tally] = {}
+        for entry in entries:
+            place = (entry.gateway, day_of(entry.arrival))
+            days[place] = days.get(place, NOTHING).plus(*tally_of(entry.ids))
+        for place, tally in days.items():
+            query = "SELECT count, id_sum FROM ledger WHERE gateway = ? AND day = ?"
+            for count, id_sum in self.sql.execute(query, place).fetchall():
+                days[place] = tally.plus(count, unsigned(id_sum))
+        values = [(*place, tally.deltas, signed(tally.id_sum), 0, 0) for place, tally in days.items()]
+        bulk.insert(self.sql, "ledger", values, _PUT_LEDGER)
 
     def entries_above(self, head: Head, seq: int) -> Iterator[LogEntry]:
         """The log rows of a shard above `seq`, in order, read a chunk at a time."""
@@ -305,3 +361,9 @@ class Journal:
             if len(chunk) < _REPLAY_CHUNK:
                 return
             seq = chunk[-1][3]
+
+
+def _remember(known: dict[_Client, V], new: Mapping[_Client, V]) -> None:
+    if len(known) + len(new) > _REMEMBERED:
+        known.clear()
+    known.update(new)

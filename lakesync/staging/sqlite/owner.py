@@ -24,7 +24,6 @@ class WriteBehind(NamedTuple):
 
     seconds: float = 1.0
     rows: int = 50_000
-    """Rows and entries."""
 
 
 class Owner:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from lakesync.staging.moves import EntryChange, changed_by
 from lakesync.staging.records import Move, StoredRow
+from lakesync.staging.sqlite.undo import Undo
 from lakesync.types import RowKey
 
 EntryKey = tuple[str, str, str]
@@ -25,48 +25,23 @@ class Layer:
         self.newest: dict[tuple[str, str], int] = {}
         """`(gateway, bucket)` → the newest `changed` of its entries."""
         self.count = 0
-        """Rows and changes, those that were taken back included."""
+        """Rows, those that were taken back included."""
 
     def __bool__(self) -> bool:
-        return self.count > 0
-
-
-class Undo:
-    """How to take back what was done since a mark: steps, run last first."""
-
-    def __init__(self) -> None:
-        self._steps: list[Callable[[], object]] = []
-
-    def mark(self) -> int:
-        """The place to come back to."""
-        return len(self._steps)
-
-    def add(self, step: Callable[[], object]) -> None:
-        """Note how to take back what is done now."""
-        self._steps.append(step)
-
-    def take_back(self, mark: int) -> None:
-        """Take back everything since the mark."""
-        while len(self._steps) > mark:
-            self._steps.pop()()
-
-    def forget(self) -> None:
-        """Nothing is taken back any more."""
-        self._steps.clear()
+        return bool(self.count or self.changes)
 
 
 def put_rows(layer: Layer, gateway: str, rows: Iterable[StoredRow], undo: Undo) -> None:
     """Put rows into a layer; they must not be changed afterwards."""
     held = layer.rows[gateway]
     before = len(held)
-    _update(held, {(row.table, row.row_id): row for row in rows}, undo)
+    undo.update(held, {(row.table, row.row_id): row for row in rows})
     layer.count += len(held) - before
 
 
 def put_moves(layer: Layer, gateway: str, moves: Iterable[Move], undo: Undo) -> None:
     """Put moves into a layer, each summed up with what the layer holds of its entry."""
     held = layer.changes[gateway]
-    before = len(held)
     new: dict[EntryKey, EntryChange] = {}
     newest: dict[tuple[str, str], int] = {}
     for move in moves:
@@ -75,20 +50,5 @@ def put_moves(layer: Layer, gateway: str, moves: Iterable[Move], undo: Undo) -> 
         new[key] = changed_by(new.get(key) or held.get(key), kind, arrival)
         newest[gateway, bucket] = max(arrival, newest.get((gateway, bucket), 0))
     newest = {place: max(arrival, layer.newest.get(place, 0)) for place, arrival in newest.items()}
-    _update(held, new, undo)
-    _update(layer.newest, newest, undo)
-    layer.count += len(held) - before
-
-
-def _update(held: dict[Any, Any], new: dict[Any, Any], undo: Undo) -> None:
-    before = {key: held.get(key) for key in new}
-    held.update(new)
-
-    def restore() -> None:
-        for key, value in before.items():
-            if value is None:
-                del held[key]
-            else:
-                held[key] = value
-
-    undo.add(restore)
+    undo.update(held, new)
+    undo.update(layer.newest, newest)

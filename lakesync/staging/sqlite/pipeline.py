@@ -50,6 +50,7 @@ class Pipeline:
 
     def plan(self, gateway: str, shard: str, max_deltas: int) -> Batch | None:
         """The open batch, or a new one over a prefix of what waits."""
+        self._journal.direct()
         head = self._shard(gateway, shard)
         planned = self.open_batch(head)
         if planned is not None or head.last_seq == head.flushed_seq:
@@ -63,6 +64,7 @@ class Pipeline:
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int) -> None:
         """Record that the lake holds the batch."""
+        self._journal.direct()
         found = self._sql.execute(
             f"SELECT {_BATCH}, confirmed_ms FROM batch WHERE batch_id = ?", (batch_id,)
         ).fetchone()
@@ -97,6 +99,7 @@ class Pipeline:
         Args:
             applied_seq: how far `state.db` durably holds the log: a replay never needs a body up to here.
         """
+        self._journal.direct()
         head = self._shard(gateway, shard)
         to_seq = min(head.flushed_seq, applied_seq)
         if to_seq <= head.trimmed_seq:
@@ -126,6 +129,7 @@ class Pipeline:
 
     def publish_cut(self, cut: Cut) -> bool:
         """Publish a cut; False when a newer one is."""
+        self._journal.direct()
         check_cut(cut, self._journal.head(cut.gateway))
         newest = self.newest_cut(cut.gateway)
         if newest is not None and newest.arrival >= cut.arrival:

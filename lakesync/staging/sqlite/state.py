@@ -20,10 +20,11 @@ import msgspec
 
 from lakesync.staging.head import Head
 from lakesync.staging.records import Entry, Move, StoredRow
-from lakesync.staging.sqlite import pending
+from lakesync.staging.sqlite import bulk, pending
 from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate
-from lakesync.staging.sqlite.pending import Layer, Undo
+from lakesync.staging.sqlite.pending import Layer
 from lakesync.staging.sqlite.rowcache import RowCache
+from lakesync.staging.sqlite.undo import Undo
 from lakesync.types import RowKey
 
 T = TypeVar("T")
@@ -33,15 +34,21 @@ _CACHED_BYTES = 32 << 20
 _BUCKETS_KNOWN = 100_000
 _AT_ONCE = 256
 """Rows or entries in one statement."""
-_PUT_ROW = (
-    "INSERT INTO row_state VALUES (?, ?, ?, ?)"
-    " ON CONFLICT (gateway, table_name, row_id) DO UPDATE SET body = excluded.body"
-)
+_PUT_ROW = "ON CONFLICT (gateway, table_name, row_id) DO UPDATE SET body = excluded.body"
 _GET_ROWS = "SELECT body FROM row_state WHERE gateway = ? AND table_name = ? AND row_id IN ({})"
 _SCAN_ROWS = (
     "SELECT body FROM row_state WHERE gateway = ? AND (table_name, row_id) > (?, ?) ORDER BY table_name, row_id LIMIT ?"
 )
 _PUT_ENTRY = (
+    "ON CONFLICT (bucket, table_name, row_id) DO UPDATE SET"
+    " first = CASE first WHEN 0 THEN excluded.first ELSE first END,"
+    " since = CASE excluded.since WHEN 0 THEN since ELSE excluded.since END,"
+    " left_at = CASE excluded.left_at WHEN 0 THEN left_at ELSE excluded.left_at END,"
+    " changed = excluded.changed,"
+    # neither joined nor left: as it was
+    " inside = CASE WHEN excluded.since = 0 AND excluded.left_at = 0 THEN inside ELSE excluded.inside END"
+)
+_ENTRY = (
     "INSERT INTO entry VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, coalesce(?8, 0))"
     " ON CONFLICT (bucket, table_name, row_id) DO UPDATE SET"
     " first = CASE first WHEN 0 THEN excluded.first ELSE first END,"
@@ -141,7 +148,7 @@ class State:
 
     @property
     def waiting(self) -> int:
-        """Rows and entries in memory that are to be written, at most."""
+        """Rows in memory that are to be written, at most; apart from what is frozen."""
         return self._front.count
 
     @property
@@ -215,19 +222,19 @@ class State:
         for gateway, rows in layer.rows.items():
             for keys in _parts(sorted(rows)):
                 bodies = [_encode(rows[key]) for key in keys]
-                self.sql.executemany(_PUT_ROW, [(gateway, *key, body) for key, body in zip(keys, bodies, strict=True)])
+                stored = [(gateway, *key, body) for key, body in zip(keys, bodies, strict=True)]
+                bulk.insert(self.sql, "row_state", stored, _PUT_ROW)
                 for key, body in zip(keys, bodies, strict=True):
                     self._cache.put(gateway, rows[key], len(body))
                 yield
         for gateway, changes in layer.changes.items():
             for places in _parts(sorted(changes)):
-                self.sql.executemany(
-                    _PUT_ENTRY,
-                    [
-                        (self._make_bucket(gateway, bucket), table, row_id, *changes[bucket, table, row_id])
-                        for bucket, table, row_id in places
-                    ],
-                )
+                values = []
+                for bucket, table, row_id in places:
+                    change = changes[bucket, table, row_id]
+                    number = self._make_bucket(gateway, bucket)
+                    values.append((number, table, row_id, *change[:4], bool(change.inside)))
+                bulk.insert(self.sql, "entry", values, _PUT_ENTRY)
                 yield
 
     def commit(self, heads: Iterable[tuple[Head, int]]) -> None:
