@@ -52,7 +52,7 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
         check_scope(commit, new, claims, rules.index(commit.config))
     access = rules.access(commit, claims)
     up_to_date = record is not None and _up_to_date(commit, record, access, client)
-    arrival = commit.next_arrivals(len({delta.key for delta in new}))[-1]
+    arrival = commit.next_arrivals(len({(delta.table, delta.row_id) for delta in new}))[-1]
     commit.append(client, new, arrival, access.claims)
     applied = apply(commit, new, Sender(client, access.keys), arrival, rules.index(commit.config))
     if up_to_date and applied.clean:
@@ -67,8 +67,11 @@ def _unknown(commit: Commit, deltas: tuple[RowDelta, ...], client: str) -> list[
     """The deltas not accepted before, each once."""
     if not deltas:
         return []
-    low, high = min(delta.hlc for delta in deltas), max(delta.hlc for delta in deltas)
-    known = commit.known_ids(client, low, high) if low <= commit.highest_hlc(client) else set()
+    stamps = [delta.hlc for delta in deltas]
+    low, high = min(stamps), max(stamps)
+    if low > commit.highest_hlc(client) and len({delta.delta_id for delta in deltas}) == len(deltas):
+        return list(deltas)
+    known = commit.known_ids(client, low, high)
     new = []
     for delta in deltas:
         identity = (delta.hlc, id_digest(delta.delta_id))
