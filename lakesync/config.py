@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveIn
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lakesync.exceptions import ConfigurationError
+from lakesync.references import KINDS, follow
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 """A TCP port; 0 lets the system choose a free one."""
@@ -309,31 +310,8 @@ def _read(path: Path) -> dict[str, Any]:
     return data
 
 
-def follow(what: str, reference: str, folder: Path) -> str:
-    """What a reference, `env:NAME` or `file:PATH`, leads to.
-
-    Args:
-        what: refers to it, for the message.
-        reference: as it is written.
-        folder: where relative paths begin.
-
-    Raises:
-        ConfigurationError: it leads nowhere.
-    """
-    kind, _, target = reference.partition(":")
-    if kind == "env":
-        found = os.environ.get(target)
-        if not found:
-            raise ConfigurationError(f"{what} refers to the variable {target}, which is not set.")
-        return found
-    try:
-        return (folder / Path(target).expanduser()).read_text("utf-8").strip()
-    except OSError as error:
-        raise ConfigurationError(f"{what} refers to {target}: {error.strerror}.") from error
-
-
 def _resolve(name: str, value: object, path: Path) -> object:
-    if str(value).startswith(("env:", "file:")):
+    if str(value).startswith(KINDS):
         return follow(f"{name} in {path}", str(value), path.parent)
     if name.endswith(("uri", "url")) and "@" not in str(value):
         return value

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
-
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, ValidationError, best_match
-from jsonschema.validators import validator_for
-from referencing import Registry
+from typing import TYPE_CHECKING, Any
 
 from lakesync.exceptions import ConfigurationError
 
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
+
 _SHOWN = 200
-_NO_OTHERS: Registry[Any] = Registry()
-"""A schema refers to itself alone: nothing is ever fetched."""
 
 
 class Form:
@@ -27,6 +23,11 @@ class Form:
         Raises:
             ConfigurationError: the schema is none.
         """
+        from jsonschema import Draft202012Validator
+        from jsonschema.exceptions import SchemaError, best_match
+        from jsonschema.validators import validator_for
+        from referencing import Registry
+
         kind = validator_for(schema, default=Draft202012Validator)
         try:
             kind.check_schema(schema)
@@ -34,7 +35,10 @@ class Form:
             raise ConfigurationError(
                 f"the JSON Schema of {what} is wrong at {error.json_path}: {error.message}"
             ) from None
-        self._validator = kind(schema, registry=_NO_OTHERS)
+        # an empty registry: a schema refers to itself alone, and nothing is ever fetched
+        nothing: Registry[Any] = Registry()
+        self._faults = kind(schema, registry=nothing).iter_errors
+        self._worst = best_match
 
     def fault(self, value: Any, name: str) -> str | None:
         """What is wrong with a value, as JSON reads it: the place, and what is allowed there; None when nothing is.
@@ -42,7 +46,7 @@ class Form:
         Args:
             name: of the value, with which places begin.
         """
-        error = best_match(self._validator.iter_errors(value))
+        error = self._worst(self._faults(value))
         return None if error is None else _words(error, name + error.json_path.removeprefix("$"))
 
 

@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakesync.config import Config
 from lakesync.connectors.base import ConnectorConfig, ConnectorDescriptor, ConnectorType
 from lakesync.connectors.descriptors import BUILT_IN
 from lakesync.connectors.secrets import Secrets
@@ -18,6 +17,9 @@ from lakesync.exceptions import ConfigurationError, ValidationError
 from lakesync.json_schema import Form
 from lakesync.schema import is_identifier
 from lakesync.types import StoredConnector
+
+if TYPE_CHECKING:
+    from lakesync.config import Config
 
 GROUP = "lakesync.connectors"
 """The entry points by which further types are found: each names a `ConnectorType`, under its type's name."""

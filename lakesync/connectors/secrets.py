@@ -13,13 +13,12 @@ import msgspec
 import structlog
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
-from lakesync.config import follow
 from lakesync.exceptions import ConfigurationError, ValidationError
+from lakesync.references import KINDS, follow
 
 MIN_KEY_CHARS = 32
 _log = structlog.get_logger(__name__)
 
-_KINDS = ("env:", "file:")
 _SEALED = "sealed"
 
 
@@ -55,7 +54,7 @@ class Secrets:
             ValidationError: the reference is not allowed, or a literal is given and there is no key.
         """
         where = f"{setting} of connector {connector!r}"
-        if value.startswith(_KINDS):
+        if value.startswith(KINDS):
             self._check_reference(gateway, where, value)
             return value
         if self._newest is None:
