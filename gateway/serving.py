@@ -13,14 +13,23 @@ KNOWS_RESYNC = "x-lakesync-client"
 """A client that sends this header is told RESYNC_REQUIRED; any other is sent everything anew instead."""
 
 
-async def serve_push(services: Services, exchange: Exchange, caller: Caller, message: SyncPush) -> PushResult:
+async def serve_push(
+    services: Services, exchange: Exchange, caller: Caller, message: SyncPush, seen: int | None
+) -> PushResult:
     """Take a client's deltas.
+
+    Args:
+        services: of the server.
+        exchange: notes who pushed how much.
+        caller: who was let in.
+        message: what is pushed.
+        seen: the cursor that the client certainly has when it gets the answer; None where that is not known.
 
     Raises:
         LakeSyncError: as `SyncGateway.submit_push`.
     """
     exchange.client, exchange.deltas = message.client_id, len(message.deltas)
-    result = await outcome(caller.gateway.submit_push(message, caller.claims(message.client_id)))
+    result = await outcome(caller.gateway.submit_push(message, caller.claims(message.client_id), seen=seen))
     services.metrics.pushed.inc(result.accepted)
     return result
 

@@ -128,8 +128,10 @@ class LiveConnection:
 
     async def _push(self, exchange: Exchange, body: bytes) -> bytes:
         message = _decoded(protobuf.decode_push, body)
-        result = await serve_push(self._services, exchange, self._caller, message)
-        if self.follower is not None and self.follower.client_id == message.client_id:
+        follows = self.follower is not None and self.follower.client_id == message.client_id
+        seen = self.follower.cursor if self.follower is not None and follows else None
+        result = await serve_push(self._services, exchange, self._caller, message, seen)
+        if self.follower is not None and follows:
             self.follower = self.follower.after_push(result.server_hlc)
         return protobuf.encode_response(SyncResponse(result.deltas, result.server_hlc))
 

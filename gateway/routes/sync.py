@@ -30,7 +30,8 @@ async def push(request: Request) -> Response:
     caller = await admit(request)
     services = Services.of(request)
     message = await bodies.read_push(request, services.settings.max_body_bytes)
-    return bodies.push_response(request, await serve_push(services, Exchange.of(request), caller, message))
+    seen = message.last_seen_hlc if KNOWS_RESYNC in request.headers else None
+    return bodies.push_response(request, await serve_push(services, Exchange.of(request), caller, message, seen))
 
 
 async def pull_by_query(request: Request) -> Response:

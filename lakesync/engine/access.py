@@ -35,4 +35,4 @@ class RulesCache:
         config = view.config
         index = self.index(config)
         keys = index.client_keys(claims, view.buckets)
-        return Access(index.relevant(claims), tuple(sorted(keys)), config.rules_version)
+        return Access(index.relevant(claims), keys, config.rules_version)

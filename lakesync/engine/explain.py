@@ -18,7 +18,8 @@ from lakesync.engine.explanation import (
     Verdict,
 )
 from lakesync.feed import pull_page
-from lakesync.feed.positions import Access, Position, current, from_nothing, locate
+from lakesync.feed.memory import current
+from lakesync.feed.positions import Access, Position, again, locate
 from lakesync.rules.evaluation import holds, operands_of, text_of_raw
 from lakesync.rules.model import Bucket
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, StoredRow
@@ -55,14 +56,14 @@ def explain(
     client = ExplainedClient(
         client_id=client_id,
         known=record is not None,
-        current=current(record, view.epoch) is not None,
+        current=record is not None and record.epoch == view.epoch,
         last_seen_ms=record.last_seen_ms if record is not None else None,
-        sent_hlc=record.sent if record is not None else None,
+        sent_hlc=record.last if record is not None else None,
         newest_hlc=view.arrival,
-        walking=at.until is not None,
+        walking=0 < at.after != at.base,
         claims=used,
         claims_from=source,
-        bucket_keys=access.keys,
+        bucket_keys=tuple(sorted(access.keys)),
     )
     told = _row(row, rules, view.config)
     reasons = tuple(_reasons(verdict, told, client, buckets, coming, key))
@@ -73,17 +74,16 @@ def _claims(record: ClientRecord | None, client_id: str, given: Claims | None) -
     if given is not None:
         return "request", {**given, "sub": client_id}
     if record is not None:
-        handed_out = [(segment.start, segment.claims) for segment in record.segments[-1:]]
-        handed_out += [(page.cursor, page.claims) for page in record.pages[-1:]]
-        if handed_out:
-            _, newest = max(handed_out, key=lambda each: each[0])
-            return "record", {**newest, "sub": client_id}
+        for newest in record.scopes[-1:]:
+            return "record", {**newest.claims, "sub": client_id}
     return "client id", {"sub": client_id}
 
 
 def _position(view: View, record: ClientRecord | None, access: Access) -> Position:
-    since = record.sent if record is not None else 0
-    return locate(record, since, view.epoch, view.arrival, access) or from_nothing(record, access)
+    known = current(record, view.epoch)
+    if known is None:
+        return cast("Position", locate(None, 0, view.arrival, access))
+    return locate(known, known.last, view.arrival, access) or again(known, view.arrival, access)
 
 
 class _OneRow:
@@ -103,7 +103,7 @@ class _OneRow:
 
 
 def _next_pull(view: View, key: RowKey, client_id: str, at: Position, access: Access) -> tuple[Op, ...]:
-    page = pull_page(cast("View", _OneRow(view, key)), client_id, at, frozenset(access.keys), _ALL)
+    page = pull_page(cast("View", _OneRow(view, key)), client_id, at, access, _ALL)
     return tuple(delta.op for delta in page.deltas)
 
 

@@ -11,12 +11,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from lakesync.engine.access import RulesCache
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.feed import pull_page
 from lakesync.feed.apply import own_bucket
-from lakesync.feed.positions import Access, Position, current, holds, remember
-from lakesync.staging.records import Segment
+from lakesync.feed.memory import current, in_scope
+from lakesync.feed.positions import Access, Position
+from lakesync.staging.records import ClientRecord
 from lakesync.staging.store import Commit, View
 from lakesync.types import Claims, SyncResponse
 
@@ -87,13 +90,15 @@ def follow(commit: Commit, followers: Sequence[Follower], rules: RulesCache, now
 
 def _begin(commit: Commit, follower: Follower, rules: RulesCache, now_ms: int) -> Follower:
     follower, access = _concerned(commit, follower, rules)
-    record = current(commit.client(follower.client_id), commit.epoch)
-    if record is None or not record.segments:
-        if follower.cursor > NEVER_PULLED:
-            return follower
-        segment = Segment(0, access.claims, access.keys, access.rules_version)
-        commit.put_client(remember(record, follower.client_id, commit.epoch, now_ms, segment=segment))
-    elif not holds(record, access) or record.segments[-1].start > follower.cursor:
+    known = current(commit.client(follower.client_id), commit.epoch)
+    record = replace(known or ClientRecord(follower.client_id, commit.epoch, now_ms), followed=True)
+    if not record.scopes and follower.cursor <= NEVER_PULLED:
+        record = in_scope(record, access, commit.arrival, 0)
+        record = replace(record, scopes=(replace(record.scopes[0], start=0),))
+    if record != known:
+        commit.put_client(record)
+    scope = record.scopes[-1] if record.scopes else None
+    if scope is None or not access.same_as(scope) or not 0 <= scope.start <= follower.cursor:
         return follower
     return follower._replace(access=access)
 
@@ -141,10 +146,10 @@ def _look_at_alike(view: View, group: Sequence[Follower]) -> list[Found]:
     """What followers lack who stand at one place and may see the same."""
     first = group[0]
     assert first.access is not None
-    keys = frozenset(first.access.keys)
-    at = Position(first.cursor, first.cursor, None, False, tuple(sorted(first.interest.buckets)))
+    keys = first.interest.buckets | first.access.keys
+    at = Position(first.cursor, first.cursor, view.arrival, resync=False, origin=0, then=keys, now=keys, reach={})
     writers: set[str] = set()
-    shared = pull_page(view, _NOBODY, at, keys, first.limit, writers)
+    shared = pull_page(view, _NOBODY, at, first.access, first.limit, writers)
     if shared.has_more:
         return [Found(follower, None, pull=True) for follower in group]
     everybodys = SyncResponse(tuple(shared.deltas), view.arrival) if shared.deltas else None
@@ -152,7 +157,7 @@ def _look_at_alike(view: View, group: Sequence[Follower]) -> list[Found]:
     for follower in group:
         page = everybodys
         if follower.own or follower.client_id in writers:
-            apart = pull_page(view, follower.client_id, at, keys, follower.limit)
+            apart = pull_page(view, follower.client_id, at, first.access, follower.limit)
             if apart.has_more:
                 found.append(Found(follower, None, pull=True))
                 continue

@@ -15,10 +15,11 @@ from lakesync.engine.embedding import Embedding
 from lakesync.engine.following import Follower, Found, follow, look
 from lakesync.engine.imperative import ImperativeGateway
 from lakesync.engine.limits import MAX_PULL, EngineLimits
-from lakesync.engine.pulling import Reading, first_contact, remember_page
+from lakesync.engine.pulling import PullRequest, Reading, first_contact, remember_page, settled_cursor
 from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.exceptions import ForbiddenError, NotFoundError, ValidationError
 from lakesync.feed import reindex
+from lakesync.feed.memory import current, is_blank
 from lakesync.flush import Outlet
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
@@ -70,8 +71,13 @@ class SyncGateway(ImperativeGateway, Embedding):
         ImperativeGateway.__init__(self, gateway_id, store, wall, self._limits.actions, connectors, runner)
         Embedding.__init__(self, gateway_id, store, wall, outlet)
 
-    def submit_push(self, push: SyncPush, claims: Claims) -> Future[PushResult]:
+    def submit_push(self, push: SyncPush, claims: Claims, *, seen: int | None = None) -> Future[PushResult]:
         """Take a client's deltas, all or none; a repeat is accepted and changes nothing.
+
+        Args:
+            seen: the cursor that the client certainly has when it gets the answer: the one that it named itself, or
+                that of the last page on the same ordered connection. Without it, what the client was told since its
+                last pull counts as in doubt, and is told again after this push.
 
         Raises:
             ValidationError, ForbiddenError, ClockDriftError, SchemaMismatchError: nothing was kept; `rejected` names
@@ -82,7 +88,7 @@ class SyncGateway(ImperativeGateway, Embedding):
         """
         now = self._wall()
         check_request(push, claims, now, self._limits)
-        request = CheckedPush(push, claims, now)
+        request = CheckedPush(push, claims, now, seen)
         return self._store.submit(self.gateway_id, lambda commit: push_work(commit, request, self.rules, self._limits))
 
     def handle_push(self, push: SyncPush, claims: Claims | None = None) -> PushResult:
@@ -90,14 +96,14 @@ class SyncGateway(ImperativeGateway, Embedding):
         return self.submit_push(push, claims or {"sub": push.client_id}).result()
 
     def submit_pull(
-        self,
-        pull: SyncPull,
-        claims: Claims,
-        *,
-        resync_refused: bool = False,
-        confirmed: bool = True,  # noqa: ARG002 the feed is to tell pages apart that the client did not ask for
+        self, pull: SyncPull, claims: Claims, *, resync_refused: bool = False, confirmed: bool = True
     ) -> Future[SyncResponse]:
         """A page of what the client lacks, as its rules and claims allow.
+
+        Args:
+            confirmed: whether the client sent the cursor itself, so that it has what that stands for. False for a
+                page that the server sends unasked, from the cursor of the last page on the same connection; from
+                then on the client counts as followed, to whom pages may go of which the gateway keeps nothing.
 
         Raises:
             ValidationError: `max_deltas` is out of range.
@@ -114,11 +120,9 @@ class SyncGateway(ImperativeGateway, Embedding):
             raise ForbiddenError(f"clientId is {pull.client_id!r} but the token's sub is {claims.get('sub')!r}")
         if pull.source is not None:
             return self.sources.submit_pull(pull.source, pull, claims)
-        reading = self._store.read(
-            self.gateway_id,
-            lambda view: self.sources.read_page(view, pull, claims, self.rules, resync_refused=resync_refused),
-        )
-        return _then(reading, lambda page: self._answer(pull.client_id, page))
+        request = PullRequest(pull, claims, resync_refused, confirmed, self._wall())
+        reading = self._store.read(self.gateway_id, lambda view: self.sources.read_page(view, request))
+        return _then(reading, lambda page: self._answer(request, page))
 
     def handle_pull(self, pull: SyncPull, claims: Claims | None = None) -> SyncResponse:
         """`submit_pull`, waited for."""
@@ -150,7 +154,7 @@ class SyncGateway(ImperativeGateway, Embedding):
             access = self.rules.access(commit, claims)
             if cut.epoch != commit.epoch or cut.rules_version != access.rules_version:
                 raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
-            if commit.client(client_id) is not None:
+            if not is_blank(current(commit.client(client_id), commit.epoch)):
                 raise NotFoundError(f"client {client_id!r} was seen before: pull from its cursor, or from 0")
             first_contact(commit, client_id, cut.arrival, access, now)
             return cut
@@ -204,12 +208,13 @@ class SyncGateway(ImperativeGateway, Embedding):
             flushed_seq=max((shard.flushed_seq for shard in waiting), default=0),
         )
 
-    def _answer(self, client_id: str, reading: Reading) -> Future[SyncResponse]:
-        if reading.settled:
-            return _done(reading.answer(reading.newest))
-        now = self._wall()
-        cursor = self._store.submit(self.gateway_id, lambda commit: remember_page(commit, client_id, reading, now))
-        return _then(cursor, lambda known: _done(reading.answer(known)))
+    def _answer(self, request: PullRequest, reading: Reading) -> Future[SyncResponse]:
+        settled = settled_cursor(request, reading)
+        if settled is not None:
+            return _done(reading.answer(settled))
+        return self._store.submit(
+            self.gateway_id, lambda commit: remember_page(commit, request, reading, self.sources.read_page)
+        )
 
 
 def _done(value: T) -> Future[T]:

@@ -1,85 +1,177 @@
-"""A pull: a page read from a view, then, where a cursor must be remembered, a commit of the client's record."""
+"""A pull: a page read from a view, then, where something must be remembered, a commit of the client's record."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from lakesync.engine.access import RulesCache
 from lakesync.exceptions import ResyncRequiredError
 from lakesync.feed import PulledPage, pull_page
-from lakesync.feed.positions import Access, Position, current, from_nothing, holds, locate, next_mark, remember
-from lakesync.staging.records import ClientRecord, Page, Segment
+from lakesync.feed.memory import at_rest, current, in_scope, keep, marked, place, started, stranger, with_broadcasts
+from lakesync.feed.positions import NOTHING, Access, Position, again, locate, rests
+from lakesync.staging.records import ClientRecord, Page
 from lakesync.staging.store import Commit, View
 from lakesync.types import Claims, SyncPull, SyncResponse
+
+
+class PullRequest(NamedTuple):
+    """A pull that passed its checks."""
+
+    pull: SyncPull
+    claims: Claims
+    resync_refused: bool
+    """The client knows what to do where its cursor cannot be served."""
+    confirmed: bool
+    """It sent the cursor itself, so it has what that stands for."""
+    now_ms: int
+    """Server wall time when it came."""
 
 
 class Reading(NamedTuple):
     """A page and what was known when it was read."""
 
+    since: int
+    """The cursor of the gateway's own feed that was meant."""
+    record: ClientRecord | None
     at: Position
     access: Access
     page: PulledPage
     newest: int
-    settled: bool
-    """The newest arrival can be handed out as it is; nothing has to be remembered."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the client has all that it may see, once it has the page."""
+        unbuilt = self.access.directly is not None and self.at.moved
+        return not self.page.has_more and not unbuilt
 
     def answer(self, cursor: int) -> SyncResponse:
         """The page as the wire has it."""
         return SyncResponse(tuple(self.page.deltas), cursor, self.page.has_more)
 
 
-def read_page(view: View, pull: SyncPull, claims: Claims, rules: RulesCache, *, resync_refused: bool) -> Reading:
+def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
     """What the client lacks.
 
     Raises:
         ResyncRequiredError: the cursor cannot be served and the client knows what to do then.
     """
-    access = rules.access(view, claims)
-    record = view.client(pull.client_id)
-    at = locate(record, pull.since_hlc, view.epoch, view.arrival, access)
+    pull = request.pull
+    access = rules.access(view, request.claims)
+    record = current(view.client(pull.client_id), view.epoch)
+    heard = record if record is None or not request.confirmed else with_broadcasts(record, view.arrival)
+    at = locate(heard, pull.since_hlc, view.arrival, access)
     if at is None:
-        if resync_refused:
+        if request.resync_refused:
             raise ResyncRequiredError(
                 f"the cursor {pull.since_hlc} is not one of this gateway's: "
                 "pull again from 0, keeping what was not pushed yet"
             )
-        at = from_nothing(record, access)
-    page = pull_page(view, pull.client_id, at, frozenset(access.keys), pull.max_deltas)
-    return Reading(at, access, page, view.arrival, _settled(record, view, access, page))
+        record = record or stranger(pull.client_id, view.epoch, access.keys)
+        at = again(record, view.arrival, access)
+    page = pull_page(view, pull.client_id, at, access, pull.max_deltas)
+    return Reading(pull.since_hlc, record, at, access, page, view.arrival)
 
 
-def remember_page(commit: Commit, client_id: str, reading: Reading, now_ms: int) -> int:
-    """Keep what the answer's cursor means; the cursor."""
-    record = current(commit.client(client_id), commit.epoch)
-    access, page, at = reading.access, reading.page, reading.at
-    if page.has_more:
-        cursor = page.last + next_mark(record)
-        keys = tuple(sorted({*at.keys, *access.keys}))
-        until = reading.newest if at.until is None else at.until
-        mark = Page(cursor, page.last, at.base, until, at.resync, access.claims, keys, access.rules_version)
-        commit.put_client(remember(record, client_id, commit.epoch, now_ms, sent=cursor, page=mark))
-        return cursor
-    cursor = reading.newest
-    segment = None
-    if record is None or not holds(record, access):
-        if record is not None and record.segments:
-            cursor += next_mark(record)
-        segment = Segment(cursor, access.claims, access.keys, access.rules_version)
-    sent = cursor if page.deltas or segment is not None else 0
-    commit.put_client(remember(record, client_id, commit.epoch, now_ms, sent=sent, segment=segment))
-    return cursor
+def settled_cursor(request: PullRequest, reading: Reading) -> int | None:
+    """The cursor of an answer of which nothing has to be remembered; None where something has."""
+    record = reading.record
+    if reading.page.deltas or not reading.complete:
+        return None
+    if record is None:
+        return 0 if reading.newest == 0 else None  # nothing was given to it, so it need not count as seen
+    scope = record.scopes[-1] if record.scopes else None
+    if scope is None or scope.start < 0 or not reading.access.same_as(scope):
+        return None
+    if not request.confirmed and not record.followed:
+        return None
+    if request.confirmed:
+        asked = next((page for page in record.pages if page.cursor == reading.since), None)
+        seen = place(with_broadcasts(record, reading.newest), record.seen)
+        if seen is None or not rests(seen) or seen.serial != record.told or (asked is not None and not rests(asked)):
+            return None
+    return max(reading.newest, scope.start)
 
 
-def _settled(record: ClientRecord | None, view: View, access: Access, page: PulledPage) -> bool:
-    if record is None and view.arrival == 0:
-        return True  # nothing was given to it, so it need not count as seen
-    known = current(record, view.epoch)
-    if known is None or page.has_more or not holds(known, access):
-        return False
-    return not page.deltas or view.arrival <= known.sent
+def remember_page(
+    commit: Commit, request: PullRequest, reading: Reading, read: Callable[[View, PullRequest], Reading]
+) -> SyncResponse:
+    """Keep what the answer's cursor means; the answer.
+
+    Args:
+        read: as `read_page`, with which the page is read again where the client was told something meanwhile.
+    """
+    client_id = request.pull.client_id
+    latest = current(commit.client(client_id), commit.epoch)
+    if latest is not None and _tellings(latest) != _tellings(reading.record):
+        reading = read(commit, request)
+    record = latest or reading.record or ClientRecord(client_id, commit.epoch, request.now_ms)
+    record = replace(record, last_seen_ms=request.now_ms, followed=record.followed or not request.confirmed)
+    record = in_scope(record, reading.access, reading.newest, reading.page.told)
+    if reading.page.deltas:
+        record, cursor = _told(record, request, reading)
+    else:
+        record, cursor = _lacked_nothing(record, request, reading)
+    commit.put_client(record)
+    return reading.answer(cursor)
 
 
 def first_contact(commit: Commit, client_id: str, arrival: int, access: Access, now_ms: int) -> None:
-    """Remember that a client was given the state at `arrival`."""
-    segment = Segment(arrival, access.claims, access.keys, access.rules_version)
-    commit.put_client(remember(None, client_id, commit.epoch, now_ms, sent=arrival, segment=segment))
+    """Remember that a client was given the state at `arrival`, which it may or may not receive."""
+    record = current(commit.client(client_id), commit.epoch) or ClientRecord(client_id, commit.epoch, now_ms)
+    record = in_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, max(arrival, 1))
+    *earlier, scope = record.scopes
+    nothing = Page(0, 0, NOTHING, commit.arrival, False, 0, scope.number, 0, (), True, -1)
+    record = keep(replace(record, scopes=(*earlier, replace(scope, start=arrival)), seen=0, last=arrival), nothing)
+    commit.put_client(record)
+
+
+def _tellings(record: ClientRecord | None) -> object:
+    return None if record is None else (record.told, record.scopes, record.pages, record.past, record.wrote)
+
+
+def _told(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
+    """The client was told something: it is known to be where it was, and may be where this page leads."""
+    at, page = reading.at, reading.page
+    if request.confirmed:
+        record = replace(record, seen=0 if at.base == NOTHING and at.after == 0 else reading.since)
+        if record.seen == 0:
+            start = _page(record, 0, at, at.after, at.redo)
+            record = keep(record, replace(start, serial=-1))
+    if reading.complete:
+        record, cursor = started(record, reading.newest)
+        return replace(record, last=cursor), cursor
+    record, cursor = marked(record, page.after, above=reading.since if reading.since > page.after else 0)
+    return keep(replace(record, last=cursor), _page(record, cursor, at, page.after, page.redo)), cursor
+
+
+def _lacked_nothing(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
+    """Whether it has this answer or not, the client is where it leads."""
+    since = reading.since
+    if not reading.complete:
+        record = replace(record, seen=since if request.confirmed else record.seen)
+        return keep(record, _page(record, since, reading.at, reading.page.after, reading.page.redo)), since
+    record, cursor = started(record, reading.newest)
+    if request.confirmed:
+        record = replace(record, seen=cursor)
+    if since > 1 and not (reading.at.after == reading.at.base and not reading.at.moved):
+        record = keep(record, at_rest(since, cursor, record.scopes[-1], record.told))
+    return record, cursor
+
+
+def _page(record: ClientRecord, cursor: int, at: Position, after: int, redo: tuple[tuple[int, int], ...]) -> Page:
+    return Page(
+        cursor=cursor,
+        after=after,
+        base=at.base,
+        until=at.until,
+        resync=at.resync,
+        then=at.origin,
+        scope=record.scopes[-1].number,
+        turn=at.turn,
+        redo=redo,
+        redo_first=at.redo_first,
+        serial=record.told,
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from lakesync.delta import id_digest
 from lakesync.engine.access import RulesCache
 from lakesync.engine.checks import check_backlog, check_schemas
@@ -11,8 +13,9 @@ from lakesync.engine.limits import EngineLimits
 from lakesync.engine.scope import check_scope
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import own_bucket
-from lakesync.feed.positions import Access, current, holds, remember
-from lakesync.staging.records import ClientRecord
+from lakesync.feed.memory import current, in_doubt, place, with_broadcasts
+from lakesync.feed.positions import Access, furthest, rests
+from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page
 from lakesync.staging.store import Commit
 from lakesync.types import Claims, PushResult, RowDelta, SyncPush
 
@@ -27,6 +30,8 @@ class CheckedPush(NamedTuple):
     claims: Claims
     now_ms: int
     """Server wall time when it came."""
+    seen: int | None = None
+    """The cursor that the client certainly has when it gets the answer; None where that is not known."""
 
 
 def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits) -> PushResult:
@@ -37,30 +42,66 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
         SchemaMismatchError: deltas do not fit their tables' schemas.
         ForbiddenError: rows are outside of what the client may write.
     """
-    push, claims, now_ms = request
-    client = push.client_id
+    push, claims = request.push, request.claims
     check_schemas(push.deltas, commit.config)
-    new = _unknown(commit, push.deltas, client)
-    record = current(commit.client(client), commit.epoch)
-    covered = record.sent if record is not None else 0
-    if not new:
-        if record is None:
-            commit.put_client(remember(None, client, commit.epoch, now_ms))
-        return PushResult(max(covered, NEVER_PULLED), len(push.deltas))
-    check_backlog(commit.backlog_bytes, limits)
-    if (commit.config.write_scope or limits.write_scope) == "rules":
-        check_scope(commit, new, claims, rules.index(commit.config))
+    new = _unknown(commit, push.deltas, push.client_id)
     access = rules.access(commit, claims)
-    up_to_date = record is not None and _up_to_date(commit, record, access, client)
-    arrival = commit.next_arrivals(len({(delta.table, delta.row_id) for delta in new}))[-1]
-    commit.append(client, new, arrival, access.claims)
-    applied = apply(commit, new, Sender(client, access.keys), arrival, rules.index(commit.config))
-    if up_to_date and applied.clean:
-        commit.put_client(remember(record, client, commit.epoch, now_ms, sent=arrival))
-        return PushResult(arrival, len(push.deltas))
-    if record is None:
-        commit.put_client(remember(None, client, commit.epoch, now_ms))
-    return PushResult(max(covered, NEVER_PULLED), len(push.deltas))
+    known = current(commit.client(push.client_id), commit.epoch)
+    record = _confirmed(known, request.seen) or ClientRecord(push.client_id, commit.epoch, request.now_ms)
+    heard = record if request.seen is not None else with_broadcasts(record, commit.arrival)
+    covered = _covered(commit, heard, access)
+    clean = False
+    if new:
+        check_backlog(commit.backlog_bytes, limits)
+        if (commit.config.write_scope or limits.write_scope) == "rules":
+            check_scope(commit, new, claims, rules.index(commit.config))
+        arrival = commit.next_arrivals(len({(delta.table, delta.row_id) for delta in new}))[-1]
+        commit.append(push.client_id, new, arrival, access.claims)
+        clean = apply(commit, new, Sender(push.client_id, access.keys), arrival, rules.index(commit.config)).clean
+    record = replace(record, wrote=True)
+    cursor = covered.cursor
+    if covered.everything and new and clean:
+        record, cursor = replace(record, seen=arrival, last=arrival), arrival
+    elif covered.doubted is not None:
+        record, cursor = in_doubt(record, covered.doubted, commit.arrival, furthest(heard.scopes))
+    if record != known:
+        commit.put_client(replace(record, last_seen_ms=request.now_ms))
+    return PushResult(cursor, len(push.deltas))
+
+
+class _Covered(NamedTuple):
+    """How far a client was certainly sent what it may see, before a push of its."""
+
+    cursor: int
+    everything: bool = False
+    """Nothing by others is newer."""
+    doubted: Page | None = None
+    """Where it certainly was, where it was told more since that it may not have received."""
+
+
+def _confirmed(record: ClientRecord | None, seen: int | None) -> ClientRecord | None:
+    """The record, where the client said itself which cursor it has."""
+    if record is None or seen is None:
+        return record
+    if seen <= NEVER_PULLED:
+        return replace(record, seen=0, pages=tuple(page for page in record.pages if page.cursor > 0))
+    return replace(record, seen=seen) if place(record, seen) is not None else record
+
+
+def _covered(commit: Commit, record: ClientRecord, access: Access) -> _Covered:
+    at = place(record, record.seen)
+    if at is None:
+        return _Covered(NEVER_PULLED)
+    if at.serial != record.told:
+        return _Covered(NEVER_PULLED, doubted=at)
+    scope = record.scopes[-1]
+    if not rests(at) or at.scope != scope.number:
+        return _Covered(record.seen)
+    buckets = (*access.keys.union(scope.keys), own_bucket(record.client_id))
+    if not commit.changed_after(buckets, at.base):
+        return _Covered(max(record.seen, commit.arrival), everything=access.same_as(scope))
+    (first,) = commit.entries_after(buckets, at.base, 1)
+    return _Covered(max(record.seen, first.changed - ARRIVAL_STEP))
 
 
 def _unknown(commit: Commit, deltas: tuple[RowDelta, ...], client: str) -> list[RowDelta]:
@@ -79,11 +120,3 @@ def _unknown(commit: Commit, deltas: tuple[RowDelta, ...], client: str) -> list[
             known.add(identity)
             new.append(delta)
     return new
-
-
-def _up_to_date(commit: Commit, record: ClientRecord, access: Access, client: str) -> bool:
-    """Whether the client was sent everything that it may see."""
-    complete = record.sent > 0 and all(page.cursor != record.sent for page in record.pages)
-    return (
-        complete and holds(record, access) and not commit.changed_after((*access.keys, own_bucket(client)), record.sent)
-    )

@@ -139,6 +139,4 @@ def _is_own(record: ClientRecord | None, cursor: int) -> bool:
     """Whether the gateway's own feed handed this cursor out."""
     if record is None:
         return False
-    return any(page.cursor == cursor for page in record.pages) or any(
-        segment.start == cursor for segment in record.segments
-    )
+    return any(page.cursor == cursor for page in record.pages) or any(scope.start == cursor for scope in record.scopes)

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
+from msgspec.structs import replace
 
 from lakesync.adapters.base import DatabaseAdapter
 from lakesync.engine import source_positions as positions
 from lakesync.engine.access import RulesCache
-from lakesync.engine.pulling import Reading, read_page
+from lakesync.engine.pulling import PullRequest, Reading, read_page
 from lakesync.engine.sourcing import SourcePage, beside_sources, read_source
 from lakesync.exceptions import NotFoundError
-from lakesync.feed.positions import current, remember
+from lakesync.feed.memory import current
 from lakesync.rules.presets import pass_all
 from lakesync.staging.records import ClientRecord
 from lakesync.staging.store import Commit, StagingStore, View
@@ -73,16 +74,15 @@ class Sources:
                 self._pool = ThreadPoolExecutor(_WORKERS, f"sources of {self._gateway_id}")
             return self._pool.submit(self._pull, adapter, source, pull, claims)
 
-    def read_page(
-        self, view: View, pull: SyncPull, claims: Claims, rules: RulesCache, *, resync_refused: bool
-    ) -> Reading:
+    def read_page(self, view: View, request: PullRequest) -> Reading:
         """`pulling.read_page` for a client that may have been given marks and rows by sources."""
+        pull = request.pull
         record = current(view.client(pull.client_id), view.epoch)
         if record is None or not record.sources:
-            return read_page(view, pull, claims, rules, resync_refused=resync_refused)
+            return read_page(view, request, self._rules)
         since = positions.resolve(record, pull.since_hlc)
         meant = SyncPull(pull.client_id, since, pull.max_deltas)
-        reading = read_page(view, meant, claims, rules, resync_refused=resync_refused)
+        reading = read_page(view, request._replace(pull=meant), self._rules)
         self._note(pull, positions.started_again if reading.at.resync else None, record)
         told = beside_sources(reading.page.deltas, record)
         return reading._replace(page=reading.page._replace(deltas=told))
@@ -131,8 +131,8 @@ def _keep(commit: Commit, start: positions.Start, pull: SyncPull, page: SourcePa
     """Remember a page; the cursor that it hands out."""
     record = current(commit.client(pull.client_id), commit.epoch)
     known, cursor = positions.end(start, record, pull.since_hlc, page.end, page.tables, more=page.more)
-    seen = remember(record, pull.client_id, commit.epoch, now_ms)
-    commit.put_client(positions.with_position(seen, known))
+    record = record or ClientRecord(pull.client_id, commit.epoch, now_ms)
+    commit.put_client(positions.with_position(replace(record, last_seen_ms=now_ms), known))
     return cursor
 
 

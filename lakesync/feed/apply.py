@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from lakesync.lww import RowState
 from lakesync.rules.keys import EVERYTHING, BucketIndex
-from lakesync.staging.records import ARRIVAL_STEP, ASTRAY, DELETED, Move, MoveKind, StoredRow
+from lakesync.staging.records import ARRIVAL_STEP, DELETED, Move, MoveKind, StoredRow
 from lakesync.staging.store import Commit
 from lakesync.types import Op, RowDelta, RowKey
 
@@ -185,8 +185,8 @@ def _note_writer(touch: _Touch, row: StoredRow, arrival: int, client_id: str) ->
     known = writers.pop(client_id, None)
     inserted = DELETED if touch.deleted else known[0] if known is not None else 0
     if touch.stale and touch.last_op != "DELETE":
-        inserted = ASTRAY
-    elif touch.inserted and inserted != ASTRAY:
+        inserted = -arrival  # astray
+    elif touch.inserted and inserted >= DELETED:
         inserted = arrival
     writers[client_id] = (inserted, arrival)
     while len(writers) > WRITERS_KEPT:

@@ -1,117 +1,200 @@
-"""What a client's cursor means: where it stands in the feed, and what held when it was handed out."""
+"""What a client's cursor means: where it stands in the feed, what it held there, and what it was told since."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-import msgspec
-
-from lakesync.staging.records import ARRIVAL_STEP, LOST, ClientRecord, Page, Segment
+from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, Scope, StoredRow
 from lakesync.types import Claims
 
-SEGMENTS_KEPT = 8
-PAGES_KEPT = 16
 NOTHING = -1
+"""In place of a base: the client began with no rows, or with nobody knows which."""
 
-
-class Position(NamedTuple):
-    """Where a pull starts."""
-
-    after: int
-    """What the client lacks has `changed` above this."""
-    base: int
-    """The complete cursor that the client's rows date from; NOTHING when it began with none."""
-    until: int | None
-    """The newest arrival when the walk began that this cursor is a page of; None at a complete cursor."""
-    resync: bool
-    """The client may hold rows that the gateway does not know of: every row is sent as DELETE, then INSERT."""
-    keys: tuple[str, ...]
-    """Bucket keys under which the client may have been given rows."""
+Range = tuple[int, int]
+"""Of the feed: above the first and up to the second arrival."""
 
 
 class Access(NamedTuple):
     """What a client may see now."""
 
     claims: Claims
-    keys: tuple[str, ...]
+    """Those that the rules read."""
+    keys: frozenset[str]
     rules_version: int
+    directly: Callable[[StoredRow], bool] | None = None
+    """While rows are brought in line with new rules: whether these let the client see a row."""
+
+    def sees(self, row: StoredRow) -> bool:
+        """Whether the client may see the row as it is now."""
+        return any(key in self.keys for key in row.keys) or (self.directly is not None and self.directly(row))
+
+    def same_as(self, scope: Scope) -> bool:
+        """Whether the scope was of these claims and rules."""
+        return scope.rules_version == self.rules_version and scope.claims == self.claims
 
 
-def locate(record: ClientRecord | None, since: int, epoch: int, newest: int, access: Access) -> Position | None:
+class Reach(NamedTuple):
+    """How far a client was told of the rows under one bucket key."""
+
+    at: int
+    """The newest arrival when it was first told any."""
+    told: int
+    """No row was told at a later place."""
+
+
+class Position(NamedTuple):
+    """Where a pull starts. The fields that a `Page` has too mean the same."""
+
+    after: int
+    base: int
+    until: int
+    resync: bool
+    origin: int
+    """Number of the scope at `base`; 0 without a base."""
+    then: frozenset[str]
+    """The bucket keys that were in force at `base`."""
+    now: frozenset[str]
+    reach: Mapping[str, Reach]
+    """What the client may have been told since `base`, or ever, where it starts again."""
+    exact: bool = True
+    """It was told nothing beyond this cursor."""
+    turn: int = 0
+    redo: tuple[Range, ...] = ()
+    redo_first: bool = True
+
+    @property
+    def moved(self) -> bool:
+        """Whether other keys are in force than at `base`: the walk is a transition."""
+        return self.then != self.now and not self.resync
+
+
+def locate(record: ClientRecord | None, since: int, newest: int, access: Access) -> Position | None:
     """The position of a cursor; None when it cannot be served (L11) and the client must start again.
 
-    A client id without a record starts with nothing at `since` 0 and is unknown elsewhere.
+    Args:
+        record: what is known of the client in this epoch. Without one it begins with nothing at `since` 0.
+        newest: the newest arrival.
     """
     if record is None:
-        return Position(0, NOTHING, None, False, ()) if since == 0 else None
+        return _begin(newest, access) if since == 0 else None
     if since <= 1:
-        return _from_nothing(record, access)
-    if record.epoch != epoch or since > newest + ARRIVAL_STEP - 1:
-        return None
-    for page in record.pages:
-        if page.cursor == since:
-            if _same(page, access):
-                return Position(page.after, page.base, page.until, page.resync, page.keys)
-            return _from_nothing(record, access)
-    for segment in reversed(record.segments):
-        if segment.start == since or (segment.start < since and since % ARRIVAL_STEP == 0):
-            if _same(segment, access):
-                return Position(since, since, None, False, segment.keys)
-            return _from_nothing(record, access)
+        given = record.told > 0 or record.past or (record.wrote and since == 0)
+        return again(record, newest, access) if given else _begin(newest, access)
+    page = next((page for page in record.pages if page.cursor == since), None)
+    if page is not None:
+        return _in_walk(record, page, newest, access)
+    scope = scope_of(record, since) if since < newest + ARRIVAL_STEP else None
+    return _at_rest(record, scope, since, newest, access) if scope is not None else None
+
+
+def again(record: ClientRecord, newest: int, access: Access) -> Position:
+    """Where a client starts again that may hold anything: every row is sent as DELETE, then INSERT."""
+    reach = {past.key: Reach(past.at, past.told) for past in record.past}
+    _extend(reach, record.scopes)
+    return Position(0, NOTHING, newest, resync=True, origin=0, then=frozenset(), now=access.keys, reach=reach)
+
+
+def scope_of(record: ClientRecord, cursor: int) -> Scope | None:
+    """The scope of a complete cursor."""
+    for scope in reversed(record.scopes):
+        if scope.start == cursor or (0 <= scope.start < cursor and cursor % ARRIVAL_STEP == 0):
+            return scope
     return None
 
 
-def current(record: ClientRecord | None, epoch: int) -> ClientRecord | None:
-    """The record, where it is of the store's epoch: the cursors of another say nothing here."""
-    return record if record is not None and record.epoch == epoch else None
+def later_scopes(record: ClientRecord, scope: Scope) -> list[Scope]:
+    """The scopes after this one."""
+    return [later for later in record.scopes if later.number > scope.number]
 
 
-def from_nothing(record: ClientRecord | None, access: Access) -> Position:
-    """Where a client that was seen before, or may have been, starts again."""
-    return _from_nothing(record, access) if record is not None else Position(0, NOTHING, None, True, access.keys)
+def rests(page: Page) -> bool:
+    """Whether the client had exactly what it could see there."""
+    return page.after == page.base and page.then == page.scope and not page.redo
 
 
-def next_mark(record: ClientRecord | None) -> int:
-    """The next page mark: from 1 to ARRIVAL_STEP - 1, in turn."""
-    return (record.marks if record else 0) % (ARRIVAL_STEP - 1) + 1
+def furthest(scopes: Iterable[Scope]) -> int:
+    """No row was told under any of the scopes at a later place in the feed."""
+    return max((scope.told for scope in scopes), default=0)
 
 
-def remember(
-    record: ClientRecord | None,
-    client_id: str,
-    epoch: int,
-    now_ms: int,
-    *,
-    sent: int = 0,
-    segment: Segment | None = None,
-    page: Page | None = None,
-) -> ClientRecord:
-    """The record after an answer was handed out."""
-    record = current(record, epoch) or ClientRecord(client_id, epoch, now_ms)
-    segments, pages, marks = record.segments, record.pages, record.marks
-    if segment is not None:
-        segments = (*segments, segment)[-SEGMENTS_KEPT:]
-    if page is not None:
-        pages = (*(kept for kept in pages if kept.cursor != page.cursor), page)[-PAGES_KEPT:]
-    if page is not None or (segment is not None and segment.start % ARRIVAL_STEP):
-        marks += 1
-    return msgspec.structs.replace(
-        record, last_seen_ms=now_ms, sent=max(record.sent, sent), segments=segments, pages=pages, marks=marks
+def _begin(newest: int, access: Access) -> Position:
+    return Position(0, NOTHING, newest, resync=False, origin=0, then=access.keys, now=access.keys, reach={})
+
+
+def _at_rest(record: ClientRecord, scope: Scope, since: int, newest: int, access: Access) -> Position:
+    """At a complete cursor the client has exactly what it could see then."""
+    later = later_scopes(record, scope)
+    if not all(access.same_as(other) for other in later):
+        return again(record, newest, access)
+    exact = furthest((scope, *later)) <= since and not any(other.told for other in later)
+    then, now = _keys(scope, scope, access)
+    moved = then != now
+    return Position(
+        after=since,
+        base=since,
+        until=newest if exact else since,
+        resync=False,
+        origin=scope.number,
+        then=then,
+        now=now,
+        reach=_extend({}, (scope, *later)),
+        exact=exact,
+        turn=since if moved else 0,
+        redo=((0, since),) if moved else (),
     )
 
 
-def holds(record: ClientRecord, access: Access) -> bool:
-    """Whether the newest segment already says what held at a complete cursor handed out now."""
-    return bool(record.segments) and _same(record.segments[-1], access)
+def _in_walk(record: ClientRecord, page: Page, newest: int, access: Access) -> Position:
+    """At a page mark the client has what it had at the base, and what it was told on the way."""
+    walk = numbered(record, page.scope)
+    origin = numbered(record, page.then) if page.then else walk
+    if walk is None or origin is None:
+        return again(record, newest, access)
+    same = access.same_as(walk)
+    if not all(access.same_as(other) for other in later_scopes(record, walk)) or (
+        not same and (page.resync or origin is not walk)
+    ):
+        return again(record, newest, access)
+    if page.resync:
+        anew = again(record, newest, access)
+        return anew._replace(after=page.after, until=page.until, redo=page.redo, redo_first=page.redo_first)
+    then, now = _keys(origin, walk, access)
+    begins = not same and then != now
+    exact = page.serial == record.told
+    return Position(
+        after=page.after,
+        base=page.base,
+        until=newest if exact and rests(page) else page.until,
+        resync=False,
+        origin=page.then or (walk.number if begins else 0),
+        then=then,
+        now=now,
+        reach=_extend({}, (origin, *later_scopes(record, origin))),
+        exact=exact,
+        turn=min((low for low, _ in page.redo), default=page.after) if begins else page.turn,
+        redo=((0, page.after),) if begins else page.redo,
+        redo_first=page.redo_first or begins,
+    )
 
 
-def _same(known: Segment | Page, access: Access) -> bool:
-    return known.claims == access.claims and known.rules_version == access.rules_version
+def _keys(origin: Scope, walk: Scope, access: Access) -> tuple[frozenset[str], frozenset[str]]:
+    """Those in force at the base, and now. Under the same claims and rules a key that came up since is no other."""
+    then = frozenset(origin.keys)
+    if origin is walk and access.same_as(walk):
+        return then | access.keys, then | access.keys
+    return then, access.keys
 
 
-def _from_nothing(record: ClientRecord, access: Access) -> Position:
-    keys = {key for segment in record.segments for key in segment.keys}
-    keys |= {key for page in record.pages for key in page.keys}
-    if record.epoch == LOST:
-        keys |= set(access.keys)  # nobody knows what it could see: what it sees now is the best guess
-    return Position(0, NOTHING, None, True, tuple(sorted(keys)))
+def numbered(record: ClientRecord, number: int) -> Scope | None:
+    """A scope by its number; None where it is forgotten."""
+    return next((scope for scope in record.scopes if scope.number == number), None)
+
+
+def _extend(reach: dict[str, Reach], scopes: Iterable[Scope]) -> dict[str, Reach]:
+    for scope in scopes:
+        for key in scope.keys:
+            known = reach.get(key)
+            told = scope.told if known is None else max(known.told, scope.told)
+            reach[key] = Reach(scope.at if known is None else min(known.at, scope.at), told)
+    return reach

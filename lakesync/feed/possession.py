@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from enum import Enum
 
-from lakesync.feed.positions import NOTHING, Position
-from lakesync.staging.records import ASTRAY, DELETED, Entry, StoredRow
+from lakesync.feed.positions import Position, Reach
+from lakesync.staging.records import DELETED, Entry, StoredRow
+
+_ASTRAY = DELETED - 1
+_NEVER = Reach(0, 0)
 
 
 class Has(Enum):
@@ -19,62 +21,97 @@ class Has(Enum):
     OWN = "own"
 
 
-def of_visible(row: StoredRow, entries: Iterable[Entry], client_id: str, at: Position) -> Has:
+def of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> Has:
     """What the client holds of a row that it may see."""
     if at.resync:
         return Has.UNSURE
-    history = list(entries)
-    verdicts = {_of_entry(entry, at) for entry in history}
+    told = max((reach.told for reach in at.reach.values()), default=0)
+    verdicts = {_of_entry(entry, row, at, told) for entry in history}
     held = Has.YES if Has.YES in verdicts else Has.UNSURE if Has.UNSURE in verdicts else Has.NO
     written = _written_since(row, client_id, at)
     if written is None:
-        return Has.UNSURE if held is Has.NO and row.writers_floor > _writes_known_from(at) else held
+        known_from = at.base if at.base >= 0 else at.until
+        return Has.UNSURE if held is Has.NO and row.writers_floor > known_from else held
     if written > 0:
-        return Has.OWN if all(entry.left <= written for entry in history) else Has.UNSURE
+        return Has.OWN if not at.moved and all(entry.left <= written for entry in history) else Has.UNSURE
     return Has.YES if held is Has.YES and written == 0 else Has.UNSURE
 
 
-def may_hold_hidden(row: StoredRow, entries: Iterable[Entry], client_id: str, at: Position) -> bool:
-    """Whether the client may hold a row that it may not see, or not any more."""
+def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> bool:
+    """Whether the client may hold a row that it may not see, or not any more.
+
+    Only of a row that it could see at some time: an id must not leak.
+    """
     written = _written_since(row, client_id, at)
     if written is not None and written != DELETED:
         return True
-    for entry in entries:
-        if entry.bucket.startswith("@"):
-            return True
-        if entry.bucket not in at.keys or not entry.first:
-            continue
-        if at.resync or (entry.first <= at.after and entry.left > at.base):
-            return True
-    return False
+    return any(_may_hold(entry, at) for entry in history)
+
+
+def _may_hold(entry: Entry, at: Position) -> bool:
+    if entry.bucket.startswith("@"):
+        return True
+    if not entry.first:
+        return False
+    if entry.bucket in at.then and ((entry.inside and entry.since <= at.base) or entry.first <= at.base < entry.left):
+        return True
+    at_first, told = at.reach.get(entry.bucket, _NEVER)
+    was_there = (entry.inside and entry.since <= told) or entry.left > max(at_first, at.base)
+    return entry.first <= told and was_there
 
 
 def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
-    """The arrival of its INSERT, 0, DELETED or ASTRAY, where it wrote to the row after it was last complete."""
+    """The arrival of its INSERT, 0, DELETED or _ASTRAY, where it wrote to the row after it was last complete.
+
+    What went astray up to then was made good by then.
+    """
     writer = row.writers.get(client_id)
     if writer is None or writer[1] <= at.base:
         return None
     inserted = writer[0]
-    return inserted if inserted in (DELETED, ASTRAY) or inserted > at.base else 0
+    if inserted < DELETED:
+        return _ASTRAY if -inserted > at.base else 0
+    return inserted if inserted == DELETED or inserted > at.base else 0
 
 
-def _writes_known_from(at: Position) -> float:
-    """Writes up to this arrival cannot matter to a client at `at`."""
-    if at.base != NOTHING:
-        return at.base
-    return math.inf if at.until is None else at.until
+def _of_entry(entry: Entry, row: StoredRow, at: Position, told: int) -> Has:
+    """By one entry's history alone.
 
-
-def _of_entry(entry: Entry, at: Position) -> Has:
-    """By one entry's history alone; `at.after` is the cursor, `at.base` where the client was last complete."""
-    if not entry.first or entry.first > at.after:
+    Args:
+        told: no row was told since the base at a later place.
+    """
+    if not entry.first or entry.bucket.startswith("@"):
         return Has.NO
-    if not entry.inside:
-        if entry.left <= at.base:
-            return Has.NO
-        return Has.YES if entry.since <= at.base else Has.UNSURE
-    if entry.since <= at.base:
-        return Has.YES
-    if entry.left > at.base and entry.left:
-        return Has.UNSURE
-    return Has.NO if at.until is None or entry.changed <= at.until else Has.UNSURE
+    reached = at.reach.get(entry.bucket, _NEVER).told
+    if entry.bucket not in at.then:
+        return Has.NO if entry.first > reached or _not_met(entry, at, told) else Has.UNSURE
+    held = _since_base(entry, at, reached, told)
+    if held is Has.YES and entry.bucket not in at.now and row.arrival > at.until:
+        return Has.UNSURE  # it may have been hidden, and taken away, while the walk was on its way
+    return held
+
+
+def _since_base(entry: Entry, at: Position, reached: int, told: int) -> Has:
+    """Under a key that was in force at the base."""
+    base = at.base
+    if entry.inside:
+        if entry.since <= base:
+            return Has.YES
+        if entry.first <= base < entry.left:
+            return Has.UNSURE
+        joined = entry.since if entry.left <= base else entry.first
+        return Has.NO if joined > reached or _not_met(entry, at, told) else Has.UNSURE
+    if entry.left <= base:
+        return Has.NO
+    if entry.since <= base:
+        return Has.YES if entry.left > told else Has.UNSURE
+    return Has.NO if entry.first > max(base, reached) else Has.UNSURE
+
+
+def _not_met(entry: Entry, at: Position, told: int) -> bool:
+    """Whether the walk has not come to the entry's place, which has been the same since the walk began."""
+    if entry.changed > at.until:
+        return False
+    if entry.changed > max(told, at.turn):
+        return True
+    return at.exact and entry.changed <= at.turn and any(low < entry.changed <= high for low, high in at.redo)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lakesync.feed import render
 from lakesync.feed.apply import own_bucket
-from lakesync.feed.positions import Position
+from lakesync.feed.positions import Access, Position, Range
 from lakesync.feed.possession import Has, may_hold_hidden, of_visible
 from lakesync.staging.records import Entry, StoredRow
 from lakesync.staging.store import View
@@ -17,46 +18,120 @@ _CHUNK = 500
 
 
 class PulledPage(NamedTuple):
-    """A page, before a cursor is made of it."""
+    """A page, before a cursor is made of it, and what is left to walk over."""
 
     deltas: list[RowDelta]
-    last: int
-    """`changed` of the last row looked at, or the newest arrival when nothing is left."""
     has_more: bool
+    after: int
+    redo: tuple[Range, ...]
+    told: int
+    """No row was told at a later place; 0 where none was told."""
 
 
 def pull_page(
-    view: View, client_id: str, at: Position, keys: frozenset[str], limit: int, writers: set[str] | None = None
+    view: View, client_id: str, at: Position, access: Access, limit: int, writers: set[str] | None = None
 ) -> PulledPage:
-    """What a client at `at` lacks, in order of arrival, rows whole, at least `limit` deltas when there are so many.
+    """What a client at `at` lacks, rows whole, at least `limit` deltas when there are so many.
 
     Args:
-        keys: the bucket keys that the client may see now.
         writers: gets the clients who may lack something else of these rows, at the same position, for having written
             to them.
     """
-    buckets = sorted({*keys, *at.keys, own_bucket(client_id)})
-    deltas: list[RowDelta] = []
-    told: set[RowKey] = set()
-    cursor = at.after
-    while entries := view.entries_after(buckets, cursor, min(_CHUNK, limit + 1)):
-        places = {entry.key for entry in entries}
-        rows = view.rows(places)
-        histories = _by_row(view.entries_of(places, buckets))
-        for entry in entries:
-            history = histories[entry.key]
-            latest = entry.changed == max(known.changed for known in history)
-            if not latest or entry.key in told:
-                continue
-            if len(deltas) >= limit:
-                return PulledPage(deltas, cursor, True)
-            deltas += _lacks(rows[entry.key], history, client_id, at, keys)
-            if writers is not None:
-                writers.update(rows[entry.key].writers, (part.client_id for part in rows[entry.key].state.live))
-            told.add(entry.key)
-            cursor = entry.changed
-        cursor = max(cursor, entries[-1].changed)
-    return PulledPage(deltas, view.arrival, False)
+    walk = _Walk(view, client_id, at, access, limit)
+    after, redo = at.after, at.redo
+    if at.redo_first:
+        redo = walk.again(redo)
+    if not walk.full:
+        after = walk.through(walk.buckets, after, view.arrival)
+    if not walk.full:
+        redo = walk.again(redo)
+    if writers is not None:
+        writers |= walk.writers
+    return PulledPage(walk.deltas, walk.full, after, redo, walk.told)
+
+
+class _Walk:
+    """One page in the making."""
+
+    def __init__(self, view: View, client_id: str, at: Position, access: Access, limit: int) -> None:
+        self._view = view
+        self._client_id = client_id
+        self._at = at
+        self._access = access
+        self._limit = limit
+        self.buckets = sorted({*at.then, *at.now, *at.reach, own_bucket(client_id)})
+        self._moved = at.then ^ at.now if at.moved else frozenset[str]()
+        self.deltas: list[RowDelta] = []
+        self.told = 0
+        self.full = False
+        self.writers: set[str] = set()
+        self._met: set[RowKey] = set()
+
+    def again(self, ranges: Sequence[Range]) -> tuple[Range, ...]:
+        """Go through ranges of the feed: up to the turn by the keys that not both of then and now have.
+
+        Returns:
+            What is left of them.
+        """
+        turn = self._at.turn
+        for place, (low, high) in enumerate(ranges):
+            reached = self.through(sorted(self._moved), low, min(high, turn)) if low < turn else low
+            if not self.full:
+                reached = self.through(self.buckets, max(low, turn), high)
+            if self.full:
+                return ((reached, high), *ranges[place + 1 :])
+        return ()
+
+    def through(self, buckets: Sequence[str], low: int, high: int) -> int:
+        """Go through a part of the feed in order of arrival; how far it was gone through."""
+        cursor = low
+        while cursor < high and (entries := self._view.entries_after(buckets, cursor, min(_CHUNK, self._limit + 1))):
+            entries = [entry for entry in entries if entry.changed <= high]
+            places = {entry.key for entry in entries}
+            rows = self._view.rows(places)
+            histories = _by_row(self._view.entries_of(places, self.buckets))
+            for entry in entries:
+                history = histories[entry.key]
+                if entry.key in self._met or not self._is_place(entry, history):
+                    continue
+                if len(self.deltas) >= self._limit:
+                    self.full = True
+                    return cursor
+                self._tell(rows[entry.key], history, entry.changed)
+                cursor = entry.changed
+            cursor = max(cursor, entries[-1].changed) if entries else high
+        return high
+
+    def _is_place(self, entry: Entry, history: list[Entry]) -> bool:
+        """Whether the row is met here, and not at a later entry of it."""
+        latest = max(known.changed for known in history)
+        if entry.changed > self._at.turn:
+            return entry.changed == latest
+        among = max(known.changed for known in history if known.bucket in self._moved)
+        return latest <= self._at.turn and entry.changed == among
+
+    def _tell(self, row: StoredRow, history: list[Entry], place: int) -> None:
+        self._met.add(row.key)
+        self.writers.update(row.writers, (part.client_id for part in row.state.live))
+        lacks = self._lacks(row, history)
+        if lacks:
+            self.deltas += lacks
+            self.told = max(self.told, place, self._at.turn)
+
+    def _lacks(self, row: StoredRow, history: list[Entry]) -> list[RowDelta]:
+        """What the client lacks of one row."""
+        client_id, at = self._client_id, self._at
+        if not self._access.sees(row):
+            return [render.delete(row)] if may_hold_hidden(row, history, client_id, at) else []
+        has = of_visible(row, history, client_id, at)
+        if has is Has.NO:
+            return render.insert(row)
+        if has is Has.UNSURE:
+            return [render.delete(row), *render.insert(row)]
+        if has is Has.OWN:
+            return render.update(row, lambda _, owner: owner != client_id)
+        touched = row.touched
+        return render.update(row, lambda column, owner: owner != client_id and touched.get(column, 0) > at.base)
 
 
 def _by_row(entries: list[Entry]) -> dict[RowKey, list[Entry]]:
@@ -64,18 +139,3 @@ def _by_row(entries: list[Entry]) -> dict[RowKey, list[Entry]]:
     for entry in entries:
         histories[entry.key].append(entry)
     return histories
-
-
-def _lacks(row: StoredRow, history: list[Entry], client_id: str, at: Position, keys: frozenset[str]) -> list[RowDelta]:
-    """What the client lacks of one row."""
-    if not any(bucket in keys for bucket in row.keys):
-        return [render.delete(row)] if may_hold_hidden(row, history, client_id, at) else []
-    has = of_visible(row, history, client_id, at)
-    if has is Has.NO:
-        return render.insert(row)
-    if has is Has.UNSURE:
-        return [render.delete(row), *render.insert(row)]
-    if has is Has.OWN:
-        return render.update(row, lambda _, owner: owner != client_id)
-    touched = row.touched
-    return render.update(row, lambda column, owner: owner != client_id and touched.get(column, 0) > at.base)

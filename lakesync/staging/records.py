@@ -18,9 +18,6 @@ ARRIVAL_STEP = 256
 DELETED = -1
 """In place of the arrival of a writer's INSERT: it deleted the row itself."""
 
-ASTRAY = -2
-"""In place of the arrival of a writer's INSERT: its own copy cannot be what the row is."""
-
 LOST = 0
 """In place of the epoch of a client's record: the client was seen, and what was known of it is gone."""
 
@@ -65,7 +62,8 @@ class StoredRow(msgspec.Struct, array_like=True):
     writers: dict[str, tuple[int, int]] = {}
     """Client → (arrival of the INSERT by which it has the row, arrival of its latest delta); the newest few.
 
-    The first is 0 where it never inserted the row, DELETED or ASTRAY where its own copy is gone or wrong.
+    The first is 0 where it never inserted the row, DELETED where its own copy is gone, and an arrival with a minus
+    where since then its own copy cannot be what the row is.
     """
     writers_floor: int = 0
     """Writers up to this arrival may be missing from `writers`."""
@@ -115,34 +113,59 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         return (self.table, self.row_id)
 
 
-class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """What held for the complete cursors of one client from `start` on, until the next segment's start.
+class Scope(msgspec.Struct, frozen=True, array_like=True):
+    """What a client was allowed to see while it was told something, until the next scope."""
 
-    At a complete cursor the client has exactly what it could see then.
-    """
-
-    start: int
+    number: int
+    """Counts from 1."""
     claims: Claims
     """Those that the rules read."""
-    keys: tuple[str, ...]
     rules_version: int
+    keys: tuple[str, ...]
+    """The bucket keys that came of them."""
+    at: int
+    """The newest arrival when the client was first told something under it."""
+    start: int
+    """Complete cursors from here on, below the next scope's, are of this one; -1: none was handed out."""
+    told: int
+    """No row was ever told under it at a later place in the feed."""
 
 
 class Page(msgspec.Struct, frozen=True, array_like=True):
-    """A cursor in the middle of a walk: a page mark, strictly between two arrivals, of one client."""
+    """A cursor in the middle of a walk: a page mark, strictly between two arrivals, of one client.
+
+    The one with cursor 0 stands for a client that started again, or for the first time.
+    """
 
     cursor: int
     after: int
-    """What the client lacks has `changed` above this."""
+    """In the normal order, rows whose latest change is above this are still to come."""
     base: int
-    """The complete cursor at which the walk began; -1: it began with nothing."""
+    """The complete cursor at which the walk began; -1: it began with nothing, or with nobody knows what."""
     until: int
-    """The newest arrival when the walk began."""
+    """A row that has not changed since this arrival was met by the walk at one place only."""
     resync: bool
     """The walk began at a client that may hold rows that the gateway does not know of."""
-    claims: Claims
-    keys: tuple[str, ...]
-    rules_version: int
+    then: int
+    """Number of the scope that held at `base`; 0 where there is no base."""
+    scope: int
+    """Number of the scope that the walk is made under."""
+    turn: int
+    """Rows whose latest change is above this are met in the normal order; 0: all of them."""
+    redo: tuple[tuple[int, int], ...]
+    """Ranges of the feed, above the first and up to the second arrival, to be gone through besides."""
+    redo_first: bool
+    """They come before the normal order, not behind it."""
+    serial: int
+    """How many pages the client was told up to this one; another number: it was told more since."""
+
+
+class PastKey(msgspec.Struct, frozen=True, array_like=True):
+    """A bucket key of a scope that is forgotten."""
+
+    key: str
+    at: int
+    told: int
 
 
 class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -151,14 +174,23 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     client_id: str
     epoch: int
     last_seen_ms: int
-    sent: int = 0
-    """Highest cursor handed out that came with deltas; 0 before the first pull."""
-    segments: tuple[Segment, ...] = ()
-    """Newest last, in order of `start`; the newest few."""
+    scopes: tuple[Scope, ...] = ()
+    """Newest last; the newest few."""
     pages: tuple[Page, ...] = ()
     """Newest last; the newest few."""
+    past: tuple[PastKey, ...] = ()
     marks: int = 0
     """Page marks handed out so far."""
+    seen: int = 0
+    """The cursor of the place where the client certainly was; what it was told since it may or may not have."""
+    last: int = 0
+    """The cursor handed out last that came with deltas."""
+    told: int = 0
+    """How many pages with deltas it was told."""
+    wrote: bool = False
+    """It pushed something."""
+    followed: bool = False
+    """Pages are sent to it unasked, of which nothing is kept here."""
     sources: tuple[SourcePosition, ...] = ()
     """How far the client is with each source that it ever pulled from."""
 

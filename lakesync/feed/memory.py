@@ -1,0 +1,174 @@
+"""What a gateway remembers of what it handed out to a client, and what it forgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from lakesync.feed.positions import NOTHING, Access, furthest, later_scopes, numbered, scope_of
+from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, PastKey, Scope
+
+SCOPES_KEPT = 8
+PAGES_KEPT = 16
+PAST_KEPT = 1000
+_EVER = 2**63 - 1
+
+
+def current(record: ClientRecord | None, epoch: int) -> ClientRecord | None:
+    """The record in the store's epoch: of one from another life only the keys still say something."""
+    if record is None or record.epoch == epoch:
+        return record
+    keys = {past.key for past in record.past} | {key for scope in record.scopes for key in scope.keys}
+    return stranger(record.client_id, epoch, keys)
+
+
+def is_blank(record: ClientRecord | None) -> bool:
+    """Whether the client was never told anything and never said anything."""
+    return record is None or (record.told == 0 and not record.wrote and not record.past and not record.sources)
+
+
+def with_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
+    """The record of a client that is followed: all that is new may have been sent to it on another connection."""
+    if not record.followed or not record.scopes:
+        return record
+    *earlier, scope = record.scopes
+    return replace(record, scopes=(*earlier, replace(scope, told=max(scope.told, newest))))
+
+
+def stranger(client_id: str, epoch: int, keys: Iterable[str]) -> ClientRecord:
+    """A client that may hold any row that was ever inside of these keys."""
+    past = tuple(PastKey(key, 0, _EVER) for key in sorted(keys))
+    return ClientRecord(client_id, epoch, 0, past=past, wrote=True)
+
+
+def in_scope(record: ClientRecord, access: Access, newest: int, told: int) -> ClientRecord:
+    """With what the client may see as the newest scope, and that it was told of rows up to a place in the feed."""
+    if record.scopes and access.same_as(record.scopes[-1]):
+        *earlier, scope = record.scopes
+        keys = tuple(sorted(access.keys.union(scope.keys)))
+        scope = replace(scope, keys=keys, told=max(scope.told, told))
+    else:
+        earlier = list(record.scopes)
+        number = earlier[-1].number + 1 if earlier else 1
+        scope = Scope(number, access.claims, access.rules_version, tuple(sorted(access.keys)), newest, -1, told)
+    forgotten = earlier[: max(0, len(earlier) + 1 - SCOPES_KEPT)]
+    scopes = (*earlier[len(forgotten) :], scope)
+    return replace(record, scopes=scopes, past=_past(record.past, forgotten), told=record.told + (told > 0))
+
+
+def started(record: ClientRecord, newest: int) -> tuple[ClientRecord, int]:
+    """With a complete cursor of the newest scope; the cursor.
+
+    One that others than the first scope may have handed out as well is told from it by a mark.
+    """
+    *earlier, scope = record.scopes
+    if scope.start >= 0:
+        return record, max(newest, scope.start)
+    cursor = newest
+    if earlier:
+        record, cursor = marked(record, newest)
+    return replace(record, scopes=(*earlier, replace(scope, start=cursor))), cursor
+
+
+def marked(record: ClientRecord, place: int, above: int = 0) -> tuple[ClientRecord, int]:
+    """With one mark more; a cursor just above the arrival `place`, and in any case above another one."""
+    floor = max(place, above) // ARRIVAL_STEP * ARRIVAL_STEP
+    cursor = floor + record.marks % (ARRIVAL_STEP - 1) + 1
+    if cursor <= above:
+        cursor += ARRIVAL_STEP
+    return replace(record, marks=record.marks + 1), cursor
+
+
+def keep(record: ClientRecord, page: Page) -> ClientRecord:
+    """With a page; the oldest are forgotten, but not the one that the client is known to have come to."""
+    pages = [kept for kept in record.pages if kept.cursor != page.cursor]
+    surplus = len(pages) + 1 - PAGES_KEPT
+    if surplus > 0:
+        needless = [kept for kept in pages if kept.cursor != record.seen][:surplus]
+        pages = [kept for kept in pages if kept not in needless]
+    return replace(record, pages=(*pages, page))
+
+
+def place(record: ClientRecord, cursor: int) -> Page | None:
+    """What a cursor stands for; None where that is not known."""
+    for page in record.pages:
+        if page.cursor == cursor:
+            return page
+    scope = scope_of(record, cursor) if cursor > 1 else None
+    if scope is None:
+        return None
+    later = later_scopes(record, scope)
+    exact = furthest((scope, *later)) <= cursor and not any(other.told for other in later)
+    return at_rest(cursor, cursor, scope, record.told if exact else -1)
+
+
+def at_rest(cursor: int, complete: int, scope: Scope, serial: int) -> Page:
+    """A cursor that means the same as a complete one."""
+    return Page(
+        cursor=cursor,
+        after=complete,
+        base=complete,
+        until=complete,
+        resync=False,
+        then=scope.number,
+        scope=scope.number,
+        turn=0,
+        redo=(),
+        redo_first=True,
+        serial=serial,
+    )
+
+
+def in_doubt(record: ClientRecord, seen: Page, newest: int, told: int) -> tuple[ClientRecord, int]:
+    """A cursor for a client that was at `seen`, and has received what it was told since, or some of it, or nothing.
+
+    Args:
+        told: no row was told at a later place.
+
+    What is new comes first, so that a client that pushes all the time is told it; then what it was told since.
+    """
+    page = _from_there(record, seen, newest, told)
+    for kept in record.pages:
+        if kept == replace(page, cursor=kept.cursor):
+            return record, kept.cursor
+    record, cursor = marked(record, 0, above=max(record.last, record.seen))
+    return keep(record, replace(page, cursor=cursor)), cursor
+
+
+def _from_there(record: ClientRecord, seen: Page, newest: int, told: int) -> Page:
+    walk = numbered(record, seen.scope)
+    later = later_scopes(record, walk) if walk is not None else []
+    moves = seen.then not in (0, seen.scope)
+    if walk is None or len(later) > 1 or (later and (moves or seen.resync)):
+        scope = record.scopes[-1].number if record.scopes else 0
+        return Page(0, 0, NOTHING, newest, True, 0, scope, 0, (), True, -1 - record.told)
+    after = max(seen.after, told)
+    low = min((low for low, _ in seen.redo), default=seen.after)
+    turn, then, scope = seen.turn, seen.then, seen.scope
+    if later:
+        turn, then, scope, low = low, walk.number, later[0].number, 0
+    told_last = next((page.redo for page in record.pages if page.cursor == record.last), ())
+    on_from = told_last[0][0] if told_last and low < told_last[0][0] < after else low
+    redo = tuple(part for part in ((on_from, after), (low, on_from)) if part[0] < part[1])
+    return replace(
+        seen,
+        cursor=0,
+        after=after,
+        then=then,
+        scope=scope,
+        turn=turn,
+        redo=redo,
+        redo_first=False,
+        serial=-1 - record.told,
+    )
+
+
+def _past(past: tuple[PastKey, ...], forgotten: Iterable[Scope]) -> tuple[PastKey, ...]:
+    """With the keys of scopes that are forgotten; of too many, those that the client was told of longest ago go."""
+    known = {key.key: key for key in past}
+    for scope in forgotten:
+        for name in scope.keys:
+            was = known.get(name, PastKey(name, scope.at, scope.told))
+            known[name] = PastKey(name, min(was.at, scope.at), max(was.told, scope.told))
+    return tuple(sorted(known.values(), key=lambda key: key.told)[-PAST_KEPT:])
