@@ -22,6 +22,7 @@ GATEWAY: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
 IDENTIFIER: dict[str, Any] = {"type": "string", "pattern": "^[a-zA-Z_][a-zA-Z0-9_]{0,63}$"}
 ID: dict[str, Any] = {"type": "string", "pattern": "^[^\\x00]+$", "minLength": 1, "maxLength": MAX_ID_CHARS}
 """Of a row, a client or a delta."""
+CONNECTOR: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"}
 
 FORMS: dict[str, dict[str, dict[str, Any]]] = {
     "SyncPush": {"clientId": ID, "deltas": {"maxItems": EngineLimits().max_deltas}},
@@ -49,7 +50,7 @@ FORMS: dict[str, dict[str, dict[str, Any]]] = {
         "params": {"type": "object", "description": "By the params schema that GET …/actions tells"},
     },
     "Connector": {
-        "name": {"pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"},
+        "name": CONNECTOR,
         "type": {"enum": [each.type for each in BUILT_IN], "description": "Or a type of an installed package"},
     },
     "SyncRules": {"version": {"minimum": 1}},
@@ -67,11 +68,13 @@ CONDITIONS: dict[str, dict[str, Any]] = {
         "oneOf": [
             {
                 "properties": {
+                    "name": {},
                     "type": {"const": each.type},
                     each.type: each.config_schema,
                     "ingest": {"anyOf": [each.ingest_schema, {"type": "null"}]},
                 },
                 "required": [each.type],
+                "additionalProperties": False,
             }
             for each in BUILT_IN
         ],
@@ -84,9 +87,10 @@ def refine(components: dict[str, dict[str, Any]]) -> None:
     """Add to each component what its types cannot say."""
     for name, component in components.items():
         properties: dict[str, Any] = component.get("properties", {})
-        for key in properties:
+        for key, described in properties.items():
             if key == "hlc" or key.endswith("Hlc"):
-                properties[key] = HLC
+                nullable = {"type": "null"} in described.get("anyOf", ())
+                properties[key] = {**HLC, "anyOf": [*HLC["anyOf"], {"type": "null"}]} if nullable else HLC
         for key, keywords in FORMS.get(name, {}).items():
             _typed(properties[key]).update(keywords)
         component.update(CONDITIONS.get(name, {}))

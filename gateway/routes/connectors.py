@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from gateway import bodies
 from gateway.admission import admit
+from gateway.forms import CONNECTOR
 from gateway.operations import Operation, Parameter
 from gateway.services import Services
 from lakesync.connectors import ConnectorDescriptor
@@ -109,7 +110,7 @@ OPERATIONS = (
         unregister_connector,
         "Unregister a connector",
         access="admin",
-        parameters=(Parameter("name", "The connector's name", {"type": "string"}, "path", required=True),),
+        parameters=(Parameter("name", "The connector's name", CONNECTOR, "path", example="crm"),),
         answer=Unregistered,
         errors=(NotFoundError,),
     ),

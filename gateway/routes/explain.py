@@ -16,13 +16,18 @@ from gateway.waiting import outcome
 from lakesync.engine.explain import explain
 from lakesync.engine.explanation import Explanation
 from lakesync.exceptions import ValidationError
+from lakesync.schema import is_identifier
 from lakesync.types import Claims
+from lakesync.validation import check_id
 
 
 async def explain_row(request: Request) -> Response:
     """Hold a row against what is known of a client."""
     caller = await admit(request, admin=True)
-    client_id, table, row_id = (_needed(request, name) for name in ("clientId", "table", "rowId"))
+    client_id, row_id = _id(request, "clientId"), _id(request, "rowId")
+    table = request.query_params.get("table", "")
+    if not is_identifier(table):
+        raise ValidationError(f"table {table!r} is no identifier: name a table as pushes do")
     claims = _claims(request.query_params.get("claims"))
     Exchange.of(request).client = caller.client_id(None)
     gateway = caller.gateway
@@ -32,10 +37,11 @@ async def explain_row(request: Request) -> Response:
     return bodies.json_response(await outcome(reading))
 
 
-def _needed(request: Request, name: str) -> str:
-    value = request.query_params.get(name)
-    if not value:
-        raise ValidationError(f"{name} is missing: name clientId, table and rowId")
+def _id(request: Request, name: str) -> str:
+    value = request.query_params.get(name, "")
+    fault = check_id(name, value)
+    if fault is not None:
+        raise ValidationError(fault)
     return value
 
 

@@ -57,6 +57,17 @@ class _PullRequest(msgspec.Struct, rename="camel"):
     source: str | None = None
 
 
+class _PullQuery(msgspec.Struct, rename="camel"):
+    """The same as parameters, where the text `null` is no value."""
+
+    client_id: str
+    since_hlc: int | msgspec.UnsetType = msgspec.UNSET
+    since: int | msgspec.UnsetType = msgspec.UNSET
+    max_deltas: int | msgspec.UnsetType = msgspec.UNSET
+    limit: int | msgspec.UnsetType = msgspec.UNSET
+    source: str | None = None
+
+
 class _Envelope(msgspec.Struct, rename="camel"):
     deltas: list[msgspec.Raw]
 
@@ -116,7 +127,7 @@ def parse_pull(query: Mapping[str, str]) -> SyncPull:
         ValidationError: a parameter is missing or no number.
     """
     try:
-        return _pull(msgspec.convert(dict(query), _PullRequest, strict=False))
+        return _pull(msgspec.convert(dict(query), _PullQuery, strict=False))
     except msgspec.ValidationError as error:
         raise ValidationError(f"pull: {error}") from None
 
@@ -209,15 +220,17 @@ def _unreadable(what: str, error: Exception) -> ValidationError:
     return ValidationError(f"{what}: {error}")
 
 
-def _pull(request: _PullRequest) -> SyncPull:
-    since = request.since_hlc if request.since_hlc is not None else request.since
-    limit = request.max_deltas if request.max_deltas is not None else request.limit
-    since = 0 if since is None else since
-    limit = DEFAULT_MAX_DELTAS if limit is None else limit
+def _pull(request: _PullRequest | _PullQuery) -> SyncPull:
+    since = _first(request.since_hlc, request.since, 0)
+    limit = _first(request.max_deltas, request.limit, DEFAULT_MAX_DELTAS)
     _check_range("sinceHlc", since)
     if limit < 1:
         raise ValidationError(f"maxDeltas is {limit}: ask for at least 1")
     return SyncPull(request.client_id, since, limit, request.source)
+
+
+def _first(*given: int | msgspec.UnsetType | None) -> int:
+    return next(value for value in given if isinstance(value, int))
 
 
 def _check_range(name: str, value: int) -> None:

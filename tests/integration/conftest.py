@@ -17,6 +17,8 @@ import structlog
 from gateway.app import create_app
 from gateway.server import GatewayServer, listen
 from gateway.settings import GatewaySettings
+from lakesync.connectors.registry import Connectors
+from lakesync.connectors.secrets import Secrets
 from lakesync.engine import Engine, EngineLimits
 from lakesync.staging import open_store
 from tests.integration.gateway_support import (
@@ -51,7 +53,8 @@ def serve(tmp_path_factory) -> Iterator[Serve]:
             }
         )
         store = open_store(f"sqlite://{tmp_path_factory.mktemp('staging')}", wall_ms)
-        engine = Engine(store, wall_ms, settings.limits, auto_create=auto_create)
+        connectors = Connectors(Secrets(["the key that seals these tests' secrets"]))
+        engine = Engine(store, wall_ms, settings.limits, auto_create=auto_create, connectors=connectors)
         engine.open()
         bound = listen(settings.host, 0)
         server = GatewayServer(create_app(settings, engine), settings)
