@@ -64,7 +64,8 @@ edit = st.tuples(
 whole = st.tuples(st.just("go"), people)
 part = st.tuples(st.sampled_from(["start", "execute", "execute", "answer", "answer", "lose", "again"]), people)
 trouble = st.one_of(
-    st.tuples(st.sampled_from(["restart", "drop", "retry", "connect", "broadcast", "deliver", "disconnect"]), people),
+    st.tuples(st.sampled_from(["restart", "drop", "retry", "estrange"]), people),
+    st.tuples(st.sampled_from(["connect", "broadcast", "deliver", "disconnect"]), people),
     st.tuples(st.just("skew"), people, st.sampled_from([-30, -3, 0, 3, 60_000])),
     st.tuples(st.just("claims"), people, st.sampled_from(GROUPS)),
     st.tuples(st.just("rules"), st.integers(0, len(RULES) - 1)),
@@ -75,6 +76,34 @@ histories = st.integers(0, 60).flatmap(
     lambda size: st.lists(steps, min_size=size, max_size=size)
 )  # else they are short
 skews = st.tuples(*[st.sampled_from([-30, -3, 0, 3])] * 3)
+
+WHOLE = [("go", 1), ("go", 1), ("go", 1)]
+LOST_PAGE = [
+    *[("edit", 1, "SET", "r2", {"x": 1}), *WHOLE, ("go", 0), ("go", 0)],
+    *[("edit", 1, "SET", "r3", {"x": 2}), ("go", 1), ("start", 0), ("execute", 0), ("lose", 0)],
+    *[("edit", 0, "SET", "r1", {"x": 1}), ("go", 0)],
+]
+"""A page with r3 is lost, and the answer to the next push has a cursor that covers it."""
+CROSSING = [
+    *[("edit", 1, "SET", "r1", {"x": 1}), *WHOLE, ("connect", 0), ("go", 0), ("go", 0), ("go", 2), ("go", 2)],
+    *[("edit", 2, "DELETE", "r1", {}), ("edit", 1, "SET", "r1", {"y": 1}), ("go", 1), ("broadcast", 0)],
+    *[("deliver", 0), ("go", 2), ("broadcast", 0), ("edit", 0, "SET", "r1", {"x": 3}), ("go", 0), ("deliver", 0)],
+]
+"""A broadcast with r1 sent anew was made before a push of r1, and comes after the answer to it."""
+LOST_PUSH = [
+    *[("rules", 1), ("edit", 2, "SET", "r1", {"group": "a"}), ("go", 2), ("go", 2), ("go", 2), ("go", 0), ("go", 0)],
+    *[("edit", 0, "SET", "r1", {"y": 1}), ("start", 0), ("execute", 0), ("lose", 0)],
+    *[("edit", 2, "SET", "r1", {"group": "b"}), ("go", 2), ("go", 0), ("go", 0)],
+]
+"""A push's answer is lost, and then its row moves out of sight."""
+STRANGER = [
+    *[("rules", 1), ("edit", 2, "SET", "r1", {"group": "a"}), ("go", 2), ("go", 2), ("go", 2), ("go", 0), ("go", 0)],
+    *[("estrange", 0), ("edit", 2, "SET", "r1", {"group": "b"}), ("go", 2)],
+]
+"""The gateway no longer knows what it gave to a client, and what it gave is hidden."""
+REFUSED = [("edit", 0, "SET", "r1", {"z": 0}), ("schema",), ("go", 0), ("go", 0), ("go", 0)]
+UNKNOWN_BUCKET = [("go", 0), ("go", 0), ("edit", 0, "SET", "r1", {}), ("go", 0), ("rules", 1)]
+"""A client pushes before it was given anything, and then the rules hide its row."""
 
 
 class Player:
@@ -216,6 +245,17 @@ class History:
         if player.connection is None and player.asked is None:
             player.client.claims = {**player.client.claims, "group": group}
             self._note_visible()
+
+    def _do_estrange(self, player: Player) -> None:
+        """The gateway loses what it knew of the client's cursors, as a store that was restored does."""
+        self._do_disconnect(player)
+
+        def work(commit: Commit) -> None:
+            record = commit.client(player.client.name)
+            if record is not None:
+                commit.put_client(msgspec.structs.replace(record, epoch=record.epoch + 1, segments=(), pages=()))
+
+        self.engine.store.submit("g", work).result()
 
     # Steps of the world
 
@@ -366,7 +406,12 @@ def _parts(row_id: str, state: dict[str, Any]) -> list[RowDelta]:
 
 @settings(deadline=None)
 @given(steps=histories, skews=skews, page=st.integers(1, 3))
-@example(steps=[("edit", 0, "SET", "r1", {"z": 0}), ("schema",), ("go", 0), ("go", 0)], skews=(0, 0, 0), page=1)
+@example(steps=LOST_PAGE, skews=(0, 0, 0), page=3)
+@example(steps=CROSSING, skews=(0, 0, 0), page=3)
+@example(steps=LOST_PUSH, skews=(0, 0, 0), page=3)
+@example(steps=STRANGER, skews=(0, 0, 0), page=3)
+@example(steps=REFUSED, skews=(0, 0, 0), page=3)
+@example(steps=UNKNOWN_BUCKET, skews=(0, 0, 0), page=3)
 def test_every_client_ends_with_the_rows_that_it_may_see(
     steps: list[tuple[Any, ...]], skews: tuple[int, ...], page: int
 ) -> None:

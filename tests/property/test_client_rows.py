@@ -1,0 +1,120 @@
+"""The law of a client's row: whatever pages and edits come, in any order, the app sees their merge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+from hypothesis import given
+
+from lakesync.client.core import ClientCore, LocalChange, MemoryStore, Refused
+from lakesync.testing import strategies
+from lakesync.types import PushResult, RowDelta, SyncPush, SyncResponse
+from tests.property.merge_oracle import merged
+
+cells = st.dictionaries(st.sampled_from("xyz"), st.sampled_from([None, 1, 2, "1", True]), max_size=3)
+steps = st.lists(
+    st.one_of(
+        strategies.histories(max_size=3).map(lambda deltas: ("page", deltas)),
+        st.tuples(st.just("edit"), st.none() | cells),
+        st.tuples(st.sampled_from(["accepted", "refused", "dropped", "restart"]), st.none()),
+    ),
+    min_size=3,
+    max_size=14,
+)
+
+
+class Law:
+    """A client, and beside it the set of deltas whose merge it must show."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.core = self._open()
+        self.cursor = 0
+        self.base: list[RowDelta] = []
+        """What the gateway said and accepted, since it last sent the row anew."""
+        for answer in (Refused("NOT_FOUND", "no checkpoint"), SyncResponse((), 1)):
+            self.core.sync()
+            self.core.next_request()
+            self.core.receive(answer)
+
+    def page(self, deltas: list[RowDelta]) -> None:
+        """The gateway speaks; a DELETE of it ends what it said before, an INSERT makes that no longer matter."""
+        for delta in deltas:
+            if delta.op == "DELETE":
+                self.base = [delta]
+                continue
+            if delta.op == "INSERT":
+                deaths = [said.stamp for said in self.base if said.op == "DELETE"]
+                alive = [said for said in self.base if said.stamp > max(deaths, default=(0, ""))]
+                self.base = [said for said in alive if said.op != "DELETE"]
+            self.base.append(delta)
+        self.core.mode = "pullOnly"
+        self.core.sync()
+        self.core.next_request()
+        self.cursor += 256
+        self.core.receive(SyncResponse(tuple(deltas), self.cursor))
+
+    def edit(self, values: dict[str, Any] | None) -> None:
+        """The user speaks."""
+        before = self.seen()
+        after = None if values is None else {**(before or {}), **values}
+        self.core.record([LocalChange("t", "r", before, after)])
+
+    def push(self, *, kept: bool) -> None:
+        """A push of everything that waits, accepted or put off."""
+        if not self.store.edits("waiting"):
+            return
+        self.core.mode = "pushOnly"
+        self.core.hurry()
+        request = self.core.next_request()
+        assert isinstance(request, SyncPush)
+        if kept:
+            self.base += request.deltas
+            self.core.receive(PushResult(1, len(request.deltas)))
+        else:
+            self.core.receive(Refused("BACKPRESSURE_ERROR", "later"))
+
+    def drop(self) -> None:
+        """The user takes the newest edit back."""
+        self.core.drop([edit.number for edit in self.core.edits()[-1:]])
+
+    def restart(self) -> None:
+        """Only the store is left."""
+        self.core = self._open()
+
+    def seen(self) -> dict[str, Any] | None:
+        """The app's row."""
+        row = self.store.rows.get(("t", "r"))
+        return None if row is None else {column: msgspec.json.decode(text) for column, text in row.items()}
+
+    def expected(self) -> dict[str, Any] | None:
+        """The merge, by the letter of M1 to M3."""
+        state = merged([*self.base, *(edit.delta for edit in self.core.edits())])
+        if not state["visible"]:
+            return None
+        return {column: msgspec.json.decode(cell["value"]) for column, cell in state["cells"].items()}
+
+    def _open(self) -> ClientCore:
+        return ClientCore(self.store, "me", wall=lambda: 0, monotonic=lambda: 0.0, spread=lambda: 0.0)
+
+
+@given(steps)
+def test_the_app_sees_the_merge_of_what_it_was_sent_and_of_what_it_edited(steps: list[tuple[str, Any]]) -> None:
+    law = Law()
+    for kind, detail in steps:
+        if kind == "page":
+            law.page(detail)
+        elif kind == "edit":
+            law.edit(detail)
+        elif kind == "dropped":
+            law.drop()
+        elif kind == "restart":
+            law.restart()
+        else:
+            law.push(kept=kind == "accepted")
+        assert law.seen() == law.expected()
+        if law.seen() is None and not law.core.edits():
+            law.base = []  # nothing is kept of a row that is not there
+            assert law.store.known({("t", "r")}) == {}
