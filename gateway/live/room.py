@@ -126,7 +126,9 @@ class Room:
                 except Exception as error:
                     for turn in turns:
                         self._again(turn)
-                    if not isinstance(error, TransientError):
+                    if isinstance(error, TransientError):
+                        log.warning("broadcasts wait", gateway=self._gateway.gateway_id, reason=str(error))
+                    else:
                         log.exception("broadcast failed", gateway=self._gateway.gateway_id)
                     await asyncio.sleep(_AGAIN_SECONDS)
         finally:

@@ -23,7 +23,7 @@ from lakesync.staging.records import ClientRecord
 from lakesync.staging.store import Commit, View
 from lakesync.types import Claims, SyncResponse
 
-_NOBODY = "\0"
+_NOBODY = ""
 """Stands for a client that wrote nothing; it can be no client's id."""
 
 

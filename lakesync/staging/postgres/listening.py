@@ -49,7 +49,7 @@ class Listening:
     def __init__(self, info: Mapping[str, object], where: str) -> None:
         """Args: info: how to connect, as libpq names it; where: the database, for the log."""
         self.notices = Notices()
-        self._info = {**_KEEPALIVE, **info}
+        self._info = {**info, **_KEEPALIVE}
         self._where = where
         self._me = uuid4().hex
         self._lock = threading.Lock()

@@ -1,0 +1,61 @@
+"""W3: what one gateway process takes reaches the connections of every other."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from tests.integration.gateway_support import delta, until, wall_ms
+from tests.integration.live_support import Live
+
+
+@pytest.fixture
+def pair(spawn, postgres_uri):
+    """Two gateway processes on one Postgres, and the database's address."""
+    name = f"live_{wall_ms()}"
+    with psycopg.connect(postgres_uri, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    staging = urlsplit(postgres_uri)._replace(path=f"/{name}").geturl()
+    one, other = (spawn(LAKESYNC_STAGING_URL=staging, LAKESYNC_DATA_DIR="") for _ in range(2))
+    return one, other, staging
+
+
+def test_changes_reach_the_connections_of_every_process(pair):
+    one, other, _ = pair
+    with Live(one.client("alice")) as alice, Live(other.client("bob")) as bob, Live(other.client("carol")) as carol:
+        lines = (alice, bob, carol)
+        for live in lines:
+            live.pull()
+        for n in range(9):
+            writer = lines[n % 3]
+            name = writer.client.client_id
+            writer.push(delta(f"t{n}", {"n": n}, client=name))
+            for live in lines:
+                if live is not writer:
+                    assert [each.row_id for each in live.broadcast().deltas] == [f"t{n}"]
+        assert not any(live.broadcasts for live in lines)
+
+
+def kill_listeners(staging):
+    """Whether each listening connection was ended; nothing while there are fewer than two."""
+    with psycopg.connect(staging) as connection:
+        listening = "pg_stat_activity WHERE datname = current_database() AND application_name = 'lakesync notices'"
+        if connection.execute(f"SELECT count(*) FROM {listening}").fetchone() != (2,):
+            return None
+        killed = connection.execute(f"SELECT pg_terminate_backend(pid, 10000) FROM {listening}").fetchall()
+        return [done for (done,) in killed]
+
+
+def test_a_process_that_lost_its_notices_misses_nothing(pair):
+    one, other, staging = pair
+    with Live(one.client("alice")) as alice, Live(other.client("bob")) as bob:
+        alice.pull()
+        bob.pull()
+        for n in range(3):
+            assert sorted(until(lambda: kill_listeners(staging), "both to listen")) == [True, True]
+            alice.push(delta(f"t{n}", {"n": n}, client="alice"))
+            assert [each.row_id for each in bob.broadcast().deltas] == [f"t{n}"]
+    lost = [line for line in other.lines() if line["event"].startswith("no notices from Postgres")]
+    assert lost
