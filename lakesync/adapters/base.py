@@ -158,6 +158,13 @@ class DatabaseAdapter(Protocol):
             AdapterError: the backend cannot be read.
         """
 
+    def newest_position(self) -> Position | None:
+        """The place after the last of all deltas held, in order of arrival; None where there are none.
+
+        Raises:
+            AdapterError: the backend cannot be read.
+        """
+
     def close(self) -> None:
         """Release connections; nothing else is called afterwards."""
 

@@ -108,6 +108,13 @@ class ObjectDeltas:
             return {}
         return merged(stored.delta for each in self._reaching(query) for stored in selected(self._read(each), query))
 
+    def newest_position(self) -> Position | None:
+        """The place after the last of all deltas, from the objects that reach furthest."""
+        objects = list(self._reaching(DeltaQuery()))
+        latest = max((each.arrivals[1] for each in objects), default=0)
+        last = [stored for each in objects if each.arrivals[1] == latest for stored in self._read(each)]
+        return max((position_of(stored, "arrival") for stored in last), default=None)
+
     def close(self) -> None:
         """Release the object store's connections."""
         self.objects.close()

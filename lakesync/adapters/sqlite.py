@@ -10,7 +10,16 @@ from pathlib import Path
 
 import msgspec
 
-from lakesync.adapters.base import DeltaBatch, DeltaPage, DeltaQuery, Held, Identity, StoredDelta, position_of
+from lakesync.adapters.base import (
+    DeltaBatch,
+    DeltaPage,
+    DeltaQuery,
+    Held,
+    Identity,
+    Position,
+    StoredDelta,
+    position_of,
+)
 from lakesync.adapters.selection import held, merged
 from lakesync.adapters.sqlite_tables import ensure_table, write_rows
 from lakesync.exceptions import AdapterError
@@ -79,6 +88,13 @@ class SqliteAdapter:
         """The merge of all deltas held of each row."""
         with self._errors("read"), self._lock:
             return merged(stored.delta for stored in self._of_rows(gateway, table, list(row_ids)))
+
+    def newest_position(self) -> Position | None:
+        """The place after the last of all deltas, by its index."""
+        order = ", ".join(f"{column} DESC" for column in _PLACE["arrival"][1:-1].split(", "))
+        with self._errors("read"), self._lock:
+            row = self._sql.execute(f"SELECT {_COLUMNS} FROM lakesync_deltas ORDER BY {order} LIMIT 1").fetchone()
+        return position_of(_stored(row), "arrival") if row is not None else None
 
     def ensure_schema(self, schema: TableSchema) -> None:
         """Make the destination's table, or add the columns that it lacks."""

@@ -1,12 +1,13 @@
 """How far a client is with a source, and how its cursor, which belongs to the gateway's own feed, says so.
 
 A source's page leaves the client's cursor where it is. But an answer may be lost, so a page with deltas hands out a
-mark just below the cursor: a client that comes back with it has got the page, whether it pulls from the source or from
-the feed, where the mark stands for the cursor itself.
+mark, just below the cursor that came in: a client that comes back with it has got the page, whether it pulls from the
+source or from the feed, where the mark stands for the cursor itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -17,11 +18,13 @@ from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.source_records import Offer, Sight, SourcePosition
 from lakesync.types import Claims
 
-TOO_EARLY = 2 * ARRIVAL_STEP
-"""Below such a cursor there is no room for marks: that client has none yet, and walks in rounds."""
+TOO_EARLY = 1 << 32
+"""A cursor below this, 0 or 1, is that of a client that has none yet and walks in rounds: marks have no room there."""
 
 OFFERED_AT_MOST = 3
 """A page that was sent so often without a sign is taken for received, or a client that gives none would stand still."""
+
+_MARKS_KEPT = 8
 
 _SIGHTS_KEPT = 8
 
@@ -61,9 +64,25 @@ def received(known: SourcePosition, since: int) -> SourcePosition:
     return msgspec.structs.replace(known, done=offer.end, offer=None)
 
 
-def begin(record: ClientRecord | None, source: str, since: int, rules: SyncRules, claims: Claims) -> Start:
-    """Where a pull with the cursor `since` begins."""
-    known = _in_sight(position_in(record, source), Sight(rules, claims))
+def begin(
+    record: ClientRecord | None,
+    source: str,
+    since: int,
+    rules: SyncRules,
+    claims: Claims,
+    newest: Callable[[], Position | None],
+) -> Start:
+    """Where a pull with the cursor `since` begins.
+
+    Args:
+        record: the client's.
+        source: its name.
+        since: the cursor that the client sent.
+        rules: in force.
+        claims: those that the rules read.
+        newest: the newest place of the source, asked where rules or claims are new.
+    """
+    known = _in_sight(position_in(record, source), rules, claims, newest)
     cursor = resolve(record, since)
     if cursor < TOO_EARLY:
         return Start(known, cursor, known.round)
@@ -93,13 +112,14 @@ def end(
         more: whether the source has more.
     """
     known = msgspec.structs.replace(start.known, tables=tuple(sorted({*start.known.tables, *tables})))
+    known = _shown(known, at)
     if start.cursor < TOO_EARLY:
         return msgspec.structs.replace(known, round=at if more else None), start.cursor
     if not tables:
         return msgspec.structs.replace(known, done=at, offer=None), since
     times = known.offer.times + 1 if known.offer is not None else 1
-    mark = _free_mark(record, start.cursor)
-    marks = ((mark, start.cursor), *known.marks)[:OFFERED_AT_MOST]
+    mark = _free_mark(record, since)
+    marks = ((mark, start.cursor), *known.marks)[:_MARKS_KEPT]
     return msgspec.structs.replace(known, offer=Offer(mark, at, times), marks=marks), mark
 
 
@@ -120,19 +140,31 @@ def with_position(record: ClientRecord, known: SourcePosition) -> ClientRecord:
     return msgspec.structs.replace(record, sources=(*others, known))
 
 
-def _in_sight(known: SourcePosition, now: Sight) -> SourcePosition:
+def _in_sight(
+    known: SourcePosition, rules: SyncRules, claims: Claims, newest: Callable[[], Position | None]
+) -> SourcePosition:
     """Rules or claims that are new show other rows, so the walk begins again, the former ones kept in mind."""
-    if known.sights and known.sights[-1] == now:
+    if known.sights and (known.sights[-1].rules, known.sights[-1].claims) == (rules, claims):
         return known
-    sights = (*(sight for sight in known.sights if sight != now), now)[-_SIGHTS_KEPT:]
+    sights = (*known.sights, Sight(rules, claims, newest()))[-_SIGHTS_KEPT:]
     return msgspec.structs.replace(known, sights=sights, done=None, offer=None, round=None)
 
 
-def _free_mark(record: ClientRecord | None, cursor: int) -> int:
-    """A value between the two arrivals below the cursor that means nothing else to this client."""
-    low = cursor - cursor % ARRIVAL_STEP - ARRIVAL_STEP
+def _shown(known: SourcePosition, at: Position | None) -> SourcePosition:
+    """After a page up to `at`."""
+    now = known.sights[-1]
+    if at is None or (now.last is not None and now.last >= at):
+        return known
+    return msgspec.structs.replace(known, sights=(*known.sights[:-1], msgspec.structs.replace(now, last=at)))
+
+
+def _free_mark(record: ClientRecord | None, since: int) -> int:
+    """A value below the client's cursor that is no arrival and means nothing else to this client."""
     taken = {mark for known in record.sources for mark, _ in known.marks} if record is not None else set()
-    return next(mark for mark in range(low + 1, low + ARRIVAL_STEP) if mark not in taken and not _is_own(record, mark))
+    mark = since - 1
+    while mark % ARRIVAL_STEP == 0 or mark in taken or _is_own(record, mark):
+        mark -= 1
+    return mark
 
 
 def _is_own(record: ClientRecord | None, cursor: int) -> bool:

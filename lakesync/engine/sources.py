@@ -98,7 +98,8 @@ class Sources:
             lambda view: (current(view.client(pull.client_id), view.epoch), view.config),
         ).result()
         relevant = self._rules.index(config).relevant(claims)
-        start = positions.begin(record, source, pull.since_hlc, config.rules or pass_all(), relevant)
+        rules = config.rules or pass_all()
+        start = positions.begin(record, source, pull.since_hlc, rules, relevant, adapter.newest_position)
         page = read_source(adapter, start.after, start.known.sights, pull.max_deltas)
         known, cursor = positions.end(start, record, pull.since_hlc, page.end, page.tables, more=page.more)
         if record is None or known != positions.position_in(record, source):
@@ -132,7 +133,8 @@ def _keep(commit: Commit, start: positions.Start, pull: SyncPull, page: SourcePa
     record = current(commit.client(pull.client_id), commit.epoch)
     known, cursor = positions.end(start, record, pull.since_hlc, page.end, page.tables, more=page.more)
     record = record or ClientRecord(pull.client_id, commit.epoch, now_ms)
-    commit.put_client(positions.with_position(replace(record, last_seen_ms=now_ms), known))
+    seen = positions.after_request(replace(record, last_seen_ms=now_ms), pull.since_hlc)
+    commit.put_client(positions.with_position(seen, known))
     return cursor
 
 

@@ -47,7 +47,7 @@ def read_source(adapter: DatabaseAdapter, after: Position | None, sights: Sequen
     Args:
         adapter: the source.
         after: None for the beginning.
-        sights: what the client may see, last, and what it was allowed to see before.
+        sights: what the client may see, last, and what it might see before.
         limit: deltas.
 
     Raises:
@@ -104,14 +104,24 @@ def _all(adapter: DatabaseAdapter, query: DeltaQuery) -> Iterable[StoredDelta]:
 
 def _told(history: _History, sights: Sequence[Sight]) -> list[RowDelta]:
     """What a client is sent of a row."""
-    state, ever = RowState(), False
-    for stored in history.deltas:
+    places = [position_of(stored, "arrival") for stored in history.deltas]
+    state, shown = RowState(), False
+    for place, replaced, stored in zip(places, [*places[1:], None], history.deltas, strict=True):
         state.merge(stored.delta)
-        ever = ever or any(_shows(sight, history.key[0], state) for sight in sights)
+        shown = shown or any(
+            _fell_into(sight, place, replaced) and _shows(sight, history.key[0], state) for sight in sights
+        )
     row = StoredRow(*history.key, arrival=0, state=state)
     if _shows(sights[-1], history.key[0], state):
         return [render.delete(row), *render.insert(row)]
-    return [render.delete(row)] if ever else []
+    return [render.delete(row)] if shown else []
+
+
+def _fell_into(sight: Sight, place: Position, replaced: Position | None) -> bool:
+    """Whether a version of a row could be sent in the time of a sight."""
+    if sight.last is None or place > sight.last:
+        return False
+    return replaced is None or sight.first is None or replaced > sight.first
 
 
 def _shows(sight: Sight, table: str, state: RowState) -> bool:
@@ -121,7 +131,7 @@ def _shows(sight: Sight, table: str, state: RowState) -> bool:
     return matches(sight.rules, table, values, sight.claims)
 
 
-def beside_sources(deltas: list[RowDelta], record: ClientRecord) -> list[RowDelta]:
+def beside_sources(deltas: Sequence[RowDelta], record: ClientRecord) -> list[RowDelta]:
     """A page of the gateway's own feed for a client of sources: an INSERT of a row that it may have from one of them
     comes behind a DELETE that is no newer.
     """

@@ -10,11 +10,15 @@ from lakesync.types import Claims
 
 
 class Sight(msgspec.Struct, frozen=True, array_like=True):
-    """What a client may see of a source."""
+    """A time in which a client's rules and claims were the same."""
 
     rules: SyncRules
     claims: Claims
     """Those that the rules read."""
+    first: Position | None = None
+    """The newest place of the source when it began: what was replaced up to here was not shown in it."""
+    last: Position | None = None
+    """The client was sent nothing beyond this in it."""
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
@@ -42,4 +46,4 @@ class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
     tables: tuple[str, ...] = ()
     """Of the rows that it was sent."""
     sights: tuple[Sight, ...] = ()
-    """What it may see, newest last; the newest few."""
+    """Newest last; the newest few."""

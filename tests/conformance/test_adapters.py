@@ -188,6 +188,7 @@ def test_the_latest_state_is_the_merge(adapter):
 
 def test_nothing_held_is_nothing_found(adapter):
     assert everything(adapter) == []
+    assert adapter.newest_position() is None
     assert adapter.get_latest_state(None, "notes", ["r"]) == {}
 
 
@@ -234,6 +235,8 @@ def test_every_query_finds_what_it_asks_for(kind, history, query):
         wanted = sorted(selected(kept.values(), query), key=lambda stored: position_of(stored, query.order))
         found = everything(adapter, query)
         assert sorted(map(repr, map(plain, found))) == sorted(map(repr, map(plain, wanted)))
+        newest = [position_of(stored, "arrival") for stored in everything(adapter)]
+        assert adapter.newest_position() == (newest[-1] if newest else None)
         places = [position_of(stored, query.order) for stored in found]
         assert places == sorted(places)
         states = {

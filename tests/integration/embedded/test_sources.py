@@ -1,0 +1,244 @@
+"""Pulls from named sources: real adapters with real rows, through the gateway's rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakesync.adapters import DeltaBatch, StoredDelta
+from lakesync.exceptions import AdapterError, NotFoundError
+from lakesync.rules.model import parse_rules
+from lakesync.types import SyncPull
+from tests.integration.embedded.embedded_support import KINDS, Author, gateway_over
+
+MINE = {
+    "version": 1,
+    "buckets": [{"name": "mine", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
+}
+
+
+@pytest.fixture(params=list(KINDS))
+def source(request, tmp_path):
+    """Each kind of adapter in turn."""
+    opened = KINDS[request.param](tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def gateway(clock, source):
+    """A gateway with the source `reports`, and something of its own."""
+    with gateway_over(clock) as opened:
+        opened.register_source("reports", source)
+        author = Author("writer", clock)
+        author.push(opened, author.delta("own", {"x": 1}, table="own"))
+        yield opened
+
+
+class Writer:
+    """What fills a source, a batch at a time."""
+
+    def __init__(self, source, clock, client="etl"):
+        self.source, self.author, self.clock, self.batches = source, Author(client, clock), clock, 0
+
+    def put(self, *edits):
+        """Rows as `(row, after)`; None deletes."""
+        self.clock.advance(10)
+        self.batches += 1
+        deltas = [self.author.delta(row, after, table="reports") for row, after in edits]
+        arrival = self.clock.now_ms << 16
+        stored = tuple(StoredDelta("warehouse", arrival + 256 * n, delta) for n, delta in enumerate(deltas))
+        self.source.insert_deltas(DeltaBatch(f"warehouse.main.1.{self.batches}-{self.batches}", "warehouse", stored))
+
+
+@pytest.fixture
+def writer(source, clock):
+    """Fills the source."""
+    return Writer(source, clock)
+
+
+def told(answer):
+    """What a page says, in short."""
+    return [(delta.op, delta.row_id) for delta in answer.deltas]
+
+
+def cursor_of(gateway, client="reader", claims=None):
+    """A client that has pulled the gateway's own feed."""
+    return gateway.handle_pull(SyncPull(client, 0, 1000), claims or {"sub": client}).server_hlc
+
+
+def pull(gateway, since, *, limit=100, client="reader", **claims):
+    """A pull from the source."""
+    return gateway.handle_pull(SyncPull(client, since, limit, "reports"), {"sub": client, **claims})
+
+
+def test_rows_come_as_delete_and_insert_and_the_cursor_never_passes(gateway, writer):
+    writer.put(("r1", {"x": 1}), ("r2", {"x": 2}))
+    writer.put(("r1", {"y": 5}), ("gone", {"x": 1}))
+    writer.put(("gone", None))
+    since = cursor_of(gateway)
+    page = pull(gateway, since)
+    assert told(page) == [
+        ("DELETE", "r2"),
+        ("INSERT", "r2"),
+        ("DELETE", "r1"),
+        ("INSERT", "r1"),
+        ("UPDATE", "r1"),
+    ]
+    assert since - 256 < page.server_hlc < since
+    assert not page.has_more
+    deleted, inserted = page.deltas[:2]
+    assert deleted.hlc <= inserted.hlc, "an unsent edit of the client still wins"
+    again = pull(gateway, page.server_hlc)
+    assert (again.deltas, again.server_hlc, again.has_more) == ((), page.server_hlc, False)
+
+
+def test_pages_follow_one_another(gateway, writer):
+    for number in range(30):
+        writer.put(*((f"r{number}-{n}", {"x": n}) for n in range(3)))
+    since, seen = cursor_of(gateway), []
+    first = since
+    while True:
+        page = pull(gateway, since, limit=7)
+        assert page.server_hlc <= first
+        assert len(page.deltas) <= 8, "at most one row above the limit"
+        seen += [delta.row_id for delta in page.deltas if delta.op == "INSERT"]
+        since = page.server_hlc
+        if not page.has_more:
+            break
+    assert sorted(seen) == sorted(f"r{number}-{n}" for number in range(30) for n in range(3))
+    writer.put(("r0-0", {"x": 9}), ("new", {"x": 1}))
+    assert {row for _, row in told(pull(gateway, since))} == {"r0-0", "new"}
+
+
+def test_a_row_that_changes_during_the_walk_comes_at_its_latest_place(gateway, writer):
+    for number in range(6):
+        writer.put((f"r{number}", {"x": number}))
+    since = cursor_of(gateway)
+    page = pull(gateway, since, limit=2)
+    assert told(page) == [("DELETE", "r0"), ("INSERT", "r0")]
+    writer.put(("r1", {"x": 100}))
+    rest = pull(gateway, page.server_hlc, limit=100)
+    assert [row for op, row in told(rest) if op == "INSERT"] == ["r2", "r3", "r4", "r5", "r1"]
+
+
+def test_a_lost_answer_is_sent_again(gateway, writer):
+    writer.put(("r1", {"x": 1}))
+    since = cursor_of(gateway)
+    first = pull(gateway, since)
+    assert told(pull(gateway, since)) == told(first), "the cursor says that the page did not arrive"
+    second = pull(gateway, since)
+    writer.put(("r2", {"x": 2}))
+    assert told(pull(gateway, second.server_hlc)) == [("DELETE", "r2"), ("INSERT", "r2")]
+
+
+def test_the_own_feed_knows_what_the_mark_stands_for(gateway, writer, clock):
+    writer.put(("r1", {"x": 1}))
+    since = cursor_of(gateway)
+    page = pull(gateway, since)
+    other = Author("other", clock)
+    other.push(gateway, other.delta("new", {"x": 2}, table="own"))
+    own = gateway.handle_pull(SyncPull("reader", page.server_hlc))
+    assert told(own) == [("INSERT", "new")]
+    assert own.server_hlc > since
+    assert pull(gateway, own.server_hlc).deltas == (), "the feed's pull said that the page had arrived"
+
+
+def test_a_client_that_gives_no_sign_goes_on_in_the_end(gateway, writer):
+    writer.put(("r1", {"x": 1}))
+    since = cursor_of(gateway)
+    assert [len(pull(gateway, since).deltas) for _ in range(5)] == [2, 2, 2, 0, 0]
+
+
+def test_a_client_without_a_cursor_walks_in_rounds(gateway, writer):
+    for number in range(4):
+        writer.put((f"r{number}", {"x": number}))
+    rounds = [pull(gateway, 0, limit=4) for _ in range(4)]
+    assert [page.server_hlc for page in rounds] == [0] * 4
+    assert [[row for op, row in told(page) if op == "INSERT"] for page in rounds] == [["r0", "r1"], ["r2", "r3"]] * 2
+    assert [page.has_more for page in rounds] == [True, False] * 2
+
+
+def test_a_client_that_starts_again_gets_its_sources_again(gateway, writer):
+    writer.put(("r1", {"x": 1}))
+    page = pull(gateway, cursor_of(gateway))
+    assert pull(gateway, page.server_hlc).deltas == ()
+    fresh = cursor_of(gateway)
+    assert told(pull(gateway, fresh)) == told(page)
+
+
+def test_the_own_feed_inserts_nothing_that_a_source_may_have_sent(gateway, writer, clock):
+    writer.put(("r1", {"x": 1}))
+    page = pull(gateway, cursor_of(gateway))
+    other = Author("other", clock)
+    other.push(gateway, other.delta("r1", {"x": 2}, table="reports"), other.delta("n", {"x": 2}, table="own"))
+    own = gateway.handle_pull(SyncPull("reader", page.server_hlc))
+    assert told(own) == [("DELETE", "r1"), ("INSERT", "r1"), ("INSERT", "n")]
+    assert own.deltas[0].hlc <= own.deltas[1].hlc
+
+
+def test_rules_hold_row_by_row(gateway, writer):
+    gateway.set_rules(parse_rules(MINE))
+    writer.put(("a1", {"team": "a"}), ("b1", {"team": "b"}), ("none", {"x": 1}), ("moves", {"team": "a"}))
+    since = cursor_of(gateway, claims={"sub": "reader", "team": "a"})
+    page = pull(gateway, since, team="a")
+    assert told(page) == [("DELETE", "a1"), ("INSERT", "a1"), ("DELETE", "moves"), ("INSERT", "moves")]
+    writer.put(("moves", {"team": "b"}), ("b1", {"x": 2}), ("late", {"team": "b"}))
+    writer.put(("late", None), ("a1", None))
+    page = pull(gateway, page.server_hlc, team="a")
+    assert told(page) == [("DELETE", "moves"), ("DELETE", "a1")], "R5: no id of b1, late or none"
+
+
+def test_a_change_of_claims_or_rules_is_made_good(gateway, writer):
+    gateway.set_rules(parse_rules(MINE))
+    writer.put(("a1", {"team": "a"}), ("b1", {"team": "b"}), ("c1", {"team": "c"}))
+    since = cursor_of(gateway, claims={"sub": "reader", "team": "a"})
+    page = pull(gateway, since, team="a")
+    assert told(page) == [("DELETE", "a1"), ("INSERT", "a1")]
+    page = pull(gateway, page.server_hlc, team="b")
+    assert told(page) == [("DELETE", "a1"), ("DELETE", "b1"), ("INSERT", "b1")]
+    gateway.set_rules(parse_rules({**MINE, "buckets": [{"name": "none", "tables": ["other"], "filters": []}]}))
+    page = pull(gateway, page.server_hlc, team="b")
+    assert told(page) == [("DELETE", "a1"), ("DELETE", "b1")], "of a1 nobody knows whether its DELETE arrived"
+    assert pull(gateway, page.server_hlc, team="b").deltas == ()
+
+
+def test_clients_and_sources_have_positions_of_their_own(gateway, writer, tmp_path, clock):
+    writer.put(("r1", {"x": 1}))
+    more = KINDS["sqlite"](tmp_path / "more")
+    Writer(more, clock).put(("m1", {"x": 1}))
+    gateway.register_source("more", more)
+    assert gateway.list_sources() == ["more", "reports"]
+    since = cursor_of(gateway)
+    page = pull(gateway, since)
+    other = gateway.handle_pull(SyncPull("reader", page.server_hlc, 100, "more"))
+    assert told(other) == [("DELETE", "m1"), ("INSERT", "m1")]
+    assert pull(gateway, other.server_hlc).deltas == (), "a pull of another source is a sign too"
+    assert told(pull(gateway, cursor_of(gateway, "second"), client="second")) == told(page)
+    more.close()
+
+
+def test_an_unknown_source_is_not_found(gateway):
+    with pytest.raises(NotFoundError, match=r"'absent'.*known: reports"):
+        gateway.handle_pull(SyncPull("reader", 0, 100, "absent"))
+    gateway.unregister_source("reports")
+    assert gateway.list_sources() == []
+    with pytest.raises(NotFoundError, match="known: none"):
+        pull(gateway, 0)
+    with pytest.raises(NotFoundError):
+        gateway.unregister_source("reports")
+
+
+def test_a_source_that_fails_is_an_adapters_error(gateway, tmp_path):
+    broken = KINDS["sqlite"](tmp_path / "broken")
+    gateway.register_source("broken", broken)
+    broken.close()
+    with pytest.raises(AdapterError, match="broken"):
+        gateway.handle_pull(SyncPull("reader", 0, 100, "broken"))
+
+
+def test_what_nobody_may_see_is_walked_over(gateway, writer):
+    gateway.set_rules(parse_rules(MINE))
+    writer.put(*((f"b{n}", {"team": "b"}) for n in range(2500)))
+    writer.put(("a", {"team": "a"}))
+    since = cursor_of(gateway, claims={"sub": "reader", "team": "a"})
+    assert told(pull(gateway, since, limit=10, team="a")) == [("DELETE", "a"), ("INSERT", "a")]

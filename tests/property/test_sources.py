@@ -1,0 +1,168 @@
+"""Whatever happens between a client and a source, the client ends with the rows that it may see, and never wedges.
+
+The client is the stock one: a cursor in memory, plain INSERTs, a database that may outlive the cursor. Answers are
+lost, sources and rules and claims change, and the gateway's own feed goes on beside.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import msgspec
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
+from lakesync.engine import Engine
+from lakesync.rules.evaluation import matches
+from lakesync.rules.model import SyncRules, parse_rules
+from lakesync.staging import open_store
+from lakesync.testing.clock import ManualClock
+from lakesync.types import SyncPull
+from tests.integration.embedded.embedded_support import Author
+
+TEAM = parse_rules(
+    {
+        "version": 1,
+        "buckets": [{"name": "team", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
+    }
+)
+ALL = SyncRules(1, ())
+ROWS = ["r1", "r2", "r3"]
+SHARED = "x"
+"""A row that both the source and the gateway's own feed have."""
+
+
+class Stock:
+    """The reference's client, as far as applying goes."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], dict[str, object]] = {}
+        self.cursor = 0
+
+    def take(self, answer) -> None:
+        """Apply a page; an INSERT of a row that is there would fail for ever."""
+        for delta in answer.deltas:
+            cells = {cell.column: cell.decoded() for cell in delta.columns}
+            if delta.op == "INSERT":
+                assert delta.key not in self.rows, f"INSERT of {delta.key}, which the client has"
+                self.rows[delta.key] = cells
+            elif delta.op == "UPDATE" and delta.key in self.rows:
+                self.rows[delta.key] |= cells
+            elif delta.op == "DELETE":
+                self.rows.pop(delta.key, None)
+        if answer.deltas:
+            self.cursor = answer.server_hlc
+
+
+class World:
+    """A gateway, its source, one client, and what the client ought to see."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = ManualClock()
+        self.engine = Engine(open_store("memory://", self.clock), self.clock)
+        self.engine.open()
+        self.gateway = self.engine.gateway("g")
+        self.source = SqliteAdapter(folder / "source.db")
+        self.gateway.register_source("s", self.source)
+        self.etl, self.other = Author("etl", self.clock), Author("other", self.clock)
+        self.client, self.team, self.rules = Stock(), "a", ALL
+        self.batches = self.losses = 0
+        self.ever: set[tuple[str, str]] = set()
+
+    @property
+    def claims(self):
+        return {"sub": "c", "team": self.team}
+
+    def step(self, kind: str, row: str, value: str | int | bool | None) -> None:
+        """One thing that happens."""
+        self.clock.advance(7)
+        if kind == "source":
+            self.batches += 1
+            after = None if value is None else {"team": value, "n": self.batches}
+            stored = StoredDelta("w", self.clock.now_ms << 16, self.etl.delta(row, after, table="reports"))
+            self.source.insert_deltas(DeltaBatch(f"w.main.1.{self.batches}-{self.batches}", "w", (stored,)))
+        elif kind == "own":
+            self.other.push(self.gateway, self.other.delta(SHARED, {"team": "a", "n": 0}, table="reports"))
+            self.other.push(self.gateway, self.other.delta(row, {"team": value or "b"}, table="own"))
+        elif kind == "pull":
+            self.pull(None, lost=bool(value), limit=2)
+        elif kind == "pull from source":
+            self.pull("s", lost=bool(value), limit=int(row[1:]) if row != SHARED else 3)
+        elif kind == "reload":
+            self.client.cursor = 0
+            if value:
+                self.client.rows.clear()
+        elif kind == "claims":
+            self.team = "b" if value else "a"
+        elif kind == "rules":
+            self.rules = TEAM if value else ALL
+            self.gateway.set_rules(self.rules)
+        self.note()
+
+    def pull(self, source: str | None, *, lost: bool = False, limit: int = 50) -> bool:
+        """Ask for a page, whose answer may be lost, but not for ever; whether there is more."""
+        since = self.client.cursor
+        answer = self.gateway.handle_pull(SyncPull("c", since, limit, source), self.claims)
+        if source is not None:
+            assert answer.server_hlc <= since
+            assert {delta.key for delta in answer.deltas} <= self.ever, "R5"
+        self.losses = self.losses + 1 if lost and self.losses < 2 else 0
+        if not self.losses:
+            self.client.take(answer)
+        return answer.has_more
+
+    def note(self) -> None:
+        """Remember which rows of the source were ever visible to the client."""
+        self.ever |= self.visible().keys()
+
+    def visible(self) -> dict[tuple[str, str], dict[str, object]]:
+        """The source's rows that the client may see."""
+        states = self.source.get_latest_state(None, "reports", [*ROWS, SHARED])
+        rows = {
+            row: {column: msgspec.json.decode(raw) for column, raw in state.values().items()}
+            for row, state in states.items()
+            if state.visible
+        }
+        seen = {row: cells for row, cells in rows.items() if matches(self.rules, "reports", cells, self.claims)}
+        return {("reports", row): cells for row, cells in seen.items()}
+
+    def settle(self) -> None:
+        """Everything asked for until nothing is left, by both ways."""
+        for _ in range(3):
+            for source in (None, "s", "s", "s"):
+                while self.pull(source):
+                    pass
+
+    def close(self) -> None:
+        self.engine.close()
+        self.source.close()
+
+
+rows = st.sampled_from([*ROWS, SHARED])
+teams = st.sampled_from(["a", "b", None])
+steps = st.one_of(
+    st.tuples(st.just("source"), rows, teams),
+    st.tuples(st.just("own"), st.sampled_from(ROWS), teams),
+    st.tuples(st.sampled_from(["pull", "pull from source", "pull from source"]), rows, st.booleans()),
+    st.tuples(st.sampled_from(["reload", "claims", "rules"]), st.just("r1"), st.booleans()),
+)
+
+
+@settings(deadline=None, max_examples=100)
+@example(story=[("source", "r1", "a"), ("own", "r1", "a"), ("pull", "r1", False), ("pull from source", "r1", True)])
+@example(story=[("own", "r1", "a"), ("pull", "r1", False), ("source", "x", "a"), ("pull from source", "r1", False)])
+@given(story=st.lists(steps, max_size=25))
+def test_a_client_of_a_source_ends_with_its_rows(story):
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder))
+        try:
+            for step in story:
+                world.step(*step)
+            world.settle()
+            wanted = {key: cells for key, cells in world.visible().items() if key[1] != SHARED}
+            found = {key: cells for key, cells in world.client.rows.items() if key[0] == "reports" and key[1] != SHARED}
+            assert found == wanted
+        finally:
+            world.close()
