@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import HTTPConnection
 
 from gateway.auth import TokenVerifier
+from gateway.clients import SeenClients
 from gateway.drain import Drain
 from gateway.limits import RateLimit
 from gateway.metrics import Metrics
@@ -34,6 +35,7 @@ class Services:
     """Of messages over WebSockets."""
     described: dict[str, Any]
     """The OpenAPI document."""
+    clients: SeenClients = field(default_factory=SeenClients)
     gateways: dict[str, SyncGateway] = field(default_factory=dict)
     """The gateways that were asked for, so that finding one again costs no thread."""
 

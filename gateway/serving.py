@@ -31,6 +31,7 @@ async def serve_push(
     exchange.client, exchange.deltas = message.client_id, len(message.deltas)
     result = await outcome(caller.gateway.submit_push(message, caller.claims(message.client_id), seen=seen))
     services.metrics.pushed.inc(result.accepted)
+    services.clients.pushed(caller.gateway.gateway_id, message.client_id)
     return result
 
 
@@ -56,4 +57,5 @@ async def serve_pull(
     page = await outcome(caller.gateway.submit_pull(message, claims, resync_refused=knows_resync))
     exchange.deltas = len(page.deltas)
     services.metrics.pulled.inc(len(page.deltas))
+    services.clients.pulled(caller.gateway.gateway_id, message.client_id, page.server_hlc, has_more=page.has_more)
     return page

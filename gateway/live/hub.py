@@ -10,6 +10,7 @@ from gateway.live.closing import GOING_AWAY
 from gateway.live.connection import LiveConnection
 from gateway.live.room import Room
 from lakesync.engine import SyncGateway
+from lakesync.engine.following import Follower
 from lakesync.exceptions import BackpressureError
 from lakesync.staging.notices import Notice
 from lakesync.staging.store import StagingStore
@@ -63,6 +64,11 @@ class Hub:
         self._count -= 1
         if not room:
             del self._rooms[gateway.gateway_id]
+
+    def followers(self, gateway_id: str) -> list[Follower]:
+        """Where the connected clients of a gateway stand, those that have pulled."""
+        room = self._rooms.get(gateway_id)
+        return room.followers() if room is not None else []
 
     def drain(self) -> None:
         """End every connection, after the answer that it may be waiting for."""

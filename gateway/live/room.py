@@ -61,6 +61,10 @@ class Room:
     def __len__(self) -> int:
         return len(self._connections)
 
+    def followers(self) -> list[Follower]:
+        """Where its clients stand, those that have pulled."""
+        return [each.follower for each in self._connections if each.follower is not None]
+
     def enter(self, connection: LiveConnection) -> None:
         """A connection begins; it is told nothing until its client has pulled."""
         self._connections.add(connection)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -9,10 +12,24 @@ from starlette.responses import Response
 
 from gateway import bodies
 from gateway.admission import admit
-from gateway.operations import Operation
+from gateway.clients import ClientStanding
+from gateway.operations import Operation, Parameter
 from gateway.services import Services
 from lakesync.engine import GatewayStats
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.exceptions import StagingUnavailableError, ValidationError
+from lakesync.flush import TableStats
+from lakesync.flush.waiting import Waiting
+
+MAX_CLIENTS_TOLD = 1000
+
+
+class OperatorStats(GatewayStats, frozen=True, rename="camel"):
+    """What the gateway holds, and how far its clients are."""
+
+    clients: list[ClientStanding]
+    """Those that this process saw, the one that is furthest behind first."""
+    tables: list[TableStats] | None
+    """What waits by table, where that was asked for."""
 
 
 async def gateway_metrics(request: Request) -> Response:
@@ -22,9 +39,20 @@ async def gateway_metrics(request: Request) -> Response:
 
 
 async def admin_metrics(request: Request) -> Response:
-    """What one gateway holds, for an admin."""
+    """What one gateway holds and how far its clients are, for an admin."""
     caller = await admit(request, admin=True)
-    return bodies.json_response(await run_in_threadpool(caller.gateway.stats))
+    services, gateway = Services.of(request), caller.gateway
+    limit = _asked(request.query_params.get("clients"))
+    by_table = request.query_params.get("tables", "false")
+    if by_table not in ("true", "false"):
+        raise ValidationError(f"tables is {by_table!r}, it must be true or false")
+    stats = await run_in_threadpool(gateway.stats)
+    tables = None
+    if by_table == "true":
+        tables = await run_in_threadpool(Waiting(gateway.gateway_id, services.engine.store).table_stats)
+    clients = services.clients.standing(gateway.gateway_id, services.hub.followers(gateway.gateway_id), limit)
+    known: dict[str, Any] = msgspec.structs.asdict(stats)
+    return bodies.json_response(OperatorStats(**known, clients=clients, tables=tables))
 
 
 async def prometheus(request: Request) -> Response:
@@ -33,10 +61,36 @@ async def prometheus(request: Request) -> Response:
     return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
+def _asked(clients: str | None) -> int:
+    if clients is None:
+        return 100
+    if not (clients.isascii() and clients.isdigit() and len(clients) <= 4 and int(clients) <= MAX_CLIENTS_TOLD):
+        raise ValidationError(f"clients is {clients!r}, it must be from 0 to {MAX_CLIENTS_TOLD}")
+    return int(clients)
+
+
 OPERATIONS = (
     Operation("GET", "/sync/{gateway}/metrics", gateway_metrics, "What the gateway holds", answer=GatewayStats),
     Operation(
-        "GET", "/admin/metrics/{gateway}", admin_metrics, "What the gateway holds", access="admin", answer=GatewayStats
+        "GET",
+        "/admin/metrics/{gateway}",
+        admin_metrics,
+        "What the gateway holds, and how far its clients are",
+        access="admin",
+        parameters=(
+            Parameter(
+                "clients",
+                "Most clients to tell of",
+                {"type": "integer", "minimum": 0, "maximum": MAX_CLIENTS_TOLD, "default": 100},
+            ),
+            Parameter(
+                "tables",
+                "`true`: what waits table by table too, which is read from the log",
+                {"type": "string", "enum": ["true", "false"]},
+            ),
+        ),
+        answer=OperatorStats,
+        errors=(ValidationError,),
     ),
     Operation(
         "GET",

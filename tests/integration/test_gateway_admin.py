@@ -109,4 +109,29 @@ def test_a_flush_is_requested_in_staging(served, prefix):
 def test_an_admin_reads_the_same_metrics(served):
     client = served.client()
     client.push(delta("t1", {"n": 1}))
-    assert client.admin().call("GET", "/admin/metrics/{gw}").json() == client.call("GET", "/sync/{gw}/metrics").json()
+    told = client.admin().call("GET", "/admin/metrics/{gw}").json()
+    assert client.call("GET", "/sync/{gw}/metrics").json().items() <= told.items()
+
+
+def test_an_admin_sees_who_is_behind_and_what_waits_by_table(served):
+    alice = served.client("alice")
+    bob = served.client("bob", alice.gateway)
+    alice.push(delta("t1", {"n": 1}, client="alice"), delta("t2", {"n": 1}, client="alice"))
+    since = bob.pull().json()["serverHlc"]
+    alice.push(delta("u1", {"n": 1}, client="alice", table="users"))
+    admin = alice.admin()
+    told = admin.call("GET", "/admin/metrics/{gw}", params={"tables": "true"}).json()
+    mute, behind = told["clients"]
+    assert (mute["clientId"], mute["pulledMs"], mute["cursorHlc"], mute["cursorMs"]) == ("alice", None, "0", None)
+    assert (behind["clientId"], behind["cursorHlc"], behind["pushedMs"]) == ("bob", since, None)
+    assert behind["cursorMs"] < told["lastArrival"] >> 16
+    assert mute["seenMs"] >= behind["seenMs"] > 1.7e12
+    assert [(each["table"], each["deltaCount"]) for each in told["tables"]] == [("todos", 2), ("users", 1)]
+    assert sum(each["byteSize"] for each in told["tables"]) == told["byteSize"]
+    told = admin.call("GET", "/admin/metrics/{gw}", params={"clients": "1"}).json()
+    assert ([each["clientId"] for each in told["clients"]], told["tables"]) == (["alice"], None)
+
+
+@pytest.mark.parametrize("query", [{"clients": "1001"}, {"clients": "-1"}, {"clients": "٣"}, {"tables": "yes"}])
+def test_figures_are_asked_for_in_the_documented_form(served, query):
+    assert served.client().admin().call("GET", "/admin/metrics/{gw}", params=query).status_code == 400

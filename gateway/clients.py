@@ -1,0 +1,110 @@
+"""When each client was last seen by this process and how far it is, for operators."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from lakesync.engine.following import Follower
+
+REMEMBERED_CLIENTS = 20_000
+"""Of all gateways; the one that was not seen for the longest time is forgotten first."""
+
+_WALL_BITS = 16
+
+
+@dataclass(slots=True)
+class _Seen:
+    pulled_ms: int | None = None
+    pushed_ms: int | None = None
+    cursor: int = 0
+    has_more: bool = False
+
+    @property
+    def seen_ms(self) -> int:
+        return max(self.pulled_ms or 0, self.pushed_ms or 0)
+
+
+class ClientStanding(msgspec.Struct, frozen=True, rename="camel"):
+    """One client, as far as this process saw it."""
+
+    client_id: str
+    seen_ms: int
+    """Server wall time of its latest push or pull."""
+    pulled_ms: int | None
+    pushed_ms: int | None
+    cursor_hlc: int
+    """The cursor that it was last handed by a pull or a broadcast; 0 before the first."""
+    cursor_ms: int | None
+    """Server wall time of that cursor: everything up to then was sent to it."""
+    has_more: bool
+    """More was waiting for it when it was handed that cursor."""
+    connected: bool
+    """It holds a WebSocket to this process."""
+
+
+class SeenClients:
+    """What was seen of clients, within bounds; owned by the event loop's thread."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._seen: OrderedDict[tuple[str, str], _Seen] = OrderedDict()
+
+    def pushed(self, gateway: str, client_id: str) -> None:
+        """A push was answered."""
+        self._note(gateway, client_id).pushed_ms = self._now_ms()
+
+    def pulled(self, gateway: str, client_id: str, cursor: int, *, has_more: bool) -> None:
+        """A pull was answered with a cursor."""
+        seen = self._note(gateway, client_id)
+        seen.pulled_ms, seen.cursor, seen.has_more = self._now_ms(), cursor, has_more
+
+    def standing(self, gateway: str, followers: Iterable[Follower], limit: int) -> list[ClientStanding]:
+        """The clients of a gateway, the one that is furthest behind first.
+
+        Args:
+            gateway: its id.
+            followers: those that are connected, with their cursors after the latest broadcast.
+            limit: how many to tell of.
+        """
+        connected = {follower.client_id: follower for follower in followers}
+        found = [
+            _standing(client_id, seen, connected.get(client_id))
+            for (of, client_id), seen in self._seen.items()
+            if of == gateway
+        ]
+        return sorted(found, key=lambda each: (each.cursor_hlc, each.client_id))[:limit]
+
+    def _note(self, gateway: str, client_id: str) -> _Seen:
+        key = (gateway, client_id)
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._seen[key] = _Seen()
+            if len(self._seen) > REMEMBERED_CLIENTS:
+                self._seen.popitem(last=False)
+        else:
+            self._seen.move_to_end(key)
+        return seen
+
+    def _now_ms(self) -> int:
+        return int(self._now() * 1000)
+
+
+def _standing(client_id: str, seen: _Seen, follower: Follower | None) -> ClientStanding:
+    cursor, has_more = seen.cursor, seen.has_more
+    if follower is not None and follower.cursor > cursor:
+        cursor, has_more = follower.cursor, follower.more
+    return ClientStanding(
+        client_id=client_id,
+        seen_ms=seen.seen_ms,
+        pulled_ms=seen.pulled_ms,
+        pushed_ms=seen.pushed_ms,
+        cursor_hlc=cursor,
+        cursor_ms=cursor >> _WALL_BITS or None,
+        has_more=has_more,
+        connected=follower is not None,
+    )

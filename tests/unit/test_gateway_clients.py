@@ -1,0 +1,41 @@
+"""What a process remembers of clients is bounded and puts those first that are furthest behind."""
+
+from __future__ import annotations
+
+from gateway import clients
+from gateway.clients import SeenClients
+from lakesync.engine.following import Follower
+
+
+def follower(client_id: str, cursor: int, *, more: bool = False) -> Follower:
+    return Follower(client_id, {}, cursor, 100, False, more)
+
+
+def test_the_one_that_is_furthest_behind_comes_first():
+    seen = SeenClients(lambda: 5.0)
+    seen.pulled("gw", "quick", 9 << 16, has_more=False)
+    seen.pulled("gw", "slow", 3 << 16, has_more=True)
+    seen.pushed("gw", "mute")
+    seen.pulled("other", "elsewhere", 1 << 16, has_more=False)
+    told = seen.standing("gw", [], 10)
+    assert [each.client_id for each in told] == ["mute", "slow", "quick"]
+    assert [(each.cursor_ms, each.has_more) for each in told] == [(None, False), (3, True), (9, False)]
+    assert {each.seen_ms for each in told} == {5000}
+    assert [each.client_id for each in seen.standing("gw", [], 1)] == ["mute"]
+
+
+def test_a_broadcast_takes_a_client_further():
+    seen = SeenClients()
+    seen.pulled("gw", "a", 3 << 16, has_more=True)
+    (told,) = seen.standing("gw", [follower("a", 7 << 16)], 10)
+    assert (told.cursor_ms, told.has_more, told.connected) == (7, False, True)
+    (told,) = seen.standing("gw", [follower("a", 2 << 16)], 10)
+    assert (told.cursor_ms, told.has_more, told.connected) == (3, True, True)
+
+
+def test_the_one_that_was_not_seen_for_the_longest_time_is_forgotten(monkeypatch):
+    monkeypatch.setattr(clients, "REMEMBERED_CLIENTS", 3)
+    seen = SeenClients()
+    for client in ("a", "b", "c", "a", "d", "e"):
+        seen.pushed("gw", client)
+    assert sorted(each.client_id for each in seen.standing("gw", [], 10)) == ["a", "d", "e"]
