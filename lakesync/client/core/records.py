@@ -37,7 +37,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     """Edits ever made: the number of the newest."""
 
 
-class KnownRow(msgspec.Struct):
+class KnownRow(msgspec.Struct, gc=False):
     """A row as the gateway is known to have it, as far as this client may see: pages and accepted edits, merged.
 
     Ids and widths of the deltas in `state` mean nothing here. The tombstone of a row that is not visible is what its

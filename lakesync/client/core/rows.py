@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Raw
-from msgspec.structs import replace
 
 from lakesync.client.core.records import Edit
 from lakesync.lww import LiveDelta, RowState
@@ -33,7 +32,8 @@ def take(state: RowState, delta: RowDelta) -> bool:
 
 def fold(state: RowState, delta: RowDelta) -> bool:
     """Merge an accepted edit, in place; whether anything changed."""
-    return state.merge(replace(delta, delta_id="")).changed
+    op, table, row_id, client_id = delta.op, delta.table, delta.row_id, delta.client_id
+    return state.merge(RowDelta(op, table, row_id, client_id, delta.columns, delta.hlc, delta_id="")).changed
 
 
 def seen(state: RowState | None, edits: Sequence[Edit]) -> dict[str, Raw] | None:
