@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -16,8 +16,9 @@ from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.limits import EngineLimits
 from lakesync.exceptions import NotFoundError, ValidationError
 from lakesync.feed import Sender, apply, reindex
+from lakesync.feed.settle import settle
 from lakesync.flush import Outlet
-from lakesync.staging.records import LogEntry, WriteScope
+from lakesync.staging.records import LogEntry, StoredRow, WriteScope
 from lakesync.staging.store import Commit, StagingStore
 from lakesync.wire.log import decode_body
 
@@ -118,6 +119,10 @@ class Engine:
     def reindex(self, commit: Commit) -> None:
         """Bring every row's bucket keys in line with the rules in force."""
         reindex(commit, self._rules_of(commit).index(commit.config))
+
+    def settle(self, commit: Commit, rows: Sequence[StoredRow]) -> None:
+        """Write rows whose states were made otherwise than by a push, with their bucket keys and moves."""
+        settle(commit, rows, self._rules_of(commit).index(commit.config))
 
     def _rules_of(self, commit: Commit) -> RulesCache:
         known = self._gateways.get(commit.gateway)

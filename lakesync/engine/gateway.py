@@ -42,6 +42,8 @@ class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
     last_arrival: int
     last_seq: int
     flushed_seq: int
+    flushed_ms: int | None
+    """Server wall time at which a batch was last read back from the lake."""
 
 
 class SyncGateway(ImperativeGateway, Embedding):
@@ -141,7 +143,8 @@ class SyncGateway(ImperativeGateway, Embedding):
         """The cut that a client that was never seen may start from; from then on it is seen.
 
         Raises (in the future):
-            NotFoundError: there is no cut, rules are newer than it, or the client was seen before.
+            NotFoundError: there is no cut, rules are newer than it or something was erased since, or the client was
+                seen before.
         """
         if client_id != claims.get("sub"):
             raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}")
@@ -154,6 +157,8 @@ class SyncGateway(ImperativeGateway, Embedding):
             access = self.rules.access(commit, claims)
             if cut.epoch != commit.epoch or cut.rules_version != access.rules_version:
                 raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
+            if commit.is_barred(cut):
+                raise NotFoundError("something was erased that the newest checkpoint may hold: pull from 0 instead")
             if not is_blank(current(commit.client(client_id), commit.epoch)):
                 raise NotFoundError(f"client {client_id!r} was seen before: pull from its cursor, or from 0")
             first_contact(commit, client_id, cut.arrival, access, now)
@@ -206,6 +211,7 @@ class SyncGateway(ImperativeGateway, Embedding):
             last_arrival=max((shard.last_arrival for shard in waiting), default=0),
             last_seq=max((shard.last_seq for shard in waiting), default=0),
             flushed_seq=max((shard.flushed_seq for shard in waiting), default=0),
+            flushed_ms=max((shard.flushed_ms for shard in waiting if shard.flushed_ms is not None), default=None),
         )
 
     def _answer(self, request: PullRequest, reading: Reading) -> Future[SyncResponse]:

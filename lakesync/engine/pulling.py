@@ -60,7 +60,7 @@ def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
     """
     pull = request.pull
     access = rules.access(view, request.claims)
-    record = current(view.client(pull.client_id), view.epoch)
+    record = current(view.client(pull.client_id), view.epoch, access.keys)
     heard = record if record is None or not request.confirmed else with_broadcasts(record, view.arrival)
     at = locate(heard, pull.since_hlc, view.arrival, access)
     if at is None:
@@ -104,7 +104,7 @@ def remember_page(
         read: as `read_page`, with which the page is read again where the client was told something meanwhile.
     """
     client_id = request.pull.client_id
-    latest = current(commit.client(client_id), commit.epoch)
+    latest = current(commit.client(client_id), commit.epoch, reading.access.keys)
     if latest is not None and _tellings(latest) != _tellings(reading.record):
         reading = read(commit, request)
     record = latest or reading.record or ClientRecord(client_id, commit.epoch, request.now_ms)

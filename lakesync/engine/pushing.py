@@ -44,9 +44,9 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
     """
     push, claims = request.push, request.claims
     check_schemas(push.deltas, commit.config)
-    new = _unknown(commit, push.deltas, push.client_id)
+    new = commit.spared(_unknown(commit, push.deltas, push.client_id))
     access = rules.access(commit, claims)
-    known = current(commit.client(push.client_id), commit.epoch)
+    known = current(commit.client(push.client_id), commit.epoch, access.keys)
     record = _confirmed(known, request.seen) or ClientRecord(push.client_id, commit.epoch, request.now_ms)
     heard = record if request.seen is not None else with_broadcasts(record, commit.arrival)
     covered = _covered(commit, heard, access)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from lakesync.feed.positions import NOTHING, Access, furthest, later_scopes, numbered, scope_of
-from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, PastKey, Scope
+from lakesync.staging.records import ARRIVAL_STEP, LOST, ClientRecord, Page, PastKey, Scope
 
 SCOPES_KEPT = 8
 PAGES_KEPT = 16
@@ -15,12 +15,16 @@ PAST_KEPT = 1000
 _EVER = 2**63 - 1
 
 
-def current(record: ClientRecord | None, epoch: int) -> ClientRecord | None:
-    """The record in the store's epoch: of one from another life only the keys still say something."""
+def current(record: ClientRecord | None, epoch: int, sees: Iterable[str] = ()) -> ClientRecord | None:
+    """The record in the store's epoch: of one from another life only the keys still say something.
+
+    Args:
+        sees: the bucket keys that the client may see now, the best guess of one whose record is lost.
+    """
     if record is None or record.epoch == epoch:
         return record
     keys = {past.key for past in record.past} | {key for scope in record.scopes for key in scope.keys}
-    return stranger(record.client_id, epoch, keys)
+    return stranger(record.client_id, epoch, keys.union(sees) if record.epoch == LOST else keys)
 
 
 def is_blank(record: ClientRecord | None) -> bool:

@@ -280,6 +280,8 @@ class Backlog(msgspec.Struct, frozen=True):
     """Server wall time of the oldest unflushed commit; None when nothing waits."""
     flush_requested_ms: int | None
     """When `/admin/flush` last asked and was not yet served."""
+    flushed_ms: int | None = None
+    """Server wall time at which the lake was last read to hold a batch; None before the first."""
 
 
 class LedgerDay(msgspec.Struct, frozen=True):
@@ -315,6 +317,31 @@ class Cut(msgspec.Struct, frozen=True):
     rules_version: int
     tables: tuple[CutTable, ...]
     created_ms: int
+
+
+class Erasure(msgspec.Struct, frozen=True):
+    """A request to erase for good one row, or all that one client wrote, and how far it is."""
+
+    gateway: str
+    seq: int
+    """Counts from 1 in the gateway."""
+    table: str | None
+    row_id: str | None
+    client_id: str | None
+    """Either this, or `table` and `row_id`."""
+    hlc: int
+    """What is stamped up to here is erased; what is written later is not."""
+    arrival: int
+    """What the lake holds of it is at or below this arrival, once it holds everything up to there."""
+    requested_ms: int
+    deltas: int = 0
+    """Deltas of the log that lost what they said; those that were trimmed before had lost it already."""
+    row_count: int = 0
+    """Rows that were gone or lost columns by it."""
+    done_ms: int | None = None
+    """Server wall time at which nothing of it was left in staging."""
+    lake_ms: int | None = None
+    """Server wall time at which the lake was said to have erased it."""
 
 
 class LogSource(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import stamina
 
 from lakesync.exceptions import LakeSyncError, StagingUnavailableError, TransientError
 from lakesync.staging.protocol import dispatch
-from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
+from lakesync.staging.records import Backlog, Batch, Cut, Erasure, GatewayConfig, LedgerDay, LogSource
 from lakesync.types import StoredConnector
 
 __all__ = ["RemoteStore", "dispatch"]
@@ -91,6 +91,22 @@ class RemoteStore:
     def newest_cut(self, gateway: str) -> Cut | None:
         """The newest published cut."""
         return self._find("newest_cut", Cut, gateway=gateway)
+
+    def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
+        """Erase a row."""
+        return self._call("erase_row", Erasure, gateway=gateway, table=table, row_id=row_id)
+
+    def erase_client(self, gateway: str, client_id: str) -> Erasure:
+        """Erase what a client wrote."""
+        return self._call("erase_client", Erasure, gateway=gateway, client_id=client_id)
+
+    def erasures(self, gateway: str) -> list[Erasure]:
+        """What was asked to be erased."""
+        return self._call("erasures", list[Erasure], gateway=gateway)
+
+    def confirm_erasure(self, gateway: str, seq: int) -> None:
+        """Record that the lake has erased it too."""
+        self._find("confirm_erasure", bool, gateway=gateway, seq=seq)
 
     def log_source(self) -> LogSource:
         """Where Spark reads committed log rows."""

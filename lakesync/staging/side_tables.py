@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lakesync.staging.asking import Asking
+from lakesync.staging.erasures import ErasingCommit, ErasureView
 from lakesync.staging.records import ActionEntry, ActionRecord
 from lakesync.types import StoredConnector
 
@@ -22,7 +22,7 @@ _FOREVER = (1 << 63) - 1
 _decode_connector = msgspec.json.Decoder(StoredConnector).decode
 
 
-class SideView(Asking):
+class SideView(ErasureView):
     """The part of a `View` that these tables answer."""
 
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
@@ -43,7 +43,7 @@ class SideView(Asking):
         return [_decode_connector(body) for (body,) in rows]
 
 
-class SideCommit(SideView):
+class SideCommit(SideView, ErasingCommit):
     """The part of a `Commit` that these tables answer."""
 
     def put_action(self, record: ActionRecord) -> None:

@@ -20,6 +20,7 @@ from lakesync.staging.records import (
     ClientRecord,
     Cut,
     Entry,
+    Erasure,
     GatewayConfig,
     LedgerDay,
     LogEntry,
@@ -81,6 +82,12 @@ class View(Protocol):
 
     def connectors(self) -> list[StoredConnector]:
         """The connectors registered at run time, by name."""
+
+    def erasures(self) -> list[Erasure]:
+        """What was ever asked to be erased, in order."""
+
+    def is_barred(self, cut: Cut) -> bool:
+        """Whether a cut may hold what was erased since it was made."""
 
 
 class Commit(View, Protocol):
@@ -150,6 +157,22 @@ class Commit(View, Protocol):
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Rows of the gateway in key order, after a key, for a re-index."""
 
+    def put_erasure(self, erasure: Erasure) -> None:
+        """Write a request to erase whole, in place of the one with its `seq`."""
+
+    def spared(self, deltas: Sequence[RowDelta]) -> list[RowDelta]:
+        """Those of one client's deltas that no erasure covers; the others count as accepted and are not kept."""
+
+    def redact(self, after: int, limit: int, covers: Callable[[RowDelta], bool]) -> tuple[int | None, int]:
+        """Take what they said from the covered deltas of the next `limit` log rows that have a body.
+
+        Returns:
+            The `seq` to go on from, None at the end, and the number of deltas redacted.
+        """
+
+    def blank_client(self, client_id: str) -> None:
+        """Forget what is beside a client's deltas: its claims in the log and what its actions brought."""
+
 
 class Replayer(Protocol):
     """What a journal-first store calls on opening, to make again what was committed but not yet written behind."""
@@ -159,6 +182,9 @@ class Replayer(Protocol):
 
     def reindex(self, commit: Commit) -> None:
         """Bring every row's bucket keys in line with the rules in force."""
+
+    def settle(self, commit: Commit, rows: Sequence[StoredRow]) -> None:
+        """Write rows whose states were made otherwise than by a push, with their bucket keys and moves."""
 
 
 class PipelineStore(Protocol):
@@ -210,6 +236,32 @@ class PipelineStore(Protocol):
         """Where Spark reads committed log rows.
 
         The table has columns gateway, shard, epoch, seq, arrival, client_id, body.
+        """
+
+    def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
+        """Erase what a row ever held from staging; who holds it is told by a DELETE.
+
+        Raises:
+            NotFoundError: there never was such a row.
+            StagingUnavailableError: it is not done yet; a repeat goes on with it.
+        """
+
+    def erase_client(self, gateway: str, client_id: str) -> Erasure:
+        """Erase everything that a client ever wrote from staging, and what is known of it beside that.
+
+        Raises:
+            NotFoundError: there never was such a client.
+            StagingUnavailableError: it is not done yet; a repeat goes on with it.
+        """
+
+    def erasures(self, gateway: str) -> list[Erasure]:
+        """What was ever asked to be erased, in order: the lake has yet to erase what has no `lake_ms`."""
+
+    def confirm_erasure(self, gateway: str, seq: int) -> None:
+        """Record that the lake has erased it too; a repeat changes nothing.
+
+        Raises:
+            NotFoundError: there is no such request.
         """
 
 

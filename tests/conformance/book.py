@@ -80,6 +80,13 @@ class Book:
                     commit.put_rows([row])
                     commit.put_moves(_moves(row, old))
 
+    def settle(self, commit: Commit, rows: Sequence[StoredRow]) -> None:
+        """Rows with another state, at their own arrivals."""
+        for row in rows:
+            old, row.keys = row.keys, _keys(row, commit)
+            commit.put_rows([row])
+            commit.put_moves(_moves(row, old))
+
     def _apply(self, commit: Commit, deltas: Sequence[RowDelta], last: int) -> None:
         keys = list(dict.fromkeys(delta.key for delta in deltas))
         stored = commit.rows(keys)

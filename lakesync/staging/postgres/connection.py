@@ -18,7 +18,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 POOL_SIZE = 8
 _POOL_SECONDS = 10.0
 APPLICATION = "lakesync staging"
-"""By this name a store's connections are known to the server."""
+"""By this name, or another that begins with `lakesync`, a store's connections are known to the server."""
 _MIGRATION_LOCK = 0x1A4E_5F2C
 """The advisory lock under which migrations run, any number that others do not use."""
 
@@ -39,11 +39,11 @@ class Database:
 
     def __init__(self, url: str) -> None:
         """Args: url: as libpq reads it."""
-        self.info = psycopg.conninfo.conninfo_to_dict(url, application_name=APPLICATION)
+        self.info = psycopg.conninfo.conninfo_to_dict(url)
         """How to connect, as libpq names it."""
         self.where = f"{self.info.get('host', 'localhost')}/{self.info.get('dbname', '')}"
         self._pool = ConnectionPool(
-            psycopg.conninfo.make_conninfo(**self.info),  # type: ignore[arg-type]
+            psycopg.conninfo.make_conninfo(url, application_name=APPLICATION),
             min_size=1,
             max_size=POOL_SIZE,
             open=False,
@@ -93,6 +93,11 @@ class Database:
         with self._mapped("a reading"), self._pool.connection() as connection:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield connection
+
+    def vacuum(self) -> None:
+        """Let the server use again the space of what is in no table any more."""
+        with self._mapped("VACUUM"), psycopg.connect(**self.info, autocommit=True) as connection:  # type: ignore[arg-type]
+            connection.execute("VACUUM lakesync.log, lakesync.row_state, lakesync.client, lakesync.action")
 
     def jdbc(self) -> tuple[str, dict[str, str]]:
         """The same database for a JDBC driver: URL and properties."""

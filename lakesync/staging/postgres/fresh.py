@@ -11,14 +11,14 @@ from psycopg import sql
 
 from lakesync.exceptions import ConfigurationError, StagingUnavailableError
 from lakesync.staging.postgres.commit import PostgresCommit
-from lakesync.staging.postgres.connection import APPLICATION, Connection, Database, migrate, settle, unavailable
+from lakesync.staging.postgres.connection import Connection, Database, migrate, settle, unavailable
 from lakesync.staging.postgres.journal import ConfigCache, Journal, ensure_gateway, load_head, save_head
 from lakesync.staging.restored_log import Restoring
 
 T = TypeVar("T")
 
 _USERS = (
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s"
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'lakesync %'"
     " AND pid <> pg_backend_pid()"
 )
 
@@ -61,7 +61,7 @@ def _set_aside(connection: Connection, wall: Callable[[], int], where: str, *, r
         return
     if not replace:
         raise ConfigurationError(f"there is a staging store in Postgres at {where}: add --replace, which sets it aside")
-    (users,) = connection.execute(_USERS, (APPLICATION,)).fetchone() or (0,)
+    (users,) = connection.execute(_USERS).fetchone() or (0,)
     if users:
         raise StagingUnavailableError(f"{users} connections of gateways or pipelines to {where} are open: stop them")
     connection.execute(sql.SQL(f"ALTER SCHEMA lakesync RENAME TO lakesync_replaced_{wall()}"))

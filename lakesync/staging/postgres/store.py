@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from lakesync.staging.erasing import ErasingStore
 from lakesync.staging.notices import Listener
 from lakesync.staging.postgres.connection import Database
 from lakesync.staging.postgres.groups import Groups
@@ -19,7 +20,7 @@ from lakesync.types import StoredConnector
 T = TypeVar("T")
 
 
-class PostgresStore:
+class PostgresStore(ErasingStore):
     """A store that any number of processes may open at once; the lock of a gateway's row orders their commits.
 
     Nothing is ever replayed: rows and feed entries are part of the commit. Ids are kept for good, 16 bytes a delta.
@@ -34,14 +35,17 @@ class PostgresStore:
         self._groups = Groups(self._database, wall, self._configs, self._listening)
         self._pipeline = Pipeline(self._database, wall, self._configs)
 
-    def open(self, replayer: Replayer | None = None) -> None:  # noqa: ARG002 (others replay; here a commit is whole)
-        """Connect and apply migrations; the replayer has nothing to do.
+    def open(self, replayer: Replayer | None = None) -> None:
+        """Connect and apply migrations; the replayer has nothing to do but where something is erased.
 
         Raises:
             StagingVersionError: the store was written by a newer version.
             StagingUnavailableError: it cannot be reached.
         """
         self._database.open()
+        self._replayer = replayer
+        if replayer is not None:
+            self._finish_erasures()
 
     def close(self) -> None:
         """Finish what was submitted and close every connection."""
@@ -116,3 +120,9 @@ class PostgresStore:
         """The log, for Postgres' JDBC driver; its credentials are this store's."""
         url, properties = self._database.jdbc()
         return LogSource(url=url, table="lakesync.log", properties=properties)
+
+    def _now_ms(self) -> int:
+        return self._wall()
+
+    def _purge(self) -> None:
+        self._database.vacuum()

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from lakesync.crash import crash_point
 from lakesync.exceptions import StagingUnavailableError
+from lakesync.staging.erasing import ErasingStore
 from lakesync.staging.notices import Listener, Notices
 from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.sqlite.behind import Behind
@@ -20,6 +21,7 @@ from lakesync.staging.sqlite.group import GroupCommit
 from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.owner import Owner, WriteBehind
 from lakesync.staging.sqlite.pipeline import Pipeline
+from lakesync.staging.sqlite.purging import purge
 from lakesync.staging.sqlite.recovery import Recovery
 from lakesync.staging.sqlite.state import State
 from lakesync.staging.store import Commit, Replayer, View
@@ -54,7 +56,7 @@ class _Opened:
         self._files.close()
 
 
-class SqliteStore:
+class SqliteStore(ErasingStore):
     """A store with one owner process, whose log is the journal.
 
     An answer waits for `log.db` alone; rows and feed entries follow within a second and are made again from the log
@@ -89,6 +91,8 @@ class SqliteStore:
             self._opened = _Opened(self._folder, self._wall, replayer, self._behind, self._notices)
         except (OSError, sqlite3.Error) as exc:
             raise StagingUnavailableError(f"the staging folder {self._folder} cannot be opened: {exc}") from exc
+        self._replayer = replayer
+        self._finish_erasures()
 
     def close(self) -> None:
         """Finish what was submitted, write behind, release the folder; nothing when it is not open."""
@@ -176,6 +180,13 @@ class SqliteStore:
         """`log.db`, for SQLite's JDBC driver, opened for reading alone."""
         path = (self._folder / LOG_FILE).absolute()
         return LogSource(url=f"jdbc:sqlite:{path}", table="log", properties={"open_mode": "1", "busy_timeout": "10000"})
+
+    def _now_ms(self) -> int:
+        return self._wall()
+
+    def _purge(self) -> None:
+        opened = self._open
+        self._read(lambda: purge(opened.journal, opened.state, opened.behind))
 
     def _write(self, run: Callable[[], T]) -> T:
         return self._open.owner.submit(lambda _: run(), writes=True).result()

@@ -1,0 +1,284 @@
+"""Erasure carried out: bodies, rows, records; then the bytes themselves.
+
+A request is durable before anything is done, every step may be repeated, and a store finishes on opening what a crash
+cut short. While it goes on, what the request covers is not taken in again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+import msgspec
+
+from lakesync.crash import crash_point
+from lakesync.delta import delta_id
+from lakesync.exceptions import NotFoundError
+from lakesync.staging.records import LOST, ClientRecord, Erasure, Move, StoredRow
+from lakesync.staging.store import Commit, Replayer, View
+from lakesync.types import RowDelta, RowKey, Stamp
+
+T = TypeVar("T")
+
+ERASER = "~lakesync:erasure"
+"""The client id of the DELETE that tells everyone that a row was erased."""
+
+_ROWS_AT_ONCE = 500
+_WALL_BITS = 16
+
+
+class ErasingStore(ABC):
+    """The part of a store that erases; every call may be repeated."""
+
+    _replayer: Replayer | None = None
+
+    @abstractmethod
+    def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
+        """Run `work` in a commit."""
+
+    @abstractmethod
+    def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
+        """Run `work` over a view."""
+
+    @abstractmethod
+    def gateways(self) -> list[str]:
+        """Every gateway id."""
+
+    @abstractmethod
+    def _now_ms(self) -> int:
+        """The server's clock."""
+
+    @abstractmethod
+    def _purge(self) -> None:
+        """Take from the files what is no longer in any table.
+
+        Raises:
+            StagingUnavailableError: somebody reads them just now; a repeat is safe.
+        """
+
+    def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
+        """Erase what a row ever held; who holds it is told by a DELETE.
+
+        Raises:
+            NotFoundError: there never was such a row.
+        """
+
+        def newest(commit: Commit) -> int:
+            row = commit.rows([(table, row_id)]).get((table, row_id))
+            if row is None:
+                raise NotFoundError(f"gateway {gateway!r} never had a row {row_id!r} in table {table!r}: look at both")
+            return max((hlc for hlc, _ in _stamps(row)), default=0) + 1
+
+        return self._erase(gateway, newest, table=table, row_id=row_id)
+
+    def erase_client(self, gateway: str, client_id: str) -> Erasure:
+        """Erase everything that a client ever wrote, and what is known of it beside that.
+
+        Rows that held nothing else are gone for everyone; others lose the columns that were its.
+
+        Raises:
+            NotFoundError: there never was such a client.
+        """
+
+        def newest(commit: Commit) -> int:
+            highest = commit.highest_hlc(client_id)
+            if highest < 0 and commit.client(client_id) is None:
+                raise NotFoundError(f"gateway {gateway!r} never saw a client {client_id!r}: look at both ids")
+            return highest
+
+        return self._erase(gateway, newest, client_id=client_id)
+
+    def erasures(self, gateway: str) -> list[Erasure]:
+        """Every request, in order: what the lake must erase is what has no `lake_ms`."""
+        return self.read(gateway, lambda view: view.erasures()).result()
+
+    def confirm_erasure(self, gateway: str, seq: int) -> None:
+        """Record that the lake has erased it too.
+
+        Raises:
+            NotFoundError: there is no such request.
+        """
+
+        def work(commit: Commit) -> None:
+            found = next((each for each in commit.erasures() if each.seq == seq), None)
+            if found is None:
+                raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
+            if found.lake_ms is None:
+                commit.put_erasure(msgspec.structs.replace(found, lake_ms=self._now_ms()))
+
+        self.submit(gateway, work).result()
+
+    def _finish_erasures(self) -> None:
+        """Go on with what a crash cut short."""
+        for gateway in self.gateways():
+            for erasure in self.erasures(gateway):
+                if erasure.done_ms is None:
+                    self._carry_out(erasure)
+
+    def _erase(
+        self,
+        gateway: str,
+        newest: Callable[[Commit], int],
+        *,
+        table: str | None = None,
+        row_id: str | None = None,
+        client_id: str | None = None,
+    ) -> Erasure:
+        def request(commit: Commit) -> Erasure:
+            hlc = max(self._now_ms() << _WALL_BITS, newest(commit))
+            known = commit.erasures()
+            for each in known:
+                if each.done_ms is None and (each.table, each.row_id, each.client_id) == (table, row_id, client_id):
+                    return each
+            made = Erasure(
+                gateway=gateway,
+                seq=known[-1].seq + 1 if known else 1,
+                table=table,
+                row_id=row_id,
+                client_id=client_id,
+                hlc=hlc,
+                arrival=commit.arrival,
+                requested_ms=self._now_ms(),
+            )
+            commit.put_erasure(made)
+            return made
+
+        erasure = self.submit(gateway, request).result()
+        crash_point("erasure.requested")
+        return self._carry_out(erasure)
+
+    def _carry_out(self, erasure: Erasure) -> Erasure:
+        deltas = self._redact(erasure)
+        crash_point("erasure.redacted")
+        if erasure.client_id is None:
+            rows = self.submit(erasure.gateway, lambda commit: self._bury(commit, erasure, [_key(erasure)])).result()
+        else:
+            rows = self._strip_all(erasure, erasure.client_id)
+        crash_point("erasure.applied")
+        self._purge()
+        crash_point("erasure.purged")
+
+        def finish(commit: Commit) -> Erasure:
+            done = msgspec.structs.replace(
+                erasure,
+                arrival=commit.arrival,
+                deltas=erasure.deltas + deltas,
+                row_count=erasure.row_count + rows,
+                done_ms=self._now_ms(),
+            )
+            commit.put_erasure(done)
+            return done
+
+        return self.submit(erasure.gateway, finish).result()
+
+    def _redact(self, erasure: Erasure) -> int:
+        def covers(delta: RowDelta) -> bool:
+            if delta.hlc > erasure.hlc:
+                return False
+            return delta.client_id == erasure.client_id if erasure.client_id else delta.key == _key(erasure)
+
+        after: int | None = 0
+        redacted = 0
+        while after is not None:
+            start = after
+            after, some = self.submit(
+                erasure.gateway,
+                lambda commit, start=start: commit.redact(start, _ROWS_AT_ONCE, covers),  # type: ignore[misc]
+            ).result()
+            redacted += some
+        return redacted
+
+    def _bury(self, commit: Commit, erasure: Erasure, keys: list[RowKey]) -> int:
+        """Delete rows in everyone's eyes, the lake's too, by a push of our own; how many there were to delete."""
+        stamp: Stamp = (erasure.hlc, ERASER)
+        stored = commit.rows(keys)
+        living = [key for key in keys if (stored[key].state.tombstone or (0, "")) < stamp]
+        if living:
+            deltas = [_deletion(key, erasure.hlc) for key in living]
+            entry = commit.append(ERASER, deltas, commit.next_arrivals(len(living))[-1], {})
+            self._replay(commit).replay(commit, entry)
+        return len(living)
+
+    def _strip_all(self, erasure: Erasure, client_id: str) -> int:
+        after: RowKey | None = None
+        stripped, more = 0, True
+        while more:
+            start = after
+
+            def work(commit: Commit, start: RowKey | None = start) -> tuple[RowKey | None, int]:
+                rows = commit.scan_rows(start, _ROWS_AT_ONCE)
+                return (rows[-1].key if rows else None), self._strip(commit, erasure, client_id, rows)
+
+            after, some = self.submit(erasure.gateway, work).result()
+            stripped += some
+            more = after is not None
+
+        def forget(commit: Commit) -> None:
+            commit.blank_client(client_id)
+            commit.put_client(ClientRecord(client_id, epoch=LOST, last_seen_ms=0))
+
+        self.submit(erasure.gateway, forget).result()
+        return stripped
+
+    def _strip(self, commit: Commit, erasure: Erasure, client_id: str, rows: list[StoredRow]) -> int:
+        """Take a client's part from rows; how many had one."""
+        touched = [row for row in rows if _forget_writer(row, client_id)]
+        stripped = [row for row in rows if _forget_columns(row, client_id, erasure.hlc)]
+        moves: list[Move] = []
+        remaining = [row for row in stripped if row.state.visible]
+        for row, arrival in zip(remaining, commit.next_arrivals(len(remaining)), strict=True):
+            row.arrival = arrival
+            # whoever has the row must drop the columns: it leaves and joins again
+            moves += [Move(bucket, row.table, row.row_id, arrival, "leave") for bucket in row.keys]
+            row.keys = ()
+        commit.put_rows({row.key: row for row in (*touched, *stripped)}.values())
+        commit.put_moves(moves)
+        if remaining:
+            self._replay(commit).settle(commit, remaining)
+        self._bury(commit, erasure, [row.key for row in stripped if not row.state.visible])
+        return len(stripped)
+
+    def _replay(self, commit: Commit) -> Replayer:
+        if self._replayer is None:
+            raise NotFoundError(
+                f"the store of gateway {commit.gateway!r} was opened without an engine: it cannot erase"
+            )
+        return self._replayer
+
+
+def _key(erasure: Erasure) -> RowKey:
+    return (erasure.table or "", erasure.row_id or "")
+
+
+def _stamps(row: StoredRow) -> list[Stamp]:
+    state = row.state
+    return [part.stamp for part in state.live] + [stamp for stamp in (state.tombstone, state.inserted) if stamp]
+
+
+def _deletion(key: RowKey, hlc: int) -> RowDelta:
+    table, row_id = key
+    identity = delta_id(client_id=ERASER, hlc=hlc, table=table, row_id=row_id, columns=())
+    return RowDelta("DELETE", table, row_id, ERASER, (), hlc, identity)
+
+
+def _forget_writer(row: StoredRow, client_id: str) -> bool:
+    writer = row.writers.pop(client_id, None)
+    if writer is not None:
+        row.writers_floor = max(row.writers_floor, writer[1])
+    return writer is not None
+
+
+def _forget_columns(row: StoredRow, client_id: str, hlc: int) -> bool:
+    """Take the client's columns and INSERT from a row's state; whether it had any."""
+    state = row.state
+    kept = [part for part in state.live if part.client_id != client_id or part.hlc > hlc]
+    inserted = state.inserted is not None and state.inserted[1] == client_id and state.inserted[0] <= hlc
+    if len(kept) == len(state.live) and not inserted:
+        return False
+    state.live = kept
+    if inserted:
+        state.inserted = None
+    row.touched = {column: at for column, at in row.touched.items() if state.owner(column) is not None}
+    return True
