@@ -1,0 +1,90 @@
+"""What every queue of table work does."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakesync.adapters import LocalDisk
+from lakesync.exceptions import NotFoundError
+from lakesync.flush import FlushContext, MemoryFlushQueue, ObjectFlushQueue, TableWork
+from lakesync.schema import parse_schema
+
+QUEUES = {
+    "memory": lambda _: MemoryFlushQueue(),
+    "objects": lambda folder: ObjectFlushQueue(LocalDisk(folder)),
+}
+
+
+@pytest.fixture(params=list(QUEUES))
+def queue(request, tmp_path):
+    """Each kind in turn."""
+    return QUEUES[request.param](tmp_path)
+
+
+def work(table: str, *rows: str) -> TableWork:
+    """Work for one table."""
+    schema = parse_schema({"table": table, "columns": [{"name": "x", "type": "number"}]})
+    return TableWork(schema, rows or ("r",), 3)
+
+
+def context(number: int, gateway: str = "g") -> FlushContext:
+    """A flush."""
+    return FlushContext(gateway, f"{gateway}.main.1.{number}-{number}", number << 16)
+
+
+def test_one_job_a_table_oldest_flush_first(queue):
+    queue.publish([work("b", "é", "r2"), work("a")], context(10))
+    queue.publish([work("a")], context(9))
+    queue.publish([work("a")], context(1, "other"))
+    jobs = queue.pending("g")
+    assert [(job.context.arrival >> 16, job.work.table) for job in jobs] == [(9, "a"), (10, "a"), (10, "b")]
+    assert jobs[2].work == work("b", "é", "r2")
+    assert jobs[2].context == context(10)
+    assert [job.job_id for job in queue.pending("g", limit=2)] == [job.job_id for job in jobs[:2]]
+    assert len(queue.pending("other")) == 1
+
+
+def test_work_published_twice_is_one_job(queue):
+    queue.publish([work("a")], context(1))
+    begun = queue.begin(queue.pending("g")[0])
+    queue.publish([work("a")], context(1))
+    assert queue.pending("g") == [begun]
+
+
+def test_a_job_stays_until_it_is_done(queue):
+    queue.publish([work("a"), work("b")], context(1))
+    first = queue.begin(queue.begin(queue.pending("g")[0]))
+    assert [job.attempts for job in queue.pending("g")] == [2, 0]
+    queue.done(first)
+    queue.done(first)
+    assert [job.work.table for job in queue.pending("g")] == ["b"]
+
+
+def test_what_is_set_aside_is_visible_and_can_be_put_back(queue):
+    queue.publish([work("a"), work("b")], context(1))
+    job = queue.begin(queue.pending("g")[0])
+    queue.set_aside(job, "it does not fit")
+    assert [job.work.table for job in queue.pending("g")] == ["b"]
+    (failed,) = queue.failed("g")
+    assert (failed.failure, failed.attempts, failed.work) == ("it does not fit", 1, job.work)
+    assert queue.failed("other") == []
+    queue.retry(failed)
+    assert queue.failed("g") == []
+    assert [(job.work.table, job.attempts, job.failure) for job in queue.pending("g")] == [
+        ("a", 0, None),
+        ("b", 0, None),
+    ]
+    with pytest.raises(NotFoundError, match="set aside"):
+        queue.retry(failed)
+
+
+def test_jobs_in_objects_are_where_the_reference_has_them(tmp_path):
+    disk = LocalDisk(tmp_path)
+    queue = ObjectFlushQueue(disk)
+    queue.publish([work("a")], context(1))
+    (info,) = disk.list_objects().objects
+    assert info.key.startswith("materialise-jobs/g/")
+    assert ObjectFlushQueue(LocalDisk(tmp_path)).pending("g") == queue.pending("g")
+    disk.put_object("materialise-jobs/g/0-broken.json", b"no job")
+    assert [job.work.table for job in queue.pending("g")] == ["a"], "one bad object holds nothing up"
+    assert disk.get_object("materialise-unreadable/materialise-jobs/g/0-broken.json") == b"no job"

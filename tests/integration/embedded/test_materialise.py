@@ -1,0 +1,149 @@
+"""Tables at the destination follow the flushes; what fails there never fails a flush."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+import stamina
+
+from lakesync.adapters import LocalDisk, SqliteAdapter
+from lakesync.exceptions import AdapterError, ValidationError
+from lakesync.flush import Materialiser, MemoryFlushQueue, ObjectFlushQueue
+from lakesync.schema import parse_schema
+from tests.integration.embedded.embedded_support import Author, gateway_over
+
+NOTES = parse_schema({"table": "notes", "columns": [{"name": "x", "type": "number"}]})
+
+
+@pytest.fixture
+def database(tmp_path):
+    opened = SqliteAdapter(tmp_path / "d.db")
+    yield opened
+    opened.close()
+
+
+def table(database):
+    """The destination's table."""
+    with sqlite3.connect(database.path) as sql:
+        return dict(sql.execute("SELECT row_id, x FROM notes WHERE deleted_at IS NULL ORDER BY row_id").fetchall())
+
+
+class Flaky:
+    """A destination that fails so often."""
+
+    def __init__(self, inner, times, error=AdapterError):
+        self.inner, self.times, self.error, self.tried = inner, times, error, 0
+
+    def ensure_schema(self, schema):
+        self.inner.ensure_schema(schema)
+
+    def materialise(self, gateway, schema, row_ids):
+        self.tried += 1
+        if self.times > 0:
+            self.times -= 1
+            raise self.error(f"try {self.tried}")
+        return self.inner.materialise(gateway, schema, row_ids)
+
+
+@pytest.fixture
+def flushed(clock, database):
+    """A flush of three rows of `notes`, and one of a table without a schema."""
+    queue, author = MemoryFlushQueue(), Author("a", clock)
+    with gateway_over(clock, database, queue=queue) as gateway:
+        gateway.register_schema(NOTES)
+        author.push(gateway, *(author.delta(f"r{n}", {"x": n}) for n in range(3)))
+        author.push(gateway, author.delta("r0", {"x": 9}), author.delta("free", {"x": 1}, table="unknown"))
+        gateway.flush()
+    return queue
+
+
+def test_rows_follow_the_flush(flushed, database):
+    (job,) = flushed.pending("shop")
+    assert (job.work.table, job.work.delta_count, set(job.work.row_ids)) == ("notes", 4, {"r0", "r1", "r2"})
+    assert Materialiser("shop", flushed, database).run_once() == 1
+    assert table(database) == {"r0": 9, "r1": 1, "r2": 2}
+    assert flushed.pending("shop") == []
+
+
+def test_what_fails_for_a_while_is_tried_again(flushed, database):
+    failures = []
+    flaky = Flaky(database, 3)
+    worker = Materialiser("shop", flushed, flaky, lambda *told: failures.append(told), first_wait=0.001)
+    assert worker.run_once() == 1
+    assert (flaky.tried, failures) == (4, [])
+    assert len(table(database)) == 3
+
+
+def test_what_fails_for_good_is_set_aside_and_reported(flushed, database):
+    failures = []
+    flaky = Flaky(database, 100)
+    worker = Materialiser("shop", flushed, flaky, lambda *told: failures.append(told), attempts=3, first_wait=0.001)
+    assert worker.run_once() == 0
+    assert flaky.tried == 3
+    assert [(name, count, str(error)) for name, count, error in failures] == [("notes", 4, "try 3")]
+    (job,) = flushed.failed("shop")
+    assert job.failure == "AdapterError: try 3"
+    flaky.times = 0
+    flushed.retry(job)
+    assert worker.run_once() == 1
+    assert len(table(database)) == 3
+
+
+def test_what_cannot_succeed_is_tried_once(flushed, database):
+    flaky = Flaky(database, 100, ValidationError)
+    assert Materialiser("shop", flushed, flaky).run_once() == 0
+    assert (flaky.tried, len(flushed.failed("shop"))) == (1, 1)
+
+
+def test_a_job_that_ends_its_workers_is_set_aside(flushed, database):
+    """Its attempts were counted before they were made."""
+    job = flushed.pending("shop")[0]
+    for _ in range(5):
+        job = flushed.begin(job)
+    flaky = Flaky(database, 0)
+    assert Materialiser("shop", flushed, flaky).run_once() == 0
+    assert flaky.tried == 0
+    assert "its worker died each time" in flushed.failed("shop")[0].failure
+
+
+def test_one_bad_table_does_not_hold_the_others(clock, database):
+    queue, author = MemoryFlushQueue(), Author("a", clock)
+    other = parse_schema({"table": "other", "columns": [{"name": "x", "type": "number"}]})
+    with gateway_over(clock, database, queue=queue) as gateway:
+        for schema in (NOTES, other):
+            gateway.register_schema(schema)
+        author.push(gateway, author.delta("r", {"x": 1}), author.delta("r", {"x": 1}, table="other"))
+        gateway.flush()
+    with sqlite3.connect(database.path) as sql:
+        sql.execute("CREATE VIEW other AS SELECT 1 AS x")
+    with stamina.set_testing(True, attempts=2):
+        assert Materialiser("shop", queue, database).run_once() == 1
+    assert table(database) == {"r": 1}
+    assert [job.work.table for job in queue.failed("shop")] == ["other"]
+
+
+class Broken(ObjectFlushQueue):
+    """A queue that cannot be written for a while."""
+
+    times = 1
+
+    def publish(self, work, context):
+        if self.times:
+            self.times -= 1
+            raise AdapterError("the queue does not answer")
+        super().publish(work, context)
+
+
+def test_a_queue_that_fails_does_not_fail_the_flush_and_gets_its_work_later(clock, database, tmp_path):
+    queue, author = Broken(LocalDisk(tmp_path / "queue")), Author("a", clock)
+    with gateway_over(clock, database, queue=queue) as gateway:
+        gateway.register_schema(NOTES)
+        author.push(gateway, author.delta("r1", {"x": 1}))
+        assert gateway.flush().deltas == 1
+        assert queue.pending("shop") == []
+        clock.advance(1)
+        author.push(gateway, author.delta("r2", {"x": 2}))
+        gateway.flush()
+    assert Materialiser("shop", queue, database).run_once() == 2
+    assert table(database) == {"r1": 1, "r2": 2}

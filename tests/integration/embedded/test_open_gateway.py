@@ -1,0 +1,223 @@
+"""`lakesync.open_gateway`: a gateway in an application's own process, with a thread that flushes."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+import lakesync
+from lakesync import FlushSettings
+from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter
+from lakesync.engine import Engine
+from lakesync.engine.flushing import Housekeeping
+from lakesync.exceptions import BackpressureError, ConfigurationError, FlushError, NotFoundError
+from lakesync.flush import MemoryFlushQueue, Outlet
+from lakesync.rules.presets import user_scoped
+from lakesync.schema import parse_schema
+from lakesync.staging import open_store
+from lakesync.types import SyncPull, SyncPush
+from tests.integration.embedded.embedded_support import KINDS, Author, Failing, ids, kept, objects
+
+NOTES = parse_schema({"table": "notes", "columns": [{"name": "x", "type": "number"}, {"name": "u", "type": "string"}]})
+SOON = FlushSettings(max_buffer_age_ms=1)
+
+
+def test_it_flushes_by_itself_and_at_the_end(clock, tmp_path):
+    author, first = Author("a", clock), Future()
+    with lakesync.open_gateway(
+        "shop", adapter=f"file://{tmp_path / 'objects'}", flush=SOON, on_flushed=first.set_result, wall=clock
+    ) as gateway:
+        sent = author.push(gateway, author.delta("r1", {"x": 1}))
+        clock.advance(10)
+        assert first.result(30).deltas == 1
+        assert gateway.buffer_stats().log_size == 0
+        assert len(objects(tmp_path)) == 1
+    with (
+        pytest.raises(RuntimeError, match="the application"),
+        lakesync.open_gateway("shop", adapter=LocalDisk(tmp_path / "objects"), wall=clock) as gateway,
+    ):
+        sent += author.push(gateway, author.delta("r2", {"x": 2}))
+        raise RuntimeError("the application")
+    assert ids(kept(ObjectDeltas(LocalDisk(tmp_path / "objects")))) == ids(sent)
+    assert not [thread for thread in threading.enumerate() if thread.name in ("flush", "materialise")]
+
+
+def test_tables_follow(clock, tmp_path):
+    author = Author("a", clock)
+    with lakesync.open_gateway("shop", adapter=f"sqlite://{tmp_path}/d.db", schemas=[NOTES], wall=clock) as gateway:
+        author.push(gateway, author.delta("r1", {"x": 1}))
+    with sqlite3.connect(tmp_path / "d.db") as sql:
+        assert sql.execute("SELECT row_id, x FROM notes").fetchall() == [("r1", 1)]
+
+
+def test_durable_staging_keeps_what_could_not_be_flushed(clock, tmp_path):
+    author, failing = Author("a", clock), Failing(KINDS["parquet"](tmp_path))
+    failing.before = 10**9
+    with (
+        pytest.raises(FlushError, match="does not answer"),
+        lakesync.open_gateway(
+            "shop", adapter=failing, staging=tmp_path / "staging", background=False, wall=clock
+        ) as gateway,
+    ):
+        sent = author.push(gateway, author.delta("r1", {"x": 1}))
+    with lakesync.open_gateway("shop", adapter=failing.inner, staging=tmp_path / "staging", wall=clock) as gateway:
+        assert gateway.buffer_stats().log_size == 1
+        assert len(gateway.handle_pull(SyncPull("b", 0)).deltas) == 1
+    assert ids(kept(failing.inner)) == ids(sent)
+
+
+def test_defaults_are_the_references(clock, tmp_path):
+    author = Author("a", clock)
+    settings = FlushSettings(max_buffer_bytes=300)
+    with lakesync.open_gateway(
+        "shop", adapter=KINDS["sqlite"](tmp_path), flush=settings, background=False, wall=clock
+    ) as gateway:
+        while gateway.buffer_stats().byte_size <= 600:
+            author.push(gateway, author.delta("r", {"x": 1}))
+        with pytest.raises(BackpressureError, match="more than 600"):
+            author.push(gateway, author.delta("r", {"x": 1}))
+        gateway.flush()
+    with lakesync.open_gateway("shop", flush=settings, wall=clock) as gateway:
+        for _ in range(20):
+            author.push(gateway, author.delta("r", {"x": 1}))
+        assert gateway.buffer_stats().log_size == 20
+
+
+def test_schemas_rules_and_sources_are_there_from_the_start(clock, tmp_path):
+    author, source = Author("a", clock), KINDS["sqlite"](tmp_path)
+    for _ in range(2):
+        with lakesync.open_gateway(
+            "shop",
+            staging=tmp_path / "staging",
+            schemas=[NOTES],
+            rules=user_scoped("u"),
+            sources={"reports": source},
+            wall=clock,
+        ) as gateway:
+            assert gateway.config().schemas["notes"].version == 1
+            assert gateway.config().rules_version == 1
+            assert gateway.list_sources() == ["reports"]
+            clock.advance(1)
+            author.push(gateway, author.delta("mine", {"u": "b"}), author.delta("other", {"u": "c"}))
+            assert {delta.row_id for delta in gateway.handle_pull(SyncPull("b", 0)).deltas} == {"mine"}
+
+
+def test_what_cannot_be_used_is_said_on_opening(tmp_path):
+    with pytest.raises(ConfigurationError, match="gopher"), lakesync.open_gateway("shop", adapter="gopher://hole"):
+        pass
+    with pytest.raises(ConfigurationError, match="redis"), lakesync.open_gateway("shop", staging="redis://there"):
+        pass
+
+
+def test_rehydrating_from_the_adapter_brings_everything_back_and_writes_nothing(clock, tmp_path):
+    author, other = Author("a", clock), Author("b", clock)
+    adapter = KINDS["parquet"](tmp_path)
+    with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock) as gateway:
+        author.push(gateway, author.delta("r1", {"x": 1}), author.delta("r2", {"x": 2}))
+        clock.advance(5)
+        other.push(gateway, other.delta("r1", {"x": 5}), other.delta("r2", None))
+        before = gateway.handle_pull(SyncPull("new", 0)).deltas
+    files, deltas = objects(tmp_path), kept(adapter)
+    clock.advance(86_400_000)
+    with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock) as gateway:
+        assert gateway.handle_pull(SyncPull("new", 0)).deltas == ()
+        assert gateway.rehydrate() == 4
+        assert gateway.buffer_stats().log_size == 0
+        assert gateway.handle_pull(SyncPull("new", 0)).deltas == before
+        assert gateway.rehydrate() == 4
+        first = gateway.handle_pull(SyncPull("a", 0)).deltas
+        assert first[0].op == "DELETE", "a client that wrote before counts as seen before"
+        repeat = [stored.delta for stored in deltas if stored.delta.client_id == "a"]
+        gateway.handle_push(SyncPush("a", tuple(repeat)))
+        assert gateway.buffer_stats().log_size == 0, "its repeat is known"
+    assert (objects(tmp_path), kept(adapter)) == (files, deltas)
+
+
+def test_rehydrating_from_deltas_checks_nothing_and_flushes_later(clock, tmp_path):
+    author, adapter = Author("a", clock), KINDS["sqlite"](tmp_path)
+    clock.advance(86_400_000)
+    ahead = author.delta("r1", {"x": 1})
+    clock.advance(-86_400_000)
+    with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock) as gateway:
+        assert gateway.rehydrate([ahead]) == 1
+        assert gateway.buffer_stats().log_size == 1
+        assert [delta.row_id for delta in gateway.handle_pull(SyncPull("b", 0)).deltas] == ["r1"]
+    assert ids(kept(adapter)) == ids([ahead])
+    with lakesync.open_gateway("shop") as gateway, pytest.raises(FlushError, match="no adapter"):
+        gateway.rehydrate()
+
+
+def test_rehydrating_beside_pushes_loses_none_of_them(clock, tmp_path):
+    author, other, adapter = Author("a", clock), Author("b", clock), KINDS["sqlite"](tmp_path)
+    with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock) as gateway:
+        sent = author.push(gateway, *(author.delta(f"r{n}", {"x": n}) for n in range(30)))
+    with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock) as gateway:
+        sent += other.push(gateway, other.delta("new", {"x": 1}))
+        gateway.rehydrate()
+        assert gateway.buffer_stats().log_size == 0
+    assert ids(kept(adapter)) == ids(sent)
+
+
+def test_one_gateway_that_cannot_flush_does_not_hold_the_others(clock, tmp_path):
+    class Choosy(Failing):
+        def insert_deltas(self, batch):
+            self.before = int(batch.gateway == "bad")
+            return super().insert_deltas(batch)
+
+    adapter, told, failed = Choosy(KINDS["sqlite"](tmp_path)), [], []
+    outlet = Outlet(adapter, SOON)
+    engine = Engine(open_store("memory://", clock), clock, outlet=outlet)
+    engine.open()
+    house = Housekeeping(engine, outlet, on_flushed=told.append, on_failed=lambda *what: failed.append(what))
+    author = Author("a", clock)
+    for name in ("bad", "good"):
+        author.push(engine.gateway(name), author.delta(name, {"x": 1}))
+    clock.advance(10)
+    with pytest.raises(FlushError):
+        house.flush_due()
+    assert [report.gateway_id for report in told] == ["good"]
+    assert [name for name, _ in failed] == ["bad"]
+    engine.close()
+
+
+def test_a_flush_that_was_asked_for_is_due(clock, tmp_path):
+    outlet = Outlet(KINDS["sqlite"](tmp_path), queue=MemoryFlushQueue())
+    engine = Engine(open_store("memory://", clock), clock, outlet=outlet)
+    engine.open()
+    author, house = Author("a", clock), Housekeeping(engine, outlet)
+    gateway = engine.gateway("shop")
+    author.push(gateway, author.delta("r1", {"x": 1}))
+    house.flush_due()
+    assert gateway.buffer_stats().log_size == 1
+    gateway.request_flush()
+    house.flush_due()
+    assert gateway.buffer_stats().log_size == 0
+    engine.close()
+
+
+def test_an_application_needs_no_framework(tmp_path):
+    heavy = "fastapi starlette uvicorn dagster pyspark psycopg duckdb"
+    script = (
+        "import sys, lakesync\n"
+        f"with lakesync.open_gateway('shop', adapter='file://{tmp_path}/objects') as gateway:\n"
+        "    made = lakesync.extract_delta(None, {'x': 1}, table='t', row_id='r', client_id='c',"
+        " hlc=lakesync.HLC().now())\n"
+        "    gateway.handle_push(lakesync.SyncPush('c', (made,)))\n"
+        f"print([name for name in {heavy.split()!r} if name in sys.modules])\n"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert told.stdout == "[]\n"
+    assert len(objects(tmp_path)) == 1
+
+
+def test_an_unregistered_source_is_gone_for_everyone(clock, tmp_path):
+    with lakesync.open_gateway("shop", wall=clock) as gateway:
+        gateway.register_source("s", SqliteAdapter(tmp_path / "s.db"))
+        gateway.unregister_source("s")
+        with pytest.raises(NotFoundError):
+            gateway.handle_pull(SyncPull("a", 0, 10, "s"))

@@ -1,0 +1,77 @@
+"""A loop keeps its times, wakes, ends, and survives what fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakesync.flush.loop import Loop, _next
+
+LONG = 3600.0
+
+
+@given(st.floats(0, 1e6), st.floats(0.001, 100), st.floats(0, 1e4))
+def test_times_are_counted_from_the_start(start, seconds, late):
+    due = _next(start, seconds, start + late)
+    assert due > start + late - 1e-6
+    waits = (due - start) / seconds
+    assert abs(waits - round(waits)) < 1e-3
+    assert due <= start + late + seconds + 1e-6
+
+
+def until(condition):
+    """Wait, with a deadline."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_it_calls_again_and_again_until_it_is_stopped():
+    calls = []
+    loop = Loop("test", lambda: calls.append(1), seconds=0.01)
+    loop.start()
+    until(lambda: len(calls) >= 3)
+    loop.stop()
+    ended = len(calls)
+    assert "test" not in [thread.name for thread in threading.enumerate()]
+    loop.wake()
+    assert len(calls) == ended
+
+
+def test_it_is_woken_before_its_time():
+    called = threading.Event()
+    loop = Loop("test", called.set, seconds=LONG)
+    loop.start()
+    loop.wake()
+    assert called.wait(30)
+    loop.stop()
+
+
+def test_what_fails_is_called_again():
+    calls = []
+
+    def work():
+        calls.append(1)
+        if len(calls) < 3:
+            raise RuntimeError("not yet")
+
+    loop = Loop("test", work, seconds=0.01, patience=0.02)
+    loop.start()
+    until(lambda: len(calls) >= 4)
+    loop.stop()
+
+
+def test_after_failures_it_waits_longer_and_never_too_long():
+    def work():
+        raise RuntimeError("never")
+
+    loop = Loop("test", work, seconds=1.0, patience=30.0)
+    assert [loop._call() for _ in range(6)] == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+
+
+def test_one_that_was_never_started_stops():
+    Loop("test", lambda: None).stop()

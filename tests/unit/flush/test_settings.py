@@ -1,0 +1,31 @@
+"""Settings that cannot be used are refused, and the defaults are the reference's."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakesync.exceptions import ConfigurationError
+from lakesync.flush import AdaptiveBuffer, FlushSettings
+
+
+def test_the_defaults():
+    settings = FlushSettings()
+    assert (settings.max_buffer_bytes, settings.max_buffer_age_ms) == (1_048_576, 30_000)
+    assert (settings.per_table_budget_bytes, settings.adaptive, settings.flush_format) == (None, None, "parquet")
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: FlushSettings(max_buffer_bytes=0), "max_buffer_bytes is 0"),
+        (lambda: FlushSettings(max_buffer_age_ms=-1), "max_buffer_age_ms is -1"),
+        (lambda: FlushSettings(batch_deltas=0), "batch_deltas is 0"),
+        (lambda: FlushSettings(per_table_budget_bytes=0), "per_table_budget_bytes is 0"),
+        (lambda: FlushSettings(flush_format="csv"), "flush_format is 'csv'"),
+        (lambda: AdaptiveBuffer(0, 0.5), "wide_column_threshold is 0"),
+        (lambda: AdaptiveBuffer(10, 1.0), r"reduction_factor is 1\.0"),
+    ],
+)
+def test_what_cannot_be_used_is_named(make, named):
+    with pytest.raises(ConfigurationError, match=named):
+        make()
