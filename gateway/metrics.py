@@ -48,11 +48,6 @@ class Metrics:
             "lakesync_websocket_closes", "WebSocket connections ended, by close code", ["code"], registry=registry
         )
         self.broadcast = Counter("lakesync_broadcast_deltas", "Deltas sent without being asked", registry=registry)
-        self.confirmed = Gauge(
-            "lakesync_last_flush_timestamp_seconds",
-            "When a batch was last confirmed to be in the lake, through this process",
-            registry=registry,
-        )
         registry.register(_BacklogCollector(backlog))
 
     def text(self) -> bytes:
@@ -78,6 +73,8 @@ class _BacklogCollector(Collector):
             families["arrival"].add_metric(labels, (backlog.last_arrival >> 16) / 1000)
             if backlog.oldest_ms is not None:
                 families["oldest"].add_metric(labels, backlog.oldest_ms / 1000)
+            if backlog.flushed_ms is not None:
+                families["flushed"].add_metric(labels, backlog.flushed_ms / 1000)
         yield from families.values()
 
 
@@ -88,6 +85,9 @@ def _families() -> dict[str, GaugeMetricFamily]:
         "deltas": GaugeMetricFamily("lakesync_unflushed_deltas", "Deltas not yet in the lake", labels=labels),
         "oldest": GaugeMetricFamily(
             "lakesync_oldest_unflushed_timestamp_seconds", "Commit of the oldest unflushed push", labels=labels
+        ),
+        "flushed": GaugeMetricFamily(
+            "lakesync_last_flush_timestamp_seconds", "When a batch was last read back from the lake", labels=labels
         ),
         "arrival": GaugeMetricFamily(
             "lakesync_last_arrival_timestamp_seconds", "Arrival of the newest commit", labels=labels

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import time
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -29,8 +28,6 @@ async def staging(request: Request) -> Response:
     method = request.path_params["method"]
     body = await read_body(request, MAX_BODY_BYTES)
     answer = await run_in_threadpool(dispatch, services.engine.store, method, body)
-    if method == "confirm":
-        services.metrics.confirmed.set(time.time())
     return Response(answer, media_type=JSON)
 
 

@@ -87,8 +87,13 @@ class Head(msgspec.Struct, frozen=True):
             return self
         return msgspec.structs.replace(self, flush_requested_ms=wall_ms, flush_requested_seq=self.last_seq)
 
-    def backlog(self, oldest_ms: int | None) -> Backlog:
-        """What waits; `oldest_ms` is the server's wall time of log row `flushed_seq + 1`."""
+    def backlog(self, oldest_ms: int | None, flushed_ms: int | None) -> Backlog:
+        """What waits.
+
+        Args:
+            oldest_ms: the server's wall time of log row `flushed_seq + 1`.
+            flushed_ms: that at which the batch up to `flushed_seq` was confirmed.
+        """
         return Backlog(
             gateway=self.gateway,
             shard=self.shard,
@@ -100,6 +105,7 @@ class Head(msgspec.Struct, frozen=True):
             bytes=self.bytes,
             oldest_ms=oldest_ms,
             flush_requested_ms=self.flush_requested_ms,
+            flushed_ms=flushed_ms,
         )
 
 

@@ -135,3 +135,14 @@ def test_the_ledger_sums_by_arrival_day(store, book, clock):
     flush(store, everything)
     for day in store.ledger("g"):
         assert (day.flushed_count, day.flushed_id_sum) == (day.count, day.id_sum)
+
+
+def test_when_it_was_last_confirmed_is_told_and_survives_a_restart(place, store, book):
+    first, second = many("c", 2)
+    push(store, book, *first)
+    assert store.backlog()[0].flushed_ms is None
+    flush(store, first)
+    push(store, book, *second)
+    (waiting,) = store.backlog()
+    assert waiting.flushed_ms is not None
+    assert place.reopen(store, book).backlog() == [waiting]

@@ -31,7 +31,11 @@ def test_a_batch_is_planned_confirmed_and_trimmed(served):
     assert right.status_code == 200
     assert call(served, "trim", gateway=client.gateway, shard=shard).status_code == 200
     text = requests.get(served.url + "/metrics", timeout=DEADLINE).text
-    (flushed,) = [line for line in text.splitlines() if line.startswith("lakesync_last_flush_timestamp_seconds")]
+    (flushed,) = [
+        line
+        for line in text.splitlines()
+        if line.startswith(f'lakesync_last_flush_timestamp_seconds{{gateway="{client.gateway}"')
+    ]
     assert float(flushed.split()[1]) > 1.7e9
     assert call(served, "confirm", batch_id="none", deltas=1, id_sum=1).status_code == 404
 

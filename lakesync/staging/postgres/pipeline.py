@@ -53,7 +53,7 @@ class Pipeline:
         with self._database.reading() as connection:
             for (gateway,) in connection.execute("SELECT id FROM gateway ORDER BY id").fetchall():
                 head = load_head(connection, gateway, self._configs, lock=False)
-                waiting.append(head.backlog(_oldest_ms(connection, head)))
+                waiting.append(head.backlog(_oldest_ms(connection, head), _flushed_ms(connection, head)))
         return waiting
 
     def plan(self, gateway: str, shard: str, max_deltas: int) -> Batch | None:
@@ -161,6 +161,14 @@ def _batch(connection: Connection, batch_id: str) -> tuple[Batch, int | None]:
 def _oldest_ms(connection: Connection, head: Head) -> int | None:
     scope = (head.gateway, head.shard, head.epoch, head.flushed_seq + 1)
     found = connection.execute(f"SELECT committed_ms {_ROWS} = %s", scope).fetchone()
+    return found[0] if found else None
+
+
+def _flushed_ms(connection: Connection, head: Head) -> int | None:
+    found = connection.execute(
+        "SELECT confirmed_ms FROM batch WHERE gateway = %s AND shard = %s AND epoch = %s AND to_seq = %s",
+        (head.gateway, head.shard, head.epoch, head.flushed_seq),
+    ).fetchone()
     return found[0] if found else None
 
 

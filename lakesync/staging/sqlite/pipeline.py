@@ -31,12 +31,20 @@ class Pipeline:
 
     def backlog(self) -> list[Backlog]:
         """What waits, gateway by gateway."""
-        return [head.backlog(self._oldest_ms(head)) for _, head in sorted(self._journal.heads.items())]
+        heads = [head for _, head in sorted(self._journal.heads.items())]
+        return [head.backlog(self._oldest_ms(head), self._flushed_ms(head)) for head in heads]
 
     def _oldest_ms(self, head: Head) -> int | None:
         found = self._sql.execute(
             "SELECT committed_ms FROM log WHERE gateway = ? AND shard = ? AND epoch = ? AND seq = ?",
             (head.gateway, head.shard, head.epoch, head.flushed_seq + 1),
+        ).fetchone()
+        return found[0] if found else None
+
+    def _flushed_ms(self, head: Head) -> int | None:
+        found = self._sql.execute(
+            "SELECT confirmed_ms FROM batch WHERE gateway = ? AND shard = ? AND epoch = ? AND to_seq = ?",
+            (head.gateway, head.shard, head.epoch, head.flushed_seq),
         ).fetchone()
         return found[0] if found else None
 

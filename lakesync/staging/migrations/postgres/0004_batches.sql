@@ -1,0 +1,3 @@
+-- When a shard was last flushed is asked with every look at what waits.
+
+CREATE INDEX batch_by_end ON lakesync.batch (gateway, shard, epoch, to_seq);
