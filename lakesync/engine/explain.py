@@ -24,6 +24,7 @@ from lakesync.rules.evaluation import holds, operands_of, text_of_raw
 from lakesync.rules.model import Bucket
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, StoredRow
 from lakesync.staging.store import View
+from lakesync.staging.whole import WholeRow, whole_rows
 from lakesync.types import Claims, Op, RowKey
 
 _ALL = 1 << 30
@@ -100,6 +101,15 @@ class _OneRow:
         """The row's entries above `since`."""
         found = (entry for entry in self._view.entries_of([self._key], buckets) if entry.changed > since)
         return sorted(found, key=lambda entry: entry.changed)[:limit]
+
+    def changed_after(self, buckets: Collection[str], since: int) -> bool:
+        """Whether the row has an entry above `since`."""
+        return bool(self.entries_after(buckets, since, 1))
+
+    def whole_rows(self, bucket: str, since: int, limit: int) -> list[WholeRow]:
+        """The row's entry under one bucket, with the row."""
+        entries = self.entries_after((bucket,), since, limit)
+        return whole_rows(entries, self.rows({entry.key for entry in entries}))
 
 
 def _next_pull(view: View, key: RowKey, client_id: str, at: Position, access: Access) -> tuple[Op, ...]:

@@ -30,11 +30,15 @@ def of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Pos
     held = Has.YES if Has.YES in verdicts else Has.UNSURE if Has.UNSURE in verdicts else Has.NO
     written = _written_since(row, client_id, at)
     if written is None:
-        known_from = at.base if at.base >= 0 else at.until
-        return Has.UNSURE if held is Has.NO and row.writers_floor > known_from else held
+        return Has.UNSURE if held is Has.NO and row.writers_floor > writers_known_from(at) else held
     if written > 0:
         return Has.OWN if not at.moved and all(entry.left <= written for entry in history) else Has.UNSURE
     return Has.YES if held is Has.YES and written == 0 else Has.UNSURE
+
+
+def writers_known_from(at: Position) -> int:
+    """Who wrote up to here and fell out of a row's writers does not matter to a client at `at`."""
+    return at.base if at.base >= 0 else at.until
 
 
 def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> bool:
@@ -74,21 +78,31 @@ def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
     return inserted if inserted == DELETED or inserted > at.base else 0
 
 
+def certainly_lacks(entry: Entry, at: Position) -> bool:
+    """Whether a client that never wrote to a row lacks it, where this is the row's only entry that concerns it."""
+    told = max((reach.told for reach in at.reach.values()), default=0)
+    return not at.resync and _by_entry(entry, at, told) is Has.NO
+
+
 def _of_entry(entry: Entry, row: StoredRow, at: Position, told: int) -> Has:
     """By one entry's history alone.
 
     Args:
         told: no row was told since the base at a later place.
     """
+    held = _by_entry(entry, at, told)
+    if held is Has.YES and entry.bucket not in at.now and row.arrival > at.until:
+        return Has.UNSURE  # it may have been hidden, and taken away, while the walk was on its way
+    return held
+
+
+def _by_entry(entry: Entry, at: Position, told: int) -> Has:
     if not entry.first or entry.bucket.startswith("@"):
         return Has.NO
     reached = at.reach.get(entry.bucket, _NEVER).told
     if entry.bucket not in at.then:
         return Has.NO if entry.first > reached or _not_met(entry, at, told) else Has.UNSURE
-    held = _since_base(entry, at, reached, told)
-    if held is Has.YES and entry.bucket not in at.now and row.arrival > at.until:
-        return Has.UNSURE  # it may have been hidden, and taken away, while the walk was on its way
-    return held
+    return _since_base(entry, at, reached, told)
 
 
 def _since_base(entry: Entry, at: Position, reached: int, told: int) -> Has:

@@ -9,10 +9,13 @@ from typing import NamedTuple
 from lakesync.feed import render
 from lakesync.feed.apply import own_bucket
 from lakesync.feed.positions import Access, Position, Range
-from lakesync.feed.possession import Has, may_hold_hidden, of_visible
+from lakesync.feed.possession import Has, certainly_lacks, may_hold_hidden, of_visible, writers_known_from
 from lakesync.staging.records import Entry, StoredRow
 from lakesync.staging.store import View
+from lakesync.staging.whole import spell_client
 from lakesync.types import RowDelta, RowKey
+from lakesync.wire.json import encode_delta
+from lakesync.wire.spelled import SpelledDeltas
 
 _CHUNK = 500
 
@@ -20,7 +23,7 @@ _CHUNK = 500
 class PulledPage(NamedTuple):
     """A page, before a cursor is made of it, and what is left to walk over."""
 
-    deltas: list[RowDelta]
+    deltas: Sequence[RowDelta]
     has_more: bool
     after: int
     redo: tuple[Range, ...]
@@ -37,7 +40,7 @@ def pull_page(
         writers: gets the clients who may lack something else of these rows, at the same position, for having written
             to them.
     """
-    walk = _Walk(view, client_id, at, access, limit)
+    walk = _Walk(view, client_id, at, access, limit, writers)
     after, redo = at.after, at.redo
     if at.redo_first:
         redo = walk.again(redo)
@@ -45,15 +48,15 @@ def pull_page(
         after = walk.through(walk.buckets, after, view.arrival)
     if not walk.full:
         redo = walk.again(redo)
-    if writers is not None:
-        writers |= walk.writers
-    return PulledPage(walk.deltas, walk.full, after, redo, walk.told)
+    return PulledPage(SpelledDeltas(walk.parts, walk.count), walk.full, after, redo, walk.told)
 
 
 class _Walk:
     """One page in the making."""
 
-    def __init__(self, view: View, client_id: str, at: Position, access: Access, limit: int) -> None:
+    def __init__(
+        self, view: View, client_id: str, at: Position, access: Access, limit: int, writers: set[str] | None
+    ) -> None:
         self._view = view
         self._client_id = client_id
         self._at = at
@@ -61,11 +64,16 @@ class _Walk:
         self._limit = limit
         self.buckets = sorted({*at.then, *at.now, *at.reach, own_bucket(client_id)})
         self._moved = at.then ^ at.now if at.moved else frozenset[str]()
-        self.deltas: list[RowDelta] = []
+        self._writers = writers
+        self.parts: list[bytes] = []
+        self.count = 0
+        """Of the deltas in `parts`."""
         self.told = 0
         self.full = False
-        self.writers: set[str] = set()
         self._met: set[RowKey] = set()
+        in_use = [] if at.moved or at.turn else [key for key in self.buckets if view.changed_after((key,), 0)]
+        self._only = in_use[0] if len(in_use) == 1 and writers is None else None
+        """The one bucket key that was ever in use of those that concern the client."""
 
     def again(self, ranges: Sequence[Range]) -> tuple[Range, ...]:
         """Go through ranges of the feed: up to the turn by the keys that not both of then and now have.
@@ -84,6 +92,8 @@ class _Walk:
 
     def through(self, buckets: Sequence[str], low: int, high: int) -> int:
         """Go through a part of the feed in order of arrival; how far it was gone through."""
+        if self._only is not None and self._only in buckets:
+            return self._through_only(self._only, low, high)
         cursor = low
         while cursor < high and (entries := self._view.entries_after(buckets, cursor, min(_CHUNK, self._limit + 1))):
             entries = [entry for entry in entries if entry.changed <= high]
@@ -94,12 +104,45 @@ class _Walk:
                 history = histories[entry.key]
                 if entry.key in self._met or not self._is_place(entry, history):
                     continue
-                if len(self.deltas) >= self._limit:
+                if self.count >= self._limit:
                     self.full = True
                     return cursor
                 self._tell(rows[entry.key], history, entry.changed)
                 cursor = entry.changed
             cursor = max(cursor, entries[-1].changed) if entries else high
+        return high
+
+    def _through_only(self, bucket: str, low: int, high: int) -> int:
+        """As `through`, where an entry is all that there is to be known of its row.
+
+        A row that the client certainly lacks is sent as it is stored.
+        """
+        cursor, at = low, self._at
+        visible = bucket in self._access.keys
+        name, known_from = spell_client(self._client_id), writers_known_from(at)
+        while cursor < high and (found := self._view.whole_rows(bucket, cursor, min(_CHUNK, self._limit + 1))):
+            rows: dict[RowKey, StoredRow] = {}
+            for row in found:
+                if row.changed > high:
+                    return high
+                if self.count >= self._limit:
+                    self.full = True
+                    return cursor
+                key = (row.table, row.row_id)
+                if key in self._met:
+                    continue
+                entry = Entry(bucket, *key, row.first, row.since, row.left, row.changed, bool(row.inside))
+                plain = visible and row.spelled is not None and row.inside and name not in row.writers
+                if plain and row.writers_floor <= known_from and certainly_lacks(entry, at):
+                    self._met.add(key)
+                    self.parts.append(row.spelled or b"")
+                    self.count += row.deltas
+                    self.told = max(self.told, row.changed, at.turn)
+                else:
+                    rows = rows or self._view.rows([(other.table, other.row_id) for other in found])
+                    self._tell(rows[key], [entry], row.changed)
+                cursor = row.changed
+            cursor = max(cursor, found[-1].changed)
         return high
 
     def _is_place(self, entry: Entry, history: list[Entry]) -> bool:
@@ -112,10 +155,12 @@ class _Walk:
 
     def _tell(self, row: StoredRow, history: list[Entry], place: int) -> None:
         self._met.add(row.key)
-        self.writers.update(row.writers, (part.client_id for part in row.state.live))
+        if self._writers is not None:
+            self._writers.update(row.writers, (part.client_id for part in row.state.live))
         lacks = self._lacks(row, history)
         if lacks:
-            self.deltas += lacks
+            self.parts += map(encode_delta, lacks)
+            self.count += len(lacks)
             self.told = max(self.told, place, self._at.turn)
 
     def _lacks(self, row: StoredRow, history: list[Entry]) -> list[RowDelta]:

@@ -29,6 +29,7 @@ from lakesync.staging.records import (
     StoredRow,
     WriteScope,
 )
+from lakesync.staging.whole import WholeRow
 from lakesync.types import Claims, RowDelta, RowKey, StoredConnector
 
 T = TypeVar("T")
@@ -61,6 +62,9 @@ class View(Protocol):
 
         The cost grows with what is returned and the number of buckets alone.
         """
+
+    def whole_rows(self, bucket: str, since: int, limit: int) -> list[WholeRow]:
+        """As `entries_after` for one bucket, each entry with its row ready to be sent whole."""
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Every entry of these rows under these buckets, in no order."""

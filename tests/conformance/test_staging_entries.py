@@ -7,7 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakesync.staging.records import ARRIVAL_STEP, Move
-from tests.conformance.calls import read
+from lakesync.wire.json import decode_deltas
+from lakesync.wire.spelled import spell_row
+from tests.conformance.book import EVERYONE, contents, make_delta
+from tests.conformance.calls import push, read
 
 arrivals_and_moves = st.lists(
     st.tuples(
@@ -102,3 +105,28 @@ def _model_move(history: list, kind: str, arrival: int) -> None:
     elif kind == "leave":
         history[left] = arrival
         history[inside] = False
+
+
+def test_a_whole_row_comes_with_its_entry_and_is_what_its_state_says(store, book):
+    def seen() -> list:
+        return read(store, lambda view: view.whole_rows(EVERYONE, 0, 10))
+
+    push(store, book, make_delta("c", 1, "r1", x=1), make_delta("c", 2, "r2", x="é"))
+    push(store, book, make_delta("d", 3, "r1", y=[1, None]), make_delta("d", 4, "gone", x=1))
+    push(store, book, make_delta("d", 5, "gone"))
+    rows, entries = read(store, contents)
+    states = {row.key: row.state for row in rows}
+    found = seen()
+    assert [(row.table, row.row_id, row.changed) for row in found] == [(*e.key, e.changed) for e in entries]
+    for row, entry in zip(found, entries, strict=True):
+        assert (row.first, row.since, row.left, bool(row.inside)) == (
+            entry.first,
+            entry.since,
+            entry.left,
+            entry.inside,
+        )
+        expected = spell_row(*entry.key, states[entry.key]) if entry.inside else (None, 0)
+        assert (row.spelled, row.deltas) == expected
+    assert [delta.op for delta in decode_deltas(b"[" + found[1].spelled + b"]")] == ["INSERT", "UPDATE"]
+    assert read(store, lambda view: view.whole_rows(EVERYONE, entries[0].changed, 1)) == found[1:2]
+    assert read(store, lambda view: view.whole_rows("never used", 0, 10)) == []

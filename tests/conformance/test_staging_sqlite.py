@@ -80,6 +80,31 @@ def test_a_closed_store_says_so(store):
     store.close()
 
 
+def test_a_state_of_the_first_version_is_upgraded_in_place(store, folder, clock, book):
+    sent = numbered(3)
+    push(store, book, *sent)
+    batch = store.plan("g", "main", 10)
+    store.confirm(batch.batch_id, 3, id_sum(sent))
+    store.trim("g", "main")  # so that it cannot be made again from the log
+    expected = seen(store)
+    store.close()
+    with sqlite3.connect(folder / "state.db") as connection:
+        connection.execute("DROP INDEX entry_feed")
+        for column in ("spelled", "deltas", "writers", "writers_floor"):
+            connection.execute(f"ALTER TABLE row_state DROP COLUMN {column}")
+        connection.execute("CREATE INDEX entry_by_change ON entry (bucket, changed)")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    again, replayer = SqliteStore(folder, clock), Book()
+    again.open(replayer)
+    assert (seen(again), replayer.replayed) == (expected, [])
+    assert [row.spelled for row in again.read("g", lambda view: view.whole_rows("*", 0, 10)).result()] == [None] * 3
+    push(again, replayer, *numbered(1, start=9), make_delta("c", 10, "r1", y=1))
+    spelled = {row.row_id: row.deltas for row in again.read("g", lambda view: view.whole_rows("*", 0, 10)).result()}
+    assert spelled == {"r1": 2, "r2": 0, "r3": 0, "r9": 1}
+    again.close()
+
+
 def test_a_lost_state_is_made_again_from_the_log(store, folder, clock, book):
     for delta in numbered(10):
         push(store, book, delta)

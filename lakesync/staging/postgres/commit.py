@@ -18,6 +18,7 @@ from lakesync.staging.postgres.journal import Journal, client
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow, WriteScope
 from lakesync.staging.restored_log import RestoringCommit
 from lakesync.staging.side_tables import SideCommit, SideView
+from lakesync.staging.whole import WholeRow, whole_rows
 from lakesync.types import Claims, RowDelta, RowKey
 
 
@@ -39,6 +40,11 @@ class PostgresView(HeadView, SideView):
     def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
         """Entries under any of `buckets` with `since < changed <= arrival`, in order of `changed`."""
         return feed.entries_after(self._connection, self.gateway, buckets, since, self.arrival, limit)
+
+    def whole_rows(self, bucket: str, since: int, limit: int) -> list[WholeRow]:
+        """Entries under one bucket, in order of `changed`, with their rows."""
+        entries = self.entries_after((bucket,), since, limit)
+        return whole_rows(entries, self.rows({entry.key for entry in entries}))
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Every entry of these rows under these buckets."""

@@ -15,6 +15,7 @@ from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntr
 from lakesync.staging.side_tables import SideCommit, SideView
 from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
 from lakesync.staging.sqlite.state import State
+from lakesync.staging.whole import WholeRow
 from lakesync.types import Claims, RowDelta, RowKey
 
 _READS_OF_SIDE_TABLES = ("SELECT max(hlc) FROM erasure ",)
@@ -57,6 +58,10 @@ class SqliteView(SideView):
     def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
         """Entries under any of `buckets` with `since < changed <= arrival`, in order of `changed`."""
         return list(islice(self._state.entries_after(self.gateway, buckets, since, self.arrival, limit), limit))
+
+    def whole_rows(self, bucket: str, since: int, limit: int) -> list[WholeRow]:
+        """Entries under one bucket with `since < changed <= arrival`, in order of `changed`, with their rows."""
+        return self._state.whole_rows(self.gateway, bucket, since, self.arrival, limit)
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Every entry of these rows under these buckets."""

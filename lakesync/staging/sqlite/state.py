@@ -25,7 +25,9 @@ from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate
 from lakesync.staging.sqlite.pending import Layer
 from lakesync.staging.sqlite.rowcache import RowCache
 from lakesync.staging.sqlite.undo import Undo
+from lakesync.staging.whole import WholeRow, spell_writers
 from lakesync.types import RowKey
+from lakesync.wire.spelled import spell_row
 
 T = TypeVar("T")
 
@@ -34,7 +36,10 @@ _CACHED_BYTES = 32 << 20
 _BUCKETS_KNOWN = 100_000
 _AT_ONCE = 256
 """Rows or entries in one statement."""
-_PUT_ROW = "ON CONFLICT (gateway, table_name, row_id) DO UPDATE SET body = excluded.body"
+_PUT_ROW = (
+    "ON CONFLICT (gateway, table_name, row_id) DO UPDATE SET body = excluded.body, spelled = excluded.spelled,"
+    " deltas = excluded.deltas, writers = excluded.writers, writers_floor = excluded.writers_floor"
+)
 _GET_ROWS = "SELECT body FROM row_state WHERE gateway = ? AND table_name = ? AND row_id IN ({})"
 _SCAN_ROWS = (
     "SELECT body FROM row_state WHERE gateway = ? AND (table_name, row_id) > (?, ?) ORDER BY table_name, row_id LIMIT ?"
@@ -62,6 +67,13 @@ _ENTRIES_AFTER = (
     " ORDER BY changed, table_name, row_id LIMIT ?"
 )
 _ENTRIES_OF = f"SELECT {_ENTRY} FROM entry WHERE bucket = ? AND table_name = ? AND row_id IN ({{}})"
+_WHOLE_ROWS = (
+    "SELECT e.table_name, e.row_id, e.first, e.since, e.left_at, e.changed, e.inside,"
+    " r.spelled, coalesce(r.deltas, 0), coalesce(r.writers, x'5b5d'), coalesce(r.writers_floor, 0)"
+    " FROM entry e LEFT JOIN row_state r"
+    " ON r.gateway = ? AND r.table_name = e.table_name AND r.row_id = e.row_id"
+    " WHERE e.bucket = ? AND e.changed > ? AND e.changed <= ? ORDER BY e.changed, e.table_name, e.row_id LIMIT ?"
+)
 _decode_row = msgspec.json.Decoder(StoredRow).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -222,7 +234,7 @@ class State:
         for gateway, rows in layer.rows.items():
             for keys in _parts(sorted(rows)):
                 bodies = [_encode(rows[key]) for key in keys]
-                stored = [(gateway, *key, body) for key, body in zip(keys, bodies, strict=True)]
+                stored = [_stored(gateway, rows[key], body) for key, body in zip(keys, bodies, strict=True)]
                 bulk.insert(self.sql, "row_state", stored, _PUT_ROW)
                 for key, body in zip(keys, bodies, strict=True):
                     self._cache.put(gateway, rows[key], len(body))
@@ -337,6 +349,15 @@ class State:
             for row in self.sql.execute(_ENTRIES_AFTER, (number, since, until, limit)):
                 yield _entry(bucket, row)
 
+    def whole_rows(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[WholeRow]:
+        """Entries under one bucket in order of `changed`, with their rows."""
+        self.settle()
+        number = self._bucket(gateway, bucket)
+        if number is None:
+            return []
+        found = self.sql.execute(_WHOLE_ROWS, (gateway, number, since, until, limit)).fetchall()
+        return list(map(WholeRow._make, found))
+
     def entries_of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Every entry of these rows under these buckets."""
         self.settle()
@@ -405,6 +426,12 @@ def _copy(row: StoredRow) -> StoredRow:
     made.touched = row.touched.copy()
     made.writers = row.writers.copy()
     return made
+
+
+def _stored(gateway: str, row: StoredRow, body: bytes) -> tuple[Any, ...]:
+    """A row as the file has it."""
+    spelled, deltas = spell_row(row.table, row.row_id, row.state) if row.state.visible else (None, 0)
+    return (gateway, row.table, row.row_id, body, spelled, deltas, spell_writers(row), row.writers_floor)
 
 
 def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -1,0 +1,89 @@
+"""Deltas that are JSON already, and rows spelled so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, overload
+
+from msgspec import Raw
+
+from lakesync.delta import delta_id
+from lakesync.lww import RowState
+from lakesync.types import ColumnValue, Op, RowDelta, Stamp
+from lakesync.wire.json import decode_deltas, encode_delta
+
+NO_STAMP: Stamp = (0, "")
+
+
+class SpelledDeltas(Sequence[RowDelta]):
+    """Deltas as parts of a JSON array, decoded only where somebody looks at them."""
+
+    def __init__(self, parts: list[bytes], count: int) -> None:
+        """Args: parts: each one delta or several with commas between; count: of all deltas."""
+        self._parts = parts
+        self._count = count
+        self._decoded: list[RowDelta] | None = None
+
+    @property
+    def array(self) -> bytes:
+        """The JSON array."""
+        return b"[" + b",".join(self._parts) + b"]"
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> RowDelta: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[RowDelta]: ...
+    def __getitem__(self, place: int | slice) -> RowDelta | list[RowDelta]:
+        return self._deltas()[place]
+
+    def __iter__(self) -> Iterator[RowDelta]:
+        return iter(self._deltas())
+
+    def _deltas(self) -> list[RowDelta]:
+        if self._decoded is None:
+            self._decoded = decode_deltas(self.array)
+        return self._decoded
+
+
+class Group(NamedTuple):
+    """The columns of a row that share a stamp."""
+
+    stamp: Stamp
+    columns: dict[str, Raw]
+    original: str | None
+    """The id of the delta that the group is, whole."""
+
+
+def groups_of(state: RowState) -> list[Group]:
+    """A row's columns by stamp, oldest first."""
+    groups: list[Group] = []
+    for part in sorted(state.live, key=lambda part: (part.hlc, part.client_id, part.delta_id)):
+        stamp = (part.hlc, part.client_id)
+        if groups and groups[-1].stamp == stamp:
+            groups[-1] = Group(stamp, {**groups[-1].columns, **part.columns}, None)
+        else:
+            groups.append(Group(stamp, part.columns, part.delta_id if part.whole else None))
+    return groups
+
+
+def delta_of(op: Op, table: str, row_id: str, group: Group) -> RowDelta:
+    """A group of a row as a delta, under the original's id where it is the original."""
+    hlc, client_id = group.stamp
+    columns = tuple([ColumnValue(column, value) for column, value in group.columns.items()])
+    identity = group.original or delta_id(client_id=client_id, hlc=hlc, table=table, row_id=row_id, columns=columns)
+    return RowDelta(op, table, row_id, client_id, columns, hlc, identity)
+
+
+def whole_row(table: str, row_id: str, state: RowState) -> list[RowDelta]:
+    """A visible row: INSERT with the oldest stamp, then UPDATEs in order of stamp."""
+    groups = groups_of(state) or [Group(state.inserted or NO_STAMP, {}, None)]
+    return [delta_of("UPDATE" if place else "INSERT", table, row_id, group) for place, group in enumerate(groups)]
+
+
+def spell_row(table: str, row_id: str, state: RowState) -> tuple[bytes, int]:
+    """`whole_row` as a part of a JSON array, and how many deltas it is."""
+    deltas = whole_row(table, row_id, state)
+    return b",".join([encode_delta(delta) for delta in deltas]), len(deltas)
