@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from lakesync.cli import staging as staging_commands
+from lakesync.cli.erase import erase
 from lakesync.config import load
 from lakesync.exceptions import ConfigurationError, StartupError
 
@@ -25,6 +26,10 @@ app = typer.Typer(
 )
 
 app.add_typer(staging_commands.app, name="staging")
+app.command(
+    epilog="[bold]Examples[/]\n\n[green]lakesync erase --gateway shop --client alice[/]\n\n"
+    "[green]lakesync erase --gateway shop --table orders --row 4711 --yes[/]"
+)(erase)
 
 Data = Annotated[Path | None, typer.Option("--data", help="The folder that keeps everything.", show_default=False)]
 

@@ -1,0 +1,103 @@
+"""`lakesync erase`: one row, or all that one client wrote, out of staging for good."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from lakesync.config import Config, load
+from lakesync.exceptions import ConfigurationError, StagingUnavailableError
+from lakesync.staging.records import Erasure
+from lakesync.staging.store import PipelineStore
+
+
+def erase(
+    gateway: Annotated[str, typer.Option(help="The gateway id.")],
+    table: Annotated[str | None, typer.Option(help="The row's table.", show_default=False)] = None,
+    row: Annotated[str | None, typer.Option(help="The row's id.", show_default=False)] = None,
+    client: Annotated[str | None, typer.Option(help="The client whose data goes.", show_default=False)] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="The folder that keeps everything.", show_default=False)
+    ] = None,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of sentences.")] = False,
+) -> None:
+    """Erase a row (--table and --row), or everything that a client wrote (--client), from staging for good.
+
+    Clients that hold an erased row are told by a DELETE. What the lake holds of it is noted for the lake to erase.
+    Through a gateway that runs, or, where none does, on the store itself.
+    """
+    is_row = table is not None and row is not None and client is None
+    is_client = client is not None and table is None and row is None
+    if not is_row and not is_client:
+        raise typer.BadParameter("name a row with --table and --row, or a client with --client")
+    what = f"row {row!r} of table {table!r}" if is_row else f"everything that client {client!r} wrote"
+    if not yes and not typer.confirm(f"Erase {what} in gateway {gateway!r}? Nothing brings it back."):
+        raise typer.Abort
+    config = load({"data_dir": data} if data else {})
+    with opened_store(config) as store:
+        if client is not None:
+            done = store.erase_client(gateway, client)
+        else:
+            done = store.erase_row(gateway, table or "", row or "")
+    _tell(done, what, as_json=as_json)
+
+
+def _tell(done: Erasure, what: str, *, as_json: bool) -> None:
+    if as_json:
+        print(msgspec.json.encode(done).decode())
+        return
+    print(f"erased {what}: {done.row_count} rows, {done.deltas} deltas that waited for the lake")
+    print(f"the lake has yet to erase what it holds up to arrival {done.arrival} (erasure {done.seq})", file=sys.stderr)
+
+
+@contextmanager
+def opened_store(config: Config) -> Iterator[PipelineStore]:
+    """The store itself, or, where a gateway owns it, through that.
+
+    Raises:
+        StagingUnavailableError: neither can be reached.
+        ConfigurationError: a gateway owns the store, and there is no service token to show it.
+    """
+    from lakesync.clock import WallClock
+    from lakesync.engine import Engine
+    from lakesync.staging import open_store
+    from lakesync.staging.remote import RemoteStore
+
+    wall = WallClock(config.clock_offset_file).now_ms
+    engine = Engine(open_store(config.staging.url, wall), wall)
+    try:
+        engine.open()
+    except StagingUnavailableError as owned:
+        if not config.staging.url.startswith("sqlite:"):
+            raise
+        remote = RemoteStore(*_gateway(config, owned), timeout=600.0, patience=5.0)
+        try:
+            yield remote
+        finally:
+            remote.close()
+        return
+    try:
+        yield engine.store
+    finally:
+        engine.close()
+
+
+def _gateway(config: Config, owned: StagingUnavailableError) -> tuple[str, str]:
+    """Address and service token of the gateway that owns the store."""
+    from lakesync.cli.secrets import kept
+
+    given = config.service_token.get_secret_value() if config.service_token else None
+    token = given or kept(config.data_dir).get("service_token")
+    if not token:
+        raise ConfigurationError(
+            f"{owned}; or set LAKESYNC_SERVICE_TOKEN to the gateway's, and LAKESYNC_GATEWAY_URL to its address"
+        )
+    return config.gateway.url or f"http://{config.gateway.host}:{config.gateway.port}", token

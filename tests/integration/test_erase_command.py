@@ -1,0 +1,72 @@
+"""`lakesync erase`, through a gateway that runs and on a store that nobody has open."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from lakesync.cli.app import app
+from lakesync.exceptions import ConfigurationError, NotFoundError
+from lakesync.staging.records import Erasure
+from tests.integration.gateway_support import DEADLINE, SERVICE, delta
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """Calls the command with the data folder of this test."""
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    monkeypatch.delenv("LAKESYNC_SERVICE_TOKEN", raising=False)
+
+    def run(*arguments, answer=""):
+        line = ["erase", "--gateway", "gw", "--data", str(tmp_path / "data"), *arguments]
+        return CliRunner().invoke(app, line, input=answer, catch_exceptions=True)
+
+    return run
+
+
+def test_a_row_is_erased_through_the_gateway_that_owns_the_store(spawn, command, monkeypatch):
+    server = spawn()
+    alice = server.client("alice")
+    assert alice.push(delta("t1", {"title": "secret"}, client="alice")).status_code == 200
+    assert alice.push(delta("t2", {"title": "kept"}, client="alice")).status_code == 200
+    bob = server.client("bob")
+    page = bob.pull().json()
+    assert len(page["deltas"]) == 2
+    refused = command("--table", "todos", "--row", "t1", "--yes")
+    assert isinstance(refused.exception, ConfigurationError)
+    assert "LAKESYNC_SERVICE_TOKEN" in str(refused.exception)
+    monkeypatch.setenv("LAKESYNC_SERVICE_TOKEN", SERVICE)
+    monkeypatch.setenv("LAKESYNC_GATEWAY_URL", server.url)
+    told = command("--table", "todos", "--row", "t1", "--json", "--yes")
+    erasure = msgspec.json.decode(told.stdout, type=Erasure)
+    assert (erasure.table, erasure.row_id, erasure.deltas, erasure.row_count) == ("todos", "t1", 1, 1)
+    (tombstone,) = bob.pull(page["serverHlc"]).json()["deltas"]
+    assert (tombstone["op"], tombstone["rowId"], tombstone["columns"]) == ("DELETE", "t1", [])
+    assert server.internal("erasures", gateway="gw") == [msgspec.to_builtins(erasure)]
+    unknown = command("--table", "todos", "--row", "nothing", "--yes")
+    assert isinstance(unknown.exception, NotFoundError)
+
+
+def test_a_client_is_erased_from_a_store_that_nobody_has_open(spawn, command):
+    server = spawn()
+    assert server.client("alice").push(delta("t1", {"title": "secret"}, client="alice")).status_code == 200
+    assert server.client("bob").push(delta("t2", {"title": "kept"}, client="bob")).status_code == 200
+    server.process.kill()
+    server.process.wait(DEADLINE)
+    asked = command("--client", "alice", answer="n\n")
+    assert asked.exit_code == 1
+    assert "Nothing brings it back" in asked.stdout
+    told = command("--client", "alice", answer="y\n")
+    assert "erased everything that client 'alice' wrote: 1 rows, 1 deltas" in told.stdout
+    again = spawn()
+    assert [each["rowId"] for each in again.client("carol").pull().json()["deltas"]] == ["t2"]
+
+
+@pytest.mark.parametrize(
+    "given", [(), ("--table", "t"), ("--row", "r"), ("--client", "c", "--table", "t", "--row", "r")]
+)
+def test_what_is_to_go_must_be_named(command, given):
+    told = command(*given, "--yes")
+    assert told.exit_code == 2
+    assert "--client" in told.output
