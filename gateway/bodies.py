@@ -11,8 +11,9 @@ from starlette.responses import Response
 from gateway.limits import read_body
 from gateway.operations import JSON, PROTOBUF
 from lakesync.exceptions import ValidationError
-from lakesync.types import PushResult, SyncPull, SyncPush, SyncResponse
+from lakesync.types import PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import json, protobuf
+from lakesync.wire.spelled import encode_page
 
 
 async def read_push(request: Request, limit: int) -> SyncPush:
@@ -58,11 +59,11 @@ def push_response(request: Request, result: PushResult) -> Response:
     return Response(json.encode_push_result(result), media_type=JSON)
 
 
-def pull_response(request: Request, page: SyncResponse) -> Response:
+def pull_response(request: Request, page: SyncPage) -> Response:
     """The answer to a pull: protobuf where it was asked in that form or accepts it."""
     if sends_protobuf(request) or PROTOBUF in request.headers.get("accept", ""):
         return Response(protobuf.encode_response(page), media_type=PROTOBUF)
-    return Response(json.encode_response(page), media_type=JSON)
+    return Response(encode_page(page), media_type=JSON)
 
 
 def json_response(value: Any, status: int = 200) -> Response:

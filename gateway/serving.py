@@ -7,7 +7,7 @@ from gateway.exchange import Exchange
 from gateway.services import Services
 from gateway.waiting import outcome
 from lakesync.exceptions import NotFoundError
-from lakesync.types import PushResult, SyncPull, SyncPush, SyncResponse
+from lakesync.types import PushResult, SyncPage, SyncPull, SyncPush
 
 KNOWS_RESYNC = "x-lakesync-client"
 """A client that sends this header is told RESYNC_REQUIRED; any other is sent everything anew instead."""
@@ -37,7 +37,7 @@ async def serve_push(
 
 async def serve_pull(
     services: Services, exchange: Exchange, caller: Caller, message: SyncPull, *, knows_resync: bool
-) -> SyncResponse:
+) -> SyncPage:
     """Send what a client lacks.
 
     Args:
@@ -54,7 +54,7 @@ async def serve_pull(
     if message.source is not None:
         raise NotFoundError(f"no source {message.source!r} is registered; pull without 'source'")
     claims = caller.claims(message.client_id)
-    page = await outcome(caller.gateway.submit_pull(message, claims, resync_refused=knows_resync))
+    page = await outcome(caller.gateway.submit_page(message, claims, resync_refused=knows_resync))
     exchange.deltas = len(page.deltas)
     services.metrics.pulled.inc(len(page.deltas))
     services.clients.pulled(caller.gateway.gateway_id, message.client_id, page.server_hlc, has_more=page.has_more)

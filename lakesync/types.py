@@ -6,7 +6,8 @@ Field names are the wire's own (camelCase) through `rename`, so that JSON needs 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -81,6 +82,14 @@ class SyncResponse(msgspec.Struct, frozen=True, rename="camel"):
     """A page of what a client lacks, and the cursor after it."""
 
     deltas: tuple[RowDelta, ...]
+    server_hlc: int
+    has_more: bool = False
+
+
+class SyncPage(NamedTuple):
+    """What a `SyncResponse` holds, as the engine makes it: the deltas may be JSON yet, decoded when looked at."""
+
+    deltas: Sequence[RowDelta]
     server_hlc: int
     has_more: bool = False
 

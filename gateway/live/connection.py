@@ -19,7 +19,7 @@ from gateway.services import Services
 from gateway.serving import serve_pull, serve_push
 from lakesync.engine.following import Follower, Interest
 from lakesync.exceptions import AuthError, LakeSyncError, StagingUnavailableError, ValidationError
-from lakesync.types import SyncPull, SyncResponse
+from lakesync.types import SyncPage, SyncPull, SyncResponse
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, decode_frame
 
@@ -144,7 +144,7 @@ class LiveConnection:
                 self._rest()
         return protobuf.encode_response(page)
 
-    def _follow(self, message: SyncPull, page: SyncResponse) -> None:
+    def _follow(self, message: SyncPull, page: SyncPage) -> None:
         before, client = self.follower, message.client_id
         self.follower = Follower(
             client_id=client,

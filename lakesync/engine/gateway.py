@@ -25,7 +25,7 @@ from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
 from lakesync.staging.records import Cut, GatewayConfig, WriteScope
 from lakesync.staging.store import Commit, StagingStore
-from lakesync.types import Claims, PushResult, SyncPull, SyncPush, SyncResponse
+from lakesync.types import Claims, PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -116,12 +116,20 @@ class SyncGateway(ImperativeGateway, Embedding):
             ResyncRequiredError: the cursor cannot be served, where `resync_refused`; otherwise such a client is given
                 everything as DELETE, then INSERT.
         """
+        page = self.submit_page(pull, claims, resync_refused=resync_refused, confirmed=confirmed)
+        return _then(page, lambda made: _done(SyncResponse(tuple(made.deltas), made.server_hlc, made.has_more)))
+
+    def submit_page(
+        self, pull: SyncPull, claims: Claims, *, resync_refused: bool = False, confirmed: bool = True
+    ) -> Future[SyncPage]:
+        """As `submit_pull`, for a caller that sends the deltas on as JSON and need not look at them."""
         if not 1 <= pull.max_deltas <= MAX_PULL:
             raise ValidationError(f"limit is {pull.max_deltas}, it must be from 1 to {MAX_PULL}")
         if pull.client_id != claims.get("sub"):
             raise ForbiddenError(f"clientId is {pull.client_id!r} but the token's sub is {claims.get('sub')!r}")
         if pull.source is not None:
-            return self.sources.submit_pull(pull.source, pull, claims)
+            told = self.sources.submit_pull(pull.source, pull, claims)
+            return _then(told, lambda page: _done(SyncPage(page.deltas, page.server_hlc, page.has_more)))
         request = PullRequest(pull, claims, resync_refused, confirmed, self._wall())
         reading = self._store.read(self.gateway_id, lambda view: self.sources.read_page(view, request))
         return _then(reading, lambda page: self._answer(request, page))
@@ -214,7 +222,7 @@ class SyncGateway(ImperativeGateway, Embedding):
             flushed_ms=max((shard.flushed_ms for shard in waiting if shard.flushed_ms is not None), default=None),
         )
 
-    def _answer(self, request: PullRequest, reading: Reading) -> Future[SyncResponse]:
+    def _answer(self, request: PullRequest, reading: Reading) -> Future[SyncPage]:
         settled = settled_cursor(request, reading)
         if settled is not None:
             return _done(reading.answer(settled))

@@ -14,7 +14,7 @@ from lakesync.feed.memory import at_rest, current, in_scope, keep, marked, place
 from lakesync.feed.positions import NOTHING, Access, Position, again, locate, rests
 from lakesync.staging.records import ClientRecord, Page
 from lakesync.staging.store import Commit, View
-from lakesync.types import Claims, SyncPull, SyncResponse
+from lakesync.types import Claims, SyncPage, SyncPull
 
 
 class PullRequest(NamedTuple):
@@ -47,9 +47,9 @@ class Reading(NamedTuple):
         unbuilt = self.access.directly is not None and self.at.moved
         return not self.page.has_more and not unbuilt
 
-    def answer(self, cursor: int) -> SyncResponse:
+    def answer(self, cursor: int) -> SyncPage:
         """The page as the wire has it."""
-        return SyncResponse(tuple(self.page.deltas), cursor, self.page.has_more)
+        return SyncPage(self.page.deltas, cursor, self.page.has_more)
 
 
 def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
@@ -97,7 +97,7 @@ def settled_cursor(request: PullRequest, reading: Reading) -> int | None:
 
 def remember_page(
     commit: Commit, request: PullRequest, reading: Reading, read: Callable[[View, PullRequest], Reading]
-) -> SyncResponse:
+) -> SyncPage:
     """Keep what the answer's cursor means; the answer.
 
     Args:

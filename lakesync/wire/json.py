@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from lakesync.exceptions import Rejection, ValidationError
-from lakesync.types import ColumnValue, Op, PushResult, RowDelta, SyncPull, SyncPush, SyncResponse
+from lakesync.types import ColumnValue, Op, PushResult, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.validation import check_hlc
 from lakesync.wire.values import check_values
 
@@ -156,7 +156,7 @@ def decode_response(body: bytes) -> SyncResponse:
     return response
 
 
-def encode_response(response: SyncResponse) -> bytes:
+def encode_response(response: SyncResponse | SyncPage) -> bytes:
     """The answer to a pull."""
     return _encode(_Response(_spelled(response.deltas), str(response.server_hlc), response.has_more))
 

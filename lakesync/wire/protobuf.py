@@ -9,7 +9,7 @@ import msgspec
 from google.protobuf.message import DecodeError, Message
 
 from lakesync.exceptions import ValidationError
-from lakesync.types import ColumnValue, Op, RowDelta, SyncPull, SyncPush, SyncResponse
+from lakesync.types import ColumnValue, Op, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.validation import check_hlc
 from lakesync.wire import lakesync_pb2 as pb
 from lakesync.wire.values import check_values
@@ -77,7 +77,7 @@ def decode_pull(data: bytes) -> SyncPull:
     return SyncPull(message.client_id, message.since_hlc, message.max_deltas or DEFAULT_MAX_DELTAS, source)
 
 
-def encode_response(response: SyncResponse) -> bytes:
+def encode_response(response: SyncResponse | SyncPage) -> bytes:
     """A SyncResponse message."""
     return pb.SyncResponse(
         deltas=map(_message, response.deltas), server_hlc=response.server_hlc, has_more=response.has_more

@@ -9,8 +9,8 @@ from msgspec import Raw
 
 from lakesync.delta import delta_id
 from lakesync.lww import RowState
-from lakesync.types import ColumnValue, Op, RowDelta, Stamp
-from lakesync.wire.json import decode_deltas, encode_delta
+from lakesync.types import ColumnValue, Op, RowDelta, Stamp, SyncPage
+from lakesync.wire.json import decode_deltas, encode_delta, encode_response
 
 NO_STAMP: Stamp = (0, "")
 
@@ -46,6 +46,14 @@ class SpelledDeltas(Sequence[RowDelta]):
         if self._decoded is None:
             self._decoded = decode_deltas(self.array)
         return self._decoded
+
+
+def encode_page(page: SyncPage) -> bytes:
+    """The answer to a pull, as `wire.json.encode_response` has it."""
+    if not isinstance(page.deltas, SpelledDeltas):
+        return encode_response(page)
+    more = b"true" if page.has_more else b"false"
+    return b'{"deltas":%b,"serverHlc":"%d","hasMore":%b}' % (page.deltas.array, page.server_hlc, more)
 
 
 class Group(NamedTuple):
