@@ -13,7 +13,7 @@ from lakesync.engine.limits import EngineLimits
 from lakesync.engine.scope import check_scope
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import own_bucket
-from lakesync.feed.memory import current, in_doubt, place, with_broadcasts
+from lakesync.feed.memory import current, in_doubt, in_scope, place, with_broadcasts
 from lakesync.feed.positions import Access, furthest, rests
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page
 from lakesync.staging.store import Commit
@@ -64,6 +64,8 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
         record, cursor = replace(record, seen=arrival, last=arrival), arrival
     elif covered.doubted is not None:
         record, cursor = in_doubt(record, covered.doubted, commit.arrival, furthest(heard.scopes))
+    if new:
+        record = in_scope(record, access, commit.arrival, 0)
     if record != known:
         commit.put_client(replace(record, last_seen_ms=request.now_ms))
     return PushResult(cursor, len(push.deltas))

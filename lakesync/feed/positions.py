@@ -77,10 +77,10 @@ def locate(record: ClientRecord | None, since: int, newest: int, access: Access)
         newest: the newest arrival.
     """
     if record is None:
-        return _begin(newest, access) if since == 0 else None
+        return _begin((), newest, access) if since == 0 else None
     if since <= 1:
-        given = record.told > 0 or record.past or (record.wrote and since == 0)
-        return again(record, newest, access) if given else _begin(newest, access)
+        given = furthest(record.scopes) > 0 or record.past or (record.wrote and since == 0)
+        return again(record, newest, access) if given else _begin(record.scopes, newest, access)
     page = next((page for page in record.pages if page.cursor == since), None)
     if page is not None:
         return _in_walk(record, page, newest, access)
@@ -118,8 +118,10 @@ def furthest(scopes: Iterable[Scope]) -> int:
     return max((scope.told for scope in scopes), default=0)
 
 
-def _begin(newest: int, access: Access) -> Position:
-    return Position(0, NOTHING, newest, resync=False, origin=0, then=access.keys, now=access.keys, reach={})
+def _begin(scopes: Iterable[Scope], newest: int, access: Access) -> Position:
+    """Of what it was allowed to see before, a client that was given nothing can only have what it wrote itself."""
+    reach = _extend({}, scopes)
+    return Position(0, NOTHING, newest, resync=False, origin=0, then=access.keys, now=access.keys, reach=reach)
 
 
 def _at_rest(record: ClientRecord, scope: Scope, since: int, newest: int, access: Access) -> Position:

@@ -1,4 +1,4 @@
-"""A world of clients around one gateway, and what each must hold in the end, computed from scratch."""
+"""A world of stock clients around one gateway, and what each must hold in the end, computed from scratch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 from lakesync import hlc
 from lakesync.delta import delta_id
 from lakesync.engine import Engine, SyncGateway
+from lakesync.rules.evaluation import matches
+from lakesync.rules.model import SyncRules
 from lakesync.types import Claims, ColumnValue, Op, RowDelta, SyncPull, SyncPush, SyncResponse
 
 TABLE = "notes"
@@ -18,18 +20,30 @@ class WedgedError(AssertionError):
     """An INSERT met a row that the client has: a client that applies plain SQL is stuck for ever."""
 
 
-class PlainClient:
-    """Applies pages as plain SQL does, keeps its cursor in memory, and has no unsent edits when it pulls."""
+class StockClient:
+    """Applies pages as plain SQL does and keeps its cursor in memory.
 
-    def __init__(self, name: str, group: str, skew: int) -> None:
+    A page that names a row with an edit that is not known to be pushed is dropped whole, as if it had been lost.
+    """
+
+    def __init__(self, name: str, groups: list[str], skew: int) -> None:
         self.name = name
         self.skew = skew
         self.outbox: list[RowDelta] = []
-        self.claims: Claims = {"sub": name, "group": group}
+        self.claims: Claims = {"sub": name, "group": groups, "level": "1"}
         self.rows: dict[str, Row] = {}
         self.cursor = 0
+        self.pulled = True
+        """The gateway was asked for rows since they were lost."""
+        self.connection: int | None = None
+        """The cursor of what was sent on the open connection; None: there is none."""
+        self.mail: list[SyncResponse] = []
+        """Broadcasts on their way."""
         self.named: set[str] = set()
         self.told: set[str] = set()
+        self.asked: list[SyncPull] = []
+        """Pull requests that were made; the network may repeat them."""
+        self.pushed: list[SyncPush] = []
 
     def edit(self, op: Op, row_id: str, values: Row, now: int) -> None:
         """Change the local row, as far as plain SQL can, and queue the delta; its clock is `skew` ms off."""
@@ -48,26 +62,54 @@ class PlainClient:
         identity = delta_id(client_id=self.name, hlc=stamp, table=TABLE, row_id=row_id, columns=columns)
         self.outbox.append(RowDelta(op, TABLE, row_id, self.name, columns, stamp, identity))
 
-    def push(self, gateway: SyncGateway) -> tuple[RowDelta, ...]:
-        """Push the outbox and take the answer's cursor, as the reference's client does."""
-        sent, self.outbox = tuple(self.outbox), []
-        if sent:
-            self.send(gateway, sent)
+    def push(self, gateway: SyncGateway, *, answered: bool = True) -> tuple[RowDelta, ...]:
+        """Push the outbox and take the answer's cursor; where the answer is lost, the same is pushed again later."""
+        sent = tuple(self.outbox)
+        if not sent:
+            return ()
+        request = SyncPush(self.name, sent)
+        self.pushed.append(request)
+        cursor = gateway.submit_push(request, self.claims).result().server_hlc
+        if answered:
+            self._pushed(cursor)
         return sent
 
-    def send(self, gateway: SyncGateway, deltas: tuple[RowDelta, ...]) -> None:
-        """One push request."""
-        self.cursor = gateway.handle_push(SyncPush(self.name, deltas), self.claims).server_hlc
-        assert self.cursor > 0, "L8: a client with cursor 0 asks for a checkpoint again"
+    def push_connected(self, gateway: SyncGateway) -> tuple[RowDelta, ...]:
+        """Push on the open connection: what was sent on it before comes before the answer."""
+        sent = tuple(self.outbox)
+        if not sent or self.connection is None:
+            return ()
+        request = SyncPush(self.name, sent)
+        self.pushed.append(request)
+        cursor = gateway.submit_push(request, self.claims, seen=self.connection).result().server_hlc
+        while self.mail:
+            if not self.deliver():
+                return sent
+        self._pushed(cursor)
+        self.connection = max(self.connection, cursor)
+        return sent
+
+    def _pushed(self, cursor: int) -> None:
+        self.outbox = []
+        self.cursor = cursor
+        assert cursor > 0, "L8: a client with cursor 0 asks for a checkpoint again"
 
     def ask(self, gateway: SyncGateway, limit: int) -> SyncResponse:
         """A page, not applied."""
-        page = gateway.handle_pull(SyncPull(self.name, self.cursor, limit), self.claims)
-        self.told |= {delta.row_id for delta in page.deltas}
-        return page
+        self.pulled = True
+        request = SyncPull(self.name, self.cursor, limit)
+        self.asked.append(request)
+        return self._noted(gateway.submit_pull(request, self.claims).result())
 
     def take(self, page: SyncResponse) -> None:
         """Apply a page and its cursor; an empty one leaves the cursor."""
+        if self._apply(page):
+            self.cursor = page.server_hlc
+
+    def _apply(self, page: SyncResponse) -> bool:
+        pending = {delta.row_id for delta in self.outbox}
+        if not page.deltas or pending & {delta.row_id for delta in page.deltas}:
+            return False
         for delta in page.deltas:
             values = {part.column: part.decoded() for part in delta.columns}
             if delta.op == "INSERT":
@@ -78,43 +120,87 @@ class PlainClient:
                 self.rows.pop(delta.row_id, None)
             elif delta.row_id in self.rows:
                 self.rows[delta.row_id].update(values)
-        if page.deltas:
-            self.cursor = page.server_hlc
+        return True
+
+    def _noted(self, page: SyncResponse) -> SyncResponse:
+        self.told |= {delta.row_id for delta in page.deltas}
+        return page
 
     def catch_up(self, gateway: SyncGateway, limit: int) -> None:
         """Pull until nothing is left."""
         for _ in range(1000):
             page = self.ask(gateway, limit)
             self.take(page)
-            if not page.has_more:
+            if not page.deltas and not page.has_more:
                 return
-            self.cursor = page.server_hlc
-        raise AssertionError("paging does not end")
+        raise AssertionError(f"paging does not end: {page}")
 
-    def reload(self) -> None:
-        """The cursor is lost, the database is kept."""
+    def reload(self, *, wiped: bool) -> None:
+        """The cursor is lost, the database and the outbox are kept, or not."""
+        self.disconnect()
         self.cursor = 0
+        self.pulled = self.pulled and not wiped
+        if wiped:
+            self.rows = {}
+            self.outbox = []
+
+    def connect(self, page: SyncResponse) -> None:
+        """Follow the gateway from a page on that was pulled on the connection."""
+        self.mail = []
+        self.connection = page.server_hlc if page.deltas else self.cursor
+
+    def disconnect(self) -> None:
+        """What is on its way is lost."""
+        self.connection = None
+        self.mail = []
+
+    def broadcast(self, gateway: SyncGateway, limit: int) -> None:
+        """The gateway sends a page on its own."""
+        if self.connection is not None:
+            pull = SyncPull(self.name, self.connection, limit)
+            page = self._noted(gateway.submit_pull(pull, self.claims, confirmed=False).result())
+            self.connection = page.server_hlc
+            if page.deltas:
+                self.mail.append(page)
+
+    def deliver(self) -> bool:
+        """The oldest broadcast on its way arrives; where it cannot be applied the connection breaks."""
+        if self.mail:
+            page = self.mail.pop(0)
+            if not self._apply(page):
+                self.disconnect()
+                return False
+            self.cursor = max(self.cursor, page.server_hlc)
+        return True
 
 
 class World:
     """Everything that was ever pushed, and what follows from it."""
 
-    def __init__(self, engine: Engine, filtered: bool) -> None:
+    def __init__(self, engine: Engine, clients: list[StockClient]) -> None:
         self.engine = engine
-        self.filtered = filtered
+        self.clients = clients
+        self.rules = SyncRules(1, ())
         self.log: list[RowDelta] = []
-        self.ever_visible: dict[str, set[str]] = {}
+        self.ever_visible: dict[str, set[str]] = {client.name: set() for client in clients}
+        self._seen: set[str] = set()
 
     @property
     def gateway(self) -> SyncGateway:
         """The one gateway."""
         return self.engine.gateway("g")
 
-    def pushed(self, deltas: tuple[RowDelta, ...], clients: list[PlainClient]) -> None:
-        """Note deltas that the gateway has, and who may see what now."""
-        self.log += deltas
-        for client in clients:
-            self.ever_visible.setdefault(client.name, set()).update(self.visible_to(client))
+    def pushed(self, deltas: tuple[RowDelta, ...]) -> None:
+        """Note deltas that the gateway has."""
+        new = [delta for delta in deltas if delta.delta_id not in self._seen]
+        self._seen |= {delta.delta_id for delta in new}
+        self.log += new
+        self.look()
+
+    def look(self) -> None:
+        """Note who may see what now."""
+        for client in self.clients:
+            self.ever_visible[client.name] |= self.visible_to(client.claims).keys()
 
     def rows(self) -> dict[str, Row]:
         """The merge of everything, by the letter of M1 to M3."""
@@ -134,10 +220,7 @@ class World:
                 merged[row_id] = {column: json.loads(text) for column, (_, text) in cells.items()}
         return merged
 
-    def visible_to(self, client: PlainClient) -> dict[str, Row]:
-        """The rows that the client must hold in the end."""
-        return {
-            row_id: row
-            for row_id, row in self.rows().items()
-            if not self.filtered or row.get("group") == client.claims["group"]
-        }
+    def visible_to(self, claims: Claims, rows: dict[str, Row] | None = None) -> dict[str, Row]:
+        """The rows that a client with these claims must hold in the end, or of these rows."""
+        rows = self.rows() if rows is None else rows
+        return {row_id: row for row_id, row in rows.items() if matches(self.rules, TABLE, row, claims)}

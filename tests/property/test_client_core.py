@@ -253,7 +253,7 @@ class History:
         def work(commit: Commit) -> None:
             record = commit.client(player.client.name)
             if record is not None:
-                commit.put_client(msgspec.structs.replace(record, epoch=record.epoch + 1, segments=(), pages=()))
+                commit.put_client(msgspec.structs.replace(record, epoch=record.epoch + 1, pages=()))
 
         self.engine.store.submit("g", work).result()
 
