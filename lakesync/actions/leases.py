@@ -28,9 +28,12 @@ _decode = msgspec.json.Decoder(_Kept).decode
 
 def claim(commit: Commit, action: Action, holder: str, now_ms: int, limits: ActionLimits) -> ActionRecord:
     """Take an action for `holder`, unless it was done or somebody is at it; what stands afterwards."""
-    known = commit.action(action.client_id, action.action_id, action.idempotency_key)
-    if known is not None and is_known(known, now_ms, limits):
-        return known
+    known = commit.action(action.client_id, action.action_id)
+    twin = commit.action(action.client_id, "", action.idempotency_key)  # no action's id is empty: by its key alone
+    for found in (known, twin):
+        if found is not None and is_known(found, now_ms, limits):
+            return found
+    known = known or twin
     record = ActionRecord(
         client_id=action.client_id,
         action_id=action.action_id,

@@ -178,6 +178,21 @@ def test_actions_with_one_idempotency_key_are_one(gateway, desk, reopen):
     assert data_of(another) == {"n": 3}, "a key is its client's own"
 
 
+def test_a_key_that_comes_with_a_repeat_is_heard_and_takes_nothing_away(gateway, desk):
+    one, other = make_action(NOW, key="k"), make_action(NOW + 1)
+    (first,) = ask(gateway, one)
+
+    def react(action, context):
+        raise AdapterError("shut")
+
+    desk.reaction = react
+    assert ask(gateway, other)[0].retryable
+    (told,) = ask(gateway, msgspec.structs.replace(other, idempotency_key="k"))
+    assert told == msgspec.structs.replace(first, action_id=other.action_id)
+    assert ask(gateway, one) == (first,)
+    assert len(desk.asked) == 2
+
+
 def test_a_repeat_older_than_the_retention_is_not_known_and_nothing_is_kept_of_it(gateway, desk, clock):
     action = make_action(NOW, key="k")
     ask(gateway, action)
