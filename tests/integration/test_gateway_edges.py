@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import requests
+import websockets.sync.client
 
 from gateway.routes import OPERATIONS
-from tests.integration.gateway_support import DEADLINE, delta, until
+from tests.integration.gateway_support import DEADLINE, SECRET, delta, until
 
 ORIGIN = "https://app.example"
 
@@ -126,3 +129,74 @@ def test_the_openapi_document_names_every_route(served):
         document = requests.get(f"{served.url}{prefix}/openapi.json", timeout=DEADLINE).json()
         named = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
         assert named == {(operation.method, operation.path) for operation in OPERATIONS}
+
+
+def test_a_long_answer_is_packed_for_those_who_ask(served):
+    client = served.client()
+    client.push(*(delta(f"t{n}", {"title": "the same words again"}) for n in range(100)))
+    reader = served.client("reader", client.gateway)
+    packed = reader.call("GET", "/sync/{gw}/pull", params={"since": "0"}, headers={"Accept-Encoding": "gzip"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "Accept-Encoding" in packed.headers["vary"]
+    assert int(packed.headers["content-length"]) < len(packed.content) / 2
+    plain = reader.call("GET", "/sync/{gw}/pull", params={"since": "0"}, headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert len(packed.json()["deltas"]) == 100
+
+
+def test_errors_of_every_layer_carry_the_same_headers(serve, monkeypatch):
+    strict = serve(allowed_origins=(ORIGIN,), requests_per_second=0.1, max_body_bytes=1000)
+    client, greedy = strict.client(), strict.client("greedy")
+    greedy.pull()
+
+    def broken(*_):
+        raise RuntimeError("the inner detail")
+
+    def answers() -> Iterator[tuple[int, requests.Response]]:
+        headers = {"Origin": ORIGIN}
+        yield 413, client.call("POST", "/sync/{gw}/push", data=b"x" * 2000, headers=headers)
+        yield 429, greedy.call("GET", "/sync/{gw}/pull", headers=headers)
+        yield 404, requests.get(strict.url + "/nowhere", headers=headers, timeout=DEADLINE)
+        yield 405, requests.put(strict.url + "/health", headers=headers, timeout=DEADLINE)
+        yield 401, requests.get(strict.url + "/sync/gw/pull", headers=headers, timeout=DEADLINE)
+        asked = {**headers, "Access-Control-Request-Method": "POST"}
+        yield 200, requests.options(strict.url + "/sync/gw/push", headers=asked, timeout=DEADLINE)
+        monkeypatch.setattr(strict.engine.store, "backlog", broken)
+        yield 500, requests.get(strict.url + "/ready", headers=headers, timeout=DEADLINE)
+
+    for status, answer in answers():
+        assert answer.status_code == status
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["content-security-policy"]
+        assert answer.headers["x-request-id"]
+        assert answer.headers["access-control-allow-origin"] == ORIGIN
+        if status >= 400:
+            assert answer.json()["requestId"] == answer.headers["x-request-id"]
+
+
+def test_every_code_is_in_the_line_of_its_request_and_no_token_is(spawn):
+    process = spawn(LAKESYNC_LIMITS_MAX_BODY_BYTES="1000")
+    client = process.client("alice")
+    rejected = delta("t1", {"n": 1}, client="alice", table="no table")
+    client.push(rejected)
+    client.call("POST", "/sync/{gw}/push", data=b"x" * 2000)
+    client.call("GET", "/sync/{gw}/schema", params={"table": "none", "token": client.token})
+    requests.get(process.url + "/sync/gw/pull", headers={"Authorization": "Bearer " + "a.b.c"}, timeout=DEADLINE)
+    live = process.url.replace("http", "ws") + "/sync/gw/ws?token=" + client.token
+    with websockets.sync.client.connect(live):
+        pass
+    lines = until(
+        lambda: len(found := [line for line in process.lines() if line["event"] == "request"]) >= 4 and found, "the log"
+    )
+    assert [(line["status"], line["code"]) for line in lines[:4]] == [
+        (400, "VALIDATION_ERROR"),
+        (413, "VALIDATION_ERROR"),
+        (404, "NOT_FOUND"),
+        (401, "AUTH_ERROR"),
+    ]
+    until(lambda: "/sync/{gateway}/ws" in process.log.read_text(), "the line of the connection")
+    text = process.log.read_text()
+    assert client.token.rpartition(".")[2] not in text
+    assert "a.b.c" not in text
+    assert SECRET not in text

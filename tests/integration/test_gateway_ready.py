@@ -1,0 +1,103 @@
+"""`/ready` says what is missing: starting, draining, store, disk, behind."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import requests
+
+from gateway import readiness
+from gateway.app import create_app
+from gateway.server import GatewayServer, listen
+from gateway.settings import GatewaySettings
+from lakesync.engine import Engine, EngineLimits
+from lakesync.staging import open_store
+from tests.integration.gateway_support import DEADLINE, SECRET, Client, delta, until, wall_ms
+
+
+def ready(url: str) -> tuple[int, str]:
+    answer = requests.get(url + "/ready", timeout=DEADLINE)
+    if answer.status_code == 503:
+        assert answer.json()["code"] == "STAGING_UNAVAILABLE"
+        assert int(answer.headers["retry-after"]) > 0
+    return answer.status_code, answer.json().get("error", "").partition(":")[0]
+
+
+def test_it_answers_while_it_starts_and_takes_no_work(tmp_path):
+    gate = threading.Event()
+    engine = Engine(open_store(f"sqlite://{tmp_path}", wall_ms), wall_ms)
+
+    def open_slowly() -> None:
+        assert gate.wait(DEADLINE)
+        engine.open()
+
+    settings = GatewaySettings(secrets=(SECRET,), staging_folder=tmp_path)
+    with listen("127.0.0.1", 0) as bound:
+        server = GatewayServer(create_app(settings, engine), settings, open_slowly)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        client = Client(url, "gw")
+        assert requests.get(url + "/health", timeout=DEADLINE).status_code == 200
+        assert ready(url) == (503, "starting")
+        refused = client.push(delta("t1", {"n": 1}))
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert refused.headers["connection"] == "close"
+        gate.set()
+        until(lambda: ready(url) == (200, ""), "the start")
+        assert client.push(delta("t1", {"n": 1})).status_code == 200
+        server.should_exit = True
+        thread.join(DEADLINE)
+        engine.close()
+
+
+def test_a_server_whose_store_cannot_be_opened_ends(spawn, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    process = spawn(ready=False, LAKESYNC_STAGING_URL=f"sqlite://{tmp_path}/file")
+    assert process.process.returncode == 1
+    assert process.lines()[-1]["code"] == "STAGING_UNAVAILABLE"
+
+
+def test_a_store_that_does_not_answer(serve, monkeypatch):
+    monkeypatch.setattr(readiness, "STORE_SECONDS", 0.2)
+    served = serve()
+    client = served.client()
+    client.push(delta("t1", {"n": 1}))
+    held = threading.Event()
+    served.engine.store.submit(client.gateway, lambda _: held.wait(DEADLINE))
+    try:
+        assert ready(served.url) == (503, "store")
+    finally:
+        held.set()
+    until(lambda: ready(served.url) == (200, ""), "the store")
+
+
+def test_a_store_that_is_gone(serve):
+    served = serve()
+    assert ready(served.url) == (200, "")
+    served.engine.close()
+    assert ready(served.url) == (503, "store")
+
+
+def test_a_disk_that_is_full(serve, tmp_path):
+    assert ready(serve(staging_folder=tmp_path, min_free_disk_bytes=1 << 60).url) == (503, "disk")
+    assert ready(serve(staging_folder=tmp_path / "gone").url) == (503, "disk")
+    assert ready(serve(staging_folder=tmp_path, min_free_disk_bytes=0).url) == (200, "")
+
+
+def test_a_server_that_can_take_no_push_is_behind(serve):
+    served = serve(limits=EngineLimits(max_backpressure_bytes=1))
+    assert ready(served.url) == (200, "")
+    served.client().push(delta("t1", {"n": 1}))
+    assert ready(served.url) == (503, "behind")
+    assert served.client().pull().status_code == 200
+    assert ready(served.url) == (200, "")  # another gateway can take pushes
+
+
+@pytest.mark.parametrize(("url", "folder"), [("sqlite:///a/b", "/a/b"), ("postgresql://u@h/d", None)])
+def test_the_disk_that_is_looked_at_is_stagings(url, folder):
+    from lakesync import config
+
+    found = GatewaySettings.of(config.load({"staging": {"url": url}})).staging_folder
+    assert (None if found is None else str(found)) == folder
