@@ -17,7 +17,7 @@ from lakesync.staging.postgres import feed
 from lakesync.staging.postgres.connection import _SETTINGS
 from lakesync.staging.records import ARRIVAL_STEP
 from lakesync.testing.clock import ManualClock
-from tests.conformance.book import EVERYONE, Book, contents, make_delta
+from tests.conformance.book import EVERYONE, Book, contents, id_sum, make_delta
 from tests.conformance.places import postgres
 
 
@@ -132,6 +132,32 @@ def test_one_plan_for_whoever_asks(stores):
     with ThreadPoolExecutor(8) as threads:
         plans = [threads.submit(stores[i % 2].plan, "g", "main", 1 + i) for i in range(8)]
         assert len({plan.result().batch_id for plan in plans}) == 1
+
+
+def test_pipelines_that_flush_at_once_carry_every_batch_once(stores):
+    book = Book()
+    sent = {}
+    for number in range(1, 41):
+        deltas = [make_delta("c", number * 10 + i, f"r{number}-{i}", x=1) for i in range(3)]
+        entry = stores[number % 2].submit("g", book.push(deltas)).result()
+        sent[entry.seq] = deltas
+    carried: dict[str, list[int]] = {}
+
+    def pipeline(store) -> None:
+        while (batch := store.plan("g", "main", 10)) is not None:
+            seqs = list(range(batch.from_seq, batch.to_seq + 1))
+            assert carried.setdefault(batch.batch_id, seqs) == seqs
+            store.confirm(batch.batch_id, batch.deltas, id_sum([delta for seq in seqs for delta in sent[seq]]))
+            store.trim("g", "main")
+
+    with ThreadPoolExecutor(4) as threads:
+        for future in [threads.submit(pipeline, stores[i % 2]) for i in range(4)]:
+            future.result()
+    assert sorted(seq for seqs in carried.values() for seq in seqs) == list(range(1, 41))
+    (waiting,) = stores[0].backlog()
+    assert (waiting.deltas, waiting.bytes, waiting.flushed_seq) == (0, 0, 40)
+    (day,) = stores[1].ledger("g")
+    assert (day.flushed_count, day.flushed_id_sum) == (day.count, day.id_sum)
 
 
 def test_a_connection_lost_in_the_middle_commits_nothing_and_the_store_goes_on(stores, url):

@@ -1,0 +1,202 @@
+"""Several gateway processes on one Postgres: one order of arrivals, lost connections, a server that is restarted."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from tests.crash_storm.gateways import GatewayProcess
+from tests.crash_storm.lake import Lake
+from tests.crash_storm.pushers import Pusher
+from tests.crash_storm.verdict import Verdict
+from tests.integration.gateway_support import delta, until, wall_ms
+from tests.postgres_server import postgres_server
+
+
+@pytest.fixture
+def database(postgres_uri):
+    """A database of this test's own."""
+    name = f"processes_{wall_ms()}"
+    with psycopg.connect(postgres_uri, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield urlsplit(postgres_uri)._replace(path=f"/{name}").geturl()
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.mark.slow
+def test_arrivals_are_in_one_order_and_pages_follow_on_either_process(spawn, database):
+    servers = [spawn(LAKESYNC_STAGING_URL=database, LAKESYNC_DATA_DIR="") for _ in range(2)]
+    pushing = threading.Event()
+    pushing.set()
+
+    def push(number: int) -> set[str]:
+        client = servers[number % 2].client(f"writer-{number}")
+        rows = [f"w{number}-{n}" for n in range(60)]
+        for start in range(0, len(rows), 3):
+            made = [delta(row, {"n": number}, client=client.client_id) for row in rows[start : start + 3]]
+            assert client.push(*made).status_code == 200
+        return set(rows)
+
+    def follow(seed: int) -> list[str]:
+        """A reader that asks now the one, now the other, and never goes back."""
+        chance = random.Random(seed)
+        readers = [server.client(f"reader-{seed}") for server in servers]
+        told, cursor, last, arrival = [], "0", False, 0
+        while not last:
+            last = not pushing.is_set()
+            more = True
+            while more:
+                page = chance.choice(readers).pull(cursor, limit=chance.choice((1, 7, 50))).json()
+                assert int(page["serverHlc"]) >= arrival
+                cursor, arrival, more = page["serverHlc"], int(page["serverHlc"]), page["hasMore"]
+                assert [each["op"] for each in page["deltas"]] == ["INSERT"] * len(page["deltas"])
+                told += [each["rowId"] for each in page["deltas"]]
+        return told
+
+    with ThreadPoolExecutor(6) as threads:
+        readers = [threads.submit(follow, seed) for seed in (1, 2)]
+        writers = [threads.submit(push, number) for number in range(4)]
+        written = set().union(*(writer.result() for writer in writers))
+        pushing.clear()
+        for reader in readers:
+            told = reader.result()
+            assert len(told) == len(set(told)) == len(written)
+            assert set(told) == written
+    with psycopg.connect(database) as connection:
+        log = connection.execute("SELECT seq, arrival FROM lakesync.log ORDER BY seq").fetchall()
+    assert [seq for seq, _ in log] == list(range(1, len(log) + 1))
+    arrivals = [arrival for _, arrival in log]
+    assert arrivals == sorted(set(arrivals))
+
+
+class Proxy:
+    """Stands between a gateway and Postgres; once it is armed, it cuts the next connection that says COMMIT.
+
+    Either before the server has heard of it, or after it has done it and before its answer came through.
+    """
+
+    def __init__(self, database: str) -> None:
+        parts = urlsplit(database)
+        self._database = database
+        self._target = (parts.hostname, parts.port)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        port = self._listening.getsockname()[1]
+        self.url = parts._replace(netloc=f"{parts.username}:{parts.password}@127.0.0.1:{port}").geturl()
+        self.cut: str | None = None
+        self.cuts = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            server = socket.create_connection(self._target)
+            for run in (self._up, self._down):
+                threading.Thread(target=run, args=(client, server), daemon=True).start()
+
+    def _up(self, client: socket.socket, server: socket.socket) -> None:
+        try:
+            while data := client.recv(65536):
+                if b"COMMIT" in data and self.cut is not None:
+                    when, self.cut = self.cut, None
+                    self.cuts += 1
+                    if when == "after":
+                        client.shutdown(socket.SHUT_RDWR)  # its own answer does not reach it any more
+                        server.sendall(data)
+                        until(lambda: _is_idle(self._database, server), "the commit")
+                    break
+                server.sendall(data)
+        except OSError:
+            pass  # the other side is gone, as it should be
+        client.close()
+        server.close()
+
+    def _down(self, client: socket.socket, server: socket.socket) -> None:
+        try:
+            while data := server.recv(65536):
+                client.sendall(data)
+        except OSError:
+            pass  # cut off above
+        client.close()
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_connection_cut_at_commit_is_a_503_whose_repeat_is_safe(spawn, database, when):
+    proxy = Proxy(database)
+    server = spawn(LAKESYNC_STAGING_URL=proxy.url, LAKESYNC_DATA_DIR="")
+    alice = server.client("alice")
+    assert alice.push(delta("t0", {"n": 0}, client="alice")).status_code == 200
+    made = delta("t1", {"n": 1}, client="alice")
+    proxy.cut = when
+    cut = alice.push(made)
+    assert proxy.cuts == 1
+    assert (cut.status_code, cut.json()["code"]) == (503, "STAGING_UNAVAILABLE")
+    assert "repeat" in cut.json()["error"]
+    committed = until(lambda: _settled(database), "the server to end the connection's transaction")
+    assert committed == (1 if when == "before" else 2)
+    for _ in range(2):
+        again = alice.push(made)
+        assert (again.status_code, again.json()["accepted"]) == (200, 1)
+    assert [each["rowId"] for each in server.client("bob").pull().json()["deltas"]] == ["t0", "t1"]
+    with psycopg.connect(database) as connection:
+        assert connection.execute("SELECT count(*), max(seq) FROM lakesync.log").fetchone() == (2, 2)
+        assert connection.execute("SELECT sum(count)::int FROM lakesync.ledger").fetchone() == (2,)
+    proxy.close()
+
+
+def _is_idle(database: str, server: socket.socket) -> bool:
+    """Whether the server has nothing to do for a connection that came from this socket."""
+    query = "SELECT state FROM pg_stat_activity WHERE client_port = %s"
+    with psycopg.connect(database) as connection:
+        found = connection.execute(query, (server.getsockname()[1],)).fetchone()
+    return found is None or found[0] == "idle"
+
+
+def _settled(database: str) -> int:
+    """The number of log rows, once no transaction is open; 0 before."""
+    busy = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"
+    with psycopg.connect(database) as connection:
+        if connection.execute(busy).fetchone() != (0,):
+            return 0
+        return connection.execute("SELECT count(*) FROM lakesync.log").fetchone()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_a_server_that_is_restarted_under_load_loses_nothing(tmp_path, mode):
+    with postgres_server() as postgres:
+        gateways = [GatewayProcess(f"gateway-{number}", postgres.uri, tmp_path) for number in range(2)]
+        for gateway in gateways:
+            gateway.start()
+        acknowledged = threading.Semaphore(0)
+        pushers = [Pusher(f"client-{n}", lambda n=n: gateways[n % 2].url, 3, acknowledged.release) for n in range(4)]
+        lake = Lake(postgres.uri, lambda: gateways[0].url)
+        for thread in (*pushers, lake):
+            thread.start()
+        for _ in range(3):
+            for _ in range(20):
+                assert acknowledged.acquire(timeout=60), "no push was acknowledged for a minute"
+            postgres.restart(mode)
+        for _ in range(20):
+            assert acknowledged.acquire(timeout=60), "no push was acknowledged after the last restart"
+        for thread in (*pushers, lake):
+            thread.end()
+        for thread in (*pushers, lake):
+            thread.join()
+        lake.finish()
+        verdict = Verdict([pusher.journal for pusher in pushers], lake.deltas())
+        for gateway in gateways:
+            gateway.stop()
+        verdict.of_store(postgres.uri)
+    assert verdict.problems == []
