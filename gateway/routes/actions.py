@@ -20,7 +20,7 @@ from gateway.waiting import outcome
 from lakesync.exceptions import ClockDriftError, PayloadTooLargeError, ValidationError
 from lakesync.handlers import ActionDiscovery
 from lakesync.staging.records import ActionEntry
-from lakesync.types import ActionPush
+from lakesync.types import ActionFailure, ActionPush, ActionResult
 from lakesync.wire import actions as wire
 
 MAX_ENTRIES = 1000
@@ -52,7 +52,7 @@ class ActionLog(msgspec.Struct, frozen=True):
     entries: tuple[ActionEntry, ...]
 
 
-async def execute(request: Request) -> Response:
+async def execute_actions(request: Request) -> Response:
     """Do a client's actions."""
     caller = await admit(request)
     body = await read_body(request, Services.of(request).settings.max_body_bytes)
@@ -61,24 +61,32 @@ async def execute(request: Request) -> Response:
     exchange = Exchange.of(request)
     exchange.client = push.client_id
     response = await outcome(caller.gateway.submit_action(push, caller.claims(push.client_id)))
+    for result in response.results:
+        Services.of(request).metrics.actions.labels(_ending(result)).inc()
     if in_protobuf:
         return Response(wire.encode_response(response), media_type=PROTOBUF)
     return Response(wire.encode_response_json(response), media_type=JSON)
 
 
-async def discover(request: Request) -> Response:
+async def describe_actions(request: Request) -> Response:
     """What a client may ask for."""
     caller = await admit(request)
     return bodies.json_response(await run_in_threadpool(caller.gateway.describe_actions))
 
 
-async def log(request: Request) -> Response:
+async def action_log(request: Request) -> Response:
     """What was done, by whom, when, and how it ended."""
     caller = await admit(request, admin=True)
     before = _whole(request, "before", _SEQ)
     limit = _whole(request, "limit", _LIMIT)
     entries = await run_in_threadpool(caller.gateway.action_log, before, limit or _LIMIT["default"])
     return bodies.json_response(ActionLog(tuple(entries)))
+
+
+def _ending(result: ActionResult | ActionFailure) -> str:
+    if isinstance(result, ActionResult):
+        return "done"
+    return "repeated" if result.retryable else "failed"
 
 
 def _whole(request: Request, name: str, form: dict[str, Any]) -> int | None:
@@ -100,7 +108,7 @@ OPERATIONS = (
     Operation(
         "POST",
         "/sync/{gateway}/action",
-        execute,
+        execute_actions,
         "Have actions done; each is done once, however often it is asked for",
         body=ActionPush,
         answer=OutcomesBody,
@@ -108,12 +116,16 @@ OPERATIONS = (
         errors=(ValidationError, PayloadTooLargeError, ClockDriftError),
     ),
     Operation(
-        "GET", "/sync/{gateway}/actions", discover, "What may be asked of each connector", answer=ActionDiscovery
+        "GET",
+        "/sync/{gateway}/actions",
+        describe_actions,
+        "What may be asked of each connector",
+        answer=ActionDiscovery,
     ),
     Operation(
         "GET",
         "/admin/actions/{gateway}",
-        log,
+        action_log,
         "Read which actions were tried, newest first",
         access="admin",
         parameters=(

@@ -48,7 +48,7 @@ class KnownConnector(msgspec.Struct, frozen=True, rename="camel"):
     has_ingest: bool
 
 
-async def types(request: Request) -> Response:
+async def connector_types(request: Request) -> Response:
     """Every connector type, with the JSON Schema of its settings."""
     engine = Services.of(request).engine
     return bodies.json_response(await run_in_threadpool(engine.connectors.descriptors))
@@ -81,7 +81,7 @@ OPERATIONS = (
     Operation(
         "GET",
         "/connectors/types",
-        types,
+        connector_types,
         "Which types of connector there are",
         access="open",
         answer=list[ConnectorDescriptor],

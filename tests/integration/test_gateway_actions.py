@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import msgspec
 import pytest
 import requests
 
 from gateway.operations import PROTOBUF
+from lakesync.handlers import ActionDescriptor
 from lakesync.types import ActionFailure, ActionPush, ActionResult
 from lakesync.wire import actions as wire
 from tests.integration.action_support import Desk, make_action
@@ -62,10 +66,26 @@ def test_the_answer_is_as_the_reference_has_it(alice, desk, prefix):
     assert body["results"][1]["code"] == "ACTION_NOT_SUPPORTED"
     assert int(body["serverHlc"]) >= int(body["results"][0]["serverHlc"]) > 0
     assert set(body) == {"results", "serverHlc"}
+    counted = requests.get(alice.url + "/metrics", timeout=DEADLINE).text
+    assert 'lakesync_actions_total{outcome="done"}' in counted
+    assert 'lakesync_actions_total{outcome="failed"}' in counted
     ((_, context),) = desk.asked
     assert context.claims["team"] == ["a", "b"]
     assert ask(alice, good, prefix=prefix).json()["results"] == body["results"][:1]
     assert len(desk.asked) == 1
+
+
+def test_the_references_own_ids_are_taken(served):
+    vectors = json.loads((Path(__file__).parents[1] / "vectors" / "action_id.json").read_text())
+    client = served.client("client-a")
+    asked = Desk()
+    asked.supported_actions = (ActionDescriptor("create_issue", "Make one"),)
+    served.engine.gateway(client.gateway).register_action_handler("jira", asked)
+    answer = client.call("POST", "/sync/{gw}/action", json={"clientId": "client-a", "actions": vectors})
+    results = answer.json()["results"]
+    assert [each["actionId"] for each in results] == [each["actionId"] for each in vectors]
+    assert all("data" in each for each in results)
+    assert len(asked.asked) == len(vectors) >= 3
 
 
 def test_in_protobuf_it_is_the_same(alice, desk):
