@@ -25,7 +25,7 @@ def of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Pos
     """What the client holds of a row that it may see."""
     if at.resync:
         return Has.UNSURE
-    told = max((reach.told for reach in at.reach.values()), default=0)
+    told = told_since_base(at)
     verdicts = {_of_entry(entry, row, at, told) for entry in history}
     held = Has.YES if Has.YES in verdicts else Has.UNSURE if Has.UNSURE in verdicts else Has.NO
     written = _written_since(row, client_id, at)
@@ -78,18 +78,22 @@ def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
     return inserted if inserted == DELETED or inserted > at.base else 0
 
 
-def certainly_lacks(entry: Entry, at: Position) -> bool:
-    """Whether a client that never wrote to a row lacks it, where this is the row's only entry that concerns it."""
-    told = max((reach.told for reach in at.reach.values()), default=0)
+def told_since_base(at: Position) -> int:
+    """No row was told since the base at a later place."""
+    return max((reach.told for reach in at.reach.values()), default=0)
+
+
+def certainly_lacks(entry: Entry, at: Position, told: int) -> bool:
+    """Whether a client that never wrote to a row lacks it, where this is the row's only entry that concerns it.
+
+    Args:
+        told: `told_since_base`.
+    """
     return not at.resync and _by_entry(entry, at, told) is Has.NO
 
 
 def _of_entry(entry: Entry, row: StoredRow, at: Position, told: int) -> Has:
-    """By one entry's history alone.
-
-    Args:
-        told: no row was told since the base at a later place.
-    """
+    """By one entry's history alone."""
     held = _by_entry(entry, at, told)
     if held is Has.YES and entry.bucket not in at.now and row.arrival > at.until:
         return Has.UNSURE  # it may have been hidden, and taken away, while the walk was on its way

@@ -9,7 +9,14 @@ from typing import NamedTuple
 from lakesync.feed import render
 from lakesync.feed.apply import own_bucket
 from lakesync.feed.positions import Access, Position, Range
-from lakesync.feed.possession import Has, certainly_lacks, may_hold_hidden, of_visible, writers_known_from
+from lakesync.feed.possession import (
+    Has,
+    certainly_lacks,
+    may_hold_hidden,
+    of_visible,
+    told_since_base,
+    writers_known_from,
+)
 from lakesync.staging.records import Entry, StoredRow
 from lakesync.staging.store import View
 from lakesync.staging.whole import spell_client
@@ -119,29 +126,29 @@ class _Walk:
         """
         cursor, at = low, self._at
         visible = bucket in self._access.keys
-        name, known_from = spell_client(self._client_id), writers_known_from(at)
+        name, known_from, told = spell_client(self._client_id), writers_known_from(at), told_since_base(at)
         while cursor < high and (found := self._view.whole_rows(bucket, cursor, min(_CHUNK, self._limit + 1))):
             rows: dict[RowKey, StoredRow] = {}
-            for row in found:
-                if row.changed > high:
+            for table, row_id, first, since, left, changed, inside, spelled, deltas, writers, floor in found:
+                if changed > high:
                     return high
                 if self.count >= self._limit:
                     self.full = True
                     return cursor
-                key = (row.table, row.row_id)
+                key = (table, row_id)
                 if key in self._met:
                     continue
-                entry = Entry(bucket, *key, row.first, row.since, row.left, row.changed, bool(row.inside))
-                plain = visible and row.spelled is not None and row.inside and name not in row.writers
-                if plain and row.writers_floor <= known_from and certainly_lacks(entry, at):
+                entry = Entry(bucket, table, row_id, first, since, left, changed, bool(inside))
+                plain = visible and inside and name not in writers and floor <= known_from
+                if plain and spelled is not None and certainly_lacks(entry, at, told):
                     self._met.add(key)
-                    self.parts.append(row.spelled or b"")
-                    self.count += row.deltas
-                    self.told = max(self.told, row.changed, at.turn)
+                    self.parts.append(spelled)
+                    self.count += deltas
+                    self.told = max(self.told, changed)
                 else:
                     rows = rows or self._view.rows([(other.table, other.row_id) for other in found])
-                    self._tell(rows[key], [entry], row.changed)
-                cursor = row.changed
+                    self._tell(rows[key], [entry], changed)
+                cursor = changed
             cursor = max(cursor, found[-1].changed)
         return high
 
