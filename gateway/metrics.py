@@ -41,7 +41,7 @@ class Metrics:
         self.errors = Counter("lakesync_errors", "Requests refused or failed", ["code"], registry=registry)
         self.pushed = Counter("lakesync_pushed_deltas", "Deltas accepted, repeats included", registry=registry)
         self.pulled = Counter("lakesync_pulled_deltas", "Deltas sent in answers to pulls", registry=registry)
-        self.actions = Counter("lakesync_actions", "Actions answered, by how they ended", ["outcome"], registry=registry)
+        self.actions = Counter("lakesync_actions", "Actions, by how they ended", ["outcome"], registry=registry)
         self.checkpoints = Counter("lakesync_checkpoints", "Checkpoints begun to be served", registry=registry)
         self.checkpoint_bytes = Counter("lakesync_checkpoint_bytes", "Bytes of frames served", registry=registry)
         self.connections = Gauge("lakesync_websocket_connections", "WebSocket connections held", registry=registry)
