@@ -28,8 +28,8 @@ steps = st.lists(
 class Law:
     """A client, and beside it the set of deltas whose merge it must show."""
 
-    def __init__(self) -> None:
-        self.store = MemoryStore()
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self.store = store or MemoryStore()
         self.core = self._open()
         self.cursor = 0
         self.base: list[RowDelta] = []
@@ -99,22 +99,25 @@ class Law:
     def _open(self) -> ClientCore:
         return ClientCore(self.store, "me", wall=lambda: 0, monotonic=lambda: 0.0, spread=lambda: 0.0)
 
+    def play(self, steps: list[tuple[str, Any]]) -> None:
+        """Do every step, and look after each."""
+        for kind, detail in steps:
+            if kind == "page":
+                self.page(detail)
+            elif kind == "edit":
+                self.edit(detail)
+            elif kind == "dropped":
+                self.drop()
+            elif kind == "restart":
+                self.restart()
+            else:
+                self.push(kept=kind == "accepted")
+            assert self.seen() == self.expected()
+            if self.seen() is None and not self.core.edits():
+                self.base = []  # nothing is kept of a row that is not there
+                assert self.store.known({("t", "r")}) == {}
+
 
 @given(steps)
 def test_the_app_sees_the_merge_of_what_it_was_sent_and_of_what_it_edited(steps: list[tuple[str, Any]]) -> None:
-    law = Law()
-    for kind, detail in steps:
-        if kind == "page":
-            law.page(detail)
-        elif kind == "edit":
-            law.edit(detail)
-        elif kind == "dropped":
-            law.drop()
-        elif kind == "restart":
-            law.restart()
-        else:
-            law.push(kept=kind == "accepted")
-        assert law.seen() == law.expected()
-        if law.seen() is None and not law.core.edits():
-            law.base = []  # nothing is kept of a row that is not there
-            assert law.store.known({("t", "r")}) == {}
+    Law().play(steps)

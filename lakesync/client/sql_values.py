@@ -1,0 +1,61 @@
+"""JSON values in an app's SQLite columns, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from lakesync.schema import ColumnType
+
+DECLARED: dict[ColumnType, str] = {
+    "string": "TEXT",
+    "number": "NUMERIC",
+    "boolean": "BOOLEAN",
+    "json": "TEXT",
+    "null": "TEXT",
+}
+"""A column's declared type."""
+
+SqlValue = str | int | float | None
+
+_KINDS: dict[ColumnType, tuple[type, ...]] = {"string": (str,), "number": (int, float), "boolean": (bool,), "null": ()}
+_NULL = Raw(b"null")
+_INTEGERS = range(-(2**63), 2**63)
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+def to_sql(kind: ColumnType, value: Raw) -> SqlValue:
+    """The value as a column of this type holds it; what does not fit the type, as near as SQLite can."""
+    if kind == "json":
+        text = bytes(value).decode()
+        return None if text == "null" else text
+    given: Any = _decode(value)
+    if given is None or isinstance(given, str | float):
+        return given
+    if isinstance(given, int):
+        return given if given in _INTEGERS else float(given)
+    return bytes(value).decode()
+
+
+def fits(kind: ColumnType, value: Raw) -> bool:
+    """Whether `from_sql` makes the same value again of what `to_sql` made of it; JSON null fits everywhere."""
+    given = _decode(value)
+    if given is None or kind == "json":
+        return True
+    return type(given) in _KINDS[kind]
+
+
+def from_sql(kind: ColumnType, value: SqlValue) -> Raw:
+    """The JSON of a column's value.
+
+    Raises:
+        UnicodeEncodeError: a text that is no Unicode.
+    """
+    if value is None:
+        return _NULL
+    if kind == "json":
+        return Raw(str(value).encode())
+    return Raw(_encode(bool(value) if kind == "boolean" else value))

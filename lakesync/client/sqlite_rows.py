@@ -1,0 +1,166 @@
+"""An app's tables in SQLite, and beside them what the gateway is known to have of their rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+from msgspec import Raw
+
+from lakesync.client.core.records import UNSWEPT, KnownRow
+from lakesync.client.sql_values import DECLARED, SqlValue, fits, from_sql, to_sql
+from lakesync.exceptions import IntegrityError
+from lakesync.lww import LiveDelta, RowState, decode_state, encode_state
+from lakesync.schema import TableSchema
+from lakesync.types import RowKey, Stamp
+
+AMONG = "(SELECT value FROM json_each(?))"
+"""What a row id is looked for in: a parameter made by `id_list`."""
+
+_KNOWN = """CREATE TABLE IF NOT EXISTS _lakesync_known (
+    tbl TEXT NOT NULL, row_id TEXT NOT NULL, generation INTEGER NOT NULL,
+    stamps BLOB, whole BLOB, PRIMARY KEY (tbl, row_id)) WITHOUT ROWID"""
+
+
+class _Stamps(msgspec.Struct, array_like=True):
+    """A settled row's state without its values, which are in the app's table."""
+
+    parts: list[tuple[int, str, list[str]]]
+    tombstone: Stamp | None
+    inserted: Stamp | None
+
+
+_Stored = tuple[str, str, int, bytes | None, bytes | None]
+_encode = msgspec.json.Encoder().encode
+_decode_stamps = msgspec.json.Decoder(_Stamps).decode
+
+
+def by_table(keys: Iterable[RowKey]) -> dict[str, list[str]]:
+    """The row ids of each table."""
+    found: dict[str, list[str]] = {}
+    for table, row_id in keys:
+        found.setdefault(table, []).append(row_id)
+    return found
+
+
+def id_list(row_ids: Collection[str]) -> str:
+    """A parameter for `AMONG`."""
+    return _encode(list(row_ids)).decode()
+
+
+class SqliteRows:
+    """Of a settled row only stamps are kept; rows with edits, and rows that their table cannot hold, are kept whole."""
+
+    def __init__(self, db: sqlite3.Connection, schemas: Mapping[str, TableSchema]) -> None:
+        self._db = db
+        self._schemas = schemas
+        self._types = {table: schema.types for table, schema in schemas.items()}
+
+    def make(self) -> None:
+        """Create the tables that are missing."""
+        self._db.execute(_KNOWN)
+        for table, types in self._types.items():
+            columns = "".join(f', "{name}" {DECLARED[kind]}' for name, kind in types.items())
+            self._db.execute(f'CREATE TABLE IF NOT EXISTS "{table}" (row_id TEXT PRIMARY KEY NOT NULL{columns})')
+
+    def known(self, keys: Collection[RowKey]) -> dict[RowKey, KnownRow]:
+        """What the gateway is known to have.
+
+        Raises:
+            IntegrityError: a settled row is not in the app's table.
+        """
+        found: dict[RowKey, KnownRow] = {}
+        statement = f"SELECT row_id, generation, stamps, whole FROM _lakesync_known WHERE tbl = ? AND row_id IN {AMONG}"
+        for table, row_ids in by_table(keys).items():
+            settled: list[tuple[str, int, bytes]] = []
+            for row_id, generation, stamps, whole in self._db.execute(statement, (table, id_list(row_ids))):
+                if whole is None:
+                    settled.append((row_id, generation, stamps))
+                else:
+                    found[table, row_id] = KnownRow(decode_state(whole), generation)
+            values = self._values(table, [row_id for row_id, _, _ in settled])
+            for row_id, generation, stamps in settled:
+                if row_id not in values:
+                    raise IntegrityError(f"row {row_id!r} of table {table!r} was deleted past LakeSync: sync it anew")
+                found[table, row_id] = KnownRow(_state(_decode_stamps(stamps), values[row_id]), generation)
+        return found
+
+    def older_than(self, generation: int) -> list[RowKey]:
+        """Known rows of older generations."""
+        statement = "SELECT tbl, row_id FROM _lakesync_known WHERE generation > ? AND generation < ?"
+        return self._db.execute(statement, (UNSWEPT, generation)).fetchall()
+
+    def unsettle(self, keys: Collection[RowKey]) -> None:
+        """Keep rows whole, before an edit changes the values in the app's table."""
+        rows = self.known(keys)
+        self._write([(*key, row.generation, None, encode_state(row.state)) for key, row in rows.items()])
+
+    def put_known(self, known: Mapping[RowKey, KnownRow | None], edited: Collection[RowKey]) -> None:
+        """Keep what the gateway is known to have; the app's rows are written already."""
+        gone = [key for key, row in known.items() if row is None]
+        self._db.executemany("DELETE FROM _lakesync_known WHERE tbl = ? AND row_id = ?", gone)
+        self._write([self._stored(key, row, key not in edited) for key, row in known.items() if row is not None])
+
+    def put(self, rows: Mapping[RowKey, Mapping[str, Raw] | None]) -> None:
+        """Write the app's rows; those of tables without a schema have no place."""
+        for table, row_ids in by_table(rows).items():
+            types = self._types.get(table)
+            if types is None:
+                continue
+            there: list[list[SqlValue]] = []
+            gone: list[tuple[str]] = []
+            for row_id in row_ids:
+                values = rows[table, row_id]
+                if values is None:
+                    gone.append((row_id,))
+                else:
+                    cells = [to_sql(kind, values[name]) if name in values else None for name, kind in types.items()]
+                    there.append([row_id, *cells])
+            self._db.executemany(f'DELETE FROM "{table}" WHERE row_id = ?', gone)
+            names = ["row_id", *(f'"{name}"' for name in types)]
+            updates = ", ".join(f"{name} = excluded.{name}" for name in names)
+            self._db.executemany(
+                f'INSERT INTO "{table}" ({", ".join(names)}) VALUES ({", ".join("?" * len(names))}) '
+                f"ON CONFLICT (row_id) DO UPDATE SET {updates}",
+                there,
+            )
+
+    def _values(self, table: str, row_ids: Collection[str]) -> dict[str, dict[str, Raw]]:
+        if not row_ids:
+            return {}
+        types = self._types[table]
+        statement = f'SELECT row_id{"".join(f", {chr(34)}{name}{chr(34)}" for name in types)} FROM "{table}"'
+        return {
+            row_id: {name: from_sql(kind, cell) for (name, kind), cell in zip(types.items(), cells, strict=True)}
+            for row_id, *cells in self._db.execute(f"{statement} WHERE row_id IN {AMONG}", (id_list(row_ids),))
+        }
+
+    def _stored(self, key: RowKey, row: KnownRow, settled: bool) -> _Stored:
+        state = row.state
+        if not settled or not self._holds(key[0], state):
+            return (*key, row.generation, None, encode_state(state))
+        parts = [(part.hlc, part.client_id, list(part.columns)) for part in state.live]
+        return (*key, row.generation, _encode(_Stamps(parts, state.tombstone, state.inserted)), None)
+
+    def _holds(self, table: str, state: RowState) -> bool:
+        """Whether the app's table holds the row, and every value as it is."""
+        types = self._types.get(table)
+        if types is None or not state.visible:
+            return False
+        cells = [cell for part in state.live for cell in part.columns.items()]
+        return all(column in types and fits(types[column], value) for column, value in cells)
+
+    def _write(self, rows: list[_Stored]) -> None:
+        self._db.executemany(
+            "INSERT OR REPLACE INTO _lakesync_known (tbl, row_id, generation, stamps, whole) VALUES (?, ?, ?, ?, ?)",
+            rows,
+        )
+
+
+def _state(stamps: _Stamps, values: dict[str, Raw]) -> RowState:
+    live = [
+        LiveDelta(hlc, client_id, "", {column: values[column] for column in columns}, len(columns))
+        for hlc, client_id, columns in stamps.parts
+    ]
+    return RowState(live, stamps.tombstone, stamps.inserted)

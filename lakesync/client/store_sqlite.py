@@ -1,0 +1,133 @@
+"""A client's durable state in the app's own SQLite database, committed together with the app's rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from lakesync.client.core.records import Changes, Edit, EditStatus, KnownRow, Position
+from lakesync.client.sqlite_rows import AMONG, SqliteRows, by_table, id_list
+from lakesync.schema import TableSchema
+from lakesync.types import RowKey
+from lakesync.wire.json import decode_deltas, encode_deltas
+
+_TABLES = (
+    """CREATE TABLE IF NOT EXISTS _lakesync_position (
+        id INTEGER PRIMARY KEY CHECK (id = 1), value BLOB NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS _lakesync_edits (
+        number INTEGER PRIMARY KEY, tbl TEXT NOT NULL, row_id TEXT NOT NULL, status TEXT NOT NULL,
+        delta BLOB NOT NULL, code TEXT NOT NULL, message TEXT NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS _lakesync_edits_of ON _lakesync_edits (tbl, row_id)",
+    "CREATE INDEX IF NOT EXISTS _lakesync_edits_by ON _lakesync_edits (status, number)",
+)
+
+_encode = msgspec.json.Encoder().encode
+_decode_position = msgspec.json.Decoder(Position).decode
+
+
+class SqliteClientStore:
+    """Implements `ClientStore`. An app's table has the row's id in `row_id` and a column for each of its schema's.
+
+    Rows of tables without a schema are kept for the day when they have one. Use it from one thread at a time.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, schemas: Iterable[TableSchema]) -> None:
+        """Make what is missing.
+
+        A commit joins a transaction that is open on the connection, so that edits are undone with the app's own
+        changes. Answers of the gateway must be taken in outside of one: the core would not see that they were undone.
+        """
+        self._db = connection
+        self._rows = SqliteRows(connection, {schema.table: schema for schema in schemas})
+        with self._transaction():
+            for statement in _TABLES:
+                self._db.execute(statement)
+            self._rows.make()
+
+    def position(self) -> Position:
+        """Where the client stands."""
+        found = self._db.execute("SELECT value FROM _lakesync_position").fetchone()
+        return Position() if found is None else _decode_position(found[0])
+
+    def known(self, keys: Collection[RowKey]) -> dict[RowKey, KnownRow]:
+        """What the gateway is known to have of these rows.
+
+        Raises:
+            IntegrityError: a row was deleted from the app's table past LakeSync.
+        """
+        return self._rows.known(keys)
+
+    def older_than(self, generation: int) -> list[RowKey]:
+        """Known rows of older generations."""
+        return self._rows.older_than(generation)
+
+    def edits(self, status: EditStatus | None = None, limit: int | None = None) -> list[Edit]:
+        """Edits, by number."""
+        which = "" if status is None else "WHERE status = ?"
+        arguments = [*([] if status is None else [status]), -1 if limit is None else limit]
+        return [edit for _, edit in self._edits(f"{which} ORDER BY number LIMIT ?", arguments)]
+
+    def edits_of(self, keys: Collection[RowKey]) -> dict[RowKey, list[Edit]]:
+        """The edits of these rows."""
+        found: dict[RowKey, list[Edit]] = {}
+        if self._db.execute("SELECT 1 FROM _lakesync_edits LIMIT 1").fetchone() is None:
+            return found
+        for table, row_ids in by_table(keys).items():
+            which = f"WHERE tbl = ? AND row_id IN {AMONG} ORDER BY number"
+            for key, edit in self._edits(which, [table, id_list(row_ids)]):
+                found.setdefault(key, []).append(edit)
+        return found
+
+    def commit(self, changes: Changes) -> None:
+        """Make all of the changes durable, or none.
+
+        Raises:
+            sqlite3.Error: nothing was changed.
+        """
+        with self._transaction():
+            edited = {edit.delta.key for edit in changes.edits.values() if edit is not None}
+            self._rows.unsettle(edited - changes.known.keys())
+            self._put_edits(changes.edits)
+            self._rows.put(changes.rows)
+            self._rows.put_known(changes.known, self.edits_of(changes.known))
+            if changes.position is not None:
+                statement = "INSERT OR REPLACE INTO _lakesync_position (id, value) VALUES (1, ?)"
+                self._db.execute(statement, (_encode(changes.position),))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        begin, end, undo = "BEGIN IMMEDIATE", "COMMIT", ["ROLLBACK"]
+        if self._db.in_transaction:
+            begin, end = "SAVEPOINT _lakesync", "RELEASE _lakesync"
+            undo = ["ROLLBACK TO _lakesync", "RELEASE _lakesync"]
+        self._db.execute(begin)
+        try:
+            yield
+            self._db.execute(end)
+        except BaseException:
+            if self._db.in_transaction:  # a full disk has rolled back by itself
+                for statement in undo:
+                    self._db.execute(statement)
+            raise
+
+    def _edits(self, which: str, arguments: list[Any]) -> Iterator[tuple[RowKey, Edit]]:
+        statement = f"SELECT tbl, row_id, number, delta, status, code, message FROM _lakesync_edits {which}"
+        for table, row_id, number, delta, status, code, message in self._db.execute(statement, arguments).fetchall():
+            yield (table, row_id), Edit(number, decode_deltas(delta)[0], status, code, message)
+
+    def _put_edits(self, edits: dict[int, Edit | None]) -> None:
+        gone = [(number,) for number, edit in edits.items() if edit is None]
+        self._db.executemany("DELETE FROM _lakesync_edits WHERE number = ?", gone)
+        self._db.executemany(
+            "INSERT OR REPLACE INTO _lakesync_edits (number, tbl, row_id, status, delta, code, message) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (number, *edit.delta.key, edit.status, encode_deltas((edit.delta,)), edit.code, edit.message)
+                for number, edit in edits.items()
+                if edit is not None
+            ],
+        )

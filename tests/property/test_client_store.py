@@ -1,0 +1,93 @@
+"""The client's store in SQLite says in every moment what the one in memory says, and its tables hold the app's rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection
+from contextlib import closing
+from typing import Any
+
+from hypothesis import given
+
+from lakesync.client.core import Changes, Edit, KnownRow, MemoryStore, Position
+from lakesync.client.core.records import EditStatus
+from lakesync.client.sql_values import to_sql
+from lakesync.client.store_sqlite import SqliteClientStore
+from lakesync.delta import jcs_raw
+from lakesync.schema import parse_schema
+from lakesync.types import RowKey
+from tests.property.test_client_rows import Law, steps
+
+SCHEMA = parse_schema(
+    {
+        "table": "t",
+        "columns": [
+            {"name": "x", "type": "number"},
+            {"name": "y", "type": "string"},
+            {"name": "z", "type": "json"},
+        ],
+    }
+)
+
+
+class Twins(MemoryStore):
+    """Both stores, asked everything at once."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        super().__init__()
+        self._db = db
+        self._twin = SqliteClientStore(db, [SCHEMA])
+
+    def position(self) -> Position:
+        assert self._twin.position() == super().position()
+        return super().position()
+
+    def known(self, keys: Collection[RowKey]) -> dict[RowKey, KnownRow]:
+        found = super().known(keys)
+        assert _spelled(self._twin.known(keys)) == _spelled(found)
+        return self._twin.known(keys)
+
+    def older_than(self, generation: int) -> list[RowKey]:
+        assert self._twin.older_than(generation) == super().older_than(generation)
+        return super().older_than(generation)
+
+    def edits(self, status: EditStatus | None = None, limit: int | None = None) -> list[Edit]:
+        assert self._twin.edits(status, limit) == super().edits(status, limit)
+        return super().edits(status, limit)
+
+    def edits_of(self, keys: Collection[RowKey]) -> dict[RowKey, list[Edit]]:
+        assert self._twin.edits_of(keys) == super().edits_of(keys)
+        return super().edits_of(keys)
+
+    def commit(self, changes: Changes) -> None:
+        super().commit(changes)
+        self._twin.commit(changes)
+        table = {row_id: cells for row_id, *cells in self._db.execute("SELECT row_id, x, y, z FROM t")}
+        assert table.keys() == {row_id for _, row_id in self.rows}
+        for (_, row_id), row in self.rows.items():
+            assert table[row_id] == [self._cell(row, column.name) for column in SCHEMA.columns]
+        self._twin = SqliteClientStore(self._db, [SCHEMA])
+
+    def _cell(self, row: dict[str, bytes], column: str) -> object:
+        """As SQLite gives back what the column was given: by the column's affinity."""
+        value = to_sql(SCHEMA.types[column], row[column]) if column in row else None
+        (cell,) = self._db.execute(f"SELECT CAST(? AS {'NUMERIC' if column == 'x' else 'TEXT'})", (value,)).fetchone()
+        return cell
+
+
+def _spelled(known: dict[RowKey, KnownRow]) -> dict[RowKey, Any]:
+    return {
+        key: (
+            {column: (part.stamp, jcs_raw(value)) for part in row.state.live for column, value in part.columns.items()},
+            row.state.tombstone,
+            row.state.inserted,
+            row.generation,
+        )
+        for key, row in known.items()
+    }
+
+
+@given(steps)
+def test_sqlite_keeps_what_memory_keeps(steps: list[tuple[str, Any]]) -> None:
+    with closing(sqlite3.connect(":memory:")) as db:
+        Law(Twins(db)).play(steps)

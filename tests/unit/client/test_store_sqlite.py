@@ -1,0 +1,152 @@
+"""What the client's store keeps in the app's database."""
+
+import sqlite3
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from lakesync.client.core import ClientCore, LocalChange
+from lakesync.client.sql_values import fits, from_sql, to_sql
+from lakesync.client.store_sqlite import SqliteClientStore
+from lakesync.delta import jcs_raw
+from lakesync.exceptions import IntegrityError
+from lakesync.schema import parse_schema
+from lakesync.types import PushResult
+from tests.unit.client.core_support import delta, page, refused
+
+SCHEMA = parse_schema({"table": "t", "columns": [{"name": "x", "type": "number"}, {"name": "y", "type": "string"}]})
+NEW_ROW = delta("INSERT", "r1", -10, x=1), delta("UPDATE", "r1", -5, y="one")
+
+
+@pytest.fixture
+def db():
+    connection = sqlite3.connect(":memory:")
+    yield connection
+    connection.close()
+
+
+def greeted(db, *deltas):
+    core = ClientCore(SqliteClientStore(db, [SCHEMA]), "me", monotonic=lambda: 0.0)
+    core.sync()
+    core.next_request()
+    core.receive(refused("NOT_FOUND"))
+    core.next_request()
+    core.receive(page(1000, *deltas))
+    return core
+
+
+def kept(db):
+    (found,) = db.execute("SELECT stamps, whole FROM _lakesync_known").fetchall()
+    return found
+
+
+def test_of_a_settled_row_only_stamps_are_kept(db):
+    greeted(db, *NEW_ROW)
+    stamps, whole = kept(db)
+    assert whole is None
+    assert [part[1:] for part in msgspec.json.decode(stamps)[0]] == [["other", ["x"]], ["other", ["y"]]]
+    assert len(stamps) < 110
+    assert db.execute("SELECT * FROM t").fetchall() == [("r1", 1, "one")]
+
+
+def test_under_an_edit_the_row_is_kept_whole_and_settles_when_it_is_accepted(db):
+    core = greeted(db, *NEW_ROW)
+    core.record([LocalChange("t", "r1", {"x": 1, "y": "one"}, {"x": 2})])
+    assert kept(db)[0] is None
+    assert b'"one"' in kept(db)[1]
+    core.next_request()
+    core.receive(PushResult(1, 1))
+    assert kept(db)[1] is None
+    assert db.execute("SELECT * FROM t").fetchall() == [("r1", 2, "one")]
+
+
+def test_a_dropped_edit_gives_the_row_back(db):
+    core = greeted(db, *NEW_ROW)
+    (number,) = core.record([LocalChange("t", "r1", {"x": 1, "y": "one"}, None)]).edits
+    assert db.execute("SELECT * FROM t").fetchall() == []
+    core.drop([number])
+    assert db.execute("SELECT * FROM t").fetchall() == [("r1", 1, "one")]
+
+
+def test_a_value_that_its_column_cannot_hold_is_kept(db):
+    greeted(db, delta("INSERT", "r1", 0, x="no number", unknown=[1]))
+    assert kept(db)[0] is None
+    (row,) = SqliteClientStore(db, [SCHEMA]).known({("t", "r1")}).values()
+    assert {name: bytes(value) for name, value in row.state.values().items()} == {
+        "x": b'"no number"',
+        "unknown": b"[1]",
+    }
+
+
+def test_rows_of_a_table_without_a_schema_are_kept(db):
+    core = ClientCore(SqliteClientStore(db, []), "me")
+    core.record([LocalChange("t", "r1", None, {"x": 1})])
+    assert [edit.delta.row_id for edit in core.edits()] == ["r1"]
+    assert db.execute("SELECT name FROM sqlite_master WHERE name = 't'").fetchall() == []
+
+
+def test_a_commit_joins_a_transaction_of_the_app_and_is_undone_with_it(db):
+    core = greeted(db, *NEW_ROW)
+    db.execute("BEGIN")
+    core.record([LocalChange("t", "r2", None, {"x": 2})])
+    db.execute("ROLLBACK")
+    assert db.execute("SELECT row_id FROM t").fetchall() == [("r1",)]
+    assert core.edits() == []
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_commit_that_fails_leaves_nothing(db, inside):
+    core = greeted(db, *NEW_ROW)
+    db.execute("CREATE TRIGGER full BEFORE INSERT ON _lakesync_known BEGIN SELECT RAISE(ABORT, 'full'); END")
+    if inside:
+        db.execute("BEGIN")
+        db.execute("INSERT INTO t (row_id) VALUES ('the app own')")
+    core.sync()
+    core.next_request()
+    with pytest.raises(sqlite3.IntegrityError, match="full"):
+        core.receive(page(2000, delta("INSERT", "r2", 0, x=1)))
+    assert db.in_transaction == inside
+    assert db.execute("SELECT row_id FROM t WHERE row_id = 'r2'").fetchall() == []
+    assert SqliteClientStore(db, [SCHEMA]).position().cursor == 1000
+
+
+def test_a_row_that_was_deleted_behind_its_back_is_told(db):
+    core = greeted(db, *NEW_ROW)
+    db.execute("DELETE FROM t")
+    with pytest.raises(IntegrityError, match="row 'r1' of table 't' was deleted past LakeSync"):
+        core.record([LocalChange("t", "r1", {"x": 1}, {"x": 2})])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("string", '"żółć \\u0000 🎉"'),
+        ("string", "null"),
+        ("number", "-12.5e-7"),
+        ("number", "9007199254740993"),
+        ("number", "1.0"),
+        ("number", "100000000000000000000000"),
+        ("boolean", "true"),
+        ("boolean", "false"),
+        ("json", '{"b":[1,{"a":null}]}'),
+        ("json", '"text"'),
+        ("json", "7"),
+        ("null", "null"),
+    ],
+)
+def test_a_value_goes_through_its_column_and_back(db, kind, text):
+    raw = Raw(text.encode())
+    assert fits(kind, raw)
+    store = SqliteClientStore(db, [parse_schema({"table": "v", "columns": [{"name": "c", "type": kind}]})])
+    assert store.edits() == []
+    db.execute("INSERT INTO v (row_id, c) VALUES ('r', ?)", (to_sql(kind, raw),))
+    (cell,) = db.execute("SELECT c FROM v").fetchone()
+    assert jcs_raw(from_sql(kind, cell)) == jcs_raw(raw)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("string", "1"), ("number", "true"), ("number", '"1"'), ("boolean", "1"), ("null", "0")]
+)
+def test_a_value_of_another_type_does_not_fit(kind, text):
+    assert not fits(kind, Raw(text.encode()))
