@@ -77,7 +77,7 @@ class Found(NamedTuple):
     page: SyncResponse | None
     """What it lacks, often shared with others; None: nothing."""
     pull: bool = False
-    """It has to be pulled for, as its cursor says: it is in the middle of its pages, or its rules have changed."""
+    """It has to be pulled for: it is in the middle of its pages, or its rules have changed or are being applied."""
 
 
 def follow(commit: Commit, followers: Sequence[Follower], rules: RulesCache, now_ms: int) -> list[Follower]:
@@ -118,7 +118,7 @@ def look(view: View, followers: Sequence[Follower], rules: RulesCache) -> list[F
     alike: dict[tuple[object, ...], list[tuple[int, Follower]]] = defaultdict(list)
     for place, follower in enumerate(followers):
         now = _seen(view, follower, rules)
-        if now.more or now.access is None:
+        if now.more or now.access is None or now.access.directly is not None:
             found[place] = Found(now, None, pull=True)
         else:
             key = (now.cursor, now.limit, now.access.keys, now.interest.buckets)

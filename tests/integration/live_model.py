@@ -1,0 +1,211 @@
+"""The reference's client over WebSocket, as spec section 5 tells of it, with a line that breaks at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from lakesync import hlc
+from lakesync.delta import delta_id
+from lakesync.types import Claims, ColumnValue, Op, RowDelta, SyncPull, SyncPush, SyncResponse
+from lakesync.wire import protobuf
+from lakesync.wire.frames import FrameTag, encode_frame
+from tests.integration.gateway_support import DEADLINE, Client, wall_ms
+from tests.integration.live_crowd import dial
+
+TABLE = "notes"
+PAGE, BATCH = 3, 2
+"""Small, so that there are many."""
+
+Row = dict[str, Any]
+
+
+class WedgedError(AssertionError):
+    """An INSERT met a row that the client has: a client that applies plain SQL is stuck for ever."""
+
+
+class StockClient:
+    """Pulls before it pushes, one page a cycle; applies pages as plain SQL; takes broadcasts as they come.
+
+    An edit that is not acknowledged yet holds its columns against older ones that come in.
+    """
+
+    def __init__(self, client: Client, group: str, chance: random.Random) -> None:
+        self.client = client
+        self.claims: Claims = {"group": group}
+        self.name = client.client_id
+        self.chance = chance
+        self.rows: dict[str, Row] = {}
+        self.cursor = 0
+        self.outbox: list[RowDelta] = []
+        self.sent: dict[str, RowDelta] = {}
+        """Whatever may have reached the gateway, by id."""
+        self.told: set[str] = set()
+        self.named: set[str] = set()
+        self.broadcasts = 0
+        self._clock = hlc.encode(wall_ms() - 60_000, 0)
+        self._line: ClientConnection | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._answers: asyncio.Queue[SyncResponse | BaseException] = asyncio.Queue()
+
+    # -- the line ------------------------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Have a line."""
+        if self._line is None:
+            self._line, self._answers = await dial(self.client), asyncio.Queue()
+            self._reader = asyncio.create_task(self._read(self._line, self._answers))
+
+    async def cut(self) -> None:
+        """Lose the line, at once."""
+        if self._line is not None and self._reader is not None:
+            self._line.transport.abort()
+            await self._reader
+            self._line = self._reader = None
+
+    def reload(self) -> None:
+        """The cursor is lost, the database and the outbox are kept."""
+        self.cursor = 0
+
+    async def _read(self, line: ClientConnection, answers: asyncio.Queue[SyncResponse | BaseException]) -> None:
+        try:
+            while True:
+                frame = await line.recv()
+                assert isinstance(frame, bytes)
+                if frame[:1] == bytes((FrameTag.BROADCAST,)):
+                    page = protobuf.decode_response(frame[1:])
+                    self._apply(page)
+                    self.broadcasts += 1
+                    if page.deltas:
+                        self.cursor = max(self.cursor, page.server_hlc)
+                else:
+                    answers.put_nowait(protobuf.decode_response(frame))
+        except BaseException as end:
+            answers.put_nowait(end)
+            if not isinstance(end, ConnectionClosed):
+                raise
+
+    async def _ask(self, tag: FrameTag, message: bytes) -> SyncResponse:
+        assert self._line is not None
+        await self._line.send(encode_frame(tag, message))
+        async with asyncio.timeout(DEADLINE):
+            answer = await self._answers.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    # -- a cycle -------------------------------------------------------------------------------------------------
+
+    async def pull(self) -> SyncResponse:
+        """One page; an empty one leaves the cursor."""
+        message = protobuf.encode_pull(SyncPull(self.name, self.cursor, PAGE))
+        page = await self._ask(FrameTag.PULL, message)
+        self._apply(page)
+        if page.deltas:
+            self.cursor = page.server_hlc
+        return page
+
+    async def push(self) -> None:
+        """A part of the outbox, and the answer's cursor."""
+        part = self.outbox[:BATCH]
+        if not part:
+            return
+        self.sent |= {delta.delta_id: delta for delta in part}
+        answer = await self._ask(FrameTag.PUSH, protobuf.encode_push(SyncPush(self.name, tuple(part))))
+        assert answer.server_hlc > 0, "L8: a client with cursor 0 asks for a checkpoint again"
+        del self.outbox[: len(part)]
+        self.cursor = answer.server_hlc
+
+    async def cycle(self) -> None:
+        """Pull, then push; the line may break on the way."""
+        await self.connect()
+        work = asyncio.gather(self._cycle())
+        if self.chance.random() < 0.3:
+            for _ in range(self.chance.randrange(12)):
+                await asyncio.sleep(0)
+            await self.cut()
+        with suppress(ConnectionClosed):
+            await work
+        if self._reader is not None and self._reader.done():
+            self._reader.result()
+
+    async def _cycle(self) -> None:
+        await self.pull()
+        await self.push()
+
+    async def settle(self) -> None:
+        """Push everything, over a new line."""
+        await self.cut()
+        await self.connect()
+        while self.outbox:
+            await self.push()
+
+    async def catch_up(self) -> None:
+        """Pull until nothing is left."""
+        for _ in range(1000):
+            if not (await self.pull()).deltas:
+                return
+        raise AssertionError("paging does not end")
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def edit(self, op: Op, row_id: str, values: Row) -> None:
+        """Change a row here, and queue the delta."""
+        self.named.add(row_id)
+        self._clock = max(self._clock + 1, hlc.encode(wall_ms() - 60_000, 0))
+        columns = tuple(ColumnValue.of(column, value) for column, value in values.items())
+        identity = delta_id(client_id=self.name, hlc=self._clock, table=TABLE, row_id=row_id, columns=columns)
+        self.outbox.append(RowDelta(op, TABLE, row_id, self.name, columns, self._clock, identity))
+        if op == "DELETE":
+            self.rows.pop(row_id, None)
+        elif op == "INSERT":
+            self.rows[row_id] = dict(values)
+        else:
+            self.rows[row_id].update(values)
+
+    def _apply(self, page: SyncResponse) -> None:
+        for delta in page.deltas:
+            self.told.add(delta.row_id)
+            newer = [mine for mine in self.outbox if mine.row_id == delta.row_id and mine.stamp > delta.stamp]
+            if delta.op == "DELETE":
+                row = self.rows.pop(delta.row_id, {})
+                kept = _pending(newer)
+                if kept and row:
+                    self.rows[delta.row_id] = kept
+                continue
+            if any(mine.op == "DELETE" for mine in newer):
+                continue
+            values = {part.column: part.decoded() for part in delta.columns} | _pending(newer)
+            if delta.op == "UPDATE":
+                if delta.row_id in self.rows:
+                    self.rows[delta.row_id].update(values)
+            elif delta.row_id in self.rows and not newer:
+                raise WedgedError(f"{self.name} was sent INSERT of {delta.row_id}, which it has")
+            else:
+                self.rows[delta.row_id] = values
+
+
+def merged(log: Iterable[RowDelta]) -> dict[str, Row]:
+    """The visible rows that deltas make, by the letter of M1 to M3."""
+    rows: dict[str, Row] = {}
+    by_row: dict[str, list[RowDelta]] = defaultdict(list)
+    for delta in log:
+        by_row[delta.row_id].append(delta)
+    for row_id, deltas in by_row.items():
+        dead = max((delta.stamp for delta in deltas if delta.op == "DELETE"), default=(-1, ""))
+        alive = sorted((delta for delta in deltas if delta.stamp > dead), key=lambda delta: delta.stamp)
+        row = {part.column: part.decoded() for delta in alive for part in delta.columns}
+        if row or any(delta.op == "INSERT" for delta in alive):
+            rows[row_id] = row
+    return rows
+
+
+def _pending(edits: list[RowDelta]) -> Row:
+    return {part.column: part.decoded() for edit in edits for part in edit.columns}
