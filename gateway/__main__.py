@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 
 import structlog
 
 from gateway.app import create_app
 from gateway.exposure import check_exposure
+from gateway.flushing import Backends
 from gateway.logs import configure_logging
 from gateway.server import GatewayServer, listen
+from gateway.services import Services
 from gateway.settings import GatewaySettings
 from lakesync import config
 from lakesync.clock import WallClock
@@ -32,7 +35,7 @@ def serve(configured: config.Config) -> None:
     if not settings.secrets:
         log.warning("no LAKESYNC_JWT_SECRET is set: every caller on this machine is an admin", host=settings.host)
     wall = WallClock(configured.clock_offset_file).now_ms
-    with listen(settings.host, settings.port) as bound:
+    with listen(settings.host, settings.port) as bound, closing(Backends(configured)) as backends:
         store = open_store(configured.staging.url, wall)
         engine = Engine(
             store,
@@ -41,10 +44,15 @@ def serve(configured: config.Config) -> None:
             auto_create=settings.auto_create,
             connectors=Connectors.configured(configured),
             write_scopes={name: declared.write_scope for name, declared in configured.gateways.items()},
+            outlet=backends.outlet,
+            sources=backends.sources,
         )
+        app = create_app(settings, engine)
+        services: Services = app.state.services
         try:
-            GatewayServer(create_app(settings, engine), settings, engine.open).run(sockets=[bound])
+            GatewayServer(app, settings, backends.beside(engine, services.metrics)).run(sockets=[bound])
         finally:
+            backends.finish()
             engine.close()
 
 

@@ -49,6 +49,20 @@ class Metrics:
             "lakesync_websocket_closes", "WebSocket connections ended, by close code", ["code"], registry=registry
         )
         self.broadcast = Counter("lakesync_broadcast_deltas", "Deltas sent without being asked", registry=registry)
+        self.flushes = Counter("lakesync_flushes", "Flushes of this server itself", registry=registry)
+        self.flushed = Counter("lakesync_flushed_deltas", "Deltas that it flushed", registry=registry)
+        self.flush_seconds = Histogram(
+            "lakesync_flush_seconds", "Seconds of such a flush", buckets=_SECONDS, registry=registry
+        )
+        self.flush_failures = Counter(
+            "lakesync_flush_failures", "Flushes that failed, to be repeated", registry=registry
+        )
+        self.table_failures = Counter(
+            "lakesync_materialisation_failures",
+            "Work for a destination's table that was set aside",
+            ["table"],
+            registry=registry,
+        )
         registry.register(_BacklogCollector(backlog))
 
     def text(self) -> bytes:

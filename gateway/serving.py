@@ -6,7 +6,6 @@ from gateway.admission import Caller
 from gateway.exchange import Exchange
 from gateway.services import Services
 from gateway.waiting import outcome
-from lakesync.exceptions import NotFoundError
 from lakesync.types import PushResult, SyncPage, SyncPull, SyncPush
 
 KNOWS_RESYNC = "x-lakesync-client"
@@ -51,8 +50,6 @@ async def serve_pull(
         LakeSyncError: as `SyncGateway.submit_pull`.
     """
     exchange.client = message.client_id
-    if message.source is not None:
-        raise NotFoundError(f"no source {message.source!r} is registered; pull without 'source'")
     claims = caller.claims(message.client_id)
     page = await outcome(caller.gateway.submit_page(message, claims, resync_refused=knows_resync))
     exchange.deltas = len(page.deltas)

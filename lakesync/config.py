@@ -34,6 +34,7 @@ _REFERENCES = (
     "dagster.alert_webhook",
     "staging.url",
     "lake.catalog_uri",
+    "flush.to_uri",
 )
 """Settings that may hold a secret; in the file, those that are no URL are references only."""
 
@@ -106,9 +107,15 @@ class DagsterSection(_Section):
 
 
 class FlushSection(_Section):
-    """`[flush]`: when what is staged goes to the lake."""
+    """`[flush]`: when what is staged goes to the lake, or where a gateway without a pipeline carries it itself."""
 
+    to_uri: str = ""
+    """An adapter's URI, such as `file:///ABSOLUTE/FOLDER`; empty: the pipeline flushes."""
+    format: Literal["parquet", "json"] = "parquet"
+    """Of the objects that `to_uri` gets."""
     bytes: PositiveInt = 4 * _MIB
+    table_bytes: PositiveInt | None = None
+    """Flush to `to_uri` when so much waits of one table."""
     age_seconds: PositiveFloat = 30.0
     batch_deltas: PositiveInt = 250_000
     """The most deltas in one batch."""
@@ -193,6 +200,8 @@ class Config(BaseSettings):
     flush: FlushSection = FlushSection()
     limits: LimitsSection = LimitsSection()
     connectors: ConnectorsSection = ConnectorsSection()
+    sources: dict[str, str] = {}
+    """Names by which clients may pull from adapters, and the adapters' URIs."""
     gateways: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")], DeclaredGateway] = {}
 
     @classmethod
@@ -230,7 +239,7 @@ class Config(BaseSettings):
     @model_validator(mode="after")
     def _check_urls(self) -> Config:
         for name, value, known in (
-            ("staging.url", self.staging.url, ("sqlite:///", "postgresql://")),
+            ("staging.url", self.staging.url, ("sqlite:///", "postgresql://", "memory://")),
             ("lake.catalog_uri", self.lake.catalog_uri, ("sqlite:////", "postgresql://")),
             ("lake.warehouse", self.lake.warehouse, ("file:///", "s3://")),
         ):
@@ -305,12 +314,17 @@ def _read(path: Path) -> dict[str, Any]:
         holder = data.get(section, {}) if section else data
         if key in holder:
             holder[key] = _resolve(name, holder[key], path)
+    sources = data.get("sources", {})
+    for name, uri in sources.items():
+        sources[name] = _resolve(f"sources.{name}.uri", uri, path)
     if "data_dir" in data:
         data["data_dir"] = str(path.parent / Path(data["data_dir"]).expanduser())
     return data
 
 
 def _resolve(name: str, value: object, path: Path) -> object:
+    if name.endswith("uri") and str(value).startswith("file:///"):
+        return value  # a place, not a reference
     if str(value).startswith(KINDS):
         return follow(f"{name} in {path}", str(value), path.parent)
     if name.endswith(("uri", "url")) and "@" not in str(value):

@@ -14,8 +14,10 @@ from gateway.services import Services
 from gateway.serving import KNOWS_RESYNC, serve_pull, serve_push
 from lakesync.engine.limits import DEFAULT_PULL, MAX_PULL
 from lakesync.exceptions import (
+    AdapterError,
     BackpressureError,
     ClockDriftError,
+    NotFoundError,
     PayloadTooLargeError,
     ResyncRequiredError,
     SchemaMismatchError,
@@ -93,7 +95,7 @@ OPERATIONS = (
         ),
         answer=SyncResponse,
         media=(JSON, PROTOBUF),
-        errors=(ValidationError, ResyncRequiredError),
+        errors=(ValidationError, NotFoundError, ResyncRequiredError, AdapterError),
     ),
     Operation(
         "POST",
@@ -104,6 +106,6 @@ OPERATIONS = (
         body=SyncPull,
         answer=SyncResponse,
         media=(JSON, PROTOBUF),
-        errors=(ValidationError, PayloadTooLargeError, ResyncRequiredError),
+        errors=(ValidationError, PayloadTooLargeError, NotFoundError, ResyncRequiredError, AdapterError),
     ),
 )

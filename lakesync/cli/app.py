@@ -65,19 +65,29 @@ def up(
 
 @app.command(
     epilog="[bold]Examples[/]\n\n[green]LAKESYNC_JWT_SECRET=… lakesync gateway --host 0.0.0.0 --port 8787[/]\n\n"
-    "[green]lakesync gateway --staging postgresql://user:password@host/db[/]"
+    "[green]lakesync gateway --staging postgresql://user:password@host/db[/]\n\n"
+    "[green]lakesync gateway --flush-to file:///var/lib/lakesync/objects[/]   without a pipeline"
 )
 def gateway(
     data: Data = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on.", show_default=False)] = None,
     port: Annotated[int | None, typer.Option(help="The port to listen on; 0: a free one.", show_default=False)] = None,
     staging: Annotated[
-        str | None, typer.Option(help="sqlite:///ABSOLUTE/FOLDER or postgresql://…", show_default=False)
+        str | None, typer.Option(help="sqlite:///ABSOLUTE/FOLDER, postgresql://… or memory://", show_default=False)
+    ] = None,
+    flush_to: Annotated[
+        str | None,
+        typer.Option(help="Where the gateway flushes by itself: file:///FOLDER, sqlite:///FILE, …", show_default=False),
     ] = None,
 ) -> None:
     """Run the gateway alone. Clients' tokens are checked with the secret in LAKESYNC_JWT_SECRET."""
     _need("gateway")
-    overrides = _given(data_dir=data, gateway=_given(host=host, port=port), staging=_given(url=staging))
+    overrides = _given(
+        data_dir=data,
+        gateway=_given(host=host, port=port),
+        staging=_given(url=staging),
+        flush=_given(to_uri=flush_to),
+    )
     environment = {**os.environ, **load(overrides).environment()}
     os.execve(sys.executable, [sys.executable, "-m", "gateway"], environment)  # noqa: S606 no shell is wanted
 

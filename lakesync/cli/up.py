@@ -22,7 +22,7 @@ from lakesync.cli.services import services
 from lakesync.cli.show import Display
 from lakesync.cli.supervisor import Change, Supervisor
 from lakesync.config import Config
-from lakesync.exceptions import StartupError
+from lakesync.exceptions import ConfigurationError, StartupError
 
 _NEEDED_BYTES = 500_000_000
 
@@ -34,6 +34,11 @@ def run(config: Config, display: Display) -> None:
         StartupError: something cannot start or cannot be kept running; nothing is left running then.
         ConfigurationError: a setting cannot be used.
     """
+    if config.flush.to_uri:
+        raise ConfigurationError(
+            f"flush.to_uri is {config.flush.to_uri!r}, but `lakesync up` has a pipeline, which carries everything to "
+            "the lake: leave it out, or run `lakesync gateway` alone"
+        )
     stop = _stop_event()
     folder = config.data_dir
     with _sole_owner(folder):

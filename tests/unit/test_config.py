@@ -109,7 +109,7 @@ def test_the_shipped_file_shows_every_setting_and_changes_none(monkeypatch):
     for name, field in config.Config.model_fields.items():
         inner = getattr(field.annotation, "model_fields", None)
         known |= {f"{name}.{key}" for key in inner} if inner else {name}
-    assert shown - {"gateways.NAME"} == known - {"spark.settings", "gateways"}
+    assert shown - {"gateways.NAME", "sources.NAME"} == known - {"spark.settings", "gateways", "sources"}
     plain = config.load()
     monkeypatch.setenv("LAKESYNC_CONFIG", str(ROOT / "lakesync.toml"))
     assert config.load({"limits": {"max_backpressure_bytes": plain.limits.max_backpressure_bytes}}) == plain

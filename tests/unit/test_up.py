@@ -19,7 +19,7 @@ from lakesync.cli.secrets import kept_or_made
 from lakesync.cli.services import MARKER, services
 from lakesync.cli.show import Display
 from lakesync.cli.up import run
-from lakesync.exceptions import StartupError
+from lakesync.exceptions import ConfigurationError, StartupError
 
 
 @pytest.fixture
@@ -157,3 +157,12 @@ def test_the_command_line_imports_no_framework():
     code = "import sys, lakesync.cli.app, lakesync.cli.up; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"dagster", "pyspark", "fastapi", "starlette", "pandas"} & set(modules)
+
+
+def test_no_pipeline_runs_beside_a_gateway_that_flushes_by_itself(tmp_path, monkeypatch):
+    """A batch that went to one of them would count as carried for both."""
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    configured = config.load({"data_dir": tmp_path / "data", "flush": {"to_uri": "file:///somewhere"}})
+    with pytest.raises(ConfigurationError, match="has a pipeline"):
+        run(configured, Display(json_events=True))
+    assert not (tmp_path / "data").exists()

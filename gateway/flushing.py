@@ -1,0 +1,95 @@
+"""The flush of a server that has no pipeline behind it, and the sources that its clients may pull from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import structlog
+
+from gateway.metrics import Metrics
+from lakesync.adapters import Adapter, Materialisable, as_database, open_adapter
+from lakesync.config import Config
+from lakesync.engine import Engine
+from lakesync.engine.flushing import Housekeeping
+from lakesync.exceptions import LakeSyncError
+from lakesync.flush import FlushReport, FlushSettings, MemoryFlushQueue, Outlet
+
+log = structlog.get_logger("gateway")
+
+
+class Backends:
+    """The adapters that a server is configured with, open until `close`."""
+
+    def __init__(self, config: Config) -> None:
+        """Open what is configured.
+
+        Raises:
+            ConfigurationError: a URI names no adapter.
+            AdapterError: a backend cannot be opened.
+        """
+        with ExitStack() as opening:
+            self.outlet = _outlet(config, opening)
+            self.sources = {name: _opened(uri, opening) for name, uri in config.sources.items()}
+            self._opened = opening.pop_all()
+        self._house: Housekeeping | None = None
+
+    def beside(self, engine: Engine, metrics: Metrics) -> Callable[[], None]:
+        """What opens the engine and begins to flush beside it, where the server is to flush by itself."""
+        if self.outlet is None:
+            return engine.open
+        house = self._house = Housekeeping(
+            engine,
+            self.outlet,
+            on_flushed=lambda report: _flushed(report, metrics),
+            on_failed=lambda _gateway, _error: metrics.flush_failures.inc(),
+            on_materialisation_failure=lambda table, _deltas, _error: metrics.table_failures.labels(table).inc(),
+        )
+
+        def begin() -> None:
+            engine.open()
+            house.start()
+
+        return begin
+
+    def finish(self) -> None:
+        """Carry what waits, after the server stopped and before its engine closes."""
+        if self._house is None:
+            return
+        self._house.stop()
+        try:
+            self._house.flush_all()
+            self._house.work_off()
+        except LakeSyncError as error:
+            log.warning("what waits was not flushed at the end", code=error.code, reason=str(error))
+
+    def close(self) -> None:
+        """Release the adapters."""
+        self._opened.close()
+
+
+def _outlet(config: Config, opening: ExitStack) -> Outlet | None:
+    if not config.flush.to_uri:
+        return None
+    settings = FlushSettings(
+        max_buffer_bytes=config.flush.bytes,
+        max_buffer_age_ms=round(config.flush.age_seconds * 1000),
+        per_table_budget_bytes=config.flush.table_bytes,
+        flush_format=config.flush.format,
+        batch_deltas=config.flush.batch_deltas,
+    )
+    database = as_database(_opened(config.flush.to_uri, opening), settings.flush_format)
+    return Outlet(database, settings, MemoryFlushQueue() if isinstance(database, Materialisable) else None)
+
+
+def _opened(uri: str, opening: ExitStack) -> Adapter:
+    adapter = open_adapter(uri)
+    opening.callback(adapter.close)
+    return adapter
+
+
+def _flushed(report: FlushReport, metrics: Metrics) -> None:
+    metrics.flushes.inc()
+    metrics.flushed.inc(report.deltas)
+    metrics.flush_seconds.observe(report.seconds)
+    log.info("flushed", gateway=report.gateway_id, deltas=report.deltas, bytes=report.bytes, ms=report.seconds * 1000)

@@ -1,0 +1,97 @@
+"""A server without a pipeline flushes by itself, and its clients pull from the sources that it is configured with."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sqlite3
+
+import pytest
+import requests
+
+from lakesync.adapters import LocalDisk, ObjectDeltas
+from tests.integration.embedded.embedded_support import kept
+from tests.integration.gateway_support import DEADLINE, delta, until
+
+
+def metric(server, name: str) -> float:
+    """A metric of the server."""
+    text = requests.get(server.url + "/metrics", timeout=DEADLINE).text
+    found = re.search(rf"^{name} ([0-9.e+]+)$", text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def test_it_flushes_what_is_old_and_what_waits_at_the_end(spawn, tmp_path):
+    disk = ObjectDeltas(LocalDisk(tmp_path / "objects"))
+    server = spawn(LAKESYNC_FLUSH_TO_URI=f"file://{tmp_path}/objects", LAKESYNC_FLUSH_AGE_SECONDS="0.5")
+    alice = server.client("alice")
+    first = delta("t1", {"n": 1}, client="alice")
+    assert alice.push(first).status_code == 200
+    until(lambda: metric(server, "lakesync_flushed_deltas_total") == 1, "the flush")
+    assert [stored.delta.delta_id for stored in kept(disk, "gw")] == [first["deltaId"]]
+    assert metric(server, "lakesync_flushes_total") == 1
+    assert alice.call("GET", "/sync/{gw}/metrics").json()["logSize"] == 0
+    last = delta("t2", {"n": 2}, client="alice")
+    assert alice.push(last).status_code == 200
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(DEADLINE) == 0
+    assert [stored.delta.delta_id for stored in kept(disk, "gw")] == [first["deltaId"], last["deltaId"]]
+    assert {line["gateway"] for line in server.lines() if line["event"] == "flushed"} == {"gw"}
+
+
+def test_it_flushes_when_an_admin_asks_and_keeps_tables(spawn, tmp_path):
+    server = spawn(LAKESYNC_FLUSH_TO_URI=f"sqlite://{tmp_path}/d.db", LAKESYNC_FLUSH_AGE_SECONDS="3600")
+    alice = server.client("alice")
+    schema = {"table": "todos", "columns": [{"name": "n", "type": "number"}]}
+    assert alice.admin().call("POST", "/admin/schema/{gw}", json=schema).status_code == 200
+    assert alice.push(delta("t1", {"n": 1}, client="alice")).status_code == 200
+    assert alice.admin().call("POST", "/admin/flush/{gw}").status_code == 202
+
+    def rows():
+        with sqlite3.connect(f"file:{tmp_path}/d.db?mode=ro", uri=True) as sql:
+            tables = sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'todos'").fetchall()
+            return tables and sql.execute("SELECT row_id, n FROM todos").fetchall()
+
+    assert until(rows, "the table") == [("t1", 1)]
+
+
+def test_an_adapter_that_fails_is_counted_and_loses_nothing(spawn, tmp_path):
+    (tmp_path / "objects").write_text("a file where the folder should be")
+    server = spawn(LAKESYNC_FLUSH_TO_URI=f"file://{tmp_path}/objects", LAKESYNC_FLUSH_AGE_SECONDS="0.1")
+    alice = server.client("alice")
+    assert alice.push(delta("t1", {"n": 1}, client="alice")).status_code == 200
+    until(lambda: metric(server, "lakesync_flush_failures_total") >= 1, "a failure")
+    assert alice.call("GET", "/sync/{gw}/metrics").json()["logSize"] == 1
+    (tmp_path / "objects").unlink()
+    until(lambda: metric(server, "lakesync_flushed_deltas_total") == 1, "the flush")
+
+
+def test_a_source_of_the_configuration_is_pulled_from(spawn, tmp_path):
+    source = f"sqlite://{tmp_path}/source.db"
+    first = spawn(LAKESYNC_FLUSH_TO_URI=source, LAKESYNC_FLUSH_AGE_SECONDS="0.1")
+    assert first.client("etl").push(delta("r1", {"n": 1}, client="etl")).status_code == 200
+    until(lambda: metric(first, "lakesync_flushed_deltas_total") == 1, "the flush")
+    second = spawn(LAKESYNC_SOURCES=json.dumps({"reports": source}), LAKESYNC_DATA_DIR=str(tmp_path / "other"))
+    bob = second.client("bob", "another")
+    page = bob.pull(source="reports").json()
+    assert [(each["op"], each["rowId"]) for each in page["deltas"]] == [("DELETE", "r1"), ("INSERT", "r1")]
+    assert page["serverHlc"] == "0"
+    posted = bob.call("POST", "/sync/{gw}/pull", json={"clientId": "bob", "sinceHlc": "0", "source": "reports"})
+    assert posted.json()["deltas"] == page["deltas"]
+    absent = bob.pull(source="absent")
+    assert (absent.status_code, absent.json()["code"]) == (404, "NOT_FOUND")
+    assert "known: reports" in absent.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("LAKESYNC_FLUSH_TO_URI", "gopher://hole", "no adapter has the scheme 'gopher'"),
+        ("LAKESYNC_SOURCES", '{"s": "file://relative"}', "names no absolute path"),
+    ],
+)
+def test_a_uri_that_cannot_be_used_is_said_at_the_start(spawn, name, value, told):
+    server = spawn(ready=False, **{name: value})
+    assert server.process.returncode == 1
+    assert any(told in line.get("reason", "") for line in server.lines())
