@@ -135,7 +135,7 @@ def apply(commit: Commit, deltas: Sequence[RowDelta], sender: Sender, arrival: i
         if touch.changed:
             moves += _entry_moves(touch, row, at, index)
         has = not allowed.isdisjoint(row.keys)
-        touch.stale |= has and not had and (touch.blind or not touch.inserted)
+        touch.stale |= not has or (not had and (touch.blind or not touch.inserted))
         if touch.contested or touch.stale if has else touch.last_op != "DELETE":
             clean = False
             moves.append(move(row, own, at, "own"))

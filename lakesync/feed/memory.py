@@ -29,7 +29,7 @@ def current(record: ClientRecord | None, epoch: int, sees: Iterable[str] = ()) -
 
 def is_blank(record: ClientRecord | None) -> bool:
     """Whether the client was never told anything and never said anything."""
-    return record is None or (record.told == 0 and not record.wrote and not record.past and not record.sources)
+    return record is None or not (record.told or record.followed or record.wrote or record.past or record.sources)
 
 
 def with_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:

@@ -236,6 +236,43 @@ def play(history: Sequence[tuple[Any, ...]], skews: Sequence[int] = (0, 0, 0), r
     skews=(0, 0, 0),
     rules=0,
 )
+@example(  # blind to its own row, which the rules then show
+    history=[
+        ("edit", 0, "UPDATE", "r3", {"y": 3, "group": "a", "x": 0}),
+        ("edit", 0, "INSERT", "r3", {"y": 3}),
+        ("push", 0, "whole"),
+        ("rules", 2, 2),
+    ],
+    skews=(0, 0, 0),
+    rules=3,
+)
+@example(  # what a client wrote before it was given anything, hidden by new rules
+    history=[("edit", 0, "INSERT", "r1", {}), ("push", 0, "whole"), ("rules", 0, 1)],
+    skews=(0, 0, 0),
+    rules=0,
+)
+@example(  # a page is lost, and the push behind it is answered
+    history=[
+        ("edit", 2, "UPDATE", "r3", {"x": 0, "group": "a", "y": 1}),
+        ("edit", 1, "INSERT", "r2", {}),
+        ("push", 1, "whole"),
+        ("cycle", 2, 2, "answer lost", "whole"),
+    ],
+    skews=(0, 0, 0),
+    rules=0,
+)
+@example(  # claims that grow after rules that changed in the middle of pages
+    history=[
+        ("edit", 0, "INSERT", "r2", {"x": 0, "y": 3, "group": "a"}),
+        ("edit", 1, "INSERT", "r3", {}),
+        ("rules", 1, 4),
+        ("cycle", 0, 1, "whole", "whole"),
+        ("cycle", 1, 1, "whole", "answer lost"),
+        ("claims", 1, 2),
+    ],
+    skews=(0, 0, 0),
+    rules=0,
+)
 def test_every_client_ends_with_its_rows(history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int) -> None:
     play(history, skews, rules)
 
