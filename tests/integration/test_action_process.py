@@ -142,6 +142,21 @@ def test_wherever_a_crash_strikes_it_is_done_and_told(gateway, journal, place, b
     assert len(lines(journal)) == after
 
 
+def test_a_handler_that_does_not_end_keeps_neither_requests_nor_the_process(gateway, journal):
+    process = gateway(LAKESYNC_LIMITS_ACTION_TIMEOUT_SECONDS="0.05")
+    action = an_action("hold")
+    (pending,) = ask(process, action)
+    assert (pending["code"], pending["retryable"]) == ("ACTION_PENDING", True)
+    until(lambda: lines(journal), "the handler to begin")
+    process.process.send_signal(signal.SIGTERM)
+    assert process.process.wait(DEADLINE) == 0
+    assert any(line["event"] == "actions left unfinished" for line in process.lines())
+    journal.with_suffix(".open").touch()
+    second = gateway()
+    result = until(lambda: next((each for each in ask(second, action) if "data" in each), None), "the outcome")
+    assert result["data"]["attempt"] == 2
+
+
 @pytest.fixture
 def pair(gateway, postgres_uri):
     """Two processes on one Postgres."""

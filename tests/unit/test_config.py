@@ -46,6 +46,9 @@ def test_a_child_reads_back_the_same(tmp_path, monkeypatch):
             "gateway": {"cors_origins": ["a", "b"]},
             "spark": {"token": "t", "settings": {"spark.x": "1"}, "remote": "sc://localhost:1"},
             "limits": {"max_backpressure_bytes": 5},
+            "secret_key": "k",
+            "connectors": {"references": ["env:A_*", "file:/b/{gateway}/*"]},
+            "gateways": {"bound": {"write_scope": "rules"}, "free": {}},
         }
     )
     for name, value in loaded.environment().items():
