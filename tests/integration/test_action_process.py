@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import random
 import signal
+import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -155,6 +160,48 @@ def test_a_handler_that_does_not_end_keeps_neither_requests_nor_the_process(gate
     second = gateway()
     result = until(lambda: next((each for each in ask(second, action) if "data" in each), None), "the outcome")
     assert result["data"]["attempt"] == 2
+
+
+KILLS = int(os.environ.get("LAKESYNC_TEST_KILLS", "3"))
+
+
+def test_killed_at_random_under_load_each_is_done_and_told_one_outcome(gateway, journal):
+    """`LAKESYNC_TEST_KILLS=20` for a longer run."""
+    server = [gateway()]
+    told: dict[str, dict] = {}
+    numbers, stop = itertools.count(), threading.Event()
+
+    def client():
+        while not stop.is_set():
+            action = an_action(n=next(numbers))
+            for _ in range(2):  # and once more, for a repeat is told the same
+                result = until(lambda action=action: _asked(server, action), "an outcome")
+                assert told.setdefault(action.action_id, result) == result
+
+    with ThreadPoolExecutor(4) as pool:
+        clients = [pool.submit(client) for _ in range(4)]
+        for kill in range(KILLS):
+            before = len(told)
+            until(lambda before=before: len(told) > before + 5, "work")
+            stop.wait(random.Random(kill).uniform(0, 0.3))
+            server[0].process.kill()
+            server[0].process.wait(DEADLINE)
+            server[0] = gateway()
+        stop.set()
+        for each in clients:
+            each.result(DEADLINE)
+    done = Counter(line[0] for line in lines(journal))
+    assert set(told) == set(done)
+    assert len(told) > 5 * KILLS
+    assert sum(done.values()) - len(done) <= 4 * KILLS, "only what was at work when a process died is done again"
+
+
+def _asked(server, action):
+    try:
+        (result,) = ask(server[0], action)
+    except requests.RequestException:
+        return None
+    return result if "data" in result else None
 
 
 @pytest.fixture
