@@ -1,0 +1,1 @@
+"""A shop that keeps its own gateway: no server, no pipeline, no Spark."""

@@ -1,0 +1,70 @@
+"""What the pages on embedding show is run, and what the example promises it does."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import lakesync
+from lakesync.adapters import DatabaseAdapter, LakeAdapter, Materialisable
+from lakesync.engine.embedding import Embedding
+from lakesync.flush import FlushSettings
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "embedding.md").read_text()
+AUTHORS = (ROOT / "docs" / "adapters.md").read_text()
+
+
+def test_the_pages_example_runs_and_its_query_reads_what_it_wrote(tmp_path, monkeypatch):
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert "/data/todo-app" in program
+    program = program.replace("/data/todo-app", str(tmp_path / "todo-app"))
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, cwd=tmp_path)
+    (query,) = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    assert duckdb.sql(query).fetchall() == [("todos", "t1", "INSERT", '"Buy oat milk"')]
+
+
+def test_the_shop_finds_its_stock_again(tmp_path):
+    def run() -> str:
+        command = [sys.executable, "-m", "examples.embedded", str(tmp_path / "shop")]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    first, second = run(), run()
+    assert "brought back from earlier days: 0 deltas\nscrews in stock: unknown\n" in first
+    assert "both tills: {'count': 90, 'shelf': 'A3', 'cents': 15}" in first
+    assert first.count("flushed: ") == 1
+    assert "brought back from earlier days: 2 deltas\nscrews in stock: 90\n" in second
+    assert "both tills: {'count': 80, 'shelf': 'A3', 'cents': 14}" in second
+    assert second.count("flushed: ") == 2
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Embedding) if not name.startswith("_")])
+def test_every_method_is_named(name):
+    assert f"`{name}(" in PAGE
+
+
+def test_every_setting_and_argument_is_named():
+    for name in (*FlushSettings.__struct_fields__, *_arguments()):
+        assert f"`{name}`" in PAGE, name
+
+
+def _arguments() -> list[str]:
+    return [name for name in inspect.signature(lakesync.open_gateway).parameters if name not in _SELF_EXPLAINING]
+
+
+_SELF_EXPLAINING = {"gateway_id", "wall", "on_flushed"}
+
+
+@pytest.mark.parametrize("protocol", [LakeAdapter, DatabaseAdapter, Materialisable])
+def test_every_method_of_an_adapter_is_named(protocol):
+    methods = [name for name in vars(protocol) if not name.startswith("_") and callable(getattr(protocol, name))]
+    assert len(methods) >= 2
+    for name in methods:
+        assert f"`{name}`" in AUTHORS
