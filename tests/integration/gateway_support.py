@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -153,3 +154,14 @@ def until(condition: Callable[[], Any], what: str) -> Any:
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.01)
     return found
+
+
+def raw(url: str, *lines: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
+    """Send a request as it stands, latin-1; status, headers and body."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), DEADLINE) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    status, *headers = head.decode("latin-1").split("\r\n")
+    return int(status.split()[1]), dict(line.lower().split(": ", 1) for line in headers), rest
