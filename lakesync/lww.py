@@ -8,8 +8,7 @@ map of last-writer-wins registers in the sense of Shapiro et al., "A comprehensi
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import NamedTuple
+from collections.abc import Set as AbstractSet
 
 import msgspec
 from msgspec import Raw
@@ -39,7 +38,7 @@ class LiveDelta(msgspec.Struct, array_like=True, gc=False):
         return (self.hlc, self.client_id)
 
 
-class Outcome(NamedTuple):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """What one merge did."""
 
     won: tuple[str, ...]
@@ -123,7 +122,7 @@ class RowState(msgspec.Struct, array_like=True, gc=False):
             won = {cell.column: cell.value.copy() for cell in delta.columns}
             if won:
                 new = LiveDelta(delta.hlc, delta.client_id, delta.delta_id, won, width)
-                self.live = [*_without(live, won), new]
+                self.live = [*_without(live, won.keys()), new]
             return tuple(won), ()
         won = {}
         lost: list[str] = []
@@ -189,13 +188,16 @@ def _order(delta_id: str, width: int, value: Raw, part: LiveDelta, column: str) 
     return (new > old) - (new < old)
 
 
-def _without(live: list[LiveDelta], columns: Container[str]) -> list[LiveDelta]:
+def _without(live: list[LiveDelta], columns: AbstractSet[str]) -> list[LiveDelta]:
     """The live deltas that are left when another takes these columns."""
     kept = []
     for part in live:
-        left = {column: value for column, value in part.columns.items() if column not in columns}
-        if left:
-            kept.append(part if len(left) == len(part.columns) else _with(part, left))
+        owned = part.columns.keys()
+        if owned.isdisjoint(columns):
+            kept.append(part)
+        elif not owned <= columns:
+            left = {column: value for column, value in part.columns.items() if column not in columns}
+            kept.append(_with(part, left))
     return kept
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+
+import msgspec
 
 from lakesync.staging.records import Move, MoveKind
 
 
-class EntryChange(NamedTuple):
+class EntryChange(msgspec.Struct, frozen=True, gc=False):
     """What a commit does to one entry. A 0 leaves the stored arrival as it is; `first` only ever fills a 0."""
 
     first: int
@@ -32,6 +33,8 @@ class EntryChange(NamedTuple):
 def changed_by(before: EntryChange | None, kind: MoveKind, at: int) -> EntryChange:
     """The sum of a change and a move at the arrival `at` after it."""
     if kind == "stay":
+        if before is not None:
+            return EntryChange(before.first, before.since, before.left, at, before.inside)
         change = EntryChange(0, 0, 0, at, None)
     elif kind == "join":
         change = EntryChange(at, at, 0, at, True)

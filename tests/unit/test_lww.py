@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 
 from lakesync.delta import delta_id
-from lakesync.lww import LiveDelta, RowState, decode_state, encode_state
+from lakesync.lww import LiveDelta, Outcome, RowState, decode_state, encode_state
 from lakesync.types import ColumnValue, RowDelta
 from lakesync.wire.json import decode_deltas
 from tests.spelling import spelled
@@ -50,15 +50,15 @@ def test_three_deltas_in_six_orders():
 def test_an_outcome_tells_what_was_won_and_lost():
     state = RowState()
     first = delta("INSERT", 2, "a", x="1", y="1")
-    assert state.merge(first) == (("x", "y"), (), True, False, True)
-    assert state.merge(delta("UPDATE", 1, "b", y="0", z="0")) == (("z",), ("y",), True, True, True)
-    assert state.merge(first) == ((), (), False, True, True)
-    assert state.merge(delta("UPDATE", 1, "a", x="0")) == ((), ("x",), False, True, True)
-    assert state.merge(delta("DELETE", 2, "a")) == ((), (), True, True, False)
-    assert state.merge(first) == ((), ("x", "y"), False, False, False)
-    assert state.merge(delta("DELETE", 1, "a")) == ((), (), False, False, False)
-    assert state.merge(delta("INSERT", 3, "a")) == ((), (), True, False, True)
-    assert state.merge(delta("INSERT", 3, "a")) == ((), (), False, True, True)
+    assert state.merge(first) == Outcome(("x", "y"), (), True, False, True)
+    assert state.merge(delta("UPDATE", 1, "b", y="0", z="0")) == Outcome(("z",), ("y",), True, True, True)
+    assert state.merge(first) == Outcome((), (), False, True, True)
+    assert state.merge(delta("UPDATE", 1, "a", x="0")) == Outcome((), ("x",), False, True, True)
+    assert state.merge(delta("DELETE", 2, "a")) == Outcome((), (), True, True, False)
+    assert state.merge(first) == Outcome((), ("x", "y"), False, False, False)
+    assert state.merge(delta("DELETE", 1, "a")) == Outcome((), (), False, False, False)
+    assert state.merge(delta("INSERT", 3, "a")) == Outcome((), (), True, False, True)
+    assert state.merge(delta("INSERT", 3, "a")) == Outcome((), (), False, True, True)
 
 
 def test_columns_of_a_delete_do_not_count():

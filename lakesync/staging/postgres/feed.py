@@ -83,7 +83,7 @@ def put_moves(connection: Connection, gateway: str, moves: Iterable[Move]) -> No
         return
     numbers = _bucket_numbers(connection, gateway, {bucket for bucket, _, _ in changes})
     values = [
-        (numbers[bucket], table, row_id, *change[:4], bool(change.inside))
+        (numbers[bucket], table, row_id, change.first, change.since, change.left, change.changed, bool(change.inside))
         for (bucket, table, row_id), change in changes.items()
     ]
     connection.execute(_PUT_ENTRIES, [list(column) for column in zip(*values, strict=True)])

@@ -18,8 +18,8 @@ from lakesync.staging.sqlite.state import State
 from lakesync.staging.whole import WholeRow
 from lakesync.types import Claims, RowDelta, RowKey
 
-_READS_OF_SIDE_TABLES = ("SELECT max(hlc) FROM erasure ",)
-"""Statements of every push, which find what they look for while the group's own pushes wait in memory."""
+_ASKED_BY_EVERY_PUSH = ("SELECT max(hlc) FROM erasure ",)
+"""They find what they look for though the group's own pushes wait in memory, and find the same until it is written."""
 
 
 class SqliteView(SideView):
@@ -101,8 +101,10 @@ class SqliteCommit(SqliteView, SideCommit):
         self._announcement = announcement or Announcement()
 
     def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        if not statement.startswith(_READS_OF_SIDE_TABLES):
-            self._journal.direct()
+        if statement.startswith(_ASKED_BY_EVERY_PUSH):
+            ask = super()._ask
+            return self._journal.remembered((statement, self.gateway, *values), lambda: ask(statement, *values))
+        self._journal.direct()
         return super()._ask(statement, *values)
 
     @property

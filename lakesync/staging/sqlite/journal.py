@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -99,6 +99,7 @@ class Journal:
         self._group = _Group(alone=False)
         self._writers: dict[_Client, tuple[int, int]] = {}
         self._clients: dict[_Client, ClientRecord] = {}
+        self._answers: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
 
     def close(self) -> None:
         """Release the file."""
@@ -167,6 +168,17 @@ class Journal:
         """What is remembered may not be what the file holds."""
         self._writers.clear()
         self._clients.clear()
+        self._answers.clear()
+
+    def remembered(self, question: tuple[Any, ...], ask: Callable[[], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
+        """The rows of a statement, asked for once until a work writes to the file itself."""
+        known = self._answers.get(question)
+        if known is None:
+            known = ask()
+            if len(self._answers) >= _REMEMBERED:
+                self._answers.clear()
+            self._answers[question] = known
+        return known
 
     def _write(self) -> None:
         """Write what waits in memory."""

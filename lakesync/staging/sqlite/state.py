@@ -7,7 +7,6 @@ long. `commit` ends the transaction: the file then holds the state at exactly on
 
 from __future__ import annotations
 
-import copy
 import heapq
 import os
 import sqlite3
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
+from lakesync.lww import RowState
 from lakesync.staging.head import Head
 from lakesync.staging.records import Entry, Move, StoredRow
 from lakesync.staging.sqlite import bulk, pending
@@ -245,7 +245,8 @@ class State:
                 for bucket, table, row_id in places:
                     change = changes[bucket, table, row_id]
                     number = self._make_bucket(gateway, bucket)
-                    values.append((number, table, row_id, *change[:4], bool(change.inside)))
+                    arrivals = (change.first, change.since, change.left, change.changed)
+                    values.append((number, table, row_id, *arrivals, bool(change.inside)))
                 bulk.insert(self.sql, "entry", values, _PUT_ENTRY)
                 yield
 
@@ -292,11 +293,10 @@ class State:
         """The stored rows among `keys`, not to be changed: see `copies`."""
         found: dict[RowKey, StoredRow] = {}
         missing: dict[str, list[str]] = {}
-        layers = [layer.rows[gateway] for layer in (self._front, self._frozen) if layer is not None]
+        front = self._front.rows[gateway]
+        frozen = self._frozen.rows[gateway] if self._frozen is not None else {}
         for key in keys:
-            row = next((row for layer in layers if (row := layer.get(key)) is not None), None)
-            if row is None:
-                row = self._cache.get(gateway, key)
+            row = front.get(key) or frozen.get(key) or self._cache.get(gateway, key)
             if row is not None:
                 found[key] = row
             else:
@@ -421,11 +421,9 @@ class State:
 
 def _copy(row: StoredRow) -> StoredRow:
     """A row that can be changed without changing this one. What is inside of a `RowState` is never changed in place."""
-    made = copy.copy(row)
-    made.state = copy.copy(row.state)
-    made.touched = row.touched.copy()
-    made.writers = row.writers.copy()
-    return made
+    state = RowState(row.state.live, row.state.tombstone, row.state.inserted)
+    touched, writers = row.touched.copy(), row.writers.copy()
+    return StoredRow(row.table, row.row_id, row.arrival, state, touched, writers, row.writers_floor, row.keys)
 
 
 def _stored(gateway: str, row: StoredRow, body: bytes) -> tuple[Any, ...]:
