@@ -1,0 +1,63 @@
+"""A disk that really fills up: pushes are refused in time and in words, nothing acknowledged is lost, room mends it."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.integration.gateway_support import DEADLINE, delta, until
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A file system of its own, of 8 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("file systems may not be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def ready(url: str) -> str:
+    return requests.get(url + "/ready", timeout=DEADLINE).json().get("error", "ready").partition(":")[0]
+
+
+def test_a_full_disk(spawn, small_disk):
+    settings = {
+        "LAKESYNC_STAGING_URL": f"sqlite://{small_disk}/staging",
+        "LAKESYNC_LIMITS_MIN_FREE_DISK_BYTES": "500000",
+    }
+    server = spawn(**settings)
+    alice = server.client("alice")
+    assert ready(server.url) == "ready"
+    noise = random.Random(1)
+    acknowledged = set()
+    refused = None
+    for n in range(2000):
+        row = f"t{n}"
+        answer = alice.push(delta(row, {"text": noise.randbytes(20_000).hex()}, client="alice"))
+        if answer.status_code != 200:
+            refused = answer
+            break
+        acknowledged.add(row)
+    assert refused is not None
+    assert (refused.status_code, refused.json()["code"]) == (503, "STAGING_UNAVAILABLE")
+    assert int(refused.headers["retry-after"]) > 0
+    assert len(acknowledged) > 20
+    assert ready(server.url) in ("disk", "store")
+    assert requests.get(server.url + "/health", timeout=DEADLINE).status_code == 200
+
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    until(lambda: ready(server.url) == "ready", "the room to be found")
+    until(lambda: alice.push(delta("last", {"n": 1}, client="alice")).status_code == 200, "a push to be taken")
+    server.process.kill()
+    server.process.wait(DEADLINE)
+    page = spawn(**settings).client("bob").pull(limit=10_000).json()
+    assert {each["rowId"] for each in page["deltas"]} >= acknowledged | {"last"}
