@@ -20,7 +20,14 @@ DECLARED: dict[ColumnType, str] = {
 
 SqlValue = str | int | float | None
 
-_KINDS: dict[ColumnType, tuple[type, ...]] = {"string": (str,), "number": (int, float), "boolean": (bool,), "null": ()}
+_FITTING: dict[ColumnType, frozenset[int]] = {
+    "string": frozenset(b'"n'),
+    "number": frozenset(b"-0123456789n"),
+    "boolean": frozenset(b"tfn"),
+    "json": frozenset(b'"-0123456789tfn[{'),
+    "null": frozenset(b"n"),
+}
+"""By type, the first bytes of the values that come back from SQLite as they were."""
 _NULL = Raw(b"null")
 _INTEGERS = range(-(2**63), 2**63)
 _decode = msgspec.json.Decoder().decode
@@ -42,10 +49,7 @@ def to_sql(kind: ColumnType, value: Raw) -> SqlValue:
 
 def fits(kind: ColumnType, value: Raw) -> bool:
     """Whether `from_sql` makes the same value again of what `to_sql` made of it; JSON null fits everywhere."""
-    given = _decode(value)
-    if given is None or kind == "json":
-        return True
-    return type(given) in _KINDS[kind]
+    return memoryview(value)[0] in _FITTING[kind]
 
 
 def from_sql(kind: ColumnType, value: SqlValue) -> Raw:
