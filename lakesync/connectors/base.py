@@ -15,6 +15,9 @@ from lakesync.schema import TableSchema
 SECRET = "writeOnly"  # noqa: S105 the name of a JSON Schema keyword
 """A field of a configuration schema with this keyword is a secret: never returned, never logged, sealed at rest."""
 
+SERVER_FILE = "server-file"
+"""The `format` of a field that names a file of the server: it is used only where `file:PATH` would be followed."""
+
 
 class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
     """All that a form for a new connector of this type needs."""
@@ -35,6 +38,12 @@ class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
         """The settings that are secret."""
         fields: dict[str, Any] = self.config_schema.get("properties", {})
         return frozenset(name for name, schema in fields.items() if schema.get(SECRET))
+
+    @property
+    def files(self) -> frozenset[str]:
+        """The settings that name a file of the server."""
+        fields: dict[str, Any] = self.config_schema.get("properties", {})
+        return frozenset(name for name, schema in fields.items() if schema.get("format") == SERVER_FILE)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakesync.connectors.base import SECRET, ConnectorDescriptor
+from lakesync.connectors.base import SECRET, SERVER_FILE, ConnectorDescriptor
 from lakesync.connectors.tables import JIRA, SALESFORCE
 
 _IDENTIFIER = "^[a-zA-Z_][a-zA-Z0-9_]{0,63}$"
@@ -107,7 +107,9 @@ BUILT_IN = (
             {
                 "projectId": _text("The Google Cloud project."),
                 "dataset": _text("The dataset."),
-                "keyFilename": _text("File of a service account's key; without one, the machine's own identity."),
+                "keyFilename": _text(
+                    "File of a service account's key; without one, the machine's own identity.", format=SERVER_FILE
+                ),
                 "location": _text("Where the dataset is.", default="US"),
             },
             "projectId",

@@ -94,7 +94,8 @@ class Connectors:
         """The configuration with its secrets in plain text.
 
         Raises:
-            ConfigurationError: the type is not installed here, or a secret cannot be had; the message names it.
+            ConfigurationError: the type is not installed here, or a secret or a file cannot be had; the message names
+                it.
         """
         known = self.find(stored.type)
         if known is None:
@@ -102,6 +103,8 @@ class Connectors:
                 f"connector {stored.name!r} is of type {stored.type!r}, which is not installed here"
             )
         secret = known.descriptor.secrets
+        for field in known.descriptor.files & stored.settings.keys():
+            self._secrets.check_file(gateway, stored.name, field, stored.settings[field])
         settings = {
             field: self._secrets.reveal(gateway, stored.name, field, value) if field in secret else value
             for field, value in stored.settings.items()

@@ -65,6 +65,17 @@ class Secrets:
         text = msgspec.json.encode((gateway, connector, setting, value))
         return {_SEALED: self._newest.encrypt(text).decode()}
 
+    def check_file(self, gateway: str, connector: str, setting: str, path: str) -> None:
+        """See that a setting may name a file of the server: as a reference to it would be followed.
+
+        Raises:
+            ConfigurationError: it may not.
+        """
+        try:
+            self._check_reference(gateway, f"{setting} of connector {connector!r}", f"file:{path}")
+        except ValidationError as error:
+            raise ConfigurationError(str(error)) from None
+
     def reveal(self, gateway: str, connector: str, setting: str, kept: Any) -> str:
         """The secret itself.
 

@@ -79,6 +79,18 @@ def test_a_reference_is_kept_as_it_is_and_followed_when_opened(connectors, monke
     assert connectors.open("g", stored).settings == {"connectionString": "postgresql://x"}
 
 
+def test_a_file_of_the_server_is_used_only_where_a_reference_to_it_would_be_followed():
+    connectors = Connectors(Secrets([KEY], ["file:/run/secrets/{gateway}/*"]))
+    body = {"name": "w", "type": "bigquery", "bigquery": {"projectId": "p", "dataset": "d"}}
+    assert connectors.open("g", connectors.take("g", body)).settings == body["bigquery"]
+    named = changed(body, bigquery__keyFilename="/run/secrets/g/key.json")
+    assert connectors.open("g", connectors.take("g", named)).settings == named["bigquery"]
+    for path in ("/run/secrets/h/key.json", "/run/secrets/g/../h/key.json", "key.json"):
+        foreign = connectors.take("g", changed(body, bigquery__keyFilename=path))
+        with pytest.raises(ConfigurationError, match=r"keyFilename of connector 'w'.*does not allow"):
+            connectors.open("g", foreign)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
