@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.errors import http_error_response
 from gateway.exchange import SECURITY_HEADERS, new_request_id
 from lakesync.exceptions import ValidationError
+
+log = structlog.get_logger("gateway")
 
 MAX_HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 20.0
@@ -102,6 +105,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._refused = True
         self._stop_timer()
         request_id = new_request_id()
+        log.info("head refused", status=status, reason=message, request_id=request_id)
         answer = http_error_response(status, message, ValidationError.code, request_id, None)
         headers: list[Any] = [*answer.raw_headers, *SECURITY_HEADERS, (b"x-request-id", request_id.encode())]
         head = b"".join(b"%s: %s\r\n" % header for header in headers)
