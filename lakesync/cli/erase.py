@@ -78,7 +78,7 @@ def opened_store(config: Config) -> Iterator[PipelineStore]:
     except StagingUnavailableError as owned:
         if not config.staging.url.startswith("sqlite:"):
             raise
-        remote = RemoteStore(*_gateway(config, owned), timeout=600.0, patience=5.0)
+        remote = RemoteStore(*_gateway(config, owned), timeout=600.0, patience=3600.0)
         try:
             yield remote
         finally:

@@ -6,6 +6,7 @@ cut short. While it goes on, what the request covers is not taken in again.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -33,6 +34,8 @@ class ErasingStore(ABC):
     """The part of a store that erases; every call may be repeated."""
 
     _replayer: Replayer | None = None
+    _one_at_a_time = threading.Lock()
+    """Of all stores of this process: erasing is rare, and writes files anew."""
 
     @abstractmethod
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
@@ -61,32 +64,38 @@ class ErasingStore(ABC):
     def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
         """Erase what a row ever held; who holds it is told by a DELETE.
 
+        Where it was erased and nothing was written since, the erasure that did it is the answer.
+
         Raises:
             NotFoundError: there never was such a row.
+            StagingUnavailableError: it is not done yet; a repeat goes on with it.
         """
 
         def newest(commit: Commit) -> int:
             row = commit.rows([(table, row_id)]).get((table, row_id))
             if row is None:
                 raise NotFoundError(f"gateway {gateway!r} never had a row {row_id!r} in table {table!r}: look at both")
-            return max((hlc for hlc, _ in _stamps(row)), default=0) + 1
+            return max(hlc for hlc, _ in _stamps(row)) if _stamps(row) else 0
 
         return self._erase(gateway, newest, table=table, row_id=row_id)
 
     def erase_client(self, gateway: str, client_id: str) -> Erasure:
         """Erase everything that a client ever wrote, and what is known of it beside that.
 
-        Rows that held nothing else are gone for everyone; others lose the columns that were its.
+        Rows that held nothing else are gone for everyone; others lose the columns that were its. Where it was erased
+        and did nothing since, the erasure that did it is the answer.
 
         Raises:
             NotFoundError: there never was such a client.
+            StagingUnavailableError: it is not done yet; a repeat goes on with it.
         """
 
         def newest(commit: Commit) -> int:
-            highest = commit.highest_hlc(client_id)
-            if highest < 0 and commit.client(client_id) is None:
+            highest, record = commit.highest_hlc(client_id), commit.client(client_id)
+            if highest < 0 and record is None:
                 raise NotFoundError(f"gateway {gateway!r} never saw a client {client_id!r}: look at both ids")
-            return highest
+            came_back = record is not None and record.epoch != LOST
+            return max(highest, self._now_ms() << _WALL_BITS) if came_back else highest
 
         return self._erase(gateway, newest, client_id=client_id)
 
@@ -126,11 +135,13 @@ class ErasingStore(ABC):
         row_id: str | None = None,
         client_id: str | None = None,
     ) -> Erasure:
+        target = (table, row_id, client_id)
+
         def request(commit: Commit) -> Erasure:
-            hlc = max(self._now_ms() << _WALL_BITS, newest(commit))
+            latest = newest(commit)
             known = commit.erasures()
-            for each in known:
-                if each.done_ms is None and (each.table, each.row_id, each.client_id) == (table, row_id, client_id):
+            for each in reversed(known):
+                if (each.table, each.row_id, each.client_id) == target and (each.done_ms is None or latest <= each.hlc):
                     return each
             made = Erasure(
                 gateway=gateway,
@@ -138,16 +149,18 @@ class ErasingStore(ABC):
                 table=table,
                 row_id=row_id,
                 client_id=client_id,
-                hlc=hlc,
+                hlc=max(self._now_ms() << _WALL_BITS, latest + 1),
                 arrival=commit.arrival,
                 requested_ms=self._now_ms(),
             )
             commit.put_erasure(made)
             return made
 
-        erasure = self.submit(gateway, request).result()
+        asked = self.submit(gateway, request).result()
         crash_point("erasure.requested")
-        return self._carry_out(erasure)
+        with self._one_at_a_time:  # a call that is repeated because its answer took long waits for the first one
+            erasure = next(each for each in self.erasures(gateway) if each.seq == asked.seq)
+            return erasure if erasure.done_ms is not None else self._carry_out(erasure)
 
     def _carry_out(self, erasure: Erasure) -> Erasure:
         deltas = self._redact(erasure)

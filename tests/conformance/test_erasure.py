@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -14,7 +17,7 @@ import pytest
 
 from lakesync.crash import VARIABLE
 from lakesync.engine import Engine
-from lakesync.exceptions import NotFoundError
+from lakesync.exceptions import NotFoundError, StagingUnavailableError
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_store
 from lakesync.staging.erasing import ERASER
@@ -266,9 +269,18 @@ def test_an_erasure_outlives_a_restart_and_can_be_asked_for_again(world):
     world.open()
     assert world.store.erasures("g") == [done]
     assert world.push("a", first).accepted == 1
+    assert world.store.erase_row("g", "notes", "r1") == done
+    world.clock.advance(1000)
+    world.write("a", "r1", name=SECRET)
     again = world.store.erase_row("g", "notes", "r1")
-    assert (again.seq, again.deltas) == (2, 0)
+    assert (again.seq, again.deltas, again.row_count) == (2, 1, 1)
     assert world.pull("c") == {}
+    client = world.store.erase_client("g", "a")
+    assert (client.seq, client.deltas, client.row_count) == (3, 0, 0)
+    assert world.store.erase_client("g", "a") == client
+    world.pull("a")
+    world.clock.advance(1)
+    assert world.store.erase_client("g", "a").seq == 4
 
 
 SCRIPT = """
@@ -358,6 +370,53 @@ def test_the_files_hold_nothing_of_it(tmp_path, clock):
     assert b"kept" in left
     assert set(world.pull("c")) == {f"kept-{n}" for n in range(30)}
     world.close()
+
+
+def test_a_reader_that_holds_the_files_puts_an_erasure_off(tmp_path, clock):
+    """Its write-ahead log cannot be cut then: the erasure is not done, and says so."""
+
+    class Here:
+        url = f"sqlite://{tmp_path / 'staging'}"
+
+    world = World(Here(), clock)
+    world.write("a", "r1", name=SECRET)
+    world.store.read("g", lambda view: view._ask("SELECT 1 FROM gateway WHERE id = ?")).result()
+    for connection in (world.store._opened.journal.sql, world.store._opened.state.sql):
+        connection.execute("PRAGMA busy_timeout=50")
+    with closing(sqlite3.connect(tmp_path / "staging" / "log.db", isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM log").fetchone()
+        with pytest.raises(StagingUnavailableError, match="erase again"):
+            world.store.erase_row("g", "notes", "r1")
+        (pending,) = world.store.erasures("g")
+        assert pending.done_ms is None
+        assert world.pull("c") == {}
+    done = world.store.erase_row("g", "notes", "r1")
+    assert (done.seq, done.done_ms is not None) == (pending.seq, True)
+    assert SECRET.encode() not in b"".join(file.read_bytes() for file in (tmp_path / "staging").iterdir())
+    world.close()
+
+
+def test_an_erasure_holds_in_every_process(request, clock):
+    """One process erases while the other still has the client's pushes to come."""
+    from tests.conformance.places import postgres
+
+    class Here:
+        url = postgres(request)
+
+    one, other = World(Here(), clock), World(Here(), clock)
+    late = [make_delta("x", (clock.now_ms << 16) + n, f"late{n}", name=SECRET) for n in range(20)]
+    one.write("x", "r1", name=SECRET)
+    one.write("a", "r2", name="kept")
+    with ThreadPoolExecutor(2) as threads:
+        erased = threads.submit(one.store.erase_client, "g", "x")
+        pushed = [threads.submit(other.push, "x", delta) for delta in late]
+        assert [each.result().accepted for each in pushed] == [1] * 20
+        erased.result()
+    assert other.pull("c") == {"r2": {"name": "kept"}}
+    assert SECRET not in str(other.logged())
+    one.close()
+    other.close()
 
 
 def test_on_postgres_no_table_holds_anything_of_it(request, clock):
