@@ -202,3 +202,13 @@ def test_edits_are_above_everything_that_was_seen_also_after_a_restart_with_a_cl
     second = again.edit("r1", {"x": 2}, {"x": 3})
     assert hlc.encode(START + 4_000, 0) < first.delta.hlc < second.delta.hlc
     assert again.row("r1") == {"x": 3}
+
+
+def test_a_push_of_edits_made_while_the_clock_was_ahead_carries_new_stamps():
+    me = Handle().greeted()
+    me.wall.advance(3_600_000)
+    me.edit("r1", None, {"x": 1})
+    me.wall.advance(-3_600_000)
+    (sent,) = me.core.next_request().deltas
+    assert hlc.decode(sent.hlc)[0] <= START + 1
+    assert me.row("r1") == {"x": 1}
