@@ -32,6 +32,7 @@ class Services:
         self._store = store
         self._connectors = connectors
         self._given: dict[str, Service] = {}
+        self._offers: dict[str, tuple[ConnectorType, Offer]] = {}
 
     def register(self, name: str, handler: ActionHandler) -> None:
         """Have `handler` do the actions of connector `name` in this process, in place of one that did.
@@ -71,7 +72,14 @@ class Services:
         for connector in stored:
             kind = self._connectors.find(connector.type)
             if kind is not None and kind.actions:
-                yield Service(Offer(connector.name, kind.actions), partial(self._handler, kind, connector))
+                yield Service(self._offer(connector.name, kind), partial(self._handler, kind, connector))
+
+    def _offer(self, name: str, kind: ConnectorType) -> Offer:
+        """Made once, for its forms take longer to make than to use."""
+        known = self._offers.get(name)
+        if known is None or known[0] is not kind:
+            known = self._offers[name] = (kind, Offer(name, kind.actions))
+        return known[1]
 
     def _handler(self, kind: ConnectorType, connector: StoredConnector) -> ActionHandler:
         return kind.make_handler(self._connectors.open(self._gateway, connector))
