@@ -18,6 +18,8 @@ __all__ = ["RemoteStore", "dispatch"]
 
 T = TypeVar("T")
 
+_LOST = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
+"""No answer, or half of one: the last is how `requests` calls a connection that ends within the body."""
 _CONNECT_SECONDS = 5.0
 _SHOWN = 200
 
@@ -129,7 +131,7 @@ class RemoteStore:
         url = self._root + method
         try:
             response = self._session.post(url, data=body, timeout=(_CONNECT_SECONDS, self._timeout))
-        except (requests.ConnectionError, requests.Timeout) as exc:
+        except _LOST as exc:
             raise StagingUnavailableError(f"the gateway did not answer at {url} ({exc}): see whether it runs") from exc
         if response.ok:
             return response.content

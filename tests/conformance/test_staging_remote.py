@@ -27,12 +27,13 @@ TOKEN = "a-service-token"
 
 
 class Server(ThreadingHTTPServer):
-    """Calls `dispatch` as the gateway's internal route does; can be told to drop the next answers."""
+    """Calls `dispatch` as the gateway's internal route does; told to, it drops the next answers or ends within them."""
 
     def __init__(self, store) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.store = store
         self.drop = 0
+        self.halve = 0
         self.calls = 0
 
 
@@ -55,6 +56,10 @@ class Handler(BaseHTTPRequestHandler):
         if retry_after is not None:
             self.send_header("Retry-After", retry_after)
         self.end_headers()
+        if self.server.halve:
+            self.server.halve -= 1
+            self.close_connection = True
+            answer = answer[: len(answer) // 2]
         self.wfile.write(answer)
 
     def _answer(self, body):
@@ -134,10 +139,10 @@ def test_errors_come_back_as_what_they_were(remote, store, book):
 
 def test_a_lost_answer_is_asked_for_again(remote, server, store, book):
     store.submit("g", book.push([make_delta("c", 1, "r", x=1)])).result()
-    server.drop = 2
+    server.drop, server.halve = 2, 1
     batch = remote.plan("g", "main", 1)
     assert batch == store.plan("g", "main", 1)
-    assert server.calls == 3
+    assert server.calls == 4
 
 
 def test_a_gateway_that_is_not_there_is_named(server):

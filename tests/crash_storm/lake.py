@@ -27,6 +27,7 @@ class Lake(threading.Thread):
     def __init__(self, staging: str, where: Callable[[], str]) -> None:
         super().__init__(name="lake", daemon=True)
         self.batches: dict[str, list[RowDelta]] = {}
+        self.failure: str | None = None
         self._staging = staging
         self._where = where
         self._ends = threading.Event()
@@ -36,6 +37,13 @@ class Lake(threading.Thread):
         self._ends.set()
 
     def run(self) -> None:
+        try:
+            self._run()
+        except Exception as exc:
+            self.failure = f"the pipeline ended: {exc!r}"
+            raise
+
+    def _run(self) -> None:
         while not self._ends.wait(0.2):
             store = RemoteStore(self._where(), SERVICE, patience=0.1)
             try:

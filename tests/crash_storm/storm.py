@@ -101,7 +101,7 @@ class Storm:
             flushed=len(flushed),
             losses=verdict.losses,
             doubles=verdict.doubles,
-            problems=verdict.problems,
+            problems=verdict.problems + ([lake.failure] if lake.failure else []),
             seconds=round(time.monotonic() - started, 1),
         )
 
