@@ -23,6 +23,9 @@ from lakesync.staging import open_store
 
 log = structlog.get_logger("gateway")
 
+_SWITCH_SECONDS = 0.0005
+"""How long one of the two busy threads, event loop and store, may keep the interpreter while the other one waits."""
+
 
 def serve(configured: config.Config) -> None:
     """Serve until a signal ends it.
@@ -59,6 +62,7 @@ def serve(configured: config.Config) -> None:
 def main() -> int:
     """Read the configuration and serve; the exit code."""
     configure_logging()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         serve(config.load())
     except LakeSyncError as error:

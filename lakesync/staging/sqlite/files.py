@@ -15,8 +15,7 @@ STATE_FILE = "state.db"
 LOCK_FILE = "owner.lock"
 
 _STATEMENTS_CACHED = 256
-_CACHE_KIB = 128 * 1024
-"""What each database may hold in memory; taken only as far as it is used."""
+_CACHE_MIB = 16
 
 
 class OwnerLock:
@@ -45,8 +44,13 @@ class OwnerLock:
         os.close(self._file)
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """A connection without Python's own transactions, in WAL mode, durable at every commit."""
+def connect(path: Path, cache_mib: int = _CACHE_MIB) -> sqlite3.Connection:
+    """A connection without Python's own transactions, in WAL mode, durable at every commit.
+
+    Args:
+        path: the database's file.
+        cache_mib: what it may hold in memory; taken only as far as it is used.
+    """
     connection = sqlite3.connect(
         path, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENTS_CACHED
     )
@@ -55,7 +59,7 @@ def connect(path: Path) -> sqlite3.Connection:
         "synchronous=FULL",
         "busy_timeout=10000",
         "temp_store=MEMORY",
-        f"cache_size=-{_CACHE_KIB}",
+        f"cache_size=-{cache_mib * 1024}",
         "journal_size_limit=67108864",
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()

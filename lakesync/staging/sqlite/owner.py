@@ -17,6 +17,8 @@ from lakesync.staging.sqlite.group import GroupCommit, Job
 T = TypeVar("T")
 
 _GROUP = 256
+_READABLE_ROWS = 2_000
+"""Rows that a reading may find unwritten where readings come often: it waits until they are written."""
 
 
 class WriteBehind(NamedTuple):
@@ -73,7 +75,8 @@ class Owner:
                 return
             if self._behind.any:
                 due = min(due, monotonic() + self._allowed.seconds)
-            if monotonic() >= due or self._behind.waiting > self._allowed.rows:
+            waiting = min(self._allowed.rows, _READABLE_ROWS) if self._behind.read else self._allowed.rows
+            if monotonic() >= due or self._behind.waiting > waiting:
                 due = inf if self._behind.try_write_on() else -inf
 
     def _take(self, due: float) -> tuple[list[Job], bool]:

@@ -31,8 +31,10 @@ from lakesync.wire.spelled import spell_row
 
 T = TypeVar("T")
 
-_CACHED_BYTES = 32 << 20
-"""Of rows as they are stored; decoded they take several times as much."""
+_PAGES_MIB = 64
+"""What SQLite may hold of the file."""
+_CACHED_BYTES = 16 << 20
+"""What is held of decoded rows, by their size in the file; in memory they take several times as much."""
 _BUCKETS_KNOWN = 100_000
 _AT_ONCE = 256
 """Rows or entries in one statement."""
@@ -96,7 +98,7 @@ class State:
             StagingVersionError: it was written by a newer version.
         """
         self.path = folder / STATE_FILE
-        self.sql = connect(self.path)
+        self.sql = connect(self.path, _PAGES_MIB)
         self.sql.execute("PRAGMA synchronous=NORMAL")
         migrate(self.sql, "sqlite/state", self.path)
         self._buckets: dict[tuple[str, str], int] = {}
