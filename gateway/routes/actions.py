@@ -16,11 +16,13 @@ from gateway.exchange import Exchange
 from gateway.limits import read_body
 from gateway.operations import JSON, PROTOBUF, Operation, Parameter
 from gateway.services import Services
+from gateway.serving import KNOWS_RESYNC
 from gateway.waiting import outcome
-from lakesync.exceptions import ClockDriftError, PayloadTooLargeError, ValidationError
+from lakesync.actions import BUSY, PENDING
+from lakesync.exceptions import ClockDriftError, PayloadTooLargeError, StagingUnavailableError, ValidationError
 from lakesync.handlers import ActionDiscovery
 from lakesync.staging.records import ActionEntry
-from lakesync.types import ActionFailure, ActionPush, ActionResult
+from lakesync.types import ActionFailure, ActionPush, ActionResponse, ActionResult
 from lakesync.wire import actions as wire
 
 MAX_ENTRIES = 1000
@@ -61,6 +63,8 @@ async def execute_actions(request: Request) -> Response:
     exchange = Exchange.of(request)
     exchange.client = push.client_id
     response = await outcome(caller.gateway.submit_action(push, caller.claims(push.client_id)))
+    if KNOWS_RESYNC not in request.headers:
+        _check_all_ended(response)
     for result in response.results:
         Services.of(request).metrics.actions.labels(_ending(result)).inc()
     if in_protobuf:
@@ -81,6 +85,21 @@ async def action_log(request: Request) -> Response:
     limit = _whole(request, "limit", _LIMIT)
     entries = await run_in_threadpool(caller.gateway.action_log, before, limit or _LIMIT["default"])
     return bodies.json_response(ActionLog(tuple(entries)))
+
+
+def _check_all_ended(response: ActionResponse) -> None:
+    """The reference's client drops an action whose answer is no transport error: it is to send all of them again.
+
+    Raises:
+        StagingUnavailableError: some are not done yet.
+    """
+    waiting = [each for each in response.results if isinstance(each, ActionFailure) and each.code in (PENDING, BUSY)]
+    if waiting:
+        raise StagingUnavailableError(
+            f"{len(waiting)} of {len(response.results)} actions are not done yet: send the same request again, what is "
+            "done is not done twice",
+            retry_after=1,
+        )
 
 
 def _ending(result: ActionResult | ActionFailure) -> str:
@@ -110,6 +129,14 @@ OPERATIONS = (
         "/sync/{gateway}/action",
         execute_actions,
         "Have actions done; each is done once, however often it is asked for",
+        parameters=(
+            Parameter(
+                "X-LakeSync-Client",
+                "The client understands ACTION_PENDING; without it a request is 503 while an action is at work",
+                {"type": "string"},
+                "header",
+            ),
+        ),
         body=ActionPush,
         answer=OutcomesBody,
         media=(JSON, PROTOBUF),

@@ -65,7 +65,8 @@ def body_of(action):
 def ask(process, *actions):
     """The outcomes of a client's actions."""
     client = process.client("alice", team="a")
-    answer = client.call("POST", "/sync/{gw}/action", json={"clientId": "alice", "actions": [*map(body_of, actions)]})
+    body = {"clientId": "alice", "actions": [*map(body_of, actions)]}
+    answer = client.call("POST", "/sync/{gw}/action", json=body, headers={"X-LakeSync-Client": "tests"})
     assert answer.status_code == 200, answer.text
     return answer.json()["results"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import msgspec
@@ -10,11 +11,13 @@ import pytest
 import requests
 
 from gateway.operations import PROTOBUF
+from lakesync.actions import ActionLimits
+from lakesync.engine import EngineLimits
 from lakesync.handlers import ActionDescriptor
 from lakesync.types import ActionFailure, ActionPush, ActionResult
 from lakesync.wire import actions as wire
 from tests.integration.action_support import Desk, make_action
-from tests.integration.gateway_support import DEADLINE, delta, wall_ms
+from tests.integration.gateway_support import DEADLINE, delta, until, wall_ms
 
 
 @pytest.fixture
@@ -157,6 +160,26 @@ def test_an_admin_reads_what_was_tried_and_nobody_else(alice, desk):
     assert alice.call("GET", "/admin/actions/{gw}").status_code == 403
     for query in ({"limit": 0}, {"limit": 1001}, {"before": "x"}, {"before": 0}, {"limit": "9" * 40}):
         assert admin.call("GET", "/admin/actions/{gw}", params=query).status_code == 400
+
+
+def test_a_client_of_the_reference_sends_again_what_is_not_done_yet(serve):
+    served = serve(EngineLimits(actions=ActionLimits(timeout=0.05)))
+    client = served.client("alice")
+    free = threading.Event()
+    desk = Desk(lambda _action, _context: {"freed": free.wait(DEADLINE)})
+    served.engine.gateway(client.gateway).register_action_handler("desk", desk)
+    one, other = make_action(now()), make_action(now() + 1)
+    answer = ask(client, one, other)
+    assert (answer.status_code, answer.json()["code"]) == (503, "STAGING_UNAVAILABLE")
+    assert "2 of 2 actions" in answer.json()["error"]
+    assert int(answer.headers["retry-after"]) == 1
+    body = {"clientId": "alice", "actions": [in_json(one)]}
+    told = client.call("POST", "/sync/{gw}/action", json=body, headers={"X-LakeSync-Client": "lakesync"}).json()
+    assert [each["code"] for each in told["results"]] == ["ACTION_PENDING"]
+    free.set()
+    again = until(lambda: (found := ask(client, one, other)).ok and found, "both to be done")
+    assert [each["data"] for each in again.json()["results"]] == [{"freed": True}] * 2
+    assert len(desk.asked) == 2
 
 
 def test_a_stranger_may_not_ask(alice, served, desk):
