@@ -32,8 +32,9 @@ _BLANK_CLAIMS = (
     " WHERE gateway = (SELECT gateway FROM given) AND client_id = ?"
 )
 _BLANK_OUTCOMES = (
-    "WITH given (gateway, outcome) AS (VALUES (?, ?)) UPDATE action SET outcome = (SELECT outcome FROM given)"
-    " WHERE gateway = (SELECT gateway FROM given) AND client_id = ? AND outcome IS NOT NULL"
+    "WITH given (gateway, outcome) AS (VALUES (?, ?)) UPDATE action SET outcome = (SELECT outcome FROM given),"
+    # who is at one of them now is not to bring its result
+    " claim = '' WHERE gateway = (SELECT gateway FROM given) AND client_id = ?"
 )
 _ERASED_OUTCOME = msgspec.json.encode(
     {"code": "ERASED", "message": "this was done once; its result was erased with the client's data"}

@@ -218,12 +218,16 @@ def test_what_an_action_brought_is_erased_and_the_action_is_not_done_again(world
     outcome = msgspec.json.encode({"hlc": 5, "data": {"name": SECRET}})
     action = ActionRecord("x", "act-1", "key-1", 1, "holder", 0, world.clock.now_ms, outcome)
     other = msgspec.structs.replace(action, client_id="a")
-    for record in (action, other):
+    running = msgspec.structs.replace(action, action_id="act-2", idempotency_key=None, outcome=None, lease_ms=2**60)
+    for record in (action, other, running):
         world.store.submit("g", lambda commit, record=record: commit.put_action(record)).result()
     world.store.erase_client("g", "x")
     kept = world.store.read("g", lambda view: view.action("x", "act-1", "key-1")).result()
     assert SECRET not in str(kept.outcome)
     assert b"ERASED" in bytes(kept.outcome)
+    interrupted = world.store.read("g", lambda view: view.action("x", "act-2")).result()
+    assert b"ERASED" in bytes(interrupted.outcome)
+    assert interrupted.claim != running.claim
     assert bytes(world.store.read("g", lambda view: view.action("a", "act-1")).result().outcome) == outcome
 
 

@@ -10,8 +10,9 @@ from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
 from lakesync.staging.configuration import with_rules, with_schema, with_write_scope
 from lakesync.staging.head import Head
+from lakesync.staging.head_view import HeadView
 from lakesync.staging.notices import Announcement
-from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow, WriteScope
+from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow, WriteScope
 from lakesync.staging.side_tables import SideCommit, SideView
 from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
 from lakesync.staging.sqlite.state import State
@@ -22,34 +23,24 @@ _ASKED_BY_EVERY_PUSH = ("SELECT max(hlc) FROM erasure ",)
 """They find what they look for though the group's own pushes wait in memory, and find the same until it is written."""
 
 
-class SqliteView(SideView):
+class SqliteView(HeadView, SideView):
     """`View` of one gateway, in the owner thread, between groups."""
 
     def __init__(self, journal: Journal, state: State, gateway: str) -> None:
         """Raises: NotFoundError: there is no such gateway."""
         self._journal = journal
         self._state = state
-        self.gateway = gateway
+        self._gateway = gateway
         journal.head(gateway)
 
     @property
+    def gateway(self) -> str:
+        """The gateway's id."""
+        return self._gateway
+
+    @property
     def _head(self) -> Head:
-        return self._journal.head(self.gateway)
-
-    @property
-    def epoch(self) -> int:
-        """The store's epoch."""
-        return self._head.epoch
-
-    @property
-    def arrival(self) -> int:
-        """The newest safe arrival."""
-        return self._head.arrival
-
-    @property
-    def config(self) -> GatewayConfig:
-        """Schemas and rules in force."""
-        return self._head.config
+        return self._journal.head(self._gateway)
 
     def rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
         """The stored rows among `keys`."""
@@ -106,11 +97,6 @@ class SqliteCommit(SqliteView, SideCommit):
             return self._journal.remembered((statement, self.gateway, *values), lambda: ask(statement, *values))
         self._journal.direct()
         return super()._ask(statement, *values)
-
-    @property
-    def backlog_bytes(self) -> int:
-        """Stored bytes of bodies not yet confirmed in the lake."""
-        return self._head.bytes
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
         """`(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`."""
