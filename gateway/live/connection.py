@@ -17,9 +17,9 @@ from gateway.live.closing import REFUSED, TRY_LATER, BadFrameError, close_of
 from gateway.live.protocol import LiveProtocol, framed
 from gateway.services import Services
 from gateway.serving import serve_pull, serve_push
-from lakesync.engine.following import Follower, Interest
+from lakesync.engine.following import Follower, Interest, Standing
 from lakesync.exceptions import AuthError, LakeSyncError, StagingUnavailableError, ValidationError
-from lakesync.types import SyncPage, SyncPull, SyncResponse
+from lakesync.types import SyncPull, SyncResponse
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, decode_frame
 
@@ -61,12 +61,18 @@ class LiveConnection:
         self.broadcasts = 0
         self.bytes_in = self.bytes_out = 0
 
+    @property
+    def name(self) -> str:
+        """Whose it is; empty where the server runs without a secret."""
+        return self._opening.client or ""
+
     # -- the client asks -----------------------------------------------------------------------------------------
 
     async def run(self, receive: Callable[[], Awaitable[Message]], room: Room) -> None:
         """Serve until either side ends the connection."""
         self._changed = lambda: room.changed(self)
         self._wire.on_writable = self._keeps_up_again
+        self._wire.begin()
         self._watch_expiry()
         try:
             while (message := await receive())["type"] != "websocket.disconnect":
@@ -128,33 +134,30 @@ class LiveConnection:
 
     async def _push(self, exchange: Exchange, body: bytes) -> bytes:
         message = _decoded(protobuf.decode_push, body)
-        follows = self.follower is not None and self.follower.client_id == message.client_id
-        seen = self.follower.cursor if self.follower is not None and follows else None
+        follower = self.follower
+        if follower is not None and follower.client_id != message.client_id:
+            follower = None
+        seen = follower.cursor if follower is not None else None
         result = await serve_push(self._services, exchange, self._caller, message, seen)
-        if self.follower is not None and follows:
-            self.follower = self.follower.after_push(result.server_hlc)
+        if follower is not None:
+            follower.after_push(result.server_hlc)
         return protobuf.encode_response(SyncResponse(result.deltas, result.server_hlc))
 
     async def _pull(self, exchange: Exchange, body: bytes) -> bytes:
         message = _decoded(protobuf.decode_pull, body)
         page = await serve_pull(self._services, exchange, self._caller, message, knows_resync=self._knows_resync)
         if message.source is None:
-            self._follow(message, page)
+            self._follow(message, page.server_hlc, more=page.has_more)
             if page.has_more:
                 self._rest()
         return protobuf.encode_response(page)
 
-    def _follow(self, message: SyncPull, page: SyncPage) -> None:
+    def _follow(self, message: SyncPull, cursor: int, *, more: bool) -> None:
         before, client = self.follower, message.client_id
-        self.follower = Follower(
-            client_id=client,
-            claims=self._caller.claims(client),
-            cursor=page.server_hlc,
-            limit=message.max_deltas,
-            knows_resync=self._knows_resync,
-            more=page.has_more,
-            interest=before.interest if before is not None and before.client_id == client else Interest(),
-        )
+        same = before is not None and before.client_id == client
+        interest = before.standing.interest if before is not None and same else Interest()
+        standing = Standing(cursor, message.max_deltas, more=more, interest=interest)
+        self.follower = Follower(client, self._caller.claims(client), self._knows_resync, standing)
 
     async def _send(self, answer: bytes) -> None:
         """Send an answer as soon as the client reads; a client that does not is closed."""
@@ -189,17 +192,11 @@ class LiveConnection:
             self._stalled = asyncio.get_running_loop().call_later(patience, self._check_stalled)
         return False
 
-    @property
-    def gone(self) -> bool:
-        """Whether nothing more can be sent."""
-        return not self._wire.open
-
-    def tell(self, frame: bytes, deltas: int) -> None:
+    def tell(self, frame: bytes) -> None:
         """Send a broadcast, a frame made by `framed`."""
         self._wire.put(frame)
         self.broadcasts += 1
         self.bytes_out += len(frame)
-        self._services.metrics.broadcast.inc(deltas)
 
     def _keeps_up_again(self) -> None:
         if self._stalled is not None:

@@ -7,18 +7,18 @@ page is made for all of them.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from msgspec.structs import replace
+import msgspec
 
 from lakesync.engine.access import RulesCache
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.feed import pull_page
 from lakesync.feed.apply import own_bucket
 from lakesync.feed.memory import current, in_scope
-from lakesync.feed.positions import Access, Position
+from lakesync.feed.positions import Access, Position, Reach
 from lakesync.staging.records import ClientRecord
 from lakesync.staging.store import Commit, View
 from lakesync.types import Claims, SyncResponse
@@ -35,132 +35,164 @@ class Interest(NamedTuple):
     """Of bucket keys that are not in use yet; `rules.keys.prefix_of` gives a key's own."""
 
 
-class Follower(NamedTuple):
-    """A client that follows, and where it stands."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """Where followers stand and what they may see; those who share one are told the same."""
+
+    cursor: int
+    """Of the last page that they were sent."""
+    limit: int
+    """Deltas in a page."""
+    more: bool = False
+    """The cursor is in the middle of a walk."""
+    access: Access | None = None
+    """What they could see when the cursor was handed out; None where that was not looked at yet."""
+    interest: Interest = Interest()
+    """All that concerned them since they follow: rows leave buckets that they were once allowed to see."""
+
+    def value(self) -> tuple[object, ...]:
+        """Equal for standings of which one may stand for the other."""
+        access = self.access
+        if access is None:
+            return (self.cursor, self.limit, self.more, None, self.interest)
+        # what the claims say is in the keys, except for keys that are not in use yet and for rules not yet applied
+        claims = (
+            msgspec.json.encode(access.claims, order="sorted") if self.interest.prefixes or access.directly else b""
+        )
+        return (self.cursor, self.limit, self.more, access.rules_version, access.keys, claims, self.interest)
+
+
+@dataclass(slots=True, eq=False)
+class Follower:
+    """A client that follows. Belongs to one thread; only its parts that never change are given to others."""
 
     client_id: str
     claims: Claims
-    cursor: int
-    """Of the last page that it was sent."""
-    limit: int
-    """Deltas in a page."""
     knows_resync: bool
     """It understands RESYNC_REQUIRED."""
-    more: bool = False
-    """The cursor is in the middle of a walk."""
+    standing: Standing
     own: bool = True
     """There may be something that concerns it alone."""
-    access: Access | None = None
-    """What it could see when the cursor was handed out; None where that was not looked at yet."""
-    interest: Interest = Interest()
-    """All that concerned it since it follows: rows leave buckets that it was once allowed to see."""
 
-    def after_page(self, page: SyncResponse) -> Follower:
-        """After a page of its own, whose cursor may date from another access."""
-        return self._replace(cursor=page.server_hlc, more=page.has_more, own=True, access=None)
+    @property
+    def cursor(self) -> int:
+        """Of the last page that it was sent."""
+        return self.standing.cursor
 
     @property
     def own_bucket(self) -> str:
         """The bucket key of what concerns it alone."""
         return own_bucket(self.client_id)
 
-    def after_push(self, cursor: int) -> Follower:
-        """After the answer to its push, whose cursor it takes where that is further on."""
-        return self if self.more or cursor <= self.cursor else self._replace(cursor=cursor)
+    def after_page(self, cursor: int, *, more: bool) -> None:
+        """A page of its own was sent, whose cursor may date from another access."""
+        self.standing = replace(self.standing, cursor=cursor, more=more, access=None)
+        self.own = True
+
+    def after_push(self, cursor: int) -> None:
+        """Its push was answered; it takes the answer's cursor where that is further on."""
+        if not self.standing.more and cursor > self.cursor:
+            self.standing = replace(self.standing, cursor=cursor)
+
+
+class Group(NamedTuple):
+    """Followers of one standing."""
+
+    standing: Standing
+    clients: frozenset[str]
+    apart: frozenset[str]
+    """Those of them whom something may concern alone."""
+    doubled: frozenset[str]
+    """Those of them who follow on another connection too: what they lack may have been sent to them there."""
 
 
 class Found(NamedTuple):
-    """What was found for a follower."""
+    """What was found for a group."""
 
-    follower: Follower
-    """Where it stands once it was sent the page."""
-    page: SyncResponse | None
-    """What it lacks, often shared with others; None: nothing."""
+    standing: Standing
+    """Where its followers stand once they were sent their page."""
+    page: SyncResponse | None = None
+    """What they lack; None: nothing."""
+    own: Mapping[str, SyncResponse | None] = {}
+    """What those lack who lack something else."""
     pull: bool = False
-    """It has to be pulled for: it is in the middle of its pages, or its rules have changed or are being applied."""
+    """They have to be pulled for: they are in the middle of their pages, or their rules have changed or are being
+    applied."""
 
 
-def follow(commit: Commit, followers: Sequence[Follower], rules: RulesCache, now_ms: int) -> list[Follower]:
-    """The followers with what they may see, as far as their cursors were handed out under it.
+def follow(
+    commit: Commit, newcomers: Sequence[tuple[str, Claims, Standing]], rules: RulesCache, now_ms: int
+) -> list[Standing]:
+    """The newcomers' standings with what they may see, as far as their cursors were handed out under it.
 
     Who found an empty gateway has no record that says so: it gets one, so that later cursors mean something.
     """
-    return [_begin(commit, follower, rules, now_ms) for follower in followers]
+    known: dict[tuple[object, ...], Standing] = {}
+    standings = [_begin(commit, client, claims, at, rules, now_ms) for client, claims, at in newcomers]
+    return [known.setdefault(standing.value(), standing) for standing in standings]
 
 
-def _begin(commit: Commit, follower: Follower, rules: RulesCache, now_ms: int) -> Follower:
-    follower, access = _concerned(commit, follower, rules)
-    known = current(commit.client(follower.client_id), commit.epoch)
-    record = replace(known or ClientRecord(follower.client_id, commit.epoch, now_ms), followed=True)
-    if not record.scopes and follower.cursor <= NEVER_PULLED:
+def _begin(
+    commit: Commit, client_id: str, claims: Claims, standing: Standing, rules: RulesCache, now_ms: int
+) -> Standing:
+    access = rules.access(commit, claims)
+    interest = _concerned(commit, claims, access, standing.interest, rules)
+    known = current(commit.client(client_id), commit.epoch)
+    record = msgspec.structs.replace(known or ClientRecord(client_id, commit.epoch, now_ms), followed=True)
+    if not record.scopes and standing.cursor <= NEVER_PULLED:
         record = in_scope(record, access, commit.arrival, 0)
-        record = replace(record, scopes=(replace(record.scopes[0], start=0),))
+        record = msgspec.structs.replace(record, scopes=(msgspec.structs.replace(record.scopes[0], start=0),))
     if record != known:
         commit.put_client(record)
     scope = record.scopes[-1] if record.scopes else None
-    if scope is None or not access.same_as(scope) or not 0 <= scope.start <= follower.cursor:
-        return follower
-    return follower._replace(access=access)
+    good = scope is not None and access.same_as(scope) and 0 <= scope.start <= standing.cursor
+    return replace(standing, access=access if good else None, interest=interest)
 
 
-def _concerned(view: View, follower: Follower, rules: RulesCache) -> tuple[Follower, Access]:
-    """The follower with what concerns it now, and what it may see."""
-    access = rules.access(view, follower.claims)
-    prefixes = rules.index(view.config).client_prefixes(follower.claims)
-    before = follower.interest
-    interest = Interest(before.buckets.union(access.keys), before.prefixes | prefixes)
-    return follower._replace(interest=interest), access
+def _concerned(view: View, claims: Claims, access: Access, before: Interest, rules: RulesCache) -> Interest:
+    """What concerned them before, and what concerns whoever has this access."""
+    prefixes = rules.index(view.config).client_prefixes(claims)
+    return Interest(before.buckets | access.keys, before.prefixes | prefixes)
 
 
-def look(view: View, followers: Sequence[Follower], rules: RulesCache) -> list[Found]:
-    """What each of the followers lacks, in their order."""
-    found: dict[int, Found] = {}
-    alike: dict[tuple[object, ...], list[tuple[int, Follower]]] = defaultdict(list)
-    for place, follower in enumerate(followers):
-        now = _seen(view, follower, rules)
-        if now.more or now.access is None or now.access.directly is not None:
-            found[place] = Found(now, None, pull=True)
-        else:
-            key = (now.cursor, now.limit, now.access.keys, now.interest.buckets)
-            alike[key].append((place, now))
-    for group in alike.values():
-        for (place, _), each in zip(group, _look_at_alike(view, [follower for _, follower in group]), strict=True):
-            found[place] = each
-    return [found[place] for place in range(len(followers))]
+def look(view: View, groups: Sequence[Group], rules: RulesCache) -> list[Found]:
+    """What the followers of each group lack, in the order of the groups."""
+    known: dict[tuple[object, ...], Standing] = {}
+    return [_look_at(view, group, rules, known) for group in groups]
 
 
-def _seen(view: View, follower: Follower, rules: RulesCache) -> Follower:
-    """The follower with what it may see now; with no access where its cursor was handed out under other rules."""
-    known = follower.access
-    if known is None:
-        return follower
-    if known.rules_version != view.config.rules_version:
-        return follower._replace(access=None)
-    if not follower.interest.prefixes:
-        return follower
-    follower, access = _concerned(view, follower, rules)
-    return follower._replace(access=access)
-
-
-def _look_at_alike(view: View, group: Sequence[Follower]) -> list[Found]:
-    """What followers lack who stand at one place and may see the same."""
-    first = group[0]
-    assert first.access is not None
-    keys = first.interest.buckets | first.access.keys
-    at = Position(first.cursor, first.cursor, view.arrival, resync=False, origin=0, then=keys, now=keys, reach={})
+def _look_at(view: View, group: Group, rules: RulesCache, known: dict[tuple[object, ...], Standing]) -> Found:
+    standing = _now(view, group.standing, rules)
+    access = standing.access
+    if standing.more or access is None or access.directly is not None:
+        return Found(standing, pull=True)
+    keys = standing.interest.buckets | access.keys
+    at = Position(standing.cursor, standing.cursor, view.arrival, resync=False, origin=0, then=keys, now=keys, reach={})
     writers: set[str] = set()
-    shared = pull_page(view, _NOBODY, at, first.access, first.limit, writers)
-    if shared.has_more:
-        return [Found(follower, None, pull=True) for follower in group]
-    everybodys = SyncResponse(tuple(shared.deltas), view.arrival) if shared.deltas else None
-    found = []
-    for follower in group:
-        page = everybodys
-        if follower.own or follower.client_id in writers:
-            apart = pull_page(view, follower.client_id, at, first.access, follower.limit)
-            if apart.has_more:
-                found.append(Found(follower, None, pull=True))
-                continue
-            page = SyncResponse(tuple(apart.deltas), view.arrival) if apart.deltas else None
-        found.append(Found(follower._replace(cursor=max(view.arrival, follower.cursor), own=False), page))
-    return found
+    shared = pull_page(view, _NOBODY, at, access, standing.limit, writers)
+    doubted = at._replace(exact=False, reach=dict.fromkeys(keys, Reach(standing.cursor, view.arrival)))
+    others = {
+        name: pull_page(view, name, doubted if name in group.doubled else at, access, standing.limit)
+        for name in group.apart | group.doubled | group.clients & writers
+    }
+    if shared.has_more or any(page.has_more for page in others.values()):
+        return Found(standing, pull=True)
+    after = replace(standing, cursor=max(view.arrival, standing.cursor))
+    own = {
+        name: SyncResponse(tuple(page.deltas), after.cursor) if page.deltas else None for name, page in others.items()
+    }
+    page = SyncResponse(tuple(shared.deltas), after.cursor) if shared.deltas else None
+    return Found(known.setdefault(after.value(), after), page, own)
+
+
+def _now(view: View, standing: Standing, rules: RulesCache) -> Standing:
+    """The standing with what its followers may see now; with no access where the rules are others."""
+    access = standing.access
+    if access is None:
+        return standing
+    if access.rules_version != view.config.rules_version:
+        return replace(standing, access=None)
+    if not standing.interest.prefixes:
+        return standing
+    access = rules.access(view, access.claims)
+    return replace(standing, access=access, interest=_concerned(view, access.claims, access, standing.interest, rules))

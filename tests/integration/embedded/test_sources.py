@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakesync.adapters import DeltaBatch, StoredDelta
+from lakesync.engine.following import Follower
 from lakesync.exceptions import AdapterError, NotFoundError
 from lakesync.rules.model import parse_rules
 from lakesync.types import SyncPull
@@ -174,6 +175,25 @@ def test_the_own_feed_inserts_nothing_that_a_source_may_have_sent(gateway, write
     own = gateway.handle_pull(SyncPull("reader", page.server_hlc))
     assert told(own) == [("DELETE", "r1"), ("INSERT", "r1"), ("INSERT", "n")]
     assert own.deltas[0].hlc <= own.deltas[1].hlc
+
+
+def test_a_client_of_sources_gets_broadcasts_of_its_own(gateway, writer, clock):
+    """A page that is made for many followers does not know what one of them has from a source."""
+    writer.put(("r1", {"x": 1}))
+    page = pull(gateway, cursor_of(gateway))
+    followers = [
+        Follower("reader", {"sub": "reader"}, page.server_hlc, 100, knows_resync=False),
+        Follower("plain", {"sub": "plain"}, cursor_of(gateway, "plain"), 100, knows_resync=False),
+    ]
+    followers = gateway.submit_follow(followers).result()
+    other = Author("other", clock)
+    other.push(gateway, other.delta("r1", {"x": 2}, table="reports"))
+    reader, plain = gateway.submit_look(followers).result()
+    assert plain.page is not None
+    assert told(plain.page) == [("INSERT", "r1")]
+    assert reader.pull
+    own = gateway.submit_pull(SyncPull("reader", page.server_hlc), {"sub": "reader"}, confirmed=False).result()
+    assert told(own) == [("DELETE", "r1"), ("INSERT", "r1")]
 
 
 def test_rules_hold_row_by_row(gateway, writer):
