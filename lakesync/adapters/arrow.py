@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
-from lakesync.adapters.base import StoredDelta
-from lakesync.delta import jcs_raw
+from lakesync.adapters.base import Held, StoredDelta
+from lakesync.delta import id_number, jcs_raw
 from lakesync.exceptions import ConfigurationError, IntegrityError
 from lakesync.types import ColumnValue, RowDelta
 
@@ -99,13 +99,30 @@ def decode_parquet(data: bytes) -> list[StoredDelta]:
     Raises:
         IntegrityError: the file is damaged, or is not one of deltas.
     """
+    return from_arrow(_table(data, COLUMNS))
+
+
+def held_in_parquet(data: bytes) -> Held:
+    """How many deltas a Parquet file has, and the sum of their ids; nothing else of them is read.
+
+    Raises:
+        IntegrityError: as `decode_parquet`.
+    """
+    ids = _table(data, ("delta_id",)).column("delta_id").to_pylist()
+    return Held(len(ids), sum(id_number(delta_id) for delta_id in ids) % 2**64)
+
+
+def _table(data: bytes, columns: Sequence[str]) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return from_arrow(pq.read_table(io.BytesIO(data)))
-    except (pa.ArrowException, OSError, KeyError) as error:
+        table = pq.read_table(io.BytesIO(data), columns=list(columns))
+    except (pa.ArrowException, OSError) as error:
         raise IntegrityError(f"not a Parquet file of deltas: {error}") from error
+    if missing := set(columns) - set(table.column_names):
+        raise IntegrityError(f"not a Parquet file of deltas: it has no column {min(missing)!r}")
+    return table
 
 
 def _row(stored: StoredDelta) -> tuple[Any, ...]:

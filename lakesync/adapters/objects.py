@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from urllib.parse import quote
 
 from lakesync import hlc
-from lakesync.adapters.arrow import decode_parquet, encode_parquet, require_pyarrow
+from lakesync.adapters.arrow import decode_parquet, encode_parquet, held_in_parquet, require_pyarrow
 from lakesync.adapters.base import (
     DeltaBatch,
     DeltaPage,
@@ -30,6 +30,7 @@ from lakesync.adapters.base import (
     position_of,
 )
 from lakesync.adapters.envelope import decode_envelope, encode_envelope
+from lakesync.adapters.recent import Recent
 from lakesync.adapters.selection import held, merged, selected
 from lakesync.exceptions import ValidationError
 from lakesync.lww import RowState
@@ -69,6 +70,7 @@ class ObjectDeltas:
         self.objects = objects
         self._format = flush_format
         self._prefix = prefix
+        self._recent = Recent()
 
     def insert_deltas(self, batch: DeltaBatch) -> Held:
         """Keep a batch as one object, and read it back."""
@@ -81,7 +83,7 @@ class ObjectDeltas:
         if written is None:
             raise ValidationError(f"{batch.gateway!r} cannot be a gateway id in an object's key {key!r}")
         self.objects.put_object(key, data, if_absent=True)
-        return held(self._read(written))
+        return self._held(written)
 
     def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
         """A page, from the objects that may hold some of it.
@@ -148,7 +150,16 @@ class ObjectDeltas:
             after = page.objects[-1].key if page.objects else after
             more = page.more
 
+    def _held(self, each: _Named) -> Held:
+        """What an object holds, read back."""
+        if each.key.endswith(".parquet"):
+            return held_in_parquet(self.objects.get_object(each.key))
+        return held(self._decoded(each))
+
     def _read(self, each: _Named) -> Sequence[StoredDelta]:
+        return self._recent.get(each.key, lambda _: self._decoded(each))
+
+    def _decoded(self, each: _Named) -> Sequence[StoredDelta]:
         data = self.objects.get_object(each.key)
         if each.key.endswith(".parquet"):
             return decode_parquet(data)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from lakesync.adapters import StoredDelta
-from lakesync.adapters.arrow import COLUMNS, decode_parquet, encode_parquet, to_arrow
+from lakesync.adapters.arrow import COLUMNS, decode_parquet, encode_parquet, held_in_parquet, to_arrow
+from lakesync.adapters.selection import held
 from lakesync.exceptions import IntegrityError
 from tests.conformance.book import make_delta
 from transforms.decode import _ARROW
@@ -37,11 +40,18 @@ def test_any_tool_reads_it(tmp_path):
     assert pq.read_metadata(file).metadata[b"lakesync.batch_id"] == b"b"
 
 
+def test_the_tally_is_that_of_the_deltas():
+    assert held_in_parquet(encode_parquet(DELTAS, {})) == held(DELTAS)
+
+
 def test_what_is_damaged_is_refused():
     whole = encode_parquet(DELTAS, {})
-    for damaged in (b"", whole[:-9], b"PAR1" + b"x" * 100 + b"PAR1"):
-        with pytest.raises(IntegrityError, match="not a Parquet file"):
-            decode_parquet(damaged)
+    other = io.BytesIO()
+    pq.write_table(pa.table({"x": [1]}), other)
+    for damaged in (b"", whole[:-9], b"PAR1" + b"x" * 100 + b"PAR1", other.getvalue()):
+        for read in (decode_parquet, held_in_parquet):
+            with pytest.raises(IntegrityError, match="not a Parquet file"):
+                read(damaged)
 
 
 def test_without_pyarrow_it_says_what_to_do(tmp_path):

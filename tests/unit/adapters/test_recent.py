@@ -1,0 +1,28 @@
+"""What was read lately is at hand, and no more than so much of it."""
+
+from __future__ import annotations
+
+from lakesync.adapters import StoredDelta
+from lakesync.adapters.recent import Recent
+from tests.conformance.book import make_delta
+
+
+def of(count: int) -> list[StoredDelta]:
+    return [StoredDelta("g", 1, make_delta("c", n, "r", x=n)) for n in range(1, count + 1)]
+
+
+def test_it_holds_what_was_read_last():
+    asked = []
+
+    def read(key):
+        asked.append(key)
+        return of({"large": 9}.get(key, 2))
+
+    recent = Recent(most=5)
+    for key in ("a", "b", "a", "c", "a", "b"):
+        assert recent.get(key, read) == of(2)
+    assert asked == ["a", "b", "c", "b"], "c took the place of b, which was used longest ago"
+    assert len(recent.get("large", read)) == 9
+    recent.get("large", read)
+    recent.get("a", read)
+    assert asked[4:] == ["large", "a"]
