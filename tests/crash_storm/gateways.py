@@ -1,16 +1,23 @@
-"""Gateway processes that are killed and started again."""
+"""Gateway processes that are killed and started again.
+
+Each is forked from a server process that has imported the gateway once: starting Python and importing takes as long as
+everything else of a gateway's short life.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 from lakesync.cli.process import free_ports
 from lakesync.crash import VARIABLE
 from tests.integration.gateway_support import SECRET, SERVICE, read_log, until
+
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload(["gateway.__main__"])
 
 
 class GatewayProcess:
@@ -30,42 +37,32 @@ class GatewayProcess:
             "LAKESYNC_SERVICE_TOKEN": SERVICE,
             "LAKESYNC_STAGING_URL": staging,
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = _forks.Process(target=_live)
         self.crash_at = ""
 
     def start(self, crash_at: str = "") -> None:
         """Start it, to die at a crash point where one is named; returns when it listens, or has died already."""
-        with self._log.open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "gateway"],
-                env={**self._environment, VARIABLE: crash_at},
-                stdout=log,
-                stderr=log,
-                cwd=self._folder,
-            )
-        self._process = process
-        self.crash_at = crash_at
+        self._log.write_bytes(b"")
+        environment = {**self._environment, VARIABLE: crash_at}
+        process = _forks.Process(target=_live, args=(environment, self._log, self._folder), daemon=True)
+        process.start()
+        self._process, self.crash_at = process, crash_at
         until(
-            lambda: process.poll() is not None or any(line["event"] == "listening" for line in read_log(self._log)),
+            lambda: process.exitcode is not None or any(line["event"] == "listening" for line in read_log(self._log)),
             "the gateway to listen",
         )
-        if process.poll() not in (None, -signal.SIGKILL):
+        if process.exitcode not in (None, -signal.SIGKILL):
             raise RuntimeError(f"the gateway did not start:\n{self._log.read_text()}")
 
     def kill(self) -> None:
         """`kill -9`, unless it is dead already."""
-        assert self._process is not None
         self._process.kill()
-        self._process.wait()
+        self._process.join()
 
     def dies(self, seconds: float) -> bool:
         """Whether it dies by itself within `seconds`."""
-        assert self._process is not None
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        self._process.join(seconds)
+        return self._process.exitcode is not None
 
     def stop(self) -> None:
         """End it as an operator does.
@@ -73,7 +70,20 @@ class GatewayProcess:
         Raises:
             RuntimeError: it did not end well.
         """
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
-        if self._process.wait(60) != 0:
+        self._process.terminate()
+        self._process.join(60)
+        if self._process.exitcode != 0:
             raise RuntimeError(f"the gateway ended badly:\n{self._log.read_text()}")
+
+
+def _live(environment: dict[str, str], log: Path, folder: Path) -> None:
+    """What `python -m gateway` does."""
+    from gateway.__main__ import main
+
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    with log.open("ab") as stream:
+        for descriptor in (1, 2):
+            os.dup2(stream.fileno(), descriptor)
+    sys.exit(main())
