@@ -101,6 +101,7 @@ def test_a_registered_connector_offers_its_actions_and_its_secret_is_nowhere(gat
     assert [path for path in kept if TOKEN.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_a_handler_it_is_pending_until_the_lease_ends_and_then_done_again(gateway, journal):
     first = gateway()
     action = an_action("hold")
@@ -128,6 +129,7 @@ def test_killed_in_the_middle_of_a_handler_it_is_pending_until_the_lease_ends_an
     assert len(lines(journal)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "before", "after"),
     [("actions.claimed", 0, 1), ("actions.done", 1, 2), ("staging.after_commit:2", 1, 1)],
@@ -148,6 +150,7 @@ def test_wherever_a_crash_strikes_it_is_done_and_told(gateway, journal, place, b
     assert len(lines(journal)) == after
 
 
+@pytest.mark.slow
 def test_a_handler_that_does_not_end_keeps_neither_requests_nor_the_process(gateway, journal):
     process = gateway(LAKESYNC_LIMITS_ACTION_TIMEOUT_SECONDS="0.05")
     action = an_action("hold")
@@ -166,6 +169,7 @@ def test_a_handler_that_does_not_end_keeps_neither_requests_nor_the_process(gate
 KILLS = int(os.environ.get("LAKESYNC_TEST_KILLS", "3"))
 
 
+@pytest.mark.slow
 def test_killed_at_random_under_load_each_is_done_and_told_one_outcome(gateway, journal):
     """`LAKESYNC_TEST_KILLS=20` for a longer run."""
     server = [gateway()]
