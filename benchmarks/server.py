@@ -126,6 +126,13 @@ def plain(place: Path) -> Iterator[Server]:
 
 
 @contextmanager
+def echo(place: Path) -> Iterator[Server]:
+    """The bare fan-out over WebSockets that a ratio is against."""
+    with _running(place, "benchmarks.echo", {"BENCH_SECRET": SECRET}) as server:
+        yield server
+
+
+@contextmanager
 def _running(place: Path, module: str, settings: dict[str, str]) -> Iterator[Server]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
     place.mkdir(parents=True, exist_ok=True)

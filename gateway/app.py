@@ -64,7 +64,7 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
         rate=RateLimit(settings.requests_per_second),
         metrics=metrics,
         drain=drain,
-        hub=Hub(engine.store, settings.max_connections),
+        hub=Hub(engine.store, settings.max_connections, metrics.broadcast.inc),
         live_rate=RateLimit(settings.messages_per_second),
         described=document(OPERATIONS),
     )

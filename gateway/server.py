@@ -12,6 +12,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
+from gateway.live.files import allow_connections
 from gateway.live.protocol import LiveProtocol
 from gateway.protocol import BoundedHttp
 from gateway.services import Services
@@ -61,6 +62,7 @@ class GatewayServer(uvicorn.Server):
                 timeout_graceful_shutdown=max(1, round(settings.request_timeout)),
             )
         )
+        allow_connections(settings.max_connections)
         services: Services = app.state.services
         self._drain = services.drain
         self._hub = services.hub

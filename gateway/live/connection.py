@@ -150,6 +150,8 @@ class LiveConnection:
             self._follow(message, page.server_hlc, more=page.has_more)
             if page.has_more:
                 self._rest()
+        elif self.follower is not None:
+            self.follower.after_source()
         return protobuf.encode_response(page)
 
     def _follow(self, message: SyncPull, cursor: int, *, more: bool) -> None:

@@ -21,8 +21,9 @@ STOPPING = "the gateway is stopping: connect again"
 class Hub:
     """Brings the store's notices to the rooms that they concern. Belongs to the event loop's thread."""
 
-    def __init__(self, store: StagingStore, most: int) -> None:
-        """Args: most: connections that the server holds at once."""
+    def __init__(self, store: StagingStore, most: int, count: Callable[[int], None]) -> None:
+        """Args: most: connections that the server holds at once; count: told how many deltas were broadcast."""
+        self._count_deltas = count
         self._store = store
         self._most = most
         self._count = 0
@@ -52,7 +53,7 @@ class Hub:
         if self._end is None:
             self._loop = asyncio.get_running_loop()
             self._end = self._store.watch(self._hear)
-        room = self._rooms.setdefault(gateway.gateway_id, Room(gateway))
+        room = self._rooms.setdefault(gateway.gateway_id, Room(gateway, self._count_deltas))
         room.enter(connection)
         self._count += 1
         return room

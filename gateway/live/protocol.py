@@ -29,6 +29,8 @@ def framed(message: bytes) -> bytes:
 class LiveProtocol(WebSocketsSansIOProtocol):
     """One WebSocket connection of the server."""
 
+    open = False
+    """Whether frames may be written."""
     on_writable: Callable[[], None] | None = None
     """Called when the peer keeps up again."""
 
@@ -38,11 +40,6 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         if not self.handshake_complete:
             extensions: MutableMapping[str, Any] = self.scope["extensions"]
             extensions[WIRE] = self
-
-    @property
-    def open(self) -> bool:
-        """Whether frames may be written."""
-        return self.handshake_complete and not (self.close_sent or self.disconnected or self.transport.is_closing())
 
     @property
     def keeps_up(self) -> bool:
@@ -75,7 +72,7 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
         self.conn.send_close(code, reason)
         self.transport.write(b"".join(self.conn.data_to_send()))
-        self.close_sent = True
+        self.close_sent, self.open = True, False
         if self.read_paused:
             self.read_paused = False
             self.transport.resume_reading()
@@ -89,23 +86,38 @@ class LiveProtocol(WebSocketsSansIOProtocol):
 
     def keepalive_timeout(self) -> None:
         """Cut a connection whose peer does not answer pings."""
+        self.open = False
         super().keepalive_timeout()
         self.transport.abort()
 
     def handle_parser_exception(self) -> None:
         """Close after something that is no WebSocket frame, or one that is too big."""
+        self.open = False
         super().handle_parser_exception()
         self._cut_later()
 
     def handle_close(self, event: Frame) -> None:
         """The peer closes, or answers our close."""
+        self.open = False
         super().handle_close(event)
         self._cut_later()
 
     def shutdown(self) -> None:
         """Close for the end of the server."""
+        self.open = False
         super().shutdown()
         self._cut_later()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self.open = False
+        super().connection_lost(exc)
+
+    def begin(self) -> None:
+        """The connection was accepted: frames may be written while it lasts."""
+        self.open = self.handshake_complete and not (
+            self.close_sent or self.disconnected or self.transport.is_closing()
+        )
 
     def _cut_later(self) -> None:
         if not self.disconnected:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from itertools import islice
-from typing import NamedTuple
 
 import structlog
 
@@ -15,7 +16,7 @@ from gateway.live.interests import Interests
 from gateway.live.protocol import framed
 from gateway.waiting import outcome
 from lakesync.engine import SyncGateway
-from lakesync.engine.following import Follower
+from lakesync.engine.following import Follower, Group, Standing
 from lakesync.exceptions import LakeSyncError, TransientError
 from lakesync.staging.notices import Notice
 from lakesync.types import SyncPull, SyncResponse
@@ -31,23 +32,15 @@ _AGAIN_SECONDS = 1.0
 """After the store failed."""
 
 
-class _Turn(NamedTuple):
-    """A connection whose turn it is, and where its client stood."""
-
-    connection: LiveConnection
-    follower: Follower
-
-    @property
-    def stands(self) -> bool:
-        """Whether it can be told what was found for it."""
-        return self.connection.follower is self.follower and self.connection.ready
-
-
 class Room:
     """Wakes the connections that a notice concerns and sends each what it lacks. Belongs to the event loop's thread."""
 
-    def __init__(self, gateway: SyncGateway) -> None:
+    def __init__(self, gateway: SyncGateway, count: Callable[[int], None]) -> None:
+        """Args: count: told how many deltas were sent."""
         self._gateway = gateway
+        self._count = count
+        self._names: Counter[str] = Counter()
+        """How many connections each client has."""
         self._connections: set[LiveConnection] = set()
         self._interests = Interests[LiveConnection]()
         self._unknown: set[LiveConnection] = set()
@@ -69,10 +62,14 @@ class Room:
         """A connection begins; it is told nothing until its client has pulled."""
         self._connections.add(connection)
         self._unknown.add(connection)
+        self._names[connection.name] += 1
 
     def leave(self, connection: LiveConnection) -> None:
         """A connection has ended."""
         self._connections.discard(connection)
+        self._names[connection.name] -= 1
+        if not self._names[connection.name]:
+            del self._names[connection.name]
         self._unknown.discard(connection)
         self._interests.forget(connection)
         self._due.pop(connection, None)
@@ -87,18 +84,16 @@ class Room:
         else:
             concerned = self._interests.concerned(notice.buckets) | self._unknown
             alone = self._interests.concerned({bucket for bucket in notice.buckets if bucket.startswith("@")})
-        for connection in concerned:
-            if connection.follower is not None:
-                self._due[connection] = None
         for connection in alone:
             if connection.follower is not None:
-                connection.follower = connection.follower._replace(own=True)
+                connection.follower.own = True
+        self._due.update(dict.fromkeys(connection for connection in concerned if connection.follower is not None))
         self._run()
 
     def changed(self, connection: LiveConnection) -> None:
         """A connection can be told something again, or its client has moved."""
         follower = connection.follower
-        if follower is not None and (follower.more or not follower.interest.buckets):
+        if follower is not None and (follower.standing.more or not follower.standing.interest.buckets):
             self._due[connection] = None
         if connection in self._due:
             self._run()
@@ -114,22 +109,21 @@ class Room:
         if self._pump is None and self._next():
             self._pump = asyncio.ensure_future(self._serve())
 
-    def _next(self) -> list[_Turn]:
+    def _next(self) -> list[LiveConnection]:
         """Those whose turn it is."""
-        able = (_Turn(each, each.follower) for each in self._due if each.ready and each.follower is not None)
-        return list(islice(able, _AT_ONCE))
+        return list(islice((each for each in self._due if each.ready), _AT_ONCE))
 
     async def _serve(self) -> None:
         """Look and tell until nobody who can be told lacks anything."""
         try:
-            while turns := self._next():
-                for turn in turns:
-                    del self._due[turn.connection]
+            while turn := self._next():
+                for connection in turn:
+                    del self._due[connection]
                 try:
-                    await self._tell(turns)
+                    await self._follow(turn)
+                    await self._look(turn)
                 except Exception as error:
-                    for turn in turns:
-                        self._again(turn)
+                    self._again(turn)
                     if isinstance(error, TransientError):
                         log.warning("broadcasts wait", gateway=self._gateway.gateway_id, reason=str(error))
                     else:
@@ -138,72 +132,114 @@ class Room:
         finally:
             self._pump = None
 
-    async def _tell(self, turns: Sequence[_Turn]) -> None:
-        turns = await self._follow(turns)
+    async def _follow(self, turn: Sequence[LiveConnection]) -> None:
+        """Learn what those may see of whom that is not known."""
+        new = [
+            (each, each.follower, each.follower.standing)
+            for each in turn
+            if each.follower is not None and each.follower.standing.access is None and not each.follower.standing.more
+        ]
+        if not new:
+            return
         rules = self._rules
-        found = await outcome(self._gateway.submit_look([turn.follower for turn in turns]))
-        frames: dict[int, bytes] = {}
-        pulls = []
-        for turn, (follower, page, pull) in zip(turns, found, strict=True):
-            if rules != self._rules or not turn.stands:
-                self._again(turn)
-                continue
-            self._know(turn.connection, follower)
-            turn.connection.follower = follower
-            if pull:
-                pulls.append(_Turn(turn.connection, follower))
-            elif page is not None:
-                if id(page) not in frames:
-                    frames[id(page)] = _broadcast(page)
-                turn.connection.tell(frames[id(page)], len(page.deltas))
+        asked = [(follower.client_id, follower.claims, standing) for _, follower, standing in new]
+        standings = await outcome(self._gateway.submit_follow(asked))
+        for (connection, follower, before), standing in zip(new, standings, strict=True):
+            if rules == self._rules and connection.follower is follower and follower.standing is before:
+                self._know(connection, follower, standing)
+                follower.standing = standing
+
+    async def _look(self, turn: Sequence[LiveConnection]) -> None:
+        """Find out what they lack, and tell them."""
+        rules = self._rules
+        alike: dict[Standing, list[tuple[LiveConnection, Follower]]] = defaultdict(list)
+        for connection in turn:
+            if connection.follower is not None:
+                alike[connection.follower.standing].append((connection, connection.follower))
+        groups = [self._group(standing, members) for standing, members in alike.items()]
+        pulls: list[tuple[LiveConnection, Follower]] = []
+        answers = await outcome(self._gateway.submit_look(groups))
+        for group, found in zip(groups, answers, strict=True):
+            frames = _Frames()
+            for connection, follower in alike[group.standing]:
+                stands = connection.follower is follower and follower.standing is group.standing and connection.ready
+                if rules != self._rules or not stands:
+                    follower.own |= follower.client_id in group.apart
+                    self._again((connection,))
+                    continue
+                self._know(connection, follower, found.standing)
+                follower.standing = found.standing
+                if found.pull:
+                    pulls.append((connection, follower))
+                    continue
+                page = found.own.get(follower.client_id, found.page)
+                if page is not None:
+                    connection.tell(frames.of(page))
+                    self._count(len(page.deltas))
+        await self._pull(pulls)
+
+    def _group(self, standing: Standing, members: Sequence[tuple[LiveConnection, Follower]]) -> Group:
+        apart = frozenset(follower.client_id for _, follower in members if follower.own)
+        for _, follower in members:
+            follower.own = False
+        clients = frozenset(follower.client_id for _, follower in members)
+        return Group(standing, clients, apart, clients & self._doubled())
+
+    def _doubled(self) -> frozenset[str]:
+        """Who follows on more than one connection."""
+        if len(self._names) == len(self._connections):
+            return frozenset()
+        return frozenset(name for name, count in self._names.items() if count > 1)
+
+    async def _pull(self, pulls: Sequence[tuple[LiveConnection, Follower]]) -> None:
+        """Send a page of their own to those who need one."""
         for place in range(0, len(pulls), _PULLS_AT_ONCE):
-            part = pulls[place : place + _PULLS_AT_ONCE]
-            pages = await asyncio.gather(*map(self._pull, part), return_exceptions=True)
-            for turn, answer in zip(part, pages, strict=True):
-                self._send(turn, answer)
+            part = [(*pull, pull[1].standing) for pull in pulls[place : place + _PULLS_AT_ONCE]]
+            futures = [outcome(self._page(follower)) for _, follower, _ in part]
+            for turn, page in zip(part, await asyncio.gather(*futures, return_exceptions=True), strict=True):
+                self._send(*turn, page)
 
-    async def _follow(self, turns: Sequence[_Turn]) -> list[_Turn]:
-        """The turns, with what those may see of whom that was not looked at yet."""
-        new = [turn for turn in turns if turn.follower.access is None and not turn.follower.more]
-        if new:
-            rules = self._rules
-            followers = await outcome(self._gateway.submit_follow([turn.follower for turn in new]))
-            for turn, follower in zip(new, followers, strict=True):
-                if rules == self._rules and turn.stands:
-                    self._know(turn.connection, follower)
-                    turn.connection.follower = follower
-        return [_Turn(turn.connection, turn.connection.follower or turn.follower) for turn in turns]
+    def _page(self, follower: Follower) -> Future[SyncResponse]:
+        pull = SyncPull(follower.client_id, follower.cursor, follower.standing.limit)
+        return self._gateway.submit_pull(pull, follower.claims, resync_refused=follower.knows_resync, confirmed=False)
 
-    async def _pull(self, turn: _Turn) -> SyncResponse:
-        follower = turn.follower
-        pull = SyncPull(follower.client_id, follower.cursor, follower.limit)
-        return await outcome(
-            self._gateway.submit_pull(pull, follower.claims, resync_refused=follower.knows_resync, confirmed=False)
-        )
-
-    def _send(self, turn: _Turn, page: SyncResponse | BaseException) -> None:
-        connection, follower = turn
+    def _send(
+        self, connection: LiveConnection, follower: Follower, before: Standing, page: SyncResponse | BaseException
+    ) -> None:
         if isinstance(page, LakeSyncError) and not isinstance(page, TransientError):
             connection.close(*close_of(page))
         elif isinstance(page, BaseException):
-            self._again(turn)
             raise page
-        elif not turn.stands:
-            self._again(turn)
+        elif not (connection.follower is follower and follower.standing is before and connection.ready):
+            self._again((connection,))
         else:
-            connection.follower = follower.after_page(page)
+            follower.after_page(page.server_hlc, more=page.has_more)
             if page.deltas:
-                connection.tell(_broadcast(page), len(page.deltas))
-            if page.has_more or follower.access is None:
-                self._due[connection] = None
+                connection.tell(_broadcast(page))
+                self._count(len(page.deltas))
+            self._again((connection,))
 
-    def _know(self, connection: LiveConnection, follower: Follower) -> None:
-        self._interests.put(connection, follower.interest.buckets | {follower.own_bucket}, follower.interest.prefixes)
-        self._unknown.discard(connection)
+    def _know(self, connection: LiveConnection, follower: Follower, standing: Standing) -> None:
+        interest = standing.interest
+        if connection in self._unknown or interest != follower.standing.interest:
+            self._interests.put(connection, interest.buckets | {follower.own_bucket}, interest.prefixes)
+            self._unknown.discard(connection)
 
-    def _again(self, turn: _Turn) -> None:
-        if turn.connection in self._connections:
-            self._due[turn.connection] = None
+    def _again(self, connections: Iterable[LiveConnection]) -> None:
+        self._due.update(dict.fromkeys(each for each in connections if each in self._connections))
+
+
+class _Frames:
+    """The frames of a group's pages, each made once."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, bytes] = {}
+
+    def of(self, page: SyncResponse) -> bytes:
+        """The page's frame."""
+        if id(page) not in self._made:
+            self._made[id(page)] = _broadcast(page)
+        return self._made[id(page)]
 
 
 def _broadcast(page: SyncResponse) -> bytes:

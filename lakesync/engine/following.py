@@ -35,6 +35,9 @@ class Interest(NamedTuple):
     """Of bucket keys that are not in use yet; `rules.keys.prefix_of` gives a key's own."""
 
 
+_NOTHING = Interest()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Standing:
     """Where followers stand and what they may see; those who share one are told the same."""
@@ -47,7 +50,7 @@ class Standing:
     """The cursor is in the middle of a walk."""
     access: Access | None = None
     """What they could see when the cursor was handed out; None where that was not looked at yet."""
-    interest: Interest = Interest()
+    interest: Interest = _NOTHING
     """All that concerned them since they follow: rows leave buckets that they were once allowed to see."""
 
     def value(self) -> tuple[object, ...]:
@@ -80,6 +83,11 @@ class Follower:
         return self.standing.cursor
 
     @property
+    def more(self) -> bool:
+        """Whether the cursor is in the middle of a walk."""
+        return self.standing.more
+
+    @property
     def own_bucket(self) -> str:
         """The bucket key of what concerns it alone."""
         return own_bucket(self.client_id)
@@ -88,6 +96,10 @@ class Follower:
         """A page of its own was sent, whose cursor may date from another access."""
         self.standing = replace(self.standing, cursor=cursor, more=more, access=None)
         self.own = True
+
+    def after_source(self) -> None:
+        """A page of a source was sent: what it has from there is to be looked at."""
+        self.standing = replace(self.standing, access=None)
 
     def after_push(self, cursor: int) -> None:
         """Its push was answered; it takes the answer's cursor where that is further on."""

@@ -12,7 +12,7 @@ from lakesync.actions import Runner
 from lakesync.connectors import Connectors
 from lakesync.engine.checks import check_request
 from lakesync.engine.embedding import Embedding
-from lakesync.engine.following import Follower, Found, follow, look
+from lakesync.engine.following import Found, Group, Standing, follow, look
 from lakesync.engine.imperative import ImperativeGateway
 from lakesync.engine.limits import MAX_PULL, EngineLimits
 from lakesync.engine.pulling import PullRequest, Reading, first_contact, remember_page, settled_cursor
@@ -138,14 +138,14 @@ class SyncGateway(ImperativeGateway, Embedding):
         """`submit_pull`, waited for."""
         return self.submit_pull(pull, claims or {"sub": pull.client_id}).result()
 
-    def submit_follow(self, followers: Sequence[Follower]) -> Future[list[Follower]]:
-        """The followers with what they may see, to be looked at from now on."""
+    def submit_follow(self, newcomers: Sequence[tuple[str, Claims, Standing]]) -> Future[list[Standing]]:
+        """Begin to tell clients of what is new: their standings, by which they are looked at from now on."""
         now = self._wall()
-        return self._store.submit(self.gateway_id, lambda commit: follow(commit, followers, self.rules, now))
+        return self._store.submit(self.gateway_id, lambda commit: follow(commit, newcomers, self.rules, now))
 
-    def submit_look(self, followers: Sequence[Follower]) -> Future[list[Found]]:
-        """What each of the followers lacks."""
-        return self._store.read(self.gateway_id, lambda view: look(view, followers, self.rules))
+    def submit_look(self, groups: Sequence[Group]) -> Future[list[Found]]:
+        """What the followers of each group lack."""
+        return self._store.read(self.gateway_id, lambda view: look(view, groups, self.rules))
 
     def submit_checkpoint(self, client_id: str, claims: Claims) -> Future[Cut]:
         """The cut that a client that was never seen may start from; from then on it is seen.

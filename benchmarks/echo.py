@@ -1,0 +1,51 @@
+"""The bare fan-out that ratios are against: what one WebSocket sends goes to all others as a broadcast.
+
+The same HTTP stack (uvicorn, Starlette) and the same token check; nothing is stored, nothing is looked up.
+"""
+
+from __future__ import annotations
+
+import os
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from gateway.auth import TokenVerifier, bearer
+from gateway.server import listen
+from lakesync.wire.frames import FrameTag
+
+
+def main() -> None:
+    """Serve until ended."""
+    verifier = TokenVerifier((os.environ["BENCH_SECRET"],))
+    connected: set[WebSocket] = set()
+
+    async def live(websocket: WebSocket) -> None:
+        verifier.verify(bearer(websocket.headers["authorization"]) or "")
+        await websocket.accept()
+        connected.add(websocket)
+        try:
+            while True:
+                message = await websocket.receive_bytes()
+                told = bytes((FrameTag.BROADCAST,)) + message[1:]
+                for other in list(connected):
+                    if other is not websocket:
+                        await other.send_bytes(told)
+        except WebSocketDisconnect:
+            connected.discard(websocket)
+
+    with listen("127.0.0.1", 0) as bound:
+        config = uvicorn.Config(
+            Starlette(routes=[WebSocketRoute("/sync/{gateway}/ws", live)]),
+            log_config=None,
+            access_log=False,
+            ws_per_message_deflate=False,
+        )
+        print(f'{{"event":"listening","url":"http://127.0.0.1:{bound.getsockname()[1]}"}}', flush=True)
+        uvicorn.Server(config).run(sockets=[bound])
+
+
+if __name__ == "__main__":
+    main()

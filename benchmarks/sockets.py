@@ -1,0 +1,104 @@
+"""A small WebSocket client: one connection that writes frames and is called for each that comes."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import cast
+
+_END = b"\r\n\r\n"
+_BINARY, _CLOSE, _PING, _PONG = 0x82, 0x88, 0x89, 0x8A
+_MASKED = 0x80
+
+
+class Socket(asyncio.Protocol):
+    """A connection to the server on this machine; frames of up to 64 KiB are sent."""
+
+    def __init__(self, on_message: Callable[[bytes], None]) -> None:
+        self.on_message = on_message
+        self.closed = False
+        self._received = bytearray()
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._transport: asyncio.Transport | None = None
+        self._upgraded = False
+
+    @classmethod
+    async def open(cls, port: int, path: str, token: str, on_message: Callable[[bytes], None]) -> Socket:
+        """Connect, and shake hands."""
+        loop = asyncio.get_running_loop()
+        _, socket = await loop.create_connection(lambda: cls(on_message), "127.0.0.1", port)
+        await socket.upgrade(path, token)
+        return socket
+
+    async def upgrade(self, path: str, token: str) -> None:
+        """Shake hands."""
+        assert self._transport is not None
+        self._transport.write(
+            f"GET {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\nConnection: Upgrade\r\n"
+            "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n".encode()
+        )
+        await self._opened
+
+    def send(self, message: bytes) -> None:
+        """Write a binary message."""
+        assert self._transport is not None
+        self._transport.write(_frame(_BINARY, message))
+
+    def abort(self) -> None:
+        """Hang up at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- asyncio's side ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its type
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if not self._upgraded:
+            end = self._received.find(_END)
+            if end < 0:
+                return
+            if not self._received.startswith(b"HTTP/1.1 101"):
+                self._opened.set_exception(ConnectionError(bytes(self._received[:200]).decode(errors="replace")))
+                return
+            del self._received[: end + len(_END)]
+            self._upgraded = True
+            self._opened.set_result(None)
+        self._take()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        if not self._opened.done():
+            self._opened.set_exception(exc or ConnectionError("the server hung up"))
+
+    def _take(self) -> None:
+        received = self._received
+        while len(received) >= 2:
+            size, head = received[1] & 0x7F, 2
+            if size == 126:
+                head = 4
+            elif size == 127:
+                head = 10
+            if head > 2:
+                if len(received) < head:
+                    return
+                size = int.from_bytes(received[2:head], "big")
+            if len(received) < head + size:
+                return
+            opcode, message = received[0], bytes(received[head : head + size])
+            del received[: head + size]
+            if opcode == _BINARY:
+                self.on_message(message)
+            elif opcode == _PING and self._transport is not None:
+                self._transport.write(_frame(_PONG, message))
+
+
+def _frame(opcode: int, message: bytes) -> bytes:
+    """A client's frame: masked, by zeros every time, which spares the load generator the work."""
+    size = len(message)
+    length = struct.pack("!B", size | _MASKED) if size < 126 else struct.pack("!BH", 126 | _MASKED, size)
+    return bytes((opcode,)) + length + b"\0\0\0\0" + message
