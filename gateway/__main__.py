@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from contextlib import closing
 
@@ -23,6 +24,8 @@ from lakesync.staging import open_store
 
 log = structlog.get_logger("gateway")
 
+_COLLECTION = (20_000, 20, 50)
+"""When Python looks for reference cycles: a push makes thousands of objects, hardly any of them in one."""
 _SWITCH_SECONDS = 0.0005
 """How long one of the two busy threads, event loop and store, may keep the interpreter while the other one waits."""
 
@@ -63,6 +66,7 @@ def main() -> int:
     """Read the configuration and serve; the exit code."""
     configure_logging()
     sys.setswitchinterval(_SWITCH_SECONDS)
+    gc.set_threshold(*_COLLECTION)
     try:
         serve(config.load())
     except LakeSyncError as error:

@@ -62,7 +62,7 @@ class Behind:
         """
         if not self._state.intact:
             self._held = self._recovery.recover()
-            self.durable = dict(self._held)
+            self.durable = {}  # what was read may be in the system's page cache alone
             self._frozen = {}
             self._moved = {
                 head.gateway
