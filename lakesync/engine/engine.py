@@ -15,7 +15,7 @@ from lakesync.engine.access import RulesCache
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.limits import EngineLimits
 from lakesync.exceptions import NotFoundError, ValidationError
-from lakesync.feed import Sender, apply, reindex
+from lakesync.feed import Sender, apply
 from lakesync.feed.settle import settle
 from lakesync.flush import Outlet
 from lakesync.staging.records import LogEntry, StoredRow, WriteScope
@@ -74,7 +74,9 @@ class Engine:
         for gateway_id in self._write_scopes:
             self.store.ensure_gateway(gateway_id)
         for gateway_id in self.store.gateways():
-            self._gateways.setdefault(gateway_id, self._make(gateway_id)).reseal_connectors()
+            gateway = self._gateways.setdefault(gateway_id, self._make(gateway_id))
+            gateway.reseal_connectors()
+            gateway.continue_reindex()
 
     def close(self) -> None:
         """Finish what was submitted and release the store. Actions at work have ACTION_SECONDS to end."""
@@ -117,8 +119,7 @@ class Engine:
         apply(commit, deltas, Sender(entry.client_id, access.keys), entry.arrival, rules.index(commit.config))
 
     def reindex(self, commit: Commit) -> None:
-        """Bring every row's bucket keys in line with the rules in force."""
-        reindex(commit, self._rules_of(commit).index(commit.config))
+        """Nothing yet: the background sees to it once the store is open."""
 
     def settle(self, commit: Commit, rows: Sequence[StoredRow]) -> None:
         """Write rows whose states were made otherwise than by a push, with their bucket keys and moves."""

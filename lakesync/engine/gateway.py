@@ -17,8 +17,8 @@ from lakesync.engine.imperative import ImperativeGateway
 from lakesync.engine.limits import MAX_PULL, EngineLimits
 from lakesync.engine.pulling import PullRequest, Reading, first_contact, remember_page, settled_cursor
 from lakesync.engine.pushing import CheckedPush, push_work
+from lakesync.engine.reindexing import Reindexer
 from lakesync.exceptions import ForbiddenError, NotFoundError, ValidationError
-from lakesync.feed import reindex
 from lakesync.feed.memory import current, is_blank
 from lakesync.flush import Outlet
 from lakesync.rules.model import SyncRules
@@ -72,6 +72,7 @@ class SyncGateway(ImperativeGateway, Embedding):
         self._limits = limits or EngineLimits()
         ImperativeGateway.__init__(self, gateway_id, store, wall, self._limits.actions, connectors, runner)
         Embedding.__init__(self, gateway_id, store, wall, outlet)
+        self._reindexer = Reindexer(gateway_id, store, self.rules, self._limits.reindex_rows)
 
     def submit_push(self, push: SyncPush, claims: Claims, *, seen: int | None = None) -> Future[PushResult]:
         """Take a client's deltas, all or none; a repeat is accepted and changes nothing.
@@ -163,7 +164,8 @@ class SyncGateway(ImperativeGateway, Embedding):
 
         def work(commit: Commit) -> Cut:
             access = self.rules.access(commit, claims)
-            if cut.epoch != commit.epoch or cut.rules_version != access.rules_version:
+            stale = cut.rules_version != access.rules_version or access.directly is not None
+            if cut.epoch != commit.epoch or stale:
                 raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
             if commit.is_barred(cut):
                 raise NotFoundError("something was erased that the newest checkpoint may hold: pull from 0 instead")
@@ -187,14 +189,24 @@ class SyncGateway(ImperativeGateway, Embedding):
         return self._store.submit(self.gateway_id, lambda commit: commit.put_schema(schema)).result()
 
     def set_rules(self, rules: SyncRules) -> int:
-        """Put sync rules in force and bring every row's buckets in line; the new rules version."""
+        """Put sync rules in force; the new rules version.
 
-        def work(commit: Commit) -> int:
-            version = commit.put_rules(rules)
-            reindex(commit, self.rules.index(commit.config))
-            return version
+        Nobody is shown from here on what they forbid. Rows are brought in line in the background, a few at once; a
+        gateway of few rows is done when this returns.
+        """
+        version = self._store.submit(self.gateway_id, lambda commit: commit.put_rules(rules)).result()
+        self.continue_reindex()
+        return version
 
-        return self._store.submit(self.gateway_id, work).result()
+    def continue_reindex(self) -> None:
+        """Go on bringing rows in line with rules that changed, where that is not done."""
+        if self._store.read(self.gateway_id, self.rules.is_in_line).result():
+            return
+        done = self._reindexer.submit().result()
+        if not done.done:
+            done = self._reindexer.submit(done).result()
+        if not done.done:
+            self._reindexer.start(done)
 
     @property
     def declared_write_scope(self) -> WriteScope:
@@ -223,6 +235,8 @@ class SyncGateway(ImperativeGateway, Embedding):
         )
 
     def _answer(self, request: PullRequest, reading: Reading) -> Future[SyncPage]:
+        if reading.access.directly is not None:
+            self._reindexer.start()
         settled = settled_cursor(request, reading)
         if settled is not None:
             return _done(reading.answer(settled))

@@ -22,5 +22,7 @@ class EngineLimits(msgspec.Struct, frozen=True):
     """Seconds that a client is told to wait then."""
     actions: ActionLimits = ActionLimits()
     """How much actions may ask for, and how long they are remembered."""
+    reindex_rows: int = 500
+    """Rows that one commit brings in line with rules that changed; pushes come in between."""
     write_scope: WriteScope = "any"
     """What a push may change, unless it was set at run time."""

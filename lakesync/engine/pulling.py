@@ -44,8 +44,10 @@ class Reading(NamedTuple):
     @property
     def complete(self) -> bool:
         """Whether the client has all that it may see, once it has the page."""
-        unbuilt = self.access.directly is not None and self.at.moved
-        return not self.page.has_more and not unbuilt
+        at = self.at
+        if self.access.directly is not None and (at.moved or at.resync or not at.reach.keys() <= at.now):
+            return False  # it may hold rows that are still to come under the keys of the rules in force
+        return not self.page.has_more
 
     def answer(self, cursor: int) -> SyncPage:
         """The page as the wire has it."""

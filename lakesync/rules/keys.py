@@ -1,9 +1,9 @@
 """Bucket keys: a row is in some keys, a client may see some keys, and a row is visible where the two meet.
 
-A key is a JSON list, `[bucket, [texts compared for equality], [texts to be looked at]]`. Filters on constants decide
-alone whether a row has the bucket's key. A filter by equality on a claim puts the row's text into the key, which the
-client's claims then spell out. Any other filter on a claim puts the row's text in too, behind the others: the client's
-keys are then found among those in use, by their prefix.
+A key is a JSON list, `[bucket#digest, [texts compared for equality], [texts to be looked at]]`; the digest is of what
+the bucket says. Filters on constants decide alone whether a row has the bucket's key. A filter by equality on a claim
+puts the row's text into the key, which the client's claims then spell out. Any other filter on a claim puts the row's
+text in too, behind the others: the client's keys are then found among those in use, by their prefix.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Plan:
     """One bucket, its filters sorted by what they do to keys."""
 
     def __init__(self, bucket: Bucket) -> None:
-        self.name = bucket.name
+        self.label = _label(bucket)
         self.tables = frozenset(bucket.tables)
         self.constant = [item for item in bucket.filters if item.claim is None]
         self.equal = [item for item in bucket.filters if item.claim is not None and item.equality]
@@ -145,7 +145,7 @@ class _Plan:
         group = _json(equal)
         if len(group.encode()) > _MAX_GROUP_BYTES:
             group = f'"{hashlib.sha256(group.encode()).hexdigest()}"'
-        return f"[{_json(self.name)},{group}{',[' if self.looked_at else ']'}"
+        return f"[{_json(self.label)},{group}{',[' if self.looked_at else ']'}"
 
 
 def prefix_of(key: str) -> str | None:
@@ -153,6 +153,12 @@ def prefix_of(key: str) -> str | None:
     if not key.startswith("[") or len(parts := _decode_any(key)) < 3:
         return None
     return f"[{_json(parts[0])},{_json(parts[1])},["
+
+
+def _label(bucket: Bucket) -> str:
+    """A bucket's name with a digest of what it says: a key never comes to mean something else."""
+    said = (sorted(bucket.tables), [(item.column, item.op, item.value) for item in bucket.filters])
+    return f"{bucket.name}#{hashlib.sha256(_encode(said)).hexdigest()[:12]}"
 
 
 _Part = str | list[str]

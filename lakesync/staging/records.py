@@ -249,6 +249,17 @@ class ActionEntry(msgspec.Struct, frozen=True, rename="camel"):
     """How long the handler took."""
 
 
+class Reindex(msgspec.Struct, frozen=True):
+    """How far a gateway's rows are brought in line with its rules."""
+
+    rules_version: int
+    """Of the rules that the re-index was begun for."""
+    after: RowKey | None
+    """Rows up to here, in key order, are certainly in line, and those pushed since."""
+    done: bool
+    """All rows are."""
+
+
 class Batch(msgspec.Struct, frozen=True):
     """A planned flush: a whole prefix of the unflushed log, fixed before Spark starts."""
 

@@ -6,6 +6,7 @@ import msgspec
 
 from lakesync.staging.erasures import ErasingCommit, ErasureView
 from lakesync.staging.records import ActionEntry, ActionRecord
+from lakesync.staging.reindexing import ReindexCommit, ReindexView
 from lakesync.types import StoredConnector
 
 _ACTION = (
@@ -22,7 +23,7 @@ _FOREVER = (1 << 63) - 1
 _decode_connector = msgspec.json.Decoder(StoredConnector).decode
 
 
-class SideView(ErasureView):
+class SideView(ErasureView, ReindexView):
     """The part of a `View` that these tables answer."""
 
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
@@ -43,7 +44,7 @@ class SideView(ErasureView):
         return [_decode_connector(body) for (body,) in rows]
 
 
-class SideCommit(SideView, ErasingCommit):
+class SideCommit(SideView, ErasingCommit, ReindexCommit):
     """The part of a `Commit` that these tables answer."""
 
     def put_action(self, record: ActionRecord) -> None:

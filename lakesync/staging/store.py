@@ -26,6 +26,7 @@ from lakesync.staging.records import (
     LogEntry,
     LogSource,
     Move,
+    Reindex,
     StoredRow,
     WriteScope,
 )
@@ -77,6 +78,9 @@ class View(Protocol):
 
     def client(self, client_id: str) -> ClientRecord | None:
         """What is known of a client; None when it was never seen or its record is gone."""
+
+    def reindexing(self) -> Reindex | None:
+        """How far rows are in line with rules that changed; None where they never did."""
 
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
         """A client's action by its id, else by its idempotency key."""
@@ -140,6 +144,16 @@ class Commit(View, Protocol):
     def put_rules(self, rules: SyncRules) -> int:
         """Set the rules in force from here on; the new rules version. The caller re-indexes rows in the same commit."""
 
+    def run_alone(self) -> None:
+        """Have this work in a commit of its own, before and after which everything is as lasting as the log.
+
+        To be called first: a store that has to runs the work again from its start. What such a work does to rows is
+        seen by nobody before it is lasting, so it may do what no log row says.
+        """
+
+    def put_reindexing(self, mark: Reindex) -> None:
+        """Write how far rows are in line with rules that changed."""
+
     def put_write_scope(self, scope: WriteScope) -> None:
         """Set what a push may change from here on."""
 
@@ -185,7 +199,7 @@ class Replayer(Protocol):
         """Apply a log row's deltas to rows and entries, with the arrivals that it had."""
 
     def reindex(self, commit: Commit) -> None:
-        """Bring every row's bucket keys in line with the rules in force."""
+        """See to it that all bucket keys come in line with the rules in force, now or once the store is open."""
 
     def settle(self, commit: Commit, rows: Sequence[StoredRow]) -> None:
         """Write rows whose states were made otherwise than by a push, with their bucket keys and moves."""

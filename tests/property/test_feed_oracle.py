@@ -14,7 +14,8 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
-from lakesync.engine import Engine
+from lakesync.engine import Engine, SyncGateway
+from lakesync.engine.limits import EngineLimits
 from lakesync.exceptions import NotFoundError
 from lakesync.rules.model import SyncRules, parse_rules
 from lakesync.staging.records import Cut
@@ -63,16 +64,38 @@ cycle = st.tuples(st.just("cycle"), people, limits, ways, ways)
 pull = st.tuples(st.just("pull"), people, limits, ways)
 push = st.tuples(st.just("push"), people, ways)
 live = st.tuples(st.sampled_from(["broadcast", "broadcast", "deliver", "push connected"]), people, limits)
+rules = st.one_of(
+    st.tuples(st.sampled_from(["rules", "rules begin"]), people, st.integers(0, len(RULES) - 1)),
+    st.tuples(st.just("reindex"), people, limits),
+    st.tuples(st.just("claims"), people, st.integers(0, len(GROUPS) - 1)),
+)
 trouble = st.one_of(
     st.tuples(st.sampled_from(["connect", "disconnect", "reload", "wipe", "old pull", "old push"]), people, limits),
     st.tuples(st.sampled_from(["restart", "flush", "cut", "checkpoint"]), people, limits),
     st.tuples(st.just("clock"), people, st.sampled_from([-40, 40])),
-    st.tuples(st.just("claims"), people, st.integers(0, len(GROUPS) - 1)),
-    st.tuples(st.just("rules"), people, st.integers(0, len(RULES) - 1)),
 )
-steps = st.one_of(edit, edit, cycle, cycle, pull, push, live, trouble)
-histories = st.integers(0, 30).flatmap(lambda size: st.lists(steps, min_size=size, max_size=size))
+
+
+def _lists(steps: st.SearchStrategy[tuple[Any, ...]]) -> st.SearchStrategy[list[tuple[Any, ...]]]:
+    return st.integers(0, 30).flatmap(lambda size: st.lists(steps, min_size=size, max_size=size))
+
+
+histories = st.one_of(
+    _lists(st.one_of(edit, edit, cycle, cycle, pull, push, live, rules, trouble)),
+    _lists(st.one_of(edit, cycle, pull, rules)),
+    _lists(st.one_of(edit, cycle, pull, push, live, trouble)),
+)
 skews = st.tuples(*[st.sampled_from([-30, -3, 0, 3])] * 3)
+
+
+class _PatientEngine(Engine):
+    """Brings no rows in line with new rules by itself, so that a history says when."""
+
+    def _make(self, gateway_id: str) -> SyncGateway:
+        gateway = super()._make(gateway_id)
+        gateway.continue_reindex = lambda: None  # type: ignore[method-assign]
+        gateway._reindexer.start = lambda _last=None: None  # type: ignore[method-assign]
+        return gateway
 
 
 class History:
@@ -98,6 +121,7 @@ class History:
             if not client.pulled:
                 self._pull(client, 10, "whole")
             self._push(client, "whole")
+        self._reindex(1000)
         for client in self.clients:
             client.disconnect()
             client.catch_up(self.world.gateway, 2)
@@ -110,13 +134,24 @@ class History:
         self.world.engine.close()
 
     def _open(self) -> Engine:
-        engine = Engine(SqliteStore(self.folder, lambda: self.now + self.ahead), lambda: self.now + 60)
+        limits = EngineLimits(reindex_rows=1)
+        engine = _PatientEngine(SqliteStore(self.folder, lambda: self.now + self.ahead), lambda: self.now + 60, limits)
         engine.open()
         engine.gateway("g")
         return engine
 
-    def _set_rules(self, rules: SyncRules) -> None:
-        self.world.gateway.set_rules(rules)
+    def _reindex(self, rows: int) -> None:
+        """Bring so many rows in line with the rules."""
+        done = None
+        while rows and not (done is not None and done.done):
+            done = self.world.gateway._reindexer.submit(done).result()
+            rows -= 1
+
+    def _set_rules(self, rules: SyncRules, *, whole: bool = True) -> None:
+        store = self.world.engine.store
+        store.submit("g", lambda commit: commit.put_rules(rules)).result()
+        if whole:
+            self._reindex(1000)
         self.world.rules = rules
         self.world.look()
 
@@ -169,8 +204,10 @@ class History:
                 client.disconnect()
                 client.claims = {**client.claims, "group": GROUPS[detail[0]]}
                 world.look()
-            case "rules":
-                self._set_rules(RULES[detail[0]])
+            case "rules" | "rules begin":
+                self._set_rules(RULES[detail[0]], whole=kind == "rules")
+            case "reindex":
+                self._reindex(detail[0])
             case "clock":
                 self.ahead += detail[0]
             case "restart":
@@ -273,8 +310,129 @@ def play(history: Sequence[tuple[Any, ...]], skews: Sequence[int] = (0, 0, 0), r
     skews=(0, 0, 0),
     rules=0,
 )
+@example(  # a bucket gets another name, and a client pulls in the middle of it
+    history=[
+        ("edit", 0, "INSERT", "r1", {"group": "a"}),
+        ("edit", 0, "INSERT", "r2", {"group": "a", "x": 2}),
+        ("cycle", 0, 3, "whole", "whole"),
+        ("pull", 2, 3, "whole"),
+        ("rules begin", 0, 5),
+        ("reindex", 0, 1),
+        ("pull", 2, 3, "whole"),
+        ("rules begin", 0, 2),
+        ("pull", 2, 3, "answer lost"),
+        ("edit", 0, "UPDATE", "r1", {"y": 1}),
+        ("cycle", 0, 3, "whole", "whole"),
+        ("pull", 2, 3, "whole"),
+        ("reindex", 0, 1),
+        ("restart", 0, 1),
+        ("pull", 2, 1, "whole"),
+        ("checkpoint", 1, 2),
+    ],
+    skews=(0, 0, 0),
+    rules=1,
+)
 def test_every_client_ends_with_its_rows(history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int) -> None:
     play(history, skews, rules)
+
+
+def test_a_bucket_that_gets_another_name_costs_its_clients_nothing(tmp_path: Path) -> None:
+    history = History(tmp_path, rules=1)
+    try:
+        gateway, (writer, _, reader) = history.world.gateway, history.clients
+        for row_id in ROWS:
+            writer.edit("INSERT", row_id, {"group": "a"}, START)
+        writer.push(gateway)
+        reader.catch_up(gateway, 10)
+        history._set_rules(RULES[2], whole=False)
+        assert not reader.ask(gateway, 10).deltas
+        history._reindex(2)
+        assert not reader.ask(gateway, 10).deltas
+        history._reindex(10)
+        assert not reader.ask(gateway, 10).deltas
+        assert reader.rows.keys() == set(ROWS)
+    finally:
+        history.close()
+
+
+def test_rows_that_new_rules_forbid_are_taken_away_at_once_and_the_others_are_left(tmp_path: Path) -> None:
+    history = History(tmp_path, rules=1)
+    try:
+        gateway, (writer, _, reader) = history.world.gateway, history.clients
+        for place, row_id in enumerate(ROWS):
+            writer.edit("INSERT", row_id, {"group": "a", "x": place}, START)
+        writer.push(gateway)
+        reader.catch_up(gateway, 10)
+        history._set_rules(RULES[3], whole=False)
+        page = reader.ask(gateway, 10)
+        assert {(delta.op, delta.row_id) for delta in page.deltas} == {("DELETE", "r1"), ("DELETE", "r3")}
+        again = reader.ask(gateway, 10)
+        assert again.deltas == page.deltas
+    finally:
+        history.close()
+
+
+def test_claims_that_grow_bring_move_ins_in_pages_and_nothing_else(tmp_path: Path) -> None:
+    history = History(tmp_path, rules=1)
+    try:
+        gateway, (writer, other, reader) = history.world.gateway, history.clients
+        writer.edit("INSERT", "r1", {"group": "a"}, START)
+        writer.push(gateway)
+        for row_id in ["r2", "r3"]:
+            other.edit("INSERT", row_id, {"group": "b"}, START)
+        other.push(gateway)
+        reader.catch_up(gateway, 10)
+        reader.claims = {**reader.claims, "group": ["a", "b"]}
+        told = []
+        for _ in range(2):
+            page = reader.ask(gateway, 1)
+            told += [(delta.op, delta.row_id) for delta in page.deltas]
+            reader.take(page)
+        assert sorted(told) == [("INSERT", "r2"), ("INSERT", "r3")]
+        assert not reader.ask(gateway, 1).deltas
+    finally:
+        history.close()
+
+
+def test_a_client_that_went_astray_is_updated_once_it_was_made_good(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    try:
+        gateway, (astray, other, _) = history.world.gateway, history.clients
+        other.edit("INSERT", "r1", {"x": 1}, START)
+        other.push(gateway)
+        astray.edit("UPDATE", "r1", {"y": 1}, START)
+        astray.push(gateway)
+        astray.catch_up(gateway, 10)
+        for turn in range(2):
+            astray.edit("UPDATE", "r1", {"y": 2 + turn}, START + 1 + turn)
+            astray.push(gateway)
+            other.edit("UPDATE", "r1", {"x": 2 + turn}, START + 1 + turn)
+            other.push(gateway)
+            page = astray.ask(gateway, 10)
+            astray.take(page)
+            assert [(delta.op, [part.column for part in delta.columns]) for delta in page.deltas] == [("UPDATE", ["x"])]
+        assert astray.rows == {"r1": {"x": 3, "y": 3}}
+    finally:
+        history.close()
+
+
+def test_a_client_that_pushes_all_the_time_is_told_what_is_new(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    try:
+        gateway, (busy, other, _) = history.world.gateway, history.clients
+        busy.take(busy.ask(gateway, 10))
+        for row_id in ["r1", "r2", "r3", "r4", "r5"]:
+            other.edit("INSERT", row_id, {"x": 1}, START)
+        other.push(gateway)
+        for turn in range(6):
+            busy.take(busy.ask(gateway, 1))
+            busy.edit("INSERT", f"own{turn}", {}, START + 1 + turn)
+            busy.push(gateway)
+        assert {"r1", "r2", "r3", "r4", "r5"} <= busy.rows.keys()
+        busy.catch_up(gateway, 1)
+        assert busy.rows.keys() == {"r1", "r2", "r3", "r4", "r5", *(f"own{turn}" for turn in range(6))}
+    finally:
+        history.close()
 
 
 def test_a_client_that_found_nothing_is_still_new(tmp_path: Path) -> None:

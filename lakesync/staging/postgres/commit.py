@@ -135,6 +135,9 @@ class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
         self._journal.announcement.everything(self.gateway)
         return config.rules_version
 
+    def run_alone(self) -> None:
+        """Nothing to do: whatever a commit does to rows is lasting with it."""
+
     def put_write_scope(self, scope: WriteScope) -> None:
         """Set what a push may change from here on."""
         self._journal.put_config(with_write_scope(self.config, scope))

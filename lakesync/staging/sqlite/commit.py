@@ -151,12 +151,16 @@ class SqliteCommit(SqliteView, SideCommit):
         A replay indexes rows by the rules of the day, so everything before this commit is written behind first, and
         this commit itself before anybody sees it: the work is run again, alone.
         """
-        if not self._alone:
-            raise MustRunAloneError
+        self.run_alone()
         config = with_rules(self.config, rules)
         self._journal.put_config(self.gateway, config)
         self._announcement.everything(self.gateway)
         return config.rules_version
+
+    def run_alone(self) -> None:
+        """Have this work in a commit of its own, the state written behind before it and after it."""
+        if not self._alone:
+            raise MustRunAloneError
 
     def put_write_scope(self, scope: WriteScope) -> None:
         """Set what a push may change from here on."""

@@ -102,8 +102,12 @@ class GroupCommit:
         except Exception as exc:
             self._fail([job.future], exc)
             return
-        self._behind.try_write()
-        outcome.tell()
+        try:
+            self._behind.write()
+        except Exception as exc:
+            job.future.set_exception(self._shown(exc))
+        else:
+            outcome.tell()
         self._notices.tell(self.announcement.take())
 
     def _begin(self, *, alone: bool = False) -> None:
