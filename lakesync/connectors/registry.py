@@ -41,10 +41,12 @@ class Connectors:
         """The installed types, with the keys and the references that a configuration allows.
 
         Raises:
-            ConfigurationError: a key is too short.
+            ConfigurationError: a key is too short, or an installed type cannot be used.
         """
         keys = [key.get_secret_value() for key in (config.secret_key, config.secret_key_previous) if key is not None]
-        return cls(Secrets([key for key in keys if key], config.connectors.references))
+        made = cls(Secrets([key for key in keys if key], config.connectors.references))
+        made.descriptors()  # a package that cannot be loaded is told of at the start
+        return made
 
     @cached_property
     def _types(self) -> Mapping[str, ConnectorType]:
