@@ -6,12 +6,15 @@ import argparse
 import importlib
 import os
 import pkgutil
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from benchmarks import suite
+
+_CALLS = 500_000
 
 
 def main() -> None:
@@ -32,17 +35,25 @@ def main() -> None:
         module.arguments(benchmark)
         benchmark.set_defaults(run=module.run)
     options = parser.parse_args()
-    begun = {"benchmark": options.name, "at": datetime.now(UTC).isoformat(timespec="seconds"), "load": _load()}
-    found = begun | options.run(options) | {"load_after": _load()}
+    begun = {"benchmark": options.name, "at": datetime.now(UTC).isoformat(timespec="seconds"), **_machine("")}
+    found = begun | options.run(options) | _machine("_after")
     if not options.json:
         for name, value in found.items():
             print(f"{name:>24}  {value}")
     print(msgspec.json.encode(found).decode())
 
 
-def _load() -> float:
-    """What the machine was busy with, besides: the load average of the last minute."""
-    return round(os.getloadavg()[0], 2)
+def _machine(when: str) -> dict[str, float]:
+    """How busy and how fast the machine is: the load of the last minute, and nanoseconds for an empty Python call."""
+    begun = time.process_time()
+    for _ in range(_CALLS):
+        _nothing()
+    spent = time.process_time() - begun
+    return {f"load{when}": round(os.getloadavg()[0], 2), f"ns_per_call{when}": round(spent / _CALLS * 1e9, 1)}
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 if __name__ == "__main__":
