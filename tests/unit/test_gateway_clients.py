@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from gateway import clients
 from gateway.clients import SeenClients
-from lakesync.engine.following import Follower
+from lakesync.engine.following import Follower, Standing
 
 
-def follower(client_id: str, cursor: int, *, more: bool = False) -> Follower:
-    return Follower(client_id, {}, cursor, 100, False, more)
+def follower(client_id: str, cursor: int) -> Follower:
+    return Follower(client_id, {}, knows_resync=False, standing=Standing(cursor, limit=100))
 
 
 def test_the_one_that_is_furthest_behind_comes_first():
