@@ -16,7 +16,7 @@ from gateway.live.interests import Interests
 from gateway.live.protocol import framed
 from gateway.waiting import outcome
 from lakesync.engine import SyncGateway
-from lakesync.engine.following import Follower, Group, Standing
+from lakesync.engine.following import Follower, Found, Group, Standing
 from lakesync.exceptions import LakeSyncError, TransientError
 from lakesync.staging.notices import Notice
 from lakesync.types import SyncPull, SyncResponse
@@ -160,30 +160,47 @@ class Room:
         pulls: list[tuple[LiveConnection, Follower]] = []
         answers = await outcome(self._gateway.submit_look(groups))
         for group, found in zip(groups, answers, strict=True):
-            frames = _Frames()
-            for connection, follower in alike[group.standing]:
-                stands = connection.follower is follower and follower.standing is group.standing and connection.ready
-                if rules != self._rules or not stands:
-                    follower.own |= follower.client_id in group.apart
-                    self._again((connection,))
-                    continue
-                self._know(connection, follower, found.standing)
-                follower.standing = found.standing
-                if found.pull:
-                    pulls.append((connection, follower))
-                    continue
-                page = found.own.get(follower.client_id, found.page)
-                if page is not None:
-                    connection.tell(frames.of(page))
-                    self._count(len(page.deltas))
+            pulls += self._answer(group, found, alike[group.standing], same_rules=rules == self._rules)
         await self._pull(pulls)
 
+    def _answer(
+        self, group: Group, found: Found, members: Sequence[tuple[LiveConnection, Follower]], *, same_rules: bool
+    ) -> list[tuple[LiveConnection, Follower]]:
+        """Tell the members of a group what they lack; those who have to be pulled for."""
+        before, after = group.standing, found.standing
+        shared = _broadcast(found.page) if found.page is not None and members else b""
+        deltas = len(found.page.deltas) if found.page is not None else 0
+        sent = 0
+        pulls = []
+        for connection, follower in members:
+            stands = connection.follower is follower and follower.standing is before and connection.ready
+            if not (stands and same_rules):
+                follower.own |= follower.client_id in group.apart
+                self._again((connection,))
+                continue
+            self._know(connection, follower, after)
+            follower.standing = after
+            if found.pull:
+                pulls.append((connection, follower))
+            elif follower.client_id in found.own:
+                page = found.own[follower.client_id]
+                if page is not None:
+                    connection.tell(_broadcast(page))
+                    sent += len(page.deltas)
+            elif shared:
+                connection.tell(shared)
+                sent += deltas
+        self._count(sent)
+        return pulls
+
     def _group(self, standing: Standing, members: Sequence[tuple[LiveConnection, Follower]]) -> Group:
-        apart = frozenset(follower.client_id for _, follower in members if follower.own)
+        clients, apart = set(), set()
         for _, follower in members:
-            follower.own = False
-        clients = frozenset(follower.client_id for _, follower in members)
-        return Group(standing, clients, apart, clients & self._doubled())
+            clients.add(follower.client_id)
+            if follower.own:
+                apart.add(follower.client_id)
+                follower.own = False
+        return Group(standing, frozenset(clients), frozenset(apart), frozenset(clients & self._doubled()))
 
     def _doubled(self) -> frozenset[str]:
         """Who follows on more than one connection."""
@@ -227,19 +244,6 @@ class Room:
 
     def _again(self, connections: Iterable[LiveConnection]) -> None:
         self._due.update(dict.fromkeys(each for each in connections if each in self._connections))
-
-
-class _Frames:
-    """The frames of a group's pages, each made once."""
-
-    def __init__(self) -> None:
-        self._made: dict[int, bytes] = {}
-
-    def of(self, page: SyncResponse) -> bytes:
-        """The page's frame."""
-        if id(page) not in self._made:
-            self._made[id(page)] = _broadcast(page)
-        return self._made[id(page)]
 
 
 def _broadcast(page: SyncResponse) -> bytes:
