@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from websockets.sync.client import connect
 
-from tests.integration.gateway_support import delta
+from lakesync.types import SyncPull
+from lakesync.wire import protobuf
+from lakesync.wire.frames import FrameTag, decode_frame, encode_frame
+from tests.integration.gateway_support import DEADLINE, delta, until
 
 TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}, {"name": "n", "type": "number"}]}
 MINE = {
@@ -135,3 +139,24 @@ def test_an_admin_sees_who_is_behind_and_what_waits_by_table(served):
 @pytest.mark.parametrize("query", [{"clients": "1001"}, {"clients": "-1"}, {"clients": "٣"}, {"tables": "yes"}])
 def test_figures_are_asked_for_in_the_documented_form(served, query):
     assert served.client().admin().call("GET", "/admin/metrics/{gw}", params=query).status_code == 400
+
+
+def test_a_broadcast_counts_as_handed_out(served):
+    alice = served.client("alice")
+    bob = served.client("bob", alice.gateway)
+    alice.push(delta("t1", {"n": 1}, client="alice"))
+    url = f"{served.url.replace('http', 'ws')}/sync/{alice.gateway}/ws"
+    with connect(url, additional_headers={"Authorization": f"Bearer {bob.token}"}) as live:
+        live.send(encode_frame(FrameTag.PULL, protobuf.encode_pull(SyncPull("bob", 0, 100))))
+        pulled = protobuf.decode_response(live.recv(DEADLINE))
+        alice.push(delta("t2", {"n": 1}, client="alice"))
+        _, body = decode_frame(live.recv(DEADLINE))
+        broadcast = protobuf.decode_response(body)
+        assert broadcast.server_hlc > pulled.server_hlc
+        (told,) = [each for each in _clients(alice) if each["clientId"] == "bob"]
+        assert (told["connected"], told["cursorHlc"]) == (True, str(broadcast.server_hlc))
+    until(lambda: not any(each["connected"] for each in _clients(alice)), "the end of the connection")
+
+
+def _clients(client) -> list[dict]:
+    return client.admin().call("GET", "/admin/metrics/{gw}").json()["clients"]
