@@ -234,7 +234,7 @@ class Flusher:
         stretch = Stretch(batch.gateway, batch.shard, batch.epoch, batch.from_seq, batch.to_seq)
         return tuple(
             StoredDelta(batch.gateway, push.arrival, delta)
-            for push in read_log(self._store.log_source(), stretch)
+            for push in read_log(self._store.log_source(batch.shard), stretch)
             for delta in push.deltas
         )
 

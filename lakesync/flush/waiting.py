@@ -108,7 +108,6 @@ class Waiting:
             return [push for shard in self._shards.values() for push in shard.pushes]
 
     def _refresh(self) -> None:
-        source = self._store.log_source()
         for backlog in self.backlog():
             shard = self._shards.get(backlog.shard)
             if shard is None or shard.epoch != backlog.epoch:
@@ -118,6 +117,7 @@ class Waiting:
             first = max(shard.seen, backlog.flushed_seq) + 1
             if first <= backlog.last_seq:
                 stretch = Stretch(self._gateway, backlog.shard, backlog.epoch, first, backlog.last_seq)
+                source = self._store.log_source(backlog.shard)
                 shard.pushes.extend(_summary(push) for push in read_log(source, stretch))
             shard.seen = max(shard.seen, backlog.last_seq)
 

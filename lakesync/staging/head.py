@@ -7,7 +7,7 @@ import msgspec
 from lakesync.staging.records import ARRIVAL_STEP, Backlog, Batch, GatewayConfig, LogEntry
 
 MAIN_SHARD = "main"
-"""The one shard that a gateway has until sharding comes."""
+"""The one shard of a gateway whose tables are not sharded."""
 
 _WALL_BITS = 16
 

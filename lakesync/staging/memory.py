@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.sqlite import SqliteStore
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 where Linux keeps files in memory
@@ -32,8 +33,12 @@ class MemoryStore(SqliteStore):
     Stores of the same name, one open at a time, are one after another in the same data, as after a restart.
     """
 
-    def __init__(self, wall: Callable[[], int], name: str | None = None) -> None:
-        """Args: wall: the server's clock in milliseconds; name: None for data that ends with this store."""
+    def __init__(self, wall: Callable[[], int], name: str | None = None, shard: str = MAIN_SHARD) -> None:
+        """Args:
+        wall: the server's clock in milliseconds.
+        name: None for data that ends with this store.
+        shard: what the streams of new gateways are called.
+        """
         if name is None:
             folder = _make()
             self._folder_of_its_own: tempfile.TemporaryDirectory[str] | None = folder
@@ -43,7 +48,7 @@ class MemoryStore(SqliteStore):
                     _named[name] = _make()
                 folder = _named[name]
             self._folder_of_its_own = None
-        super().__init__(Path(folder.name), wall)
+        super().__init__(Path(folder.name), wall, shard=shard)
 
     def close(self) -> None:
         """Finish what was submitted; data without a name is gone then."""

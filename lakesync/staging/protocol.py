@@ -28,8 +28,11 @@ def methods() -> dict[str, Method]:
 def _typed(name: str) -> Method:
     function = getattr(PipelineStore, name)
     hints = get_type_hints(function)
-    names = list(inspect.signature(function).parameters)[1:]
-    fields = [(parameter, hints[parameter]) for parameter in names]
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    fields = [
+        (each.name, hints[each.name], msgspec.NODEFAULT if each.default is each.empty else each.default)
+        for each in parameters
+    ]
     return Method(msgspec.defstruct(name, fields, frozen=True, forbid_unknown_fields=True), hints["return"])
 
 

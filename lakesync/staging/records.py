@@ -9,6 +9,7 @@ import msgspec
 from lakesync.lww import RowState
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
+from lakesync.staging.shard_records import Handed
 from lakesync.staging.source_records import SourcePosition
 from lakesync.types import Claims, RowKey
 
@@ -193,6 +194,8 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     """Pages are sent to it unasked, of which nothing is kept here."""
     sources: tuple[SourcePosition, ...] = ()
     """How far the client is with each source that it ever pulled from."""
+    handed: Handed | None = None
+    """What cursors stand for that a sharded gateway handed out; kept in the default shard alone."""
 
 
 class SchemaVersion(msgspec.Struct, frozen=True):

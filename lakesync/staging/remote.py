@@ -10,6 +10,7 @@ import requests
 import stamina
 
 from lakesync.exceptions import LakeSyncError, StagingUnavailableError, TransientError
+from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.protocol import dispatch
 from lakesync.staging.records import Backlog, Batch, Cut, Erasure, GatewayConfig, LedgerDay, LogSource
 from lakesync.types import StoredConnector
@@ -110,9 +111,9 @@ class RemoteStore:
         """Record that the lake has erased it too."""
         self._find("confirm_erasure", bool, gateway=gateway, seq=seq)
 
-    def log_source(self) -> LogSource:
+    def log_source(self, shard: str = MAIN_SHARD) -> LogSource:
         """Where Spark reads committed log rows."""
-        return self._call("log_source", LogSource)
+        return self._call("log_source", LogSource, shard=shard)
 
     def _call(self, method: str, answer: type[T], **arguments: Any) -> T:
         return msgspec.json.decode(self._ask(method, arguments), type=answer)

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
+from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.notices import Listener
 from lakesync.staging.records import (
     ActionEntry,
@@ -250,8 +251,8 @@ class PipelineStore(Protocol):
     def newest_cut(self, gateway: str) -> Cut | None:
         """The newest published cut of the store's epoch."""
 
-    def log_source(self) -> LogSource:
-        """Where Spark reads committed log rows.
+    def log_source(self, shard: str = MAIN_SHARD) -> LogSource:
+        """Where Spark reads a shard's committed log rows.
 
         The table has columns gateway, shard, epoch, seq, arrival, client_id, body.
         """

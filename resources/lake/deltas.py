@@ -71,7 +71,7 @@ def flush(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNa
     if held is None:
         crash_point("flush.planned")
         try:
-            _write(spark, store.log_source(), batch, snapshot, names)
+            _write(spark, store.log_source(batch.shard), batch, snapshot, names)
         except Exception as error:  # whatever it is, only the table tells
             snapshot, held = _read_after(error, spark, batch, names)
             already_there = True

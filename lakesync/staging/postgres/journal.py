@@ -84,15 +84,17 @@ def load_head(connection: Connection, gateway: str, configs: ConfigCache, *, loc
     return Head(gateway, epoch, configs.load(connection, gateway, version, rules_version), *progress)
 
 
-def ensure_gateway(connection: Connection, gateway: str, epoch: int) -> None:
-    """Make a gateway where there is none."""
+def ensure_gateway(connection: Connection, gateway: str, epoch: int, shard: str = MAIN_SHARD) -> None:
+    """Make a gateway where there is none, its stream called `shard`."""
     connection.execute(
         "INSERT INTO gateway (id, epoch, arrival, config_version, rules_version) VALUES (%s, %s, 0, 0, 0)"
         " ON CONFLICT DO NOTHING",
         (gateway, max(1, epoch)),
     )
     connection.execute(
-        "INSERT INTO shard VALUES (%s, %s, 0, 0, 0, 0, 0, 0, NULL, 0) ON CONFLICT DO NOTHING", (gateway, MAIN_SHARD)
+        "INSERT INTO shard SELECT %s, %s, 0, 0, 0, 0, 0, 0, NULL, 0"
+        " WHERE NOT EXISTS (SELECT 1 FROM shard WHERE gateway = %s) ON CONFLICT DO NOTHING",
+        (gateway, shard, gateway),
     )
 
 

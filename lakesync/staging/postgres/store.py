@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from lakesync.staging.erasing import ErasingStore
+from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.notices import Listener
 from lakesync.staging.postgres.connection import Database
 from lakesync.staging.postgres.groups import Groups
@@ -26,8 +27,13 @@ class PostgresStore(ErasingStore):
     Nothing is ever replayed: rows and feed entries are part of the commit. Ids are kept for good, 16 bytes a delta.
     """
 
-    def __init__(self, url: str, wall: Callable[[], int]) -> None:
-        """Args: url: as libpq reads it; wall: the server's clock in milliseconds."""
+    def __init__(self, url: str, wall: Callable[[], int], shard: str = MAIN_SHARD) -> None:
+        """Args:
+        url: as libpq reads it.
+        wall: the server's clock in milliseconds.
+        shard: what the streams of new gateways are called.
+        """
+        self._shard = shard
         self._wall = wall
         self._database = Database(url)
         self._configs = ConfigCache()
@@ -56,7 +62,7 @@ class PostgresStore(ErasingStore):
     def ensure_gateway(self, gateway: str) -> None:
         """Make a gateway with a new epoch; nothing when it exists."""
         with self._database.writing() as connection:
-            ensure_gateway(connection, gateway, self._wall())
+            ensure_gateway(connection, gateway, self._wall(), self._shard)
 
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
         """Run `work` in a commit; the future ends once Postgres has committed."""
@@ -116,7 +122,7 @@ class PostgresStore(ErasingStore):
         """The newest published cut."""
         return self._pipeline.newest_cut(gateway)
 
-    def log_source(self) -> LogSource:
+    def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all of them stand in one table
         """The log, for Postgres' JDBC driver; its credentials are this store's."""
         url, properties = self._database.jdbc()
         return LogSource(url=url, table="lakesync.log", properties=properties)

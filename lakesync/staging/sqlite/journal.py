@@ -16,7 +16,7 @@ import msgspec
 from lakesync.exceptions import NotFoundError
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
-from lakesync.staging.head import Head, new_config
+from lakesync.staging.head import MAIN_SHARD, Head, new_config
 from lakesync.staging.ledger import NOTHING, Tally, day_of, signed, tally_of, unsigned
 from lakesync.staging.log_rows import next_entry, row_of, size_of
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry, SchemaVersion
@@ -83,14 +83,15 @@ class Journal:
     All methods belong to the owner thread. What changed since a mark can be taken back.
     """
 
-    def __init__(self, folder: Path, wall: Callable[[], int]) -> None:
-        """Open or make `log.db`.
+    def __init__(self, folder: Path, wall: Callable[[], int], shard: str = MAIN_SHARD) -> None:
+        """Open or make `log.db`; `shard` is what the streams of new gateways are called.
 
         Raises:
             StagingVersionError: it was written by a newer version.
         """
         self.path = folder / LOG_FILE
         self.wall = wall
+        self._shard = shard
         self.sql = connect(self.path)
         migrate(self.sql, "sqlite/log", self.path)
         self.sql.execute("INSERT INTO store VALUES (1, ?) ON CONFLICT DO NOTHING", (uuid.uuid4().hex,))
@@ -224,7 +225,7 @@ class Journal:
             "INSERT INTO gateway (id, epoch, arrival, config_version, rules_version) VALUES (?, ?, 0, 0, 0)",
             (gateway, epoch),
         )
-        self.set_head(Head(gateway=gateway, epoch=epoch, config=new_config()))
+        self.set_head(Head(gateway=gateway, epoch=epoch, config=new_config(), shard=self._shard))
 
     def _write_head(self, head: Head) -> None:
         self.sql.execute("UPDATE gateway SET arrival = ? WHERE id = ?", (head.arrival, head.gateway))

@@ -12,6 +12,7 @@ from typing import TypeVar
 from lakesync.crash import crash_point
 from lakesync.exceptions import StagingUnavailableError
 from lakesync.staging.erasing import ErasingStore
+from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.notices import Listener, Notices
 from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.sqlite.behind import Behind
@@ -34,12 +35,18 @@ class _Opened:
     """What an open store is made of."""
 
     def __init__(
-        self, folder: Path, wall: Callable[[], int], replayer: Replayer, behind: WriteBehind, notices: Notices
+        self,
+        folder: Path,
+        wall: Callable[[], int],
+        replayer: Replayer,
+        behind: WriteBehind,
+        notices: Notices,
+        shard: str,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as opening:
             opening.callback(OwnerLock(folder).release)
-            self.journal = Journal(folder, wall)
+            self.journal = Journal(folder, wall, shard)
             opening.callback(self.journal.close)
             self.state = State(folder, self.journal.store_id)
             opening.callback(self.state.close)
@@ -63,8 +70,19 @@ class SqliteStore(ErasingStore):
     after a crash. Ids are kept for good, 16 bytes a delta, so a repeat is known however old it is.
     """
 
-    def __init__(self, folder: Path, wall: Callable[[], int], behind: WriteBehind | None = None) -> None:
-        """Args: folder: made when it is not there; wall: the server's clock in milliseconds."""
+    def __init__(
+        self,
+        folder: Path,
+        wall: Callable[[], int],
+        behind: WriteBehind | None = None,
+        shard: str = MAIN_SHARD,
+    ) -> None:
+        """Args:
+        folder: made when it is not there.
+        wall: the server's clock in milliseconds.
+        shard: what the streams of new gateways are called.
+        """
+        self._shard = shard
         self._behind = behind or WriteBehind()
         self._folder = folder
         self._wall = wall
@@ -88,7 +106,7 @@ class SqliteStore(ErasingStore):
         if self._opened is not None:
             raise StagingUnavailableError(f"the staging store {self._folder} is open already")
         try:
-            self._opened = _Opened(self._folder, self._wall, replayer, self._behind, self._notices)
+            self._opened = _Opened(self._folder, self._wall, replayer, self._behind, self._notices, self._shard)
         except (OSError, sqlite3.Error) as exc:
             raise StagingUnavailableError(f"the staging folder {self._folder} cannot be opened: {exc}") from exc
         self._replayer = replayer
@@ -176,7 +194,7 @@ class SqliteStore(ErasingStore):
         """The newest published cut."""
         return self._read(lambda: self._open.pipeline.newest_cut(gateway))
 
-    def log_source(self) -> LogSource:
+    def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all of them stand in one table
         """`log.db`, for SQLite's JDBC driver, opened for reading alone."""
         path = (self._folder / LOG_FILE).absolute()
         return LogSource(url=f"jdbc:sqlite:{path}", table="log", properties={"open_mode": "1", "busy_timeout": "10000"})
