@@ -32,6 +32,8 @@ class CheckedPush(NamedTuple):
     """Server wall time when it came."""
     seen: int | None = None
     """The cursor that the client certainly has when it gets the answer; None where that is not known."""
+    admitted: bool = False
+    """It passed `check_work`, and nothing refuses it any more: it is a part of what a sharded gateway has taken."""
 
 
 def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits) -> PushResult:
@@ -43,8 +45,7 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
         ForbiddenError: rows are outside of what the client may write.
     """
     push, claims = request.push, request.claims
-    check_schemas(push.deltas, commit.config)
-    new = commit.spared(_unknown(commit, push.deltas, push.client_id))
+    new = _admitted(commit, request, rules, limits)
     access = rules.access(commit, claims)
     known = current(commit.client(push.client_id), commit.epoch, access.keys)
     record = _confirmed(known, request.seen) or ClientRecord(push.client_id, commit.epoch, request.now_ms)
@@ -52,9 +53,6 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
     covered = _covered(commit, heard, access)
     clean = False
     if new:
-        check_backlog(commit.backlog_bytes, limits)
-        if (commit.config.write_scope or limits.write_scope) == "rules":
-            check_scope(commit, new, claims, rules.index(commit.config))
         arrival = commit.next_arrivals(len({(delta.table, delta.row_id) for delta in new}))[-1]
         commit.append(push.client_id, new, arrival, access.claims)
         clean = apply(commit, new, Sender(push.client_id, access.keys), arrival, rules.index(commit.config)).clean
@@ -69,6 +67,28 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
     if record != known:
         commit.put_client(replace(record, last_seen_ms=request.now_ms))
     return PushResult(cursor, len(push.deltas))
+
+
+def check_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits) -> None:
+    """Whether `push_work` would take a push; nothing is changed.
+
+    Raises:
+        As `push_work`.
+    """
+    _admitted(commit, request, rules, limits)
+
+
+def _admitted(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits) -> list[RowDelta]:
+    """The deltas to be kept."""
+    push = request.push
+    if not request.admitted:
+        check_schemas(push.deltas, commit.config)
+    new = commit.spared(_unknown(commit, push.deltas, push.client_id))
+    if new and not request.admitted:
+        check_backlog(commit.backlog_bytes, limits)
+        if (commit.config.write_scope or limits.write_scope) == "rules":
+            check_scope(commit, new, request.claims, rules.index(commit.config))
+    return new
 
 
 class _Covered(NamedTuple):
