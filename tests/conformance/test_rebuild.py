@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import uuid
 
 import psycopg
 import pytest
 
+from lakesync.crash import VARIABLE
 from lakesync.engine import Engine
 from lakesync.engine.rebuilding import LakePush, rebuild
 from lakesync.exceptions import ConfigurationError, NotFoundError, ResyncRequiredError, StagingUnavailableError
@@ -291,6 +295,33 @@ def test_a_rebuild_that_fails_leaves_the_store_as_it_was(url, clock):
         rebuild(url, clock, broken, replace=True)
     engine = opened(url, clock)
     assert everything(engine, "red") == expected
+    engine.close()
+
+
+SCRIPT = """
+import sys
+from tests.conformance.test_rebuild import Lake, LakePush, ManualClock, make_delta, rebuild
+
+lake = Lake()
+lake.entries["g"] = [LakePush(1_700_000_000_000 << 16, "a", [make_delta("a", 1, "r", x=1)])]
+rebuild(sys.argv[1], ManualClock(1_700_000_000_500), lake, replace=True)
+"""
+
+
+@pytest.mark.parametrize("crash_at", ["rebuild.filled", "rebuild.set_aside"])
+def test_a_rebuild_that_was_killed_is_not_taken_for_an_empty_store(tmp_path, clock, crash_at):
+    url = f"sqlite://{tmp_path / 'staging'}"
+    engine = opened(url, clock)
+    story(engine, clock)
+    engine.close()
+    script = [sys.executable, "-c", SCRIPT, url]
+    killed = subprocess.run(script, env={**os.environ, VARIABLE: crash_at}, check=False, timeout=120)
+    assert killed.returncode == -9
+    with pytest.raises(StagingUnavailableError, match="rebuild"):
+        opened(url, clock)
+    assert subprocess.run(script, check=False, timeout=120).returncode == 0
+    engine = opened(url, clock)
+    assert everything(engine, "red") == {"r": {"x": 1}}
     engine.close()
 
 

@@ -8,11 +8,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from lakesync.crash import crash_point
 from lakesync.exceptions import ConfigurationError, StagingUnavailableError
 from lakesync.staging.head import Head
 from lakesync.staging.records import GatewayConfig
 from lakesync.staging.restored_log import Restoring, RestoringCommit
 from lakesync.staging.sqlite.commit import SqliteCommit
+from lakesync.staging.sqlite.drafts import draft_of
 from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock
 from lakesync.staging.sqlite.store import SqliteStore
 from lakesync.staging.store import Replayer
@@ -44,7 +46,7 @@ def fresh_folder(url: str, wall: Callable[[], int], replayer: Replayer, *, repla
     folder = Path("/") / url.removeprefix("sqlite://").lstrip("/")
     if (folder / LOG_FILE).exists() and not replace:
         raise ConfigurationError(f"there is a staging store in {folder}: add --replace, which sets it aside")
-    draft = folder.with_name(f"{folder.name}.rebuilding")
+    draft = draft_of(folder)
     with ExitStack() as ending:
         with _mapped(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -57,11 +59,13 @@ def fresh_folder(url: str, wall: Callable[[], int], replayer: Replayer, *, repla
             yield store
         finally:
             store.close()
+        crash_point("rebuild.filled")
         with _mapped(folder):
             if (folder / LOG_FILE).exists():
                 folder.rename(folder.with_name(f"{folder.name}.replaced-{wall()}"))
             else:
                 shutil.rmtree(folder)
+            crash_point("rebuild.set_aside")
             draft.rename(folder)
 
 

@@ -17,6 +17,7 @@ from lakesync.staging.notices import Listener, Notices
 from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.sqlite.behind import Behind
 from lakesync.staging.sqlite.commit import SqliteCommit, SqliteView
+from lakesync.staging.sqlite.drafts import check_no_draft
 from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock
 from lakesync.staging.sqlite.group import GroupCommit
 from lakesync.staging.sqlite.journal import Journal
@@ -105,6 +106,7 @@ class SqliteStore(ErasingStore):
         """
         if self._opened is not None:
             raise StagingUnavailableError(f"the staging store {self._folder} is open already")
+        check_no_draft(self._folder)
         try:
             self._opened = _Opened(self._folder, self._wall, replayer, self._behind, self._notices, self._shard)
         except (OSError, sqlite3.Error) as exc:
