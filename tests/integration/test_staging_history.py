@@ -110,6 +110,21 @@ def test_configurations_are_read_from_the_table_of_gateways(lake):
     assert history.config("shop") == told
 
 
+def test_a_catalogue_on_postgres_is_read_too(postgres_uri, tmp_path, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    conf = config.load({"data_dir": tmp_path, "lake": {"catalog_uri": postgres_uri, "system_namespace": "history"}})
+    uri = postgres_uri.replace("postgresql://", "postgresql+psycopg://")
+    catalogue = SqlCatalog(conf.lake.catalog, uri=uri, warehouse=conf.lake.warehouse)
+    catalogue.create_namespace("history")
+    with pytest.raises(LakeUnavailableError, match=r"history\.deltas") as refused:
+        LakeHistory(conf)
+    assert "postgres:postgres" not in str(refused.value)
+    expected = pushes_of("g", 3)
+    table = catalogue.create_table("history.deltas", SCHEMA)
+    table.append(pa.Table.from_pylist(rows_of("g", expected), SCHEMA))
+    assert list(LakeHistory(conf).pushes("g")) == expected
+
+
 def test_a_lake_that_is_not_there_is_named(lake):
     with pytest.raises(LakeUnavailableError, match=r"no table lakesync\.deltas"):
         LakeHistory(lake[0])
