@@ -21,6 +21,7 @@ from lakesync.lww import RowState
 from lakesync.staging.head import Head
 from lakesync.staging.records import Entry, Move, StoredRow
 from lakesync.staging.sqlite import bulk, pending
+from lakesync.staging.sqlite.checkpointer import Checkpointer
 from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate
 from lakesync.staging.sqlite.pending import Layer
 from lakesync.staging.sqlite.rowcache import RowCache
@@ -100,14 +101,17 @@ class State:
         self.path = folder / STATE_FILE
         self.sql = connect(self.path, _PAGES_MIB)
         self.sql.execute("PRAGMA synchronous=NORMAL")
+        self.sql.execute("PRAGMA wal_autocheckpoint=0").fetchall()
         migrate(self.sql, "sqlite/state", self.path)
         self._buckets: dict[tuple[str, str], int] = {}
         self._cache = RowCache(_CACHED_BYTES)
         self._forget()
         self._adopt(store_id)
+        self._checkpointer = Checkpointer(self.path)
 
     def close(self) -> None:
         """Release the file; what was not committed is made again from the journal."""
+        self._checkpointer.stop()
         self.sql.close()
 
     def _adopt(self, store_id: str) -> None:
@@ -264,6 +268,7 @@ class State:
         )
         self.sql.execute("COMMIT")
         self._begun = False
+        self._checkpointer.want()
 
     def harden(self) -> None:
         """Make what was committed outlast a crash of the machine."""

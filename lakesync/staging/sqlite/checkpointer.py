@@ -1,0 +1,48 @@
+"""Carrying the write-ahead log of `state.db` into its file, beside the owner thread, as it takes long."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+import structlog
+
+from lakesync.staging.sqlite.files import connect
+
+_CACHE_MIB = 1
+_log = structlog.get_logger(__name__)
+
+
+class Checkpointer:
+    """A thread with a connection of its own, which does nothing but checkpoints."""
+
+    def __init__(self, path: Path) -> None:
+        """Start the thread."""
+        self._sql = connect(path, _CACHE_MIB)
+        self._wanted = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name=f"checkpoints of {path.name}", daemon=True)
+        self._thread.start()
+
+    def want(self) -> None:
+        """Something was committed."""
+        self._wanted.set()
+
+    def stop(self) -> None:
+        """Finish the checkpoint under way, end the thread."""
+        self._stopped = True
+        self._wanted.set()
+        self._thread.join()
+        self._sql.close()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            if self._stopped:
+                return
+            try:
+                self._sql.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            except sqlite3.Error:
+                _log.warning("no checkpoint: the next one does it all", exc_info=True)
