@@ -19,7 +19,7 @@ from lakesync.feed import pull_page
 from lakesync.feed.apply import own_bucket
 from lakesync.feed.memory import current, in_scope
 from lakesync.feed.positions import Access, Position, Reach
-from lakesync.staging.records import ClientRecord
+from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.store import Commit, View
 from lakesync.types import Claims, SyncResponse
 
@@ -102,8 +102,11 @@ class Follower:
         self.standing = replace(self.standing, access=None)
 
     def after_push(self, cursor: int) -> None:
-        """Its push was answered; it takes the answer's cursor where that is further on."""
-        if not self.standing.more and cursor > self.cursor:
+        """Its push was answered; it takes the answer's cursor where that is further on.
+
+        A page mark does not say that it has all up to there, but this connection's own cursor does.
+        """
+        if not self.standing.more and cursor > self.cursor and cursor % ARRIVAL_STEP == 0:
             self.standing = replace(self.standing, cursor=cursor)
 
 
