@@ -24,8 +24,8 @@ _READABLE_ROWS = 2_000
 class WriteBehind(NamedTuple):
     """How far the state may be behind the journal before more of it is written: what a restart replays, about."""
 
-    seconds: float = 1.0
-    rows: int = 50_000
+    seconds: float = 3.0
+    rows: int = 20_000
 
 
 class Owner:

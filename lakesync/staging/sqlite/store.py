@@ -67,7 +67,7 @@ class _Opened:
 class SqliteStore(ErasingStore):
     """A store with one owner process, whose log is the journal.
 
-    An answer waits for `log.db` alone; rows and feed entries follow within a second and are made again from the log
+    An answer waits for `log.db` alone; rows and feed entries follow within seconds and are made again from the log
     after a crash. Ids are kept for good, 16 bytes a delta, so a repeat is known however old it is.
     """
 
