@@ -95,6 +95,9 @@ class RowState(msgspec.Struct, array_like=True, gc=False):
         stamp = (delta.hlc, delta.client_id)
         tombstone = self.tombstone
         dead = tombstone is not None and stamp <= tombstone
+        taken = None if dead else self.take(delta)
+        if taken is not None:
+            return Outcome(tuple(taken), (), True, was_visible, True)
         if delta.op == "DELETE":
             if not dead:
                 self._bury(stamp)
@@ -108,6 +111,25 @@ class RowState(msgspec.Struct, array_like=True, gc=False):
         won, lost = self._claim(delta, stamp)
         return Outcome(won, lost, changed or bool(won), was_visible, True if won else self.visible)
 
+    def take(self, delta: RowDelta) -> dict[str, Raw] | None:
+        """Take in a delta that is newer than all that the row has; the columns that it owns then, all of its own.
+
+        None where it is not so, or is a DELETE: nothing is changed then, and `merge` is to be asked.
+        """
+        stamp, live = (delta.hlc, delta.client_id), self.live
+        if delta.op == "DELETE" or not delta.columns:
+            return None
+        if live and stamp <= (live[-1].hlc, live[-1].client_id):
+            return None
+        if self.tombstone is not None and stamp <= self.tombstone:
+            return None
+        won = {cell.column: cell.value.copy() for cell in delta.columns}
+        new = LiveDelta(delta.hlc, delta.client_id, delta.delta_id, won, len(delta.columns))
+        self.live = [*_without(live, won.keys()), new] if live else [new]
+        if delta.op == "INSERT" and (self.inserted is None or stamp > self.inserted):
+            self.inserted = stamp
+        return won
+
     def _bury(self, stamp: Stamp) -> None:
         self.tombstone = stamp
         self.live = [part for part in self.live if (part.hlc, part.client_id) > stamp]
@@ -118,13 +140,7 @@ class RowState(msgspec.Struct, array_like=True, gc=False):
         """Give the delta the columns in which it is the greatest; those that it won, and those that it lost."""
         live = self.live
         width = len(delta.columns)
-        if not live or stamp > (live[-1].hlc, live[-1].client_id):
-            won = {cell.column: cell.value.copy() for cell in delta.columns}
-            if won:
-                new = LiveDelta(delta.hlc, delta.client_id, delta.delta_id, won, width)
-                self.live = [*_without(live, won.keys()), new]
-            return tuple(won), ()
-        won = {}
+        won: dict[str, Raw] = {}
         lost: list[str] = []
         left: dict[int, dict[str, Raw]] = {}
         for cell in delta.columns:

@@ -49,6 +49,12 @@ class _Touch:
         """The sender changed the row before it inserted it, if it did: its copy may lack that."""
         self.last_op = ""
 
+    def take(self, op: Op) -> None:
+        """The one delta of the push was newer than all that the row had, and no DELETE."""
+        self.changed, self.last_op = True, op
+        self.inserted = op == "INSERT"
+        self.blind = not self.inserted
+
     def merge(self, row: StoredRow, delta: RowDelta, arrival: int) -> None:
         """Merge one delta and note which columns moved or were contested."""
         state, op = row.state, delta.op
@@ -129,8 +135,13 @@ def apply(commit: Commit, deltas: Sequence[RowDelta], sender: Sender, arrival: i
         at += ARRIVAL_STEP
         row = stored.get(key) or StoredRow(*key, arrival=0, state=RowState())
         touch = _Touch()
-        for delta in changes:
-            touch.merge(row, delta, at)
+        won = row.state.take(changes[0]) if len(changes) == 1 else None
+        if won is not None:
+            touch.take(changes[0].op)
+            row.touched.update(dict.fromkeys(won, at))
+        else:
+            for delta in changes:
+                touch.merge(row, delta, at)
         had = not allowed.isdisjoint(row.keys)
         if touch.changed:
             moves += _entry_moves(touch, row, at, index)
