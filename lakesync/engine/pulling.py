@@ -152,6 +152,8 @@ def _told(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple
 def _lacked_nothing(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
     """Whether it has this answer or not, the client is where it leads."""
     since = reading.since
+    if not reading.complete and since <= 1:
+        return record, since  # it starts again once more
     if not reading.complete:
         record = replace(record, seen=since if request.confirmed else record.seen)
         return keep(record, _page(record, since, reading.at, reading.page.after, reading.page.redo)), since
