@@ -34,7 +34,7 @@ class WedgedError(AssertionError):
 class StockClient:
     """Pulls before it pushes, one page a cycle; applies pages as plain SQL; takes broadcasts as they come.
 
-    An edit that is not acknowledged yet holds its columns against older ones that come in.
+    A page that names a row with an edit of its own that is not acknowledged is taken as lost, with its line.
     """
 
     def __init__(self, client: Client, group: str, chance: random.Random) -> None:
@@ -50,6 +50,8 @@ class StockClient:
         self.told: set[str] = set()
         self.named: set[str] = set()
         self.broadcasts = 0
+        self.stuck = False
+        """The last page could not be applied: nothing can until the edits are pushed."""
         self._clock = hlc.encode(wall_ms() - 60_000, 0)
         self._line: ClientConnection | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -59,6 +61,8 @@ class StockClient:
 
     async def connect(self) -> None:
         """Have a line."""
+        if self._reader is not None and self._reader.done():
+            await self.cut()
         if self._line is None:
             self._line, self._answers = await dial(self.client), asyncio.Queue()
             self._reader = asyncio.create_task(self._read(self._line, self._answers))
@@ -81,10 +85,11 @@ class StockClient:
                 assert isinstance(frame, bytes)
                 if frame[:1] == bytes((FrameTag.BROADCAST,)):
                     page = protobuf.decode_response(frame[1:])
-                    self._apply(page)
+                    if not self._apply(page):
+                        line.transport.abort()
+                        continue
                     self.broadcasts += 1
-                    if page.deltas:
-                        self.cursor = max(self.cursor, page.server_hlc)
+                    self.cursor = max(self.cursor, page.server_hlc)
                 else:
                     answers.put_nowait(protobuf.decode_response(frame))
         except BaseException as end:
@@ -107,8 +112,8 @@ class StockClient:
         """One page; an empty one leaves the cursor."""
         message = protobuf.encode_pull(SyncPull(self.name, self.cursor, PAGE))
         page = await self._ask(FrameTag.PULL, message)
-        self._apply(page)
-        if page.deltas:
+        self.stuck = not self._apply(page)
+        if page.deltas and not self.stuck:
             self.cursor = page.server_hlc
         return page
 
@@ -137,15 +142,21 @@ class StockClient:
             self._reader.result()
 
     async def _cycle(self) -> None:
+        if self.stuck:
+            await self.push()
         await self.pull()
-        await self.push()
+        if self.stuck:
+            await self.cut()
+        else:
+            await self.push()
 
     async def settle(self) -> None:
         """Push everything, over a new line."""
         await self.cut()
-        await self.connect()
         while self.outbox:
-            await self.push()
+            await self.connect()
+            with suppress(ConnectionClosed):
+                await self.push()
 
     async def catch_up(self) -> None:
         """Pull until nothing is left."""
@@ -170,26 +181,22 @@ class StockClient:
         else:
             self.rows[row_id].update(values)
 
-    def _apply(self, page: SyncResponse) -> None:
+    def _apply(self, page: SyncResponse) -> bool:
+        """Apply a page whole; not one that names a row with an edit of ours that may not be pushed yet."""
+        self.told |= {delta.row_id for delta in page.deltas}
+        if {edit.row_id for edit in self.outbox} & {delta.row_id for delta in page.deltas}:
+            return False
         for delta in page.deltas:
-            self.told.add(delta.row_id)
-            newer = [mine for mine in self.outbox if mine.row_id == delta.row_id and mine.stamp > delta.stamp]
+            values = {part.column: part.decoded() for part in delta.columns}
             if delta.op == "DELETE":
-                row = self.rows.pop(delta.row_id, {})
-                kept = _pending(newer)
-                if kept and row:
-                    self.rows[delta.row_id] = kept
-                continue
-            if any(mine.op == "DELETE" for mine in newer):
-                continue
-            values = {part.column: part.decoded() for part in delta.columns} | _pending(newer)
-            if delta.op == "UPDATE":
+                self.rows.pop(delta.row_id, None)
+            elif delta.op == "INSERT":
                 if delta.row_id in self.rows:
-                    self.rows[delta.row_id].update(values)
-            elif delta.row_id in self.rows and not newer:
-                raise WedgedError(f"{self.name} was sent INSERT of {delta.row_id}, which it has")
-            else:
+                    raise WedgedError(f"{self.name} was sent INSERT of {delta.row_id}, which it has")
                 self.rows[delta.row_id] = values
+            elif delta.row_id in self.rows:
+                self.rows[delta.row_id].update(values)
+        return True
 
 
 def merged(log: Iterable[RowDelta]) -> dict[str, Row]:
@@ -205,7 +212,3 @@ def merged(log: Iterable[RowDelta]) -> dict[str, Row]:
         if row or any(delta.op == "INSERT" for delta in alive):
             rows[row_id] = row
     return rows
-
-
-def _pending(edits: list[RowDelta]) -> Row:
-    return {part.column: part.decoded() for edit in edits for part in edit.columns}
