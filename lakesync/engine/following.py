@@ -151,7 +151,7 @@ def _begin(
     commit: Commit, client_id: str, claims: Claims, standing: Standing, rules: RulesCache, now_ms: int
 ) -> Standing:
     access = rules.access(commit, claims)
-    interest = _concerned(commit, claims, access, standing.interest, rules)
+    interest = concerned(commit, claims, access, standing.interest, rules)
     known = current(commit.client(client_id), commit.epoch)
     record = msgspec.structs.replace(known or ClientRecord(client_id, commit.epoch, now_ms), followed=True)
     if not record.scopes and standing.cursor <= NEVER_PULLED:
@@ -164,7 +164,7 @@ def _begin(
     return replace(standing, access=access if good else None, interest=interest)
 
 
-def _concerned(view: View, claims: Claims, access: Access, before: Interest, rules: RulesCache) -> Interest:
+def concerned(view: View, claims: Claims, access: Access, before: Interest, rules: RulesCache) -> Interest:
     """What concerned them before, and what concerns whoever has this access."""
     prefixes = rules.index(view.config).client_prefixes(claims)
     return Interest(before.buckets | access.keys, before.prefixes | prefixes)
@@ -210,4 +210,4 @@ def _now(view: View, standing: Standing, rules: RulesCache) -> Standing:
     if not standing.interest.prefixes:
         return standing
     access = rules.access(view, access.claims)
-    return replace(standing, access=access, interest=_concerned(view, access.claims, access, standing.interest, rules))
+    return replace(standing, access=access, interest=concerned(view, access.claims, access, standing.interest, rules))
