@@ -7,14 +7,12 @@ from lakesync.adapters.base import (
     DeltaPage,
     DeltaQuery,
     Held,
-    LakeAdapter,
     Materialisable,
-    ObjectInfo,
-    ObjectPage,
     Position,
     StoredDelta,
 )
 from lakesync.adapters.local import LocalDisk
+from lakesync.adapters.object_store import LakeAdapter, ObjectInfo, ObjectPage
 from lakesync.adapters.objects import ObjectDeltas
 from lakesync.adapters.registry import as_database, open_adapter, schemes
 from lakesync.adapters.sqlite import SqliteAdapter

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Raw
 
 from lakesync.adapters.base import Held, StoredDelta
+from lakesync.adapters.flat import COLUMNS, FlatDelta, flat, unflat
 from lakesync.delta import id_number, jcs_raw
 from lakesync.exceptions import ConfigurationError, IntegrityError
 from lakesync.types import ColumnValue, RowDelta
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-COLUMNS = ("gateway", "arrival", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns")
 
 
 def require_pyarrow() -> None:
@@ -51,7 +50,7 @@ def to_arrow(deltas: Sequence[StoredDelta]) -> pa.Table:
     """Deltas as an Arrow table, in their order."""
     import pyarrow as pa
 
-    rows = [_row(stored) for stored in deltas]
+    rows = [flat(stored, _cells(stored.delta)) for stored in deltas]
     columns = zip(*rows, strict=True) if rows else [()] * len(COLUMNS)
     schema = arrow_schema()
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
@@ -60,23 +59,8 @@ def to_arrow(deltas: Sequence[StoredDelta]) -> pa.Table:
 
 def from_arrow(table: pa.Table) -> list[StoredDelta]:
     """What `to_arrow` made a table of."""
-    rows: Iterable[tuple[Any, ...]] = zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True)
-    return [
-        StoredDelta(
-            gateway,
-            arrival,
-            RowDelta(
-                op,
-                name,
-                row_id,
-                client_id,
-                tuple(ColumnValue(column, Raw(text.encode())) for column, text in columns),
-                hlc,
-                delta_id,
-            ),
-        )
-        for gateway, arrival, name, row_id, op, client_id, hlc, delta_id, columns in rows
-    ]
+    rows: Iterable[FlatDelta[Any]] = zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True)
+    return [unflat((*row[:-1], _columns(row[-1]))) for row in rows]
 
 
 def encode_parquet(deltas: Sequence[StoredDelta], about: dict[str, str]) -> bytes:
@@ -125,17 +109,9 @@ def _table(data: bytes, columns: Sequence[str]) -> pa.Table:
     return table
 
 
-def _row(stored: StoredDelta) -> tuple[Any, ...]:
-    delta = stored.delta
-    columns = [(cell.column, jcs_raw(cell.value)) for cell in delta.columns]
-    return (
-        stored.gateway,
-        stored.arrival,
-        delta.table,
-        delta.row_id,
-        delta.op,
-        delta.client_id,
-        delta.hlc,
-        delta.delta_id,
-        columns,
-    )
+def _cells(delta: RowDelta) -> list[tuple[str, str]]:
+    return [(cell.column, jcs_raw(cell.value)) for cell in delta.columns]
+
+
+def _columns(cells: Iterable[tuple[str, str]]) -> tuple[ColumnValue, ...]:
+    return tuple(ColumnValue(column, Raw(text.encode())) for column, text in cells)

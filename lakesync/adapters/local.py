@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lakesync.adapters.base import ObjectInfo, ObjectPage
 from lakesync.adapters.keys import check_key
+from lakesync.adapters.object_store import ObjectInfo, ObjectPage
 from lakesync.crash import crash_point
 from lakesync.exceptions import AdapterError, NotFoundError, ValidationError
 

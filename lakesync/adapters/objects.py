@@ -23,13 +23,13 @@ from lakesync.adapters.base import (
     DeltaPage,
     DeltaQuery,
     Held,
-    LakeAdapter,
     Order,
     Position,
     StoredDelta,
     position_of,
 )
 from lakesync.adapters.envelope import decode_envelope, encode_envelope
+from lakesync.adapters.object_store import LakeAdapter
 from lakesync.adapters.recent import Recent
 from lakesync.adapters.selection import held, merged, selected
 from lakesync.exceptions import ValidationError

@@ -20,13 +20,14 @@ from lakesync.adapters.base import (
     StoredDelta,
     position_of,
 )
+from lakesync.adapters.flat import COLUMNS, FlatDelta, flat, unflat
 from lakesync.adapters.selection import held, merged
 from lakesync.adapters.sqlite_tables import ensure_table, write_rows
 from lakesync.exceptions import AdapterError
 from lakesync.hlc import wall_clock
 from lakesync.lww import RowState
 from lakesync.schema import TableSchema
-from lakesync.types import ColumnValue, Op, RowDelta
+from lakesync.types import ColumnValue
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS lakesync_deltas (
@@ -39,7 +40,7 @@ CREATE INDEX IF NOT EXISTS lakesync_by_arrival ON lakesync_deltas (arrival, hlc,
 CREATE INDEX IF NOT EXISTS lakesync_by_hlc ON lakesync_deltas (hlc, client_id, delta_id, gateway);
 CREATE INDEX IF NOT EXISTS lakesync_by_row ON lakesync_deltas (table_name, row_id);
 """
-_COLUMNS = "gateway, arrival, table_name, row_id, op, client_id, hlc, delta_id, columns"
+_COLUMNS = ", ".join(COLUMNS)
 _INSERT = f"INSERT OR IGNORE INTO lakesync_deltas ({_COLUMNS}, batch_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ONE = f"SELECT {_COLUMNS} FROM lakesync_deltas WHERE gateway = ? AND client_id = ? AND hlc = ? AND delta_id = ?"
 _PLACE = {"arrival": "(arrival, hlc, client_id, delta_id, gateway)", "hlc": "(hlc, hlc, client_id, delta_id, gateway)"}
@@ -170,21 +171,8 @@ def _conditions(query: DeltaQuery) -> tuple[str, list[str | int]]:
 
 
 def _row(stored: StoredDelta, batch_id: str) -> tuple[str | int, ...]:
-    delta = stored.delta
-    return (
-        stored.gateway,
-        stored.arrival,
-        delta.table,
-        delta.row_id,
-        delta.op,
-        delta.client_id,
-        delta.hlc,
-        delta.delta_id,
-        _encode(delta.columns).decode(),
-        batch_id,
-    )
+    return (*flat(stored, _encode(stored.delta.columns).decode()), batch_id)
 
 
-def _stored(row: tuple[str, int, str, str, Op, str, int, str, str]) -> StoredDelta:
-    gateway, arrival, table, row_id, op, client_id, hlc, delta_id, columns = row
-    return StoredDelta(gateway, arrival, RowDelta(op, table, row_id, client_id, _decode(columns), hlc, delta_id))
+def _stored(row: FlatDelta[str]) -> StoredDelta:
+    return unflat((*row[:-1], _decode(row[-1])))

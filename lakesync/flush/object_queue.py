@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 import structlog
 
-from lakesync.adapters.base import LakeAdapter
+from lakesync.adapters.object_store import LakeAdapter
 from lakesync.exceptions import NotFoundError
 from lakesync.flush.queue import FlushContext, Job, TableWork, jobs_of
 from lakesync.wire.json import encode_json
