@@ -49,11 +49,11 @@ class Embedding:
 
     def should_flush(self) -> bool:
         """Whether what waits is above `max_buffer_bytes` or older than `max_buffer_age_ms`."""
-        return self.flusher.should_flush()
+        return self.flusher.thresholds.exceeded()
 
     def get_tables_exceeding_budget(self) -> list[str]:
         """The tables of which more than `per_table_budget_bytes` waits; none without a budget."""
-        return self.flusher.tables_exceeding_budget()
+        return self.flusher.thresholds.tables_exceeding_budget()
 
     def flush(self) -> FlushReport:
         """Carry everything that waits to the adapter; on failure nothing is lost, and it waits for the next flush.

@@ -78,7 +78,7 @@ class Housekeeping:
         Raises:
             LakeSyncError: of the first gateway that could not be flushed, when all were tried.
         """
-        self._flush(lambda gateway, backlog: gateway.due(backlog))
+        self._flush(lambda flusher, backlog: flusher.thresholds.due(backlog))
 
     def flush_all(self) -> None:
         """Flush every gateway in which anything waits.

@@ -24,8 +24,9 @@ from lakesync.exceptions import AdapterError, FlushError
 from lakesync.flush.log import Stretch, read_log
 from lakesync.flush.queue import FlushContext, FlushQueue, TableWork
 from lakesync.flush.settings import FlushSettings
+from lakesync.flush.thresholds import Thresholds
 from lakesync.flush.waiting import Waiting
-from lakesync.staging.records import Backlog, Batch
+from lakesync.staging.records import Batch
 from lakesync.staging.store import PipelineStore
 
 log = structlog.get_logger("flush")
@@ -73,8 +74,8 @@ class Flusher:
         self.gateway_id = gateway_id
         self.waiting = Waiting(gateway_id, store)
         self.settings = outlet.settings if outlet is not None else FlushSettings()
+        self.thresholds = Thresholds(self.waiting, self.settings, wall)
         self._store = store
-        self._wall = wall
         self._queue = outlet.queue if outlet is not None else None
         self._database: DatabaseAdapter | None = None
         if outlet is not None:
@@ -97,44 +98,6 @@ class Flusher:
     def flushing(self) -> bool:
         """Whether a flush is under way in this process."""
         return self._running.locked()
-
-    # -- when --------------------------------------------------------------------------------------------------------
-
-    def should_flush(self, backlog: list[Backlog] | None = None) -> bool:
-        """Whether what waits is too much or too old.
-
-        Args:
-            backlog: what waits of this gateway, where the caller knows it already.
-        """
-        shards = self.waiting.backlog() if backlog is None else backlog
-        waiting = sum(shard.bytes for shard in shards)
-        oldest = min((shard.oldest_ms for shard in shards if shard.oldest_ms is not None), default=None)
-        if oldest is None:
-            return False
-        return waiting >= self._threshold(waiting) or self._wall() - oldest >= self.settings.max_buffer_age_ms
-
-    def due(self, backlog: list[Backlog]) -> bool:
-        """Whether to flush now: too much, too old, a table above its budget, or asked for."""
-        if any(shard.flush_requested_ms is not None for shard in backlog) or self.should_flush(backlog):
-            return True
-        return any(shard.deltas for shard in backlog) and bool(self.tables_exceeding_budget())
-
-    def tables_exceeding_budget(self) -> list[str]:
-        """The tables of which more waits than one may hold; none without a budget."""
-        budget = self.settings.per_table_budget_bytes
-        if budget is None:
-            return []
-        return [stats.table for stats in self.waiting.table_stats() if stats.byte_size > budget]
-
-    def _threshold(self, waiting: int) -> int:
-        """The byte threshold, reduced while what waits is wide."""
-        whole, adaptive = self.settings.max_buffer_bytes, self.settings.adaptive
-        if adaptive is None:
-            return whole
-        reduced = int(whole * (1 - adaptive.reduction_factor))
-        if not reduced <= waiting < whole:
-            return whole  # the width cannot change the answer, so it is not looked at
-        return reduced if self.waiting.columns_a_delta() > adaptive.wide_column_threshold else whole
 
     # -- how ---------------------------------------------------------------------------------------------------------
 
