@@ -178,3 +178,13 @@ def test_two_connections_of_one_client_are_both_told(pair):
         writer.push(delta("t3", {"n": 3}, client="alice"))
         for live in (one, other):
             assert ops(live.broadcast())[-1] == ("INSERT", "t3")
+
+
+def test_what_was_broadcast_may_be_there_after_a_reload(pair):
+    alice, bob = pair
+    with Live(bob) as reader:
+        reader.pull()
+        alice.push(delta("t1", {"n": 1}, client="alice"))
+        assert ops(reader.broadcast()) == [("INSERT", "t1")]
+    with Live(bob) as reader:
+        assert ops(reader.pull(0)) == [("DELETE", "t1"), ("INSERT", "t1")]
