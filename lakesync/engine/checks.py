@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from lakesync import hlc
-from lakesync.engine.limits import EngineLimits
+from lakesync.engine.limits import MAX_PULL, EngineLimits
 from lakesync.exceptions import (
     BackpressureError,
     ClockDriftError,
@@ -16,7 +16,7 @@ from lakesync.exceptions import (
 )
 from lakesync.schema import check_delta
 from lakesync.staging.records import GatewayConfig
-from lakesync.types import Claims, RowDelta, SyncPush
+from lakesync.types import Claims, RowDelta, SyncPull, SyncPush
 from lakesync.validation import misshapen
 
 
@@ -56,6 +56,19 @@ def check_request(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLim
     ahead = list(_ahead(push.deltas, now_ms))
     if ahead:
         raise ClockDriftError(_summary(ahead, len(push.deltas)) + "; set the client's clock", ahead)
+
+
+def check_pull(pull: SyncPull, claims: Claims) -> None:
+    """Everything that can be said of a pull without the store.
+
+    Raises:
+        ValidationError: `max_deltas` is out of range.
+        ForbiddenError: it is in another client's name.
+    """
+    if not 1 <= pull.max_deltas <= MAX_PULL:
+        raise ValidationError(f"limit is {pull.max_deltas}, it must be from 1 to {MAX_PULL}")
+    if pull.client_id != claims.get("sub"):
+        raise ForbiddenError(f"clientId is {pull.client_id!r} but the token's sub is {claims.get('sub')!r}")
 
 
 def check_schemas(deltas: Iterable[RowDelta], config: GatewayConfig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -14,11 +15,13 @@ from lakesync.connectors import Connectors
 from lakesync.engine.access import RulesCache
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.limits import EngineLimits
+from lakesync.engine.sharding import ShardedGateway
 from lakesync.exceptions import NotFoundError, ValidationError
 from lakesync.feed import Sender, apply
 from lakesync.feed.settle import settle
 from lakesync.flush import Outlet
 from lakesync.staging.records import LogEntry, StoredRow, WriteScope
+from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.store import Commit, StagingStore
 from lakesync.wire.log import decode_body
 
@@ -77,6 +80,8 @@ class Engine:
             gateway = self._gateways.setdefault(gateway_id, self._make(gateway_id))
             gateway.reseal_connectors()
             gateway.continue_reindex()
+            if isinstance(gateway, ShardedGateway):
+                gateway.level()
 
     def close(self) -> None:
         """Finish what was submitted and release the store. Actions at work have ACTION_SECONDS to end."""
@@ -109,6 +114,10 @@ class Engine:
                 self._gateways[gateway_id] = self._make(gateway_id)
             return self._gateways[gateway_id]
 
+    def home(self, table: str) -> StagingStore:
+        """The store that holds a table's rows."""
+        return self.store.home(table) if isinstance(self.store, ShardedStore) else self.store
+
     def replay(self, commit: Commit, entry: LogEntry) -> None:
         """Apply a committed log row again, exactly as its push did."""
         if entry.body is None:
@@ -132,14 +141,11 @@ class Engine:
     def _make(self, gateway_id: str) -> SyncGateway:
         scope = self._write_scopes.get(gateway_id, self._limits.write_scope)
         limits = msgspec.structs.replace(self._limits, write_scope=scope)
-        gateway = SyncGateway(
-            gateway_id,
-            self.store,
-            self._wall,
-            limits,
-            connectors=self.connectors,
-            runner=self._runner,
-            outlet=self._outlet,
+        shared: dict[str, Any] = {"connectors": self.connectors, "runner": self._runner, "outlet": self._outlet}
+        gateway = (
+            ShardedGateway(gateway_id, self.store, self._wall, limits, **shared)
+            if isinstance(self.store, ShardedStore)
+            else SyncGateway(gateway_id, self.store, self._wall, limits, **shared)
         )
         for name, adapter in self._sources.items():
             gateway.register_source(name, adapter)

@@ -10,15 +10,15 @@ import msgspec
 
 from lakesync.actions import Runner
 from lakesync.connectors import Connectors
-from lakesync.engine.checks import check_request
+from lakesync.engine.checks import check_pull, check_request
 from lakesync.engine.embedding import Embedding
 from lakesync.engine.following import Found, Group, Standing, follow, look
 from lakesync.engine.imperative import ImperativeGateway
-from lakesync.engine.limits import MAX_PULL, EngineLimits
+from lakesync.engine.limits import EngineLimits
 from lakesync.engine.pulling import PullRequest, Reading, first_contact, remember_page, settled_cursor
 from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.engine.reindexing import Reindexer
-from lakesync.exceptions import ForbiddenError, NotFoundError, ValidationError
+from lakesync.exceptions import ForbiddenError, NotFoundError
 from lakesync.feed.memory import current, is_blank
 from lakesync.flush import Outlet
 from lakesync.rules.model import SyncRules
@@ -124,10 +124,7 @@ class SyncGateway(ImperativeGateway, Embedding):
         self, pull: SyncPull, claims: Claims, *, resync_refused: bool = False, confirmed: bool = True
     ) -> Future[SyncPage]:
         """As `submit_pull`, for a caller that sends the deltas on as JSON and need not look at them."""
-        if not 1 <= pull.max_deltas <= MAX_PULL:
-            raise ValidationError(f"limit is {pull.max_deltas}, it must be from 1 to {MAX_PULL}")
-        if pull.client_id != claims.get("sub"):
-            raise ForbiddenError(f"clientId is {pull.client_id!r} but the token's sub is {claims.get('sub')!r}")
+        check_pull(pull, claims)
         if pull.source is not None:
             told = self.sources.submit_pull(pull.source, pull, claims)
             return _then(told, lambda page: _done(SyncPage(page.deltas, page.server_hlc, page.has_more)))

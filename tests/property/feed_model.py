@@ -30,6 +30,8 @@ class StockClient:
         self.name = name
         self.skew = skew
         self.outbox: list[RowDelta] = []
+        self.tables: dict[str, str] = {}
+        """Of rows that are not in TABLE."""
         self.claims: Claims = {"sub": name, "group": groups, "level": "1"}
         self.rows: dict[str, Row] = {}
         self.cursor = 0
@@ -59,8 +61,9 @@ class StockClient:
             self.rows[row_id].update(values)
         columns = tuple(ColumnValue.of(column, value) for column, value in values.items())
         stamp = hlc.encode(now + self.skew, 0)
-        identity = delta_id(client_id=self.name, hlc=stamp, table=TABLE, row_id=row_id, columns=columns)
-        self.outbox.append(RowDelta(op, TABLE, row_id, self.name, columns, stamp, identity))
+        table = self.tables.get(row_id, TABLE)
+        identity = delta_id(client_id=self.name, hlc=stamp, table=table, row_id=row_id, columns=columns)
+        self.outbox.append(RowDelta(op, table, row_id, self.name, columns, stamp, identity))
 
     def push(self, gateway: SyncGateway, *, answered: bool = True) -> tuple[RowDelta, ...]:
         """Push the outbox and take the answer's cursor; where the answer is lost, the same is pushed again later."""

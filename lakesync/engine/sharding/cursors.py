@@ -1,0 +1,62 @@
+"""A client's one cursor stands for a cursor in each shard.
+
+Each shard is a feed complete by itself (L1), so a client's place is a vector of places. Outer cursors are numbers of a
+clock of the client's own, shaped like arrivals and above all that it was handed before; what the newest few stand for
+is kept in its record in the default shard. A cursor that is not known there is one that cannot be served (L11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from lakesync.staging.records import ARRIVAL_STEP
+from lakesync.staging.shard_records import Handed, Vector
+
+KEPT = 32
+"""Cursors of one client of which it is known what they stand for."""
+
+NOWHERE = (1 << 40) + 1
+"""A cursor that no shard ever hands out: below any arrival, above the marks of a client that begins."""
+
+_WALL_BITS = 16
+
+
+def find(handed: Handed | None, cursor: int) -> Vector | None:
+    """What a cursor stands for; None where that is not known."""
+    if cursor == 0:
+        return Vector(0, ())
+    known = handed.vectors if handed is not None else ()
+    return next((vector for vector in reversed(known) if vector.cursor == cursor), None)
+
+
+def used(handed: Handed | None, cursor: int) -> Handed | None:
+    """After the client sent this cursor, or surely has it: it is kept longest."""
+    if handed is None or (handed.seen == cursor and handed.vectors[-1:] and handed.vectors[-1].cursor == cursor):
+        return handed
+    here = [vector for vector in handed.vectors if vector.cursor == cursor]
+    others = [vector for vector in handed.vectors if vector.cursor != cursor]
+    return replace(handed, seen=cursor, vectors=(*others, *here)) if here else handed
+
+
+def hand_out(handed: Handed | None, parts: Mapping[str, int], turn: str, now_ms: int) -> tuple[Handed, int]:
+    """With a cursor that stands for these; the cursor.
+
+    The highest one is handed out again where it stands for the same. One of places that are not all complete is a page
+    mark itself.
+    """
+    known = handed or Handed(0)
+    wanted = tuple(sorted(parts.items()))
+    for vector in known.vectors:
+        if vector.cursor == known.last and (vector.parts, vector.turn) == (wanted, turn):
+            return known, vector.cursor
+    cursor = max(known.last // ARRIVAL_STEP * ARRIVAL_STEP + ARRIVAL_STEP, now_ms << _WALL_BITS)
+    if any(place % ARRIVAL_STEP for place in parts.values()):
+        cursor += 1
+    vectors = [*known.vectors, Vector(cursor, wanted, turn)]
+    surplus = len(vectors) - KEPT
+    if surplus > 0:
+        needless = [vector.cursor for vector in vectors if vector.cursor != known.seen][:surplus]
+        vectors = [vector for vector in vectors if vector.cursor not in needless]
+    return replace(known, last=cursor, vectors=tuple(vectors)), cursor

@@ -1,0 +1,168 @@
+"""One gateway over several stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from itertools import islice
+
+from msgspec.structs import replace as with_fields
+
+from lakesync.actions import Runner
+from lakesync.adapters.base import StoredDelta
+from lakesync.connectors import Connectors
+from lakesync.engine.checks import check_pull, check_request
+from lakesync.engine.following import Found, Group, Standing
+from lakesync.engine.gateway import SyncGateway
+from lakesync.engine.limits import EngineLimits
+from lakesync.engine.rehydration import kept_by
+from lakesync.engine.sharding import following, pulling, pushing
+from lakesync.engine.sharding.part import Part
+from lakesync.engine.sharding.steps import Steps, run
+from lakesync.engine.sharding.vectors import Vectors
+from lakesync.exceptions import ForbiddenError, NotFoundError
+from lakesync.flush import Outlet
+from lakesync.rules.model import SyncRules
+from lakesync.schema import TableSchema
+from lakesync.staging.records import Cut, WriteScope
+from lakesync.staging.sharded import ShardedStore
+from lakesync.types import Claims, PushResult, RowDelta, SyncPage, SyncPull, SyncPush
+
+_AT_ONCE = 10_000
+
+
+class ShardedGateway(SyncGateway):
+    """A gateway each of whose tables belongs to a shard: a store of its own, with a gateway of its own over it.
+
+    Clients notice nothing: their cursor stands for a cursor in each shard. Schemas, rules and the write scope are set
+    in every shard; the default one is the authority, and holds clients, actions and connectors too.
+    """
+
+    def __init__(
+        self,
+        gateway_id: str,
+        store: ShardedStore,
+        wall: Callable[[], int],
+        limits: EngineLimits | None = None,
+        *,
+        connectors: Connectors | None = None,
+        runner: Runner | None = None,
+        outlet: Outlet | None = None,
+    ) -> None:
+        """Args: as `SyncGateway`."""
+        super().__init__(gateway_id, store, wall, limits, connectors=connectors, runner=runner, outlet=outlet)
+        self._shards = store.shards
+        self._parts = {name: Part(gateway_id, each, wall, limits, runner=runner) for name, each in store.stores.items()}
+        self._vectors = Vectors(gateway_id, store.main, wall)
+
+    @property
+    def _main(self) -> Part:
+        return self._parts[self._shards.default]
+
+    # -- push and pull -----------------------------------------------------------------------------------------------
+
+    def submit_push(self, push: SyncPush, claims: Claims, *, seen: int | None = None) -> Future[PushResult]:
+        """As `SyncGateway`: all or none, where a repeat completes what a crash between two shards cut short."""
+        check_request(push, claims, self._wall(), self._limits)
+        given = pushing.Given(push, claims, seen)
+        return run(pushing.push(self._parts, self._shards, self._vectors, given))
+
+    def submit_page(
+        self, pull: SyncPull, claims: Claims, *, resync_refused: bool = False, confirmed: bool = True
+    ) -> Future[SyncPage]:
+        """As `SyncGateway`, from all shards."""
+        check_pull(pull, claims)
+        if pull.source is not None:
+            return super().submit_page(pull, claims)
+        asked = pulling.Asked(pull, claims, resync_refused, confirmed)
+        return run(pulling.pull(self._parts, self._vectors, asked))
+
+    def submit_follow(self, newcomers: Sequence[tuple[str, Claims, Standing]]) -> Future[list[Standing]]:
+        """As `SyncGateway`; each client is looked at by itself."""
+        return run(following.follow(newcomers))
+
+    def submit_look(self, groups: Sequence[Group]) -> Future[list[Found]]:
+        """Whether the follower of each group lacks anything, for which it is then to be pulled."""
+        return run(following.look(self._parts, self._vectors, groups))
+
+    def submit_checkpoint(self, client_id: str, claims: Claims) -> Future[Cut]:
+        """As `SyncGateway`: every shard's newest cut, under a cursor that stands for all of their arrivals."""
+        if client_id != claims.get("sub"):
+            raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}")
+        for name, part in self._parts.items():
+            if not part.has_cut():
+                raise NotFoundError(f"shard {name!r} of gateway {self.gateway_id!r} has no checkpoint: pull from 0")
+        asked = {name: part.submit_checkpoint(client_id, claims) for name, part in self._parts.items()}
+        return run(self._checkpoint(client_id, asked))
+
+    def _checkpoint(self, client_id: str, asked: dict[str, Future[Cut]]) -> Steps[Cut]:
+        cuts: dict[str, Cut] = {}
+        for name, future in asked.items():
+            cuts[name] = yield future
+        arrivals = {name: cut.arrival for name, cut in cuts.items()}
+        cursor: int = yield self._vectors.submit_hand_out(client_id, arrivals)
+        return with_fields(
+            cuts[self._shards.default],
+            arrival=cursor,
+            tables=tuple(table for cut in cuts.values() for table in cut.tables),
+            created_ms=max(cut.created_ms for cut in cuts.values()),
+        )
+
+    # -- what every shard has ----------------------------------------------------------------------------------------
+
+    def register_schema(self, schema: TableSchema) -> int:
+        """As `SyncGateway`, in every shard."""
+        version = self._main.register_schema(schema)
+        for part in self._others():
+            part.register_schema(schema)
+        return version
+
+    def set_rules(self, rules: SyncRules) -> int:
+        """As `SyncGateway`, in every shard."""
+        version = self._main.set_rules(rules)
+        for part in self._others():
+            part.set_rules(rules)
+        return version
+
+    def set_write_scope(self, scope: WriteScope) -> None:
+        """As `SyncGateway`, in every shard."""
+        for part in self._parts.values():
+            part.set_write_scope(scope)
+
+    def continue_reindex(self) -> None:
+        """Go on with rules that changed, in every shard."""
+        for part in self._parts.values():
+            part.continue_reindex()
+
+    def level(self) -> None:
+        """Bring every shard in line with the default one: a change that a crash cut short is completed.
+
+        Raises:
+            SchemaError: a shard has a schema that the default one's is no evolution of.
+        """
+        wanted = self.config()
+        for part in self._others():
+            found = part.config()
+            for table, known in wanted.schemas.items():
+                if table not in found.schemas or found.schemas[table].schema != known.schema:
+                    part.register_schema(known.schema)
+            if wanted.rules is not None and found.rules != wanted.rules:
+                part.set_rules(wanted.rules)
+            if wanted.write_scope is not None and found.write_scope != wanted.write_scope:
+                part.set_write_scope(wanted.write_scope)
+
+    def rehydrate(self, deltas: Iterable[RowDelta] | None = None) -> int:
+        """As `Embedding.rehydrate`, each delta in its shard."""
+        rest = iter(deltas if deltas is not None else kept_by(self.flusher.destination, self.gateway_id))
+        total = 0
+        while some := list(islice(rest, _AT_ONCE)):
+            by_shard: dict[str, list[RowDelta]] = {}
+            for delta in some:
+                by_shard.setdefault(self._shards.of(delta.table), []).append(delta)
+            total += sum(self._parts[name].rehydrate(own) for name, own in by_shard.items())
+            if deltas is None:
+                self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in some])
+        return total
+
+    def _others(self) -> Iterator[Part]:
+        return (part for name, part in self._parts.items() if name != self._shards.default)

@@ -1,0 +1,72 @@
+"""One shard's share of a gateway: a gateway by itself, of which a sharded one asks a little more."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from lakesync.engine.following import Interest, concerned
+from lakesync.engine.gateway import SyncGateway
+from lakesync.engine.pulling import PullRequest, read_page
+from lakesync.engine.pushing import CheckedPush, check_work, push_work
+from lakesync.feed.memory import current
+from lakesync.staging.store import View
+from lakesync.types import Claims, PushResult, SyncPull, SyncPush
+
+
+class Part(SyncGateway):
+    """Over the shard's own store. What it is asked was checked, as far as that needs no store."""
+
+    def submit_check(self, push: SyncPush, claims: Claims) -> Future[None]:
+        """Whether `submit_part` would refuse anything; nothing is kept.
+
+        Raises (in the future):
+            SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`.
+        """
+        request = CheckedPush(push, claims, self._wall())
+        return self._store.submit(self.gateway_id, lambda commit: check_work(commit, request, self.rules, self._limits))
+
+    def submit_part(self, push: SyncPush, claims: Claims, seen: int | None, *, admitted: bool) -> Future[PushResult]:
+        """As `submit_push`.
+
+        Args:
+            seen: the cursor of this shard.
+            admitted: `submit_check` has let it pass, so nothing refuses it any more.
+        """
+        request = CheckedPush(push, claims, self._wall(), seen, admitted)
+        return self._store.submit(self.gateway_id, lambda commit: push_work(commit, request, self.rules, self._limits))
+
+    def submit_lacks(self, pull: SyncPull, claims: Claims, *, resync_refused: bool, confirmed: bool) -> Future[bool]:
+        """Whether a pull would bring anything; nothing is remembered of it.
+
+        Raises (in the future):
+            ResyncRequiredError: as `submit_pull`.
+        """
+        look = SyncPull(pull.client_id, pull.since_hlc, 1)
+        request = PullRequest(look, claims, resync_refused, confirmed, self._wall())
+        return self._store.read(self.gateway_id, lambda view: bool(read_page(view, request, self.rules).page.deltas))
+
+    def has_cut(self) -> bool:
+        """Whether there is a checkpoint of this shard."""
+        return self._store.newest_cut(self.gateway_id) is not None
+
+    def submit_knows(self, client_id: str) -> Future[bool]:
+        """Whether anything is known of a client here."""
+
+        def look(view: View) -> bool:
+            return current(view.client(client_id), view.epoch) is not None
+
+        return self._store.read(self.gateway_id, look)
+
+    def submit_glance(self, pull: SyncPull, claims: Claims, before: Interest) -> Future[tuple[bool, Interest]]:
+        """Whether a follower lacks anything here, and what concerns it.
+
+        Raises (in the future):
+            ResyncRequiredError: its cursor cannot be served.
+        """
+        request = PullRequest(SyncPull(pull.client_id, pull.since_hlc, 1), claims, True, False, self._wall())
+
+        def look(view: View) -> tuple[bool, Interest]:
+            reading = read_page(view, request, self.rules)
+            return bool(reading.page.deltas), concerned(view, claims, reading.access, before, self.rules)
+
+        return self._store.read(self.gateway_id, look)

@@ -1,0 +1,100 @@
+"""A page over all shards: one after another, until it is full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from lakesync.engine.pushing import NEVER_PULLED
+from lakesync.engine.sharding.cursors import NOWHERE
+from lakesync.engine.sharding.part import Part
+from lakesync.engine.sharding.steps import Steps
+from lakesync.engine.sharding.vectors import Place, Vectors
+from lakesync.engine.sourcing import beside_sources
+from lakesync.exceptions import ResyncRequiredError
+from lakesync.types import Claims, RowDelta, SyncPage, SyncPull
+from lakesync.wire.spelled import SpelledDeltas
+
+
+class Asked(NamedTuple):
+    """A pull that passed its checks."""
+
+    pull: SyncPull
+    claims: Claims
+    resync_refused: bool
+    confirmed: bool
+    """The client sent the cursor itself."""
+
+
+def start(parts: Mapping[str, Part], client_id: str, place: Place) -> Steps[dict[str, int]]:
+    """Shard → cursor there, of a client at `place`."""
+    if place.vector is not None:
+        known = dict(place.vector.parts)
+        return {name: known.get(name, 0) for name in parts}
+    if place.since != NEVER_PULLED:
+        return dict.fromkeys(parts, NOWHERE)
+    # it pushed and never pulled: where it is known it wrote, where it is not it has nothing
+    cursors = {}
+    for name, part in parts.items():
+        known_there: bool = yield part.submit_knows(client_id)
+        cursors[name] = NEVER_PULLED if known_there else 0
+    return cursors
+
+
+def pull(parts: Mapping[str, Part], vectors: Vectors, asked: Asked) -> Steps[SyncPage]:
+    """A page of what the client lacks in any shard.
+
+    The shard that filled the last page comes last, so that a busy one does not keep the others waiting.
+    """
+    request = asked.pull
+    place: Place = yield vectors.submit_place(request.client_id, request.since_hlc)
+    unknown = place.vector is None and place.since != NEVER_PULLED
+    if unknown and asked.resync_refused:
+        raise ResyncRequiredError(
+            f"the cursor {request.since_hlc} is not one of this gateway's: "
+            "pull again from 0, keeping what was not pushed yet"
+        )
+    cursors = yield from start(parts, request.client_id, place)
+    turn = place.vector.turn if place.vector is not None else ""
+    pages: list[Sequence[RowDelta]] = []
+    left, more = request.max_deltas, False
+    names = list(parts)
+    first = names.index(turn) if turn in parts else 0
+    for name in names[first:] + names[:first]:
+        there = SyncPull(request.client_id, cursors[name], max(left, 1))
+        if left <= 0:
+            more = more or (
+                yield parts[name].submit_lacks(
+                    there, asked.claims, resync_refused=asked.resync_refused, confirmed=asked.confirmed
+                )
+            )
+            continue
+        page: SyncPage = yield parts[name].submit_page(
+            there, asked.claims, resync_refused=asked.resync_refused, confirmed=asked.confirmed
+        )
+        cursors[name] = page.server_hlc
+        if page.deltas:
+            pages.append(page.deltas)
+            left -= len(page.deltas)
+        if left <= 0:
+            turn = names[(names.index(name) + 1) % len(names)]
+        more = more or page.has_more
+    deltas = _joined(pages)
+    if not deltas and not unknown and place.since > NEVER_PULLED and place.asked == place.since:
+        return SyncPage((), request.since_hlc, more)  # nothing was told, so it stands for the same still
+    if max(cursors.values()) <= NEVER_PULLED:
+        return SyncPage(deltas, max(place.since, *cursors.values()), more)
+    cursor: int = yield vectors.submit_hand_out(request.client_id, cursors, turn, place if asked.confirmed else None)
+    if place.record is not None and place.record.sources:
+        deltas = beside_sources(deltas, place.record)
+    return SyncPage(deltas, cursor, more)
+
+
+def _joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
+    """Pages as one, as JSON where all of them are."""
+    if len(pages) == 1:
+        return pages[0]
+    spelled = [page for page in pages if isinstance(page, SpelledDeltas)]
+    if pages and len(spelled) == len(pages):
+        return SpelledDeltas([page.array[1:-1] for page in spelled], sum(len(page) for page in spelled))
+    return [delta for page in pages for delta in page]

@@ -1,0 +1,92 @@
+"""A push over the shards that its tables belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from lakesync.crash import crash_point
+from lakesync.engine.pushing import NEVER_PULLED
+from lakesync.engine.sharding.part import Part
+from lakesync.engine.sharding.steps import Steps
+from lakesync.engine.sharding.vectors import Place, Vectors
+from lakesync.exceptions import RefusedError
+from lakesync.staging.shards import ShardMap
+from lakesync.types import Claims, PushResult, RowDelta, SyncPush
+
+
+class Given(NamedTuple):
+    """A push that passed the checks that need no store."""
+
+    push: SyncPush
+    claims: Claims
+    seen: int | None
+    """The cursor that the client certainly has when it gets the answer."""
+
+
+def split(push: SyncPush, shards: ShardMap) -> dict[str, SyncPush]:
+    """Shard → its part of a push, in the order of the shards; those that it does not concern are absent."""
+    found: dict[str, list[RowDelta]] = {}
+    for delta in push.deltas:
+        found.setdefault(shards.of(delta.table), []).append(delta)
+    return {name: SyncPush(push.client_id, tuple(found[name])) for name in shards.names if name in found}
+
+
+def push(parts: Mapping[str, Part], shards: ShardMap, vectors: Vectors, given: Given) -> Steps[PushResult]:
+    """Commit a push shard by shard, once none of them refuses anything of it.
+
+    A crash in between is completed by the client's repeat: what a shard has is known there by its ids. Every shard is
+    asked for its part of the answer's cursor, also one that the push does not concern: what the client was told there
+    since its last pull may be in doubt.
+    """
+    client_id = given.push.client_id
+    seen = yield from _seen(vectors, given)
+    own = split(given.push, shards)
+    several = len(own) > 1
+    if several:
+        yield from _check(parts, own, given.claims)
+    cursors: dict[str, int] = {}
+    for name, part in own.items():
+        kept: PushResult = yield parts[name].submit_part(part, given.claims, seen.get(name), admitted=several)
+        cursors[name] = kept.server_hlc
+        crash_point("sharding.after_part")
+    nothing = SyncPush(client_id, ())
+    others: dict[str, Future[PushResult]] = {
+        name: part.submit_part(nothing, given.claims, seen.get(name), admitted=True)
+        for name, part in parts.items()
+        if name not in own
+    }
+    for name, asked in others.items():
+        told: PushResult = yield asked
+        cursors[name] = told.server_hlc
+    cursor = max(cursors.values())
+    if cursor > NEVER_PULLED:
+        cursor = yield vectors.submit_hand_out(client_id, cursors)
+    return PushResult(cursor, len(given.push.deltas))
+
+
+def _seen(vectors: Vectors, given: Given) -> Steps[dict[str, int]]:
+    """Shard → the cursor there that the client certainly has."""
+    if given.seen is None:
+        return {}
+    place: Place = yield vectors.submit_place(given.push.client_id, given.seen)
+    return dict(place.vector.parts) if place.vector is not None else {}
+
+
+def _check(parts: Mapping[str, Part], own: Mapping[str, SyncPush], claims: Claims) -> Steps[None]:
+    """Ask every shard before any of them keeps anything.
+
+    Raises:
+        RefusedError: of the first shard that refuses, with what each of them refuses.
+        BackpressureError: a shard holds too much.
+    """
+    refusals: list[RefusedError] = []
+    for name, part in own.items():
+        try:
+            yield parts[name].submit_check(part, claims)
+        except RefusedError as error:
+            refusals.append(error)
+    if refusals:
+        rejected = [each for error in refusals for each in error.rejected]
+        raise type(refusals[0])(str(refusals[0]), rejected)

@@ -1,0 +1,85 @@
+"""A client's vector in the default shard: found by the cursor that came in, kept with the one that goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from lakesync.engine import source_positions as sources
+from lakesync.engine.pushing import NEVER_PULLED
+from lakesync.engine.sharding.cursors import find, hand_out, used
+from lakesync.feed.memory import current
+from lakesync.staging.records import ClientRecord
+from lakesync.staging.shard_records import Vector
+from lakesync.staging.store import Commit, StagingStore, View
+
+
+class Place(NamedTuple):
+    """Where a client is, as far as its cursor says it."""
+
+    record: ClientRecord | None
+    """What the default shard knows of it."""
+    asked: int
+    """The cursor as it was sent, which may be a source's mark."""
+    since: int
+    """The cursor of the gateway's own feed."""
+    vector: Vector | None
+    """What it stands for; None where that is not known."""
+
+
+class Vectors:
+    """Of one gateway's clients."""
+
+    def __init__(self, gateway_id: str, store: StagingStore, wall: Callable[[], int]) -> None:
+        """Args: store: of the default shard; wall: the server's clock in milliseconds."""
+        self._gateway_id = gateway_id
+        self._store = store
+        self._wall = wall
+
+    def submit_place(self, client_id: str, cursor: int) -> Future[Place]:
+        """What a client's cursor stands for."""
+
+        def look(view: View) -> Place:
+            record = current(view.client(client_id), view.epoch)
+            since = sources.resolve(record, cursor)
+            return Place(record, cursor, since, find(record.handed if record is not None else None, since))
+
+        return self._store.read(self._gateway_id, look)
+
+    def submit_hand_out(
+        self, client_id: str, parts: Mapping[str, int], turn: str = "", came_from: Place | None = None
+    ) -> Future[int]:
+        """A cursor that stands for these, durably.
+
+        Args:
+            client_id: whose.
+            parts: shard → cursor there.
+            turn: the shard at which its next page begins.
+            came_from: the place that the client itself said it has come to.
+        """
+        now = self._wall()
+
+        def work(commit: Commit) -> int:
+            known = current(commit.client(client_id), commit.epoch)
+            record = known or ClientRecord(client_id, commit.epoch, now)
+            if came_from is not None:
+                record = _after(record, came_from)
+            handed, cursor = hand_out(record.handed, parts, turn, now)
+            record = replace(record, handed=handed)
+            if record != known:
+                commit.put_client(record)
+            return cursor
+
+        return self._store.submit(self._gateway_id, work)
+
+
+def _after(record: ClientRecord, place: Place) -> ClientRecord:
+    """After a client said where it is."""
+    record = replace(record, handed=used(record.handed, place.since))
+    if not record.sources:
+        return record
+    began_again = place.vector is None or (place.since <= NEVER_PULLED and record.handed is not None)
+    return sources.started_again(record) if began_again else sources.after_request(record, place.asked)

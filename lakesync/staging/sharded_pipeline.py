@@ -1,0 +1,160 @@
+"""What the pipeline asks of a gateway's shards together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from lakesync.exceptions import NotFoundError
+from lakesync.staging.head import MAIN_SHARD
+from lakesync.staging.records import Backlog, Batch, Cut, Erasure, GatewayConfig, LedgerDay, LogSource
+from lakesync.staging.shards import ShardMap
+from lakesync.staging.store import StagingStore
+from lakesync.types import StoredConnector
+
+_PLACE_BITS = 32
+"""An erasure's `seq` is counted by each shard; above these bits it says which."""
+
+
+class ShardedPipeline:
+    """`PipelineStore` over the stores of all shards."""
+
+    def __init__(self, shards: ShardMap, stores: Mapping[str, StagingStore]) -> None:
+        self.shards = shards
+        self.stores = dict(stores)
+        """By shard, the default one first."""
+
+    @property
+    def main(self) -> StagingStore:
+        """The store of the default shard, which is the authority for everything that shards have in common."""
+        return self.stores[self.shards.default]
+
+    def gateways(self) -> list[str]:
+        """Every gateway id."""
+        return self.main.gateways()
+
+    def backlog(self) -> list[Backlog]:
+        """What waits, shard by shard."""
+        found = [waiting for store in self.stores.values() for waiting in store.backlog()]
+        return sorted(found, key=lambda waiting: waiting.gateway)
+
+    def gateway_config(self, gateway: str) -> GatewayConfig:
+        """Schemas and rules of a gateway."""
+        return self.main.gateway_config(gateway)
+
+    def connectors(self, gateway: str) -> list[StoredConnector]:
+        """The connectors registered at run time."""
+        return self.main.connectors(gateway)
+
+    def plan(self, gateway: str, shard: str, max_deltas: int) -> Batch | None:
+        """The open batch of a shard, or a new one."""
+        return self._named(shard).plan(gateway, shard, max_deltas)
+
+    def confirm(self, batch_id: str, deltas: int, id_sum: int) -> None:
+        """Record that the lake was read and holds the batch."""
+        shard = batch_id.split(".")[1] if batch_id.count(".") > 1 else ""
+        self._named(shard).confirm(batch_id, deltas, id_sum)
+
+    def trim(self, gateway: str, shard: str) -> int:
+        """Drop the bodies of a shard's confirmed batches."""
+        return self._named(shard).trim(gateway, shard)
+
+    def ledger(self, gateway: str) -> list[LedgerDay]:
+        """Every arrival day that the gateway ever had, over all shards."""
+        days: dict[str, LedgerDay] = {}
+        for store in self.stores.values():
+            for day in store.ledger(gateway):
+                days[day.day] = _added(days[day.day], day) if day.day in days else day
+        return [days[day] for day in sorted(days)]
+
+    def request_flush(self, gateway: str) -> None:
+        """Ask for a flush of every shard."""
+        for store in self.stores.values():
+            store.request_flush(gateway)
+
+    def publish_cut(self, cut: Cut) -> bool:
+        """Refused: an arrival of one shard says nothing about another's, so one cut cannot be of all of them."""
+        raise NotFoundError(
+            f"gateway {cut.gateway!r} is sharded, and a cut at one arrival says nothing about the other shards: "
+            "publish one in each shard's own store"
+        )
+
+    def newest_cut(self, gateway: str) -> Cut | None:
+        """None: there is no cut over all shards; each has its own."""
+        self.main.gateway_config(gateway)
+        return None
+
+    def log_source(self, shard: str = MAIN_SHARD) -> LogSource:
+        """Where Spark reads a shard's committed log rows."""
+        return self._named(shard).log_source(shard)
+
+    # -- erasure -----------------------------------------------------------------------------------------------------
+
+    def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
+        """Erase what a row ever held, in its table's shard."""
+        place = self.shards.names.index(self.shards.of(table))
+        return self._told(place, self.stores[self.shards.of(table)].erase_row(gateway, table, row_id))
+
+    def erase_client(self, gateway: str, client_id: str) -> Erasure:
+        """Erase everything that a client ever wrote, in every shard; what is told is of all of them together.
+
+        Raises:
+            NotFoundError: no shard ever saw it.
+        """
+        done, unknown = self._everywhere(lambda store: store.erase_client(gateway, client_id))
+        if not done:
+            raise unknown[0]
+        first = done[0]
+        return msgspec.structs.replace(
+            first,
+            arrival=max(each.arrival for each in done),
+            deltas=sum(each.deltas for each in done),
+            row_count=sum(each.row_count for each in done),
+        )
+
+    def erasures(self, gateway: str) -> list[Erasure]:
+        """What was ever asked to be erased, shard by shard."""
+        return [
+            self._told(place, each)
+            for place, name in enumerate(self.shards.names)
+            for each in self.stores[name].erasures(gateway)
+        ]
+
+    def confirm_erasure(self, gateway: str, seq: int) -> None:
+        """Record that the lake has erased it too.
+
+        Raises:
+            NotFoundError: there is no such request.
+        """
+        place, inner = seq >> _PLACE_BITS, seq & ((1 << _PLACE_BITS) - 1)
+        if place >= len(self.shards.names):
+            raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
+        self.stores[self.shards.names[place]].confirm_erasure(gateway, inner)
+
+    def _everywhere(self, erase: Callable[[StagingStore], Erasure]) -> tuple[Sequence[Erasure], list[NotFoundError]]:
+        done, unknown = [], []
+        for place, name in enumerate(self.shards.names):
+            try:
+                done.append(self._told(place, erase(self.stores[name])))
+            except NotFoundError as error:
+                unknown.append(error)
+        return done, unknown
+
+    def _told(self, place: int, erasure: Erasure) -> Erasure:
+        return msgspec.structs.replace(erasure, seq=place << _PLACE_BITS | erasure.seq)
+
+    def _named(self, shard: str) -> StagingStore:
+        """The store of a shard; streams that were made before there was sharding are in the default one."""
+        return self.stores.get(shard, self.main)
+
+
+def _added(one: LedgerDay, other: LedgerDay) -> LedgerDay:
+    return LedgerDay(
+        one.gateway,
+        one.day,
+        one.count + other.count,
+        (one.id_sum + other.id_sum) % 2**64,
+        one.flushed_count + other.flushed_count,
+        (one.flushed_id_sum + other.flushed_id_sum) % 2**64,
+    )

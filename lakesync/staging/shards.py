@@ -1,0 +1,105 @@
+"""Which shard a table belongs to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from lakesync.exceptions import ConfigurationError
+from lakesync.schema import is_identifier
+from lakesync.staging.head import MAIN_SHARD
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class ShardMap(msgspec.Struct, frozen=True):
+    """The shards of every gateway. A row never spans shards: its table belongs to one."""
+
+    tables: Mapping[str, str]
+    """Table → shard."""
+    default: str
+    """The shard of every other table, of clients, schemas, rules, actions and connectors."""
+    urls: Mapping[str, str] = {}
+    """Shard → URL of its store, where that is not a folder in the main one's."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every shard, the default one first."""
+        return (self.default, *sorted({*self.tables.values(), *self.urls} - {self.default}))
+
+    def of(self, table: str) -> str:
+        """The shard of a table."""
+        return self.tables.get(table, self.default)
+
+    def check(self) -> None:
+        """Whether the shards can be used.
+
+        Raises:
+            ConfigurationError: a name cannot be one, or a URL is of no shard.
+        """
+        for table in self.tables:
+            if not is_identifier(table):
+                raise ConfigurationError(f"sharding names table {table!r}, which is no identifier: no push can name it")
+        for name in (self.default, *self.tables.values()):
+            if _NAME.fullmatch(name) is None or name == MAIN_SHARD:
+                raise ConfigurationError(
+                    f"shard {name!r} must be 1 to 64 of A-Z a-z 0-9 _ - and not {MAIN_SHARD!r}, "
+                    "which is what a store without sharding has"
+                )
+        unknown = sorted(set(self.urls) - {self.default, *self.tables.values()})
+        if unknown:
+            raise ConfigurationError(f"stores are given for {', '.join(unknown)}, which no table belongs to")
+        if self.default in self.urls:
+            raise ConfigurationError(
+                f"the store of the default shard {self.default!r} is the one of staging.url: give none for it"
+            )
+
+
+def shard_urls(shards: ShardMap, main: str) -> dict[str, str]:
+    """Shard → URL of its store, the default one first.
+
+    Args:
+        shards: checked.
+        main: the URL of the default shard's store.
+
+    Raises:
+        ConfigurationError: two shards have one store, or a shard has none.
+    """
+    urls = {shards.default: main}
+    for name in shards.names[1:]:
+        urls[name] = shards.urls.get(name) or _beside(main, name)
+    _check_apart(urls)
+    return urls
+
+
+def _beside(main: str, name: str) -> str:
+    if main.startswith("sqlite://"):
+        return f"{main.rstrip('/')}/{name}"
+    if main.startswith("memory://"):
+        place = main.removeprefix("memory://")
+        return f"memory://{place}/{name}" if place else main
+    raise ConfigurationError(
+        f"shard {name!r} needs a store of its own: give sharding.stores a URL of another database for it"
+    )
+
+
+def _check_apart(urls: Mapping[str, str]) -> None:
+    seen: dict[str, str] = {}
+    for name, url in urls.items():
+        place = _place(url)
+        if place in seen:
+            raise ConfigurationError(f"shards {seen[place]!r} and {name!r} have the same store: give each its own")
+        if place is not None:
+            seen[place] = name
+
+
+def _place(url: str) -> str | None:
+    """What two URLs of one store have in common; None for one that is a new store every time."""
+    if url == "memory://":
+        return None
+    scheme, _, rest = url.partition("://")
+    if scheme == "sqlite":
+        return "sqlite:/" + "/".join(part for part in rest.split("/") if part not in ("", "."))
+    return ("postgresql://" if scheme.startswith("postgres") else f"{scheme}://") + rest.rpartition("@")[2].rstrip("/")
