@@ -11,7 +11,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY
 from lakesync.clock import WallClock
-from lakesync.config import FlushSection
+from lakesync.config_sections import FlushSection
 from lakesync.staging.records import Backlog
 from resources.pipeline import OpenPipeline
 

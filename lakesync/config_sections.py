@@ -1,0 +1,140 @@
+"""The sections of `lakesync.toml`, each setting with its type and default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, SecretStr
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+"""A TCP port; 0 lets the system choose a free one."""
+
+_MIB = 1 << 20
+
+
+class _Section(BaseModel):
+    model_config = {"frozen": True, "extra": "forbid"}
+
+
+class GatewaySection(_Section):
+    """`[gateway]`: the HTTP server."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8787
+    url: str | None = None
+    """Where the pipeline reaches the gateway; `lakesync up` sets it."""
+    auto_create: bool = True
+    """Whether the first valid token that names a gateway makes it."""
+    cors_origins: tuple[str, ...] = ("*",)
+
+
+class StagingSection(_Section):
+    """`[staging]`: the store that the gateway commits to."""
+
+    url: str = ""
+    """`sqlite:///ABSOLUTE/FOLDER` or `postgresql://…`; empty: SQLite in the data folder."""
+
+
+class LakeSection(_Section):
+    """`[lake]`: the Iceberg catalogue and where its tables stand."""
+
+    catalog: str = "lake"
+    catalog_uri: str = ""
+    """`sqlite:////ABSOLUTE/FILE` or `postgresql://…`; empty: SQLite in the data folder."""
+    warehouse: str = ""
+    """`file:///ABSOLUTE/FOLDER`; empty: a folder in the data folder."""
+    system_namespace: str = "lakesync"
+    namespace: str = "tables"
+    """Of the state tables."""
+    checkpoints: str = ""
+    """A folder for the frames of checkpoints; empty: one in the data folder."""
+
+
+class SparkSection(_Section):
+    """`[spark]`: the embedded Connect server, or where another one listens."""
+
+    remote: str | None = None
+    """`sc://HOST:PORT`; where it is set, `lakesync up` starts no Spark."""
+    port: Port = 0
+    token: SecretStr | None = None
+    memory: Annotated[str, Field(pattern=r"^[0-9]+[mg]$")] = "2g"
+    cores: PositiveInt | Literal["*"] = 2
+    shuffle_partitions: PositiveInt = 4
+    settings: dict[str, str] = {}
+    """Further `spark.…` settings of the embedded server, as they are."""
+
+
+class DagsterSection(_Section):
+    """`[dagster]`: the pipeline's daemon and pages."""
+
+    home: Path = Path()
+    """Empty: a folder in the data folder."""
+    port: Port = 3000
+    url: str | None = None
+    """Where the webserver answers; `lakesync up` sets it."""
+    partitions_start: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] = "2024-01-01"
+    """The first day (UTC) of the time axis."""
+    max_run_seconds: PositiveInt = 3600
+    alert_webhook: SecretStr | None = None
+    """Gets a JSON post for each failed run."""
+
+
+class FlushSection(_Section):
+    """`[flush]`: when what is staged goes to the lake, or where a gateway without a pipeline carries it itself."""
+
+    to_uri: str = ""
+    """An adapter's URI, such as `file:///ABSOLUTE/FOLDER`; empty: the pipeline flushes."""
+    format: Literal["parquet", "json"] = "parquet"
+    """Of the objects that `to_uri` gets."""
+    bytes: PositiveInt = 4 * _MIB
+    table_bytes: PositiveInt | None = None
+    """Flush to `to_uri` when so much waits of one table."""
+    age_seconds: PositiveFloat = 30.0
+    batch_deltas: PositiveInt = 250_000
+    """The most deltas in one batch."""
+
+
+class ConnectorsSection(_Section):
+    """`[connectors]`: what connectors may refer to."""
+
+    references: tuple[str, ...] = ("env:CONNECTOR_*",)
+    """Patterns of the references that a registered connector may have in place of a secret; `{gateway}` is its gateway.
+
+    Who is an admin of a gateway can read through one of its connectors what these allow.
+    """
+
+
+class DeclaredGateway(_Section):
+    """`[gateways.NAME]`: a gateway that is there from the start."""
+
+    write_scope: Literal["any", "rules"] = "any"
+    """What a push may change: every row, or only rows that the sender's rules show it."""
+
+
+class LimitsSection(_Section):
+    """`[limits]`: how much one request may ask for and one gateway may hold."""
+
+    max_body_bytes: PositiveInt = _MIB
+    max_deltas: PositiveInt = 10_000
+    max_backpressure_bytes: PositiveInt = 1 << 30
+    """Unflushed bytes a gateway; unset: 1 GiB or a tenth of the free disk, whichever is less."""
+    requests_per_second: PositiveFloat = 1000.0
+    """A client's share, averaged over ten seconds."""
+    request_timeout_seconds: PositiveFloat = 30.0
+    max_actions: PositiveInt = 100
+    """In one request."""
+    action_timeout_seconds: PositiveFloat = 20.0
+    """How long a request waits for its actions; they go on after that."""
+    action_lease_seconds: PositiveFloat = 30.0
+    """After which an action whose process died may be tried again."""
+    action_retention_days: PositiveFloat = 7.0
+    """How long a repeat of an action is known."""
+    websocket_connections: PositiveInt = 1000
+    """Held at once by one server."""
+    websocket_messages_per_second: PositiveFloat = 50.0
+    """A client's share over WebSockets, averaged over ten seconds."""
+    websocket_slow_reader_seconds: PositiveFloat = 10.0
+    """After which a client is disconnected that takes nothing of what it was sent."""
+    min_free_disk_bytes: NonNegativeInt = 64 * _MIB
+    """With less than this free for staging on SQLite, the gateway is not ready."""
