@@ -147,6 +147,8 @@ def apply(commit: Commit, deltas: Sequence[RowDelta], sender: Sender, arrival: i
             moves += _entry_moves(touch, row, at, index)
         has = not allowed.isdisjoint(row.keys)
         touch.stale |= not has or (not had and (touch.blind or not touch.inserted))
+        if has and not had:  # what others wrote comes with it
+            touch.contested |= any(part.client_id != client_id for part in row.state.live)
         if touch.contested or touch.stale if has else touch.last_op != "DELETE":
             clean = False
             moves.append(move(row, own, at, "own"))

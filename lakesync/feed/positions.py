@@ -172,7 +172,7 @@ def _in_walk(record: ClientRecord, page: Page, newest: int, access: Access) -> P
         origin=page.then or (walk.number if begins else 0),
         then=then,
         now=now,
-        reach=_extend({}, (origin, *later_scopes(record, origin))),
+        reach=_extend({}, (origin, *later_scopes(record, origin)) if page.then else record.scopes),
         exact=exact,
         turn=min((low for low, _ in page.redo), default=page.after) if begins else page.turn,
         redo=((0, page.after),) if begins else page.redo,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from lakesync import hlc
 from lakesync.delta import delta_id
@@ -177,10 +178,17 @@ class StockClient:
         return True
 
 
+class Client(Protocol):
+    """Anybody of the world."""
+
+    name: str
+    claims: Claims
+
+
 class World:
     """Everything that was ever pushed, and what follows from it."""
 
-    def __init__(self, engine: Engine, clients: list[StockClient]) -> None:
+    def __init__(self, engine: Engine, clients: Sequence[Client]) -> None:
         self.engine = engine
         self.clients = clients
         self.rules = SyncRules(1, ())

@@ -14,12 +14,16 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
+from lakesync.client.core import Lost
 from lakesync.engine import Engine, SyncGateway
 from lakesync.engine.limits import EngineLimits
 from lakesync.exceptions import NotFoundError
+from lakesync.feed import render
 from lakesync.rules.model import SyncRules, parse_rules
-from lakesync.staging.records import Cut
+from lakesync.staging.records import Cut, StoredRow
 from lakesync.staging.sqlite import SqliteStore
+from lakesync.types import Claims, PushResult, SyncPush, SyncResponse
+from tests.property.core_client import CoreClient
 from tests.property.feed_model import StockClient, World
 
 START = 1_700_000_000_000
@@ -52,6 +56,7 @@ RULES = [
 ]
 
 people = st.integers(0, 2)
+ways = st.sampled_from(["whole", "whole", "answer lost", "request lost"])
 limits = st.integers(1, 3)
 values = st.fixed_dictionaries(
     {}, optional={"group": st.sampled_from(["a", "b"]), "x": st.integers(0, 3), "y": st.integers(0, 3)}
@@ -59,7 +64,16 @@ values = st.fixed_dictionaries(
 edit = st.tuples(
     st.just("edit"), people, st.sampled_from(["INSERT", "UPDATE", "UPDATE", "DELETE"]), st.sampled_from(ROWS), values
 )
-ways = st.sampled_from(["whole", "whole", "answer lost", "request lost"])
+
+core = st.one_of(
+    st.tuples(
+        st.just("core edit"), people, st.sampled_from(["UPDATE", "UPDATE", "DELETE"]), st.sampled_from(ROWS), values
+    ),
+    st.tuples(st.just("core"), st.sampled_from([1, 2, 4]), ways),
+    st.tuples(st.just("core"), st.sampled_from([1, 2, 4]), ways),
+    st.tuples(st.just("core claims"), people, st.integers(0, len(GROUPS) - 1)),
+    st.tuples(st.just("core restart"), people, limits),
+)
 cycle = st.tuples(st.just("cycle"), people, limits, ways, ways)
 pull = st.tuples(st.just("pull"), people, limits, ways)
 push = st.tuples(st.just("push"), people, ways)
@@ -83,6 +97,7 @@ def _lists(steps: st.SearchStrategy[tuple[Any, ...]]) -> st.SearchStrategy[list[
 histories = st.one_of(
     _lists(st.one_of(edit, edit, cycle, cycle, pull, push, live, rules, trouble)),
     _lists(st.one_of(edit, cycle, pull, rules)),
+    _lists(st.one_of(edit, cycle, push, core, core, rules, trouble)),
     _lists(st.one_of(edit, cycle, pull, push, live, trouble)),
 )
 skews = st.tuples(*[st.sampled_from([-30, -3, 0, 3])] * 3)
@@ -107,8 +122,11 @@ class History:
         self.ahead = 0
         """Milliseconds that the gateway's clock is ahead."""
         self.clients = [StockClient(*each) for each in zip(PEOPLE, [["a"], ["b"], ["a"]], skews, strict=True)]
-        self.world = World(self._open(), self.clients)
-        self.cuts: dict[int, dict[str, dict[str, Any]]] = {}
+        self.core = CoreClient("c4", "a", 0)
+        self.core.claims = {"sub": "c4", "group": ["a"], "level": "1"}
+        self.world = World(self._open(), [*self.clients, self.core])
+        self.cuts: dict[int, tuple[dict[str, dict[str, Any]], list[StoredRow]]] = {}
+        """What the model and the gateway held at a cut."""
         if rules:
             self._set_rules(RULES[rules])
 
@@ -116,18 +134,28 @@ class History:
         """Do every step, then let everybody push and pull until nothing is left."""
         for kind, place, *detail in steps:
             self.now += 1
-            self._do(kind, self.clients[place], *detail)
+            if kind.startswith("core"):
+                self._do_core(kind, place, *detail)
+            else:
+                self._do(kind, self.clients[place], *detail)
         for client in self.clients:
             if not client.pulled:
                 self._pull(client, 10, "whole")
             self._push(client, "whole")
+        self._finish_core()
         self._reindex(1000)
+        self._finish_core()
+        assert self.core.rows == self.world.visible_to(self.core.claims), "c4"
+        self._check_leaks(self.core)
         for client in self.clients:
             client.disconnect()
             client.catch_up(self.world.gateway, 2)
             assert client.rows == self.world.visible_to(client.claims), client.name
-            leaked = client.told - client.named - self.world.ever_visible[client.name]
-            assert not leaked, f"{client.name} was told of {leaked}"
+            self._check_leaks(client)
+
+    def _check_leaks(self, client: StockClient | CoreClient) -> None:
+        leaked = client.told - client.named - self.world.ever_visible[client.name]
+        assert not leaked, f"{client.name} was told of {leaked}"
 
     def close(self) -> None:
         """Release the store."""
@@ -233,7 +261,8 @@ class History:
         gateway, store = self.world.gateway, self.world.engine.store
         epoch, arrival = store.read("g", lambda view: (view.epoch, view.arrival)).result()
         if arrival and store.publish_cut(Cut("g", epoch, arrival, gateway.config().rules_version, (), self.now)):
-            self.cuts[arrival] = self.world.rows()
+            rows = store.submit("g", lambda commit: commit.scan_rows(None, 100)).result()
+            self.cuts[arrival] = self.world.rows(), rows
 
     def _first_sync(self, client: StockClient, *, lost: bool) -> None:
         """A checkpoint, where the client would ask for one and there is one."""
@@ -245,10 +274,55 @@ class History:
         except NotFoundError:
             return
         if not lost:
-            shown = self.world.visible_to(client.claims, self.cuts[cut.arrival])
+            shown = self.world.visible_to(client.claims, self.cuts[cut.arrival][0])
             assert not client.rows.keys() & shown.keys()
             client.rows |= {row_id: dict(row) for row_id, row in shown.items()}
             client.cursor = cut.arrival
+
+    # -- the client over our own core ----------------------------------------------------------------------------
+
+    def _do_core(self, kind: str, place: int, *detail: Any) -> None:
+        match kind:
+            case "core edit":
+                op, row_id, values = detail
+                self.core.edit(op, row_id, values, self.now)
+            case "core":
+                self.core.core.sync()
+                for _ in range(place):
+                    self._ask_as_core(*detail)
+            case "core claims":
+                self.core.claims = {**self.core.claims, "group": GROUPS[detail[0]]}
+                self.world.look()
+            case "core restart":
+                self.core.restart()
+
+    def _ask_as_core(self, way: str) -> bool:
+        """The core's next request; whether there was one."""
+        asked = self.core.start()
+        if asked is None:
+            return False
+        answers: list[Any] = []
+        if way != "request lost":
+            answers = list(self.core.execute(self.world.gateway, asked, self._frames))
+            if isinstance(asked, SyncPush) and isinstance(answers[0], PushResult):
+                self.world.pushed(asked.deltas)
+        self.core.finish(answers if way == "whole" else [Lost(way)])
+        return True
+
+    def _finish_core(self) -> None:
+        for _ in range(4):
+            self.core.core.sync()
+            for _ in range(1000):
+                if not self._ask_as_core("whole"):
+                    break
+            else:
+                raise AssertionError("the core does not come to rest")
+        assert not self.core.outbox
+
+    def _frames(self, arrival: int, claims: Claims) -> list[SyncResponse]:
+        shown = self.world.visible_to(claims, self.cuts[arrival][0])
+        rows = [row for row in self.cuts[arrival][1] if row.row_id in shown]
+        return [SyncResponse(tuple(render.insert(row)), arrival) for row in rows]
 
 
 def play(history: Sequence[tuple[Any, ...]], skews: Sequence[int] = (0, 0, 0), rules: int = 0) -> None:
@@ -306,6 +380,27 @@ def play(history: Sequence[tuple[Any, ...]], skews: Sequence[int] = (0, 0, 0), r
         ("cycle", 0, 1, "whole", "whole"),
         ("cycle", 1, 1, "whole", "answer lost"),
         ("claims", 1, 2),
+    ],
+    skews=(0, 0, 0),
+    rules=0,
+)
+@example(  # what a client wrote before it was given anything is met on every page
+    history=[
+        ("edit", 1, "INSERT", "r1", {}),
+        ("edit", 1, "INSERT", "r2", {}),
+        ("cycle", 1, 1, "whole", "whole"),
+        ("edit", 0, "INSERT", "r1", {"group": "b", "y": 0}),
+        ("rules begin", 0, 1),
+    ],
+    skews=(0, 0, 0),
+    rules=0,
+)
+@example(  # an INSERT of a row that was there already, out of sight, brings it into sight
+    history=[
+        ("edit", 0, "UPDATE", "r3", {"group": "b", "y": 3, "x": 3}),
+        ("rules", 1, 2),
+        ("core restart", 1, 1),
+        ("core edit", 0, "UPDATE", "r3", {"group": "a", "y": 1}),
     ],
     skews=(0, 0, 0),
     rules=0,
