@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import BinaryIO
 
@@ -50,11 +50,6 @@ def encode_checkpoint_frame(message: bytes) -> bytes:
     if len(message) > MAX_FRAME_BYTES:
         raise ValueError(f"a checkpoint frame of {len(message)} bytes is above {MAX_FRAME_BYTES}")
     return len(message).to_bytes(_LENGTH_BYTES, "big") + message
-
-
-def encode_checkpoint(messages: Iterable[bytes]) -> Iterator[bytes]:
-    """The frames of a checkpoint stream, one at a time."""
-    return map(encode_checkpoint_frame, messages)
 
 
 def read_checkpoint(stream: BinaryIO) -> Iterator[bytes]:

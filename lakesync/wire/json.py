@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lakesync.exceptions import Rejection, ValidationError
+from lakesync.exceptions import ValidationError
 from lakesync.types import ColumnValue, Op, PushResult, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.validation import check_hlc
+from lakesync.wire.misshapen import MALFORMED, misshapen
 from lakesync.wire.values import check_values
 
 T = TypeVar("T")
@@ -68,14 +69,6 @@ class _PullQuery(msgspec.Struct, rename="camel"):
     source: str | None = None
 
 
-class _Envelope(msgspec.Struct, rename="camel"):
-    deltas: list[msgspec.Raw]
-
-
-class _Named(msgspec.Struct, rename="camel"):
-    delta_id: str
-
-
 _encode = msgspec.json.Encoder().encode
 # Lax decoders read an integer from its decimal string, and nothing else more than strict ones where str is declared.
 _decode_push = msgspec.json.Decoder(SyncPush, strict=False).decode
@@ -83,9 +76,6 @@ _decode_pull = msgspec.json.Decoder(_PullRequest, strict=False).decode
 _decode_response = msgspec.json.Decoder(SyncResponse, strict=False).decode
 _decode_result = msgspec.json.Decoder(PushResult, strict=False).decode
 _decode_deltas = msgspec.json.Decoder(list[RowDelta], strict=False).decode
-_decode_delta = msgspec.json.Decoder(RowDelta, strict=False).decode
-_decode_envelope = msgspec.json.Decoder(_Envelope).decode
-_decode_named = msgspec.json.Decoder(_Named).decode
 
 
 def decode_push(body: bytes) -> SyncPush:
@@ -97,9 +87,9 @@ def decode_push(body: bytes) -> SyncPush:
     try:
         push = _decode_push(body)
     except msgspec.ValidationError as error:
-        rejected = _misshapen(body)
+        rejected = misshapen(body)
         raise ValidationError(rejected[0].message if rejected else f"push: {error}", rejected) from None
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise _unreadable("push", error) from None
     _check_range("lastSeenHlc", push.last_seen_hlc)
     check_values(push.deltas)
@@ -202,15 +192,12 @@ def encode_json(value: Any) -> bytes:
     return _encode(_with_hlcs(msgspec.to_builtins(value, builtin_types=(msgspec.Raw,))))
 
 
-_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-
 def _read(what: str, decode: Callable[[bytes], T], body: bytes) -> T:
     try:
         return decode(body)
     except msgspec.ValidationError as error:
         raise ValidationError(f"{what}: {error}") from None
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise _unreadable(what, error) from None
 
 
@@ -237,28 +224,6 @@ def _check_range(name: str, value: int) -> None:
     message = check_hlc(name, value)
     if message is not None:
         raise ValidationError(message)
-
-
-def _misshapen(body: bytes) -> list[Rejection]:
-    """Every delta of a refused push that is no delta; none where the fault lies elsewhere."""
-    try:
-        deltas = _decode_envelope(body).deltas
-    except (msgspec.MsgspecError, *_MALFORMED):
-        return []
-    rejected = []
-    for place, raw in enumerate(deltas):
-        try:
-            _decode_delta(raw)
-        except (msgspec.MsgspecError, *_MALFORMED) as error:
-            rejected.append(Rejection(_name(raw), ValidationError.code, f"deltas[{place}]: {error}"))
-    return rejected
-
-
-def _name(raw: msgspec.Raw) -> str:
-    try:
-        return _decode_named(raw).delta_id
-    except (msgspec.MsgspecError, *_MALFORMED):
-        return ""
 
 
 def _spell(delta: RowDelta) -> _Delta:

@@ -92,13 +92,13 @@ def test_a_bad_frame_is_refused(frame):
 
 @given(st.lists(st.binary(max_size=40), max_size=5))
 def test_a_checkpoint_stream_reads_back(messages):
-    stream = b"".join(frames.encode_checkpoint(messages))
+    stream = b"".join(map(frames.encode_checkpoint_frame, messages))
     assert list(frames.read_checkpoint(io.BytesIO(stream))) == messages
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=3), st.data())
 def test_a_checkpoint_cut_short_is_refused_unless_cut_between_frames(messages, data):
-    stream = b"".join(frames.encode_checkpoint(messages))
+    stream = b"".join(map(frames.encode_checkpoint_frame, messages))
     end = data.draw(st.integers(1, len(stream)))
     boundaries = {sum(4 + len(message) for message in messages[:count]) for count in range(len(messages) + 1)}
     if end in boundaries:
