@@ -21,6 +21,8 @@ class Checkpointer:
         """Start the thread."""
         self._sql = connect(path, _CACHE_MIB)
         self._wanted = threading.Event()
+        self.under_way = threading.Lock()
+        """Held while it checkpoints; whoever holds it finds the file unread."""
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=f"checkpoints of {path.name}", daemon=True)
         self._thread.start()
@@ -43,6 +45,7 @@ class Checkpointer:
             if self._stopped:
                 return
             try:
-                self._sql.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                with self.under_way:
+                    self._sql.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             except sqlite3.Error:
                 _log.warning("no checkpoint: the next one does it all", exc_info=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
 
 from lakesync.exceptions import StagingUnavailableError
 from lakesync.staging.sqlite.behind import Behind
@@ -17,13 +18,18 @@ def purge(journal: Journal, state: State, behind: Behind) -> None:
         StagingUnavailableError: somebody reads a file just now, so that its write-ahead log must stay.
     """
     behind.write()
-    for connection, path in ((journal.sql, journal.path), (state.sql, state.path)):
-        _rewrite(connection)
-        (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if busy:
-            raise StagingUnavailableError(
-                f"{path} is being read, so what was erased is still in its write-ahead log: erase again, which goes on"
-            )
+    _purge(journal.sql, journal.path)
+    with state.without_checkpoints():
+        _purge(state.sql, state.path)
+
+
+def _purge(connection: sqlite3.Connection, path: Path) -> None:
+    _rewrite(connection)
+    (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if busy:
+        raise StagingUnavailableError(
+            f"{path} is being read, so what was erased is still in its write-ahead log: erase again, which goes on"
+        )
 
 
 def _rewrite(connection: sqlite3.Connection) -> None:

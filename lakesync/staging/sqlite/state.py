@@ -11,6 +11,7 @@ import heapq
 import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -269,6 +270,12 @@ class State:
         self.sql.execute("COMMIT")
         self._begun = False
         self._checkpointer.want()
+
+    @contextmanager
+    def without_checkpoints(self) -> Iterator[None]:
+        """While nothing but this connection touches the file: a checkpoint under way has ended, none begins."""
+        with self._checkpointer.under_way:
+            yield
 
     def harden(self) -> None:
         """Make what was committed outlast a crash of the machine."""
