@@ -20,7 +20,7 @@ from lakesync.clock import WallClock
 from lakesync.connectors import Connectors
 from lakesync.engine import Engine
 from lakesync.exceptions import LakeSyncError
-from lakesync.staging import open_store
+from lakesync.staging import configured_store
 
 log = structlog.get_logger("gateway")
 
@@ -42,7 +42,7 @@ def serve(configured: config.Config) -> None:
         log.warning("no LAKESYNC_JWT_SECRET is set: every caller on this machine is an admin", host=settings.host)
     wall = WallClock(configured.clock_offset_file).now_ms
     with listen(settings.host, settings.port) as bound, closing(Backends(configured)) as backends:
-        store = open_store(configured.staging.url, wall)
+        store = configured_store(configured, wall)
         engine = Engine(
             store,
             wall,

@@ -25,6 +25,7 @@ from lakesync.config_sections import (
     GatewaySection,
     LakeSection,
     LimitsSection,
+    ShardConfig,
     SparkSection,
     StagingSection,
 )
@@ -82,6 +83,8 @@ class Config(BaseSettings):
     connectors: ConnectorsSection = ConnectorsSection()
     sources: dict[str, str] = {}
     """Names by which clients may pull from adapters, and the adapters' URIs."""
+    shard_config: ShardConfig | None = None
+    """None: every table is in the one store at `staging.url`."""
     gateways: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")], DeclaredGateway] = {}
 
     @classmethod
@@ -136,7 +139,9 @@ class Config(BaseSettings):
         variables = {"LAKESYNC_CONFIG": ""}
         for name in type(self).model_fields:
             value = getattr(self, name)
-            if isinstance(value, BaseModel):
+            if isinstance(value, ShardConfig):
+                variables["LAKESYNC_SHARD_CONFIG"] = value.model_dump_json()
+            elif isinstance(value, BaseModel):
                 for key in type(value).model_fields:
                     _put(variables, f"LAKESYNC_{name}_{key}".upper(), getattr(value, key))
             else:
@@ -197,6 +202,9 @@ def _read(path: Path) -> dict[str, Any]:
     sources = data.get("sources", {})
     for name, uri in sources.items():
         sources[name] = _resolve(f"sources.{name}.uri", uri, path)
+    stores = data.get("shard_config", {}).get("stores", {})
+    for name, url in stores.items():
+        stores[name] = _resolve(f"shard_config.stores.{name}.url", url, path)
     if "data_dir" in data:
         data["data_dir"] = str(path.parent / Path(data["data_dir"]).expanduser())
     return data

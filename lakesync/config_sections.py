@@ -138,3 +138,14 @@ class LimitsSection(_Section):
     """After which a client is disconnected that takes nothing of what it was sent."""
     min_free_disk_bytes: NonNegativeInt = 64 * _MIB
     """With less than this free for staging on SQLite, the gateway is not ready."""
+
+
+class ShardConfig(_Section):
+    """`shard_config`: which tables have a staging store of their own; `LAKESYNC_SHARD_CONFIG` has the same as JSON."""
+
+    shards: dict[str, str] = {}
+    """Table → shard."""
+    default: str
+    """The shard of every other table; its store is the one at `staging.url`."""
+    stores: dict[str, str] = {}
+    """Shard → URL of its store; without one, a folder of its name in the default shard's."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lakesync.clock import WallClock
 from lakesync.engine import Engine
 from lakesync.exceptions import ConfigurationError
-from lakesync.staging import open_store
+from lakesync.staging import configured_store
 from lakesync.staging.remote import RemoteStore
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def pipeline_store(config: Config) -> Iterator[PipelineStore]:
             yield remote
         return
     wall = WallClock(config.clock_offset_file).now_ms
-    engine = Engine(open_store(config.staging.url, wall), wall)
+    engine = Engine(configured_store(config, wall), wall)
     engine.open()
     try:
         yield engine.store

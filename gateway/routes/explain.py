@@ -31,8 +31,10 @@ async def explain_row(request: Request) -> Response:
     claims = _claims(request.query_params.get("claims"))
     Exchange.of(request).client = caller.client_id(None)
     gateway = caller.gateway
-    reading = Services.of(request).engine.store.read(
-        gateway.gateway_id, lambda view: explain(view, client_id, table, row_id, claims, gateway.rules)
+    reading = (
+        Services.of(request)
+        .engine.home(table)
+        .read(gateway.gateway_id, lambda view: explain(view, client_id, table, row_id, claims, gateway.rules))
     )
     return bodies.json_response(await outcome(reading))
 

@@ -68,11 +68,11 @@ def opened_store(config: Config) -> Iterator[PipelineStore]:
     """
     from lakesync.clock import WallClock
     from lakesync.engine import Engine
-    from lakesync.staging import open_store
+    from lakesync.staging import configured_store
     from lakesync.staging.remote import RemoteStore
 
     wall = WallClock(config.clock_offset_file).now_ms
-    engine = Engine(open_store(config.staging.url, wall), wall)
+    engine = Engine(configured_store(config, wall), wall)
     try:
         engine.open()
     except StagingUnavailableError as owned:

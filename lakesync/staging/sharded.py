@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from lakesync.exceptions import ConfigurationError
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.notices import Listener
 from lakesync.staging.open import open_store
 from lakesync.staging.sharded_pipeline import ShardedPipeline
-from lakesync.staging.shards import ShardMap, shard_urls
+from lakesync.staging.shards import ShardMap, shard_map, shard_urls
 from lakesync.staging.store import Commit, Replayer, StagingStore, View
+
+if TYPE_CHECKING:
+    from lakesync.config import Config
 
 T = TypeVar("T")
 
@@ -110,6 +113,15 @@ def open_staging(url: str, shards: ShardMap | None, wall: Callable[[], int]) -> 
     shards.check()
     urls = shard_urls(shards, url)
     return ShardedStore(shards, {name: open_store(place, wall, name) for name, place in urls.items()})
+
+
+def configured_store(config: Config, wall: Callable[[], int]) -> StagingStore:
+    """The store, or stores, that a configuration names.
+
+    Raises:
+        ConfigurationError: a URL or a shard cannot be used.
+    """
+    return open_staging(config.staging.url, shard_map(config.shard_config), wall)
 
 
 def _tables(store: StagingStore, gateway: str) -> Iterator[str]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from lakesync.exceptions import ConfigurationError
 from lakesync.schema import is_identifier
 from lakesync.staging.head import MAIN_SHARD
+
+if TYPE_CHECKING:
+    from lakesync.config_sections import ShardConfig
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -41,7 +45,9 @@ class ShardMap(msgspec.Struct, frozen=True):
         """
         for table in self.tables:
             if not is_identifier(table):
-                raise ConfigurationError(f"sharding names table {table!r}, which is no identifier: no push can name it")
+                raise ConfigurationError(
+                    f"shard_config names table {table!r}, which no push can name: write an identifier"
+                )
         for name in (self.default, *self.tables.values()):
             if _NAME.fullmatch(name) is None or name == MAIN_SHARD:
                 raise ConfigurationError(
@@ -55,6 +61,19 @@ class ShardMap(msgspec.Struct, frozen=True):
             raise ConfigurationError(
                 f"the store of the default shard {self.default!r} is the one of staging.url: give none for it"
             )
+
+
+def shard_map(configured: ShardConfig | None) -> ShardMap | None:
+    """The shards that a configuration names; None where tables are not sharded.
+
+    Raises:
+        ConfigurationError: they cannot be used.
+    """
+    if configured is None:
+        return None
+    shards = ShardMap(configured.shards, configured.default, configured.stores)
+    shards.check()
+    return shards
 
 
 def shard_urls(shards: ShardMap, main: str) -> dict[str, str]:
@@ -81,7 +100,7 @@ def _beside(main: str, name: str) -> str:
         place = main.removeprefix("memory://")
         return f"memory://{place}/{name}" if place else main
     raise ConfigurationError(
-        f"shard {name!r} needs a store of its own: give sharding.stores a URL of another database for it"
+        f"shard {name!r} needs a store of its own: name another database for it in shard_config.stores"
     )
 
 
