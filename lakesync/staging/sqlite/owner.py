@@ -17,6 +17,8 @@ from lakesync.staging.sqlite.group import GroupCommit, Job
 T = TypeVar("T")
 
 _GROUP = 256
+_IDLE_PART = 30
+"""After this part of the allowed seconds without anything to do, the state is written behind."""
 _READABLE_ROWS = 2_000
 """Rows that a reading may find unwritten where readings come often: it waits until they are written."""
 
@@ -67,7 +69,8 @@ class Owner:
     def _run(self) -> None:
         due = inf
         while True:
-            jobs, more = self._take(due)
+            idle = monotonic() + self._allowed.seconds / _IDLE_PART if self._behind.any else inf
+            jobs, more = self._take(min(due, idle))
             if jobs:
                 self._group.run(jobs)
             if not more:
@@ -76,7 +79,8 @@ class Owner:
             if self._behind.any:
                 due = min(due, monotonic() + self._allowed.seconds)
             waiting = min(self._allowed.rows, _READABLE_ROWS) if self._behind.read else self._allowed.rows
-            if monotonic() >= due or self._behind.waiting > waiting:
+            quiet = not jobs and self._behind.any
+            if quiet or monotonic() >= due or self._behind.waiting > waiting:
                 due = inf if self._behind.try_write_on() else -inf
 
     def _take(self, due: float) -> tuple[list[Job], bool]:
