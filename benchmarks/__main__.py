@@ -15,11 +15,20 @@ import msgspec
 from benchmarks import suite
 
 _CALLS = 500_000
+_EXAMPLES = """examples:
+  scripts/bench push --clients 16 --deltas 2000000
+  scripts/bench pull --rows 1000000 --json
+  scripts/bench push --help                         its options"""
 
 
 def main() -> None:
     """Read the arguments, measure, print."""
-    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for found in pkgutil.iter_modules(suite.__path__):
         module = importlib.import_module(f"{suite.__name__}.{found.name}")

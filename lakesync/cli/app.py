@@ -13,6 +13,7 @@ import typer
 
 from lakesync.cli import staging as staging_commands
 from lakesync.cli.erase import erase
+from lakesync.cli.examples import examples
 from lakesync.config import load
 from lakesync.exceptions import ConfigurationError, StartupError
 
@@ -23,20 +24,30 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        ("lakesync up", "gateway, Spark and Dagster"),
+        ("lakesync gateway --data /var/lib/lakesync", "the gateway alone"),
+        ("lakesync token --gateway shop --client alice", "what a client shows it"),
+        ("lakesync COMMAND --help", "options, and more examples"),
+    ),
 )
 
 app.add_typer(staging_commands.app, name="staging")
 app.command(
-    epilog="[bold]Examples[/]\n\n[green]lakesync erase --gateway shop --client alice[/]\n\n"
-    "[green]lakesync erase --gateway shop --table orders --row 4711 --yes[/]"
+    epilog=examples(
+        ("lakesync erase --gateway shop --client alice", "all that she wrote"),
+        ("lakesync erase --gateway shop --table orders --row 4711 --yes", "one row"),
+    )
 )(erase)
 
 Data = Annotated[Path | None, typer.Option("--data", help="The folder that keeps everything.", show_default=False)]
 
 
 @app.command(
-    epilog="[bold]Examples[/]\n\n[green]lakesync up[/]   everything, on the ports of lakesync.toml\n\n"
-    "[green]lakesync up --data /var/lib/lakesync --port 0 --dagster-port 0[/]   on free ports"
+    epilog=examples(
+        ("lakesync up", "everything, on the ports of lakesync.toml"),
+        ("lakesync up --data /var/lib/lakesync --port 0 --dagster-port 0", "on free ports"),
+    )
 )
 def up(
     data: Data = None,
@@ -64,9 +75,11 @@ def up(
 
 
 @app.command(
-    epilog="[bold]Examples[/]\n\n[green]LAKESYNC_JWT_SECRET=… lakesync gateway --host 0.0.0.0 --port 8787[/]\n\n"
-    "[green]lakesync gateway --staging postgresql://user:password@host/db[/]\n\n"
-    "[green]lakesync gateway --flush-to file:///var/lib/lakesync/objects[/]   without a pipeline"
+    epilog=examples(
+        ("LAKESYNC_JWT_SECRET=… lakesync gateway --host 0.0.0.0 --port 8787", "for other machines"),
+        ("lakesync gateway --staging postgresql://user:password@host/db", "one of several"),
+        ("lakesync gateway --flush-to file:///var/lib/lakesync/objects", "without a pipeline"),
+    )
 )
 def gateway(
     data: Data = None,
@@ -93,8 +106,10 @@ def gateway(
 
 
 @app.command(
-    epilog="[bold]Examples[/]\n\n[green]lakesync token --gateway shop --client alice[/]\n\n"
-    "[green]lakesync token --gateway shop --client ops --role admin --claim team=ops[/]"
+    epilog=examples(
+        ("lakesync token --gateway shop --client alice", ""),
+        ("lakesync token --gateway shop --client ops --role admin --claim team=ops", "for the admin routes"),
+    )
 )
 def token(
     gateway: Annotated[str, typer.Option(help="The gateway id that the token is for.")],

@@ -8,10 +8,19 @@ from typing import Annotated
 import msgspec
 import typer
 
+from lakesync.cli.examples import examples
 from lakesync.config import load
 from lakesync.staging.versions import Status
 
-app = typer.Typer(no_args_is_help=True, help="Look at the staging store, upgrade it, bring it back from the lake.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at the staging store, upgrade it, bring it back from the lake.",
+    epilog=examples(
+        ("lakesync staging status", "what is there, in words"),
+        ("lakesync staging migrate", "after an upgrade of LakeSync"),
+        ("lakesync staging rebuild --from-lake", "after the store was lost"),
+    ),
+)
 
 Data = Annotated[Path | None, typer.Option("--data", help="The folder that keeps everything.", show_default=False)]
 Url = Annotated[
@@ -21,7 +30,12 @@ Url = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        ("lakesync staging status", "the store of lakesync.toml"),
+        ("lakesync staging status --staging postgresql://user:password@host/db --json", "another, for a program"),
+    )
+)
 def status(staging: Url = None, data: Data = None, *, as_json: Json = False) -> None:
     """Show schema versions, bytes, and each gateway's head; the store may be in use."""
     from lakesync.staging import versions
@@ -33,7 +47,12 @@ def status(staging: Url = None, data: Data = None, *, as_json: Json = False) -> 
         _show(found)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        ("lakesync staging migrate", "the store of lakesync.toml"),
+        ("lakesync staging migrate --data /var/lib/lakesync", "the one in that folder"),
+    )
+)
 def migrate(staging: Url = None, data: Data = None, *, as_json: Json = False) -> None:
     """Upgrade the store's schema in place; what it holds stays. A gateway does the same when it starts.
 
@@ -51,8 +70,10 @@ def migrate(staging: Url = None, data: Data = None, *, as_json: Json = False) ->
 
 
 @app.command(
-    epilog="[bold]Examples[/]\n\n[green]lakesync staging rebuild --from-lake[/]   after the store was lost\n\n"
-    "[green]lakesync staging rebuild --from-lake --replace[/]   where a backup was put back, or it is damaged"
+    epilog=examples(
+        ("lakesync staging rebuild --from-lake", "after the store was lost"),
+        ("lakesync staging rebuild --from-lake --replace", "where a backup was put back, or it is damaged"),
+    )
 )
 def rebuild(
     staging: Url = None,

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from lakesync.cli.examples import examples
 from tests.crash_storm.storm import Storm
 from tests.postgres_server import postgres_server
 
@@ -51,5 +52,13 @@ def main(
     sys.exit(1 if report.problems else 0)
 
 
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+app.command(
+    epilog=examples(
+        ("scripts/crash-storm --kills 500", "about a second each"),
+        ("scripts/crash-storm --kills 100 --staging postgres --seed 7", "the same storm again"),
+    )
+)(main)
+
 if __name__ == "__main__":
-    typer.run(main)
+    app(prog_name="scripts/crash-storm")

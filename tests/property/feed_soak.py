@@ -1,4 +1,4 @@
-"""The feed's oracle for as long as one likes: `scripts/soak --seconds 600 --seed 1`.
+"""The feed's oracle for as long as one likes.
 
 Each failing history is made small and printed so that it can be kept as an `@example`.
 """
@@ -76,8 +76,10 @@ def _batch(number: int) -> tuple[int, list[Case]]:
 
 def main(arguments: Sequence[str]) -> int:
     """Play batches until the time is over; 1 where a case failed."""
-    parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser = argparse.ArgumentParser(
+        prog="scripts/soak", description=__doc__, epilog="Example: scripts/soak --seconds 600 --seed 1"
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long; default: 60")
     parser.add_argument("--seed", type=int, default=1, help="of the first batch; each batch has the next one")
     parser.add_argument("--failures", type=int, default=3, help="stop after so many")
     options = parser.parse_args(arguments)
