@@ -1,7 +1,8 @@
 """What one rule (equality on a claim) costs: pushes under it, and pulls of one slice of a large table.
 
 `push_ratio` is the rate of pushes under the rule to that without rules; `slice_ratio` is the time to pull the rows of
-one team to the time to pull as many rows from a gateway that holds no more and has no rules.
+one team to the time to pull as many rows from a gateway that holds no more and has no rules. `first_pull_ms` is the
+slowest answer to the client that pulled first, which waits until the rows just pushed are written behind.
 """
 
 from __future__ import annotations
@@ -40,15 +41,18 @@ def run(options: Namespace) -> dict[str, Any]:
         with server.gateway(place / "large") as gateway:
             load.admin(gateway.port, "sync-rules", _RULES)
             fill(gateway.port, options.rows, teams=options.teams)
+            first = _pulled(gateway, options, {"team": "team-7"}, "first", 1)
             part = _pulled(gateway, options, {"team": "team-7"})
         with server.gateway(place / "small") as gateway:
             fill(gateway.port, options.rows // options.teams)
+            _pulled(gateway, options, {}, "first", 1)
             whole = _pulled(gateway, options, {})
     return {
         **ruled,
         **report.usage(used[0], ruled["deltas"]),
         "free_rate": free["rate"],
         "push_ratio": round(ruled["rate"] / free["rate"], 3),
+        "first_pull_ms": first["p99_ms"],
         "slice_deltas": part["deltas"],
         "slice_rate": part["rate"],
         "whole_deltas": whole["deltas"],
@@ -62,11 +66,13 @@ def _pushed(gateway: server.Server, options: Namespace) -> dict[str, Any]:
     return report.figures(load.apart(load.push, gateway.port, wanted))
 
 
-def _pulled(gateway: server.Server, options: Namespace, claims: dict[str, Any]) -> dict[str, Any]:
+def _pulled(
+    gateway: server.Server, options: Namespace, claims: dict[str, Any], name: str = "reader", rounds: int | None = None
+) -> dict[str, Any]:
     """Client after client pulls everything that it may see."""
     samples: list[load.Sample] = []
-    for number in range(options.rounds):
-        wanted = load.PullLoad(name=f"reader-{number}", claims=claims, page=options.page)
+    for number in range(rounds or options.rounds):
+        wanted = load.PullLoad(name=f"{name}-{number}", claims=claims, page=options.page)
         before = samples[-1].ended if samples else 0.0
         samples += [
             sample._replace(ended=before + sample.ended) for sample in load.apart(load.pull, gateway.port, wanted)
