@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lakesync.engine.following import Found, Group, Interest, Standing
+from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.part import Part
 from lakesync.engine.sharding.pulling import start
 from lakesync.engine.sharding.steps import Steps
@@ -19,9 +20,15 @@ from lakesync.types import Claims, SyncPull
 
 
 def follow(newcomers: Sequence[tuple[str, Claims, Standing]]) -> Steps[list[Standing]]:
-    """A standing for each newcomer alone, which knows its claims."""
+    """A standing for each newcomer alone, which knows its claims.
+
+    Who found nothing has nothing but what it writes itself, so it stands where one does that never pulled.
+    """
     yield from ()
-    return [replace(standing, access=Access(claims, frozenset(), rules_version=0)) for _, claims, standing in newcomers]
+    return [
+        replace(standing, cursor=max(standing.cursor, NEVER_PULLED), access=Access(claims, frozenset(), 0))
+        for _, claims, standing in newcomers
+    ]
 
 
 def look(parts: Mapping[str, Part], vectors: Vectors, groups: Sequence[Group]) -> Steps[list[Found]]:

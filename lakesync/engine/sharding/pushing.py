@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ def push(parts: Mapping[str, Part], shards: ShardMap, vectors: Vectors, given: G
     since its last pull may be in doubt.
     """
     client_id = given.push.client_id
-    seen = yield from _seen(vectors, given)
+    seen = yield from _seen(parts, vectors, given)
     own = split(given.push, shards)
     several = len(own) > 1
     if several:
@@ -66,10 +66,12 @@ def push(parts: Mapping[str, Part], shards: ShardMap, vectors: Vectors, given: G
     return PushResult(cursor, len(given.push.deltas))
 
 
-def _seen(vectors: Vectors, given: Given) -> Steps[dict[str, int]]:
+def _seen(parts: Iterable[str], vectors: Vectors, given: Given) -> Steps[dict[str, int]]:
     """Shard → the cursor there that the client certainly has."""
     if given.seen is None:
         return {}
+    if given.seen <= NEVER_PULLED:
+        return dict.fromkeys(parts, given.seen)
     place: Place = yield vectors.submit_place(given.push.client_id, given.seen)
     return dict(place.vector.parts) if place.vector is not None else {}
 
