@@ -4,6 +4,7 @@ from datetime import UTC, date, datetime
 
 import dagster as dg
 
+from lakesync.hlc import wall_of
 from lakesync.schema import TableSchema
 
 OWNERS = ["team:lakesync"]
@@ -46,7 +47,7 @@ def column_schema(schema: TableSchema) -> dg.TableSchema:
 
 def moment(arrival: int) -> dg.TimestampMetadataValue:
     """An arrival as the time at which the gateway committed it."""
-    return dg.MetadataValue.timestamp((arrival >> 16) / 1000)
+    return dg.MetadataValue.timestamp(wall_of(arrival) / 1000)
 
 
 def is_sensor_run(context: dg.AssetExecutionContext) -> bool:

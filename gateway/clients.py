@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import msgspec
 
 from lakesync.engine.following import Follower
+from lakesync.hlc import wall_of
 
 REMEMBERED_CLIENTS = 20_000
 """Of all gateways; the one that was not seen for the longest time is forgotten first."""
-
-_WALL_BITS = 16
 
 
 @dataclass(slots=True)
@@ -104,7 +103,7 @@ def _standing(client_id: str, seen: _Seen, follower: Follower | None) -> ClientS
         pulled_ms=seen.pulled_ms,
         pushed_ms=seen.pushed_ms,
         cursor_hlc=cursor,
-        cursor_ms=cursor >> _WALL_BITS or None,
+        cursor_ms=wall_of(cursor) or None,
         has_more=has_more,
         connected=follower is not None,
     )

@@ -16,6 +16,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from lakesync.hlc import wall_of
 from lakesync.staging.records import Backlog
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series a counter, that nobody reads
@@ -85,7 +86,7 @@ class _BacklogCollector(Collector):
             labels = [backlog.gateway, backlog.shard]
             families["bytes"].add_metric(labels, backlog.bytes)
             families["deltas"].add_metric(labels, backlog.deltas)
-            families["arrival"].add_metric(labels, (backlog.last_arrival >> 16) / 1000)
+            families["arrival"].add_metric(labels, wall_of(backlog.last_arrival) / 1000)
             if backlog.oldest_ms is not None:
                 families["oldest"].add_metric(labels, backlog.oldest_ms / 1000)
             if backlog.flushed_ms is not None:

@@ -36,6 +36,16 @@ def decode(hlc: int) -> tuple[int, int]:
     return hlc >> COUNTER_BITS, hlc & MAX_COUNTER
 
 
+def wall_of(hlc: int) -> int:
+    """The wall part of an hlc or of an arrival, in milliseconds."""
+    return hlc >> COUNTER_BITS
+
+
+def start_of(wall_ms: int) -> int:
+    """The least hlc of a millisecond."""
+    return wall_ms << COUNTER_BITS
+
+
 def wall_clock() -> int:
     """This machine's clock, in milliseconds since the Unix epoch."""
     return time.time_ns() // 1_000_000

@@ -12,6 +12,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY
 from lakesync.clock import WallClock
 from lakesync.config_sections import FlushSection
+from lakesync.hlc import wall_of
 from lakesync.staging.records import Backlog
 from resources.pipeline import OpenPipeline
 
@@ -51,7 +52,7 @@ def due(backlog: Sequence[Backlog], now_ms: int, limits: FlushSection) -> Due | 
         reason=next(reason for reason, names in wanted.items() if names),
         gateways=tuple(sorted(gateways)),
         first_ms=min(shard.oldest_ms or 0 for shard in waiting),
-        last_ms=max(shard.last_arrival >> 16 for shard in waiting),
+        last_ms=max(wall_of(shard.last_arrival) for shard in waiting),
     )
 
 

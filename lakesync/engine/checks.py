@@ -107,7 +107,7 @@ def check_backlog(backlog_bytes: int, limits: EngineLimits) -> None:
 def _ahead(deltas: Iterable[RowDelta], now_ms: int) -> Iterable[Rejection]:
     bound = now_ms + hlc.MAX_DRIFT_MS
     for delta in deltas:
-        wall = delta.hlc >> hlc.COUNTER_BITS
+        wall = hlc.wall_of(delta.hlc)
         if wall > bound:
             message = f"hlc {delta.hlc} is {wall - now_ms} ms ahead of the server, {hlc.MAX_DRIFT_MS} are allowed"
             yield Rejection(delta.delta_id, ClockDriftError.code, message)

@@ -20,6 +20,7 @@ from lakesync.engine.explanation import (
 from lakesync.feed import pull_page
 from lakesync.feed.memory import current
 from lakesync.feed.positions import Access, Position, again, locate
+from lakesync.hlc import wall_of
 from lakesync.rules.evaluation import holds, operands_of, text_of_raw
 from lakesync.rules.model import Bucket
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, StoredRow
@@ -28,7 +29,6 @@ from lakesync.staging.whole import WholeRow, whole_rows
 from lakesync.types import Claims, Op, RowKey
 
 _ALL = 1 << 30
-_WALL_BITS = 16
 
 
 def explain(
@@ -240,7 +240,7 @@ def _client_reasons(client: ExplainedClient) -> Iterator[str]:
 
 
 def _wall_ms(hlc: int | None) -> int | None:
-    return None if hlc is None else hlc >> _WALL_BITS
+    return None if hlc is None else wall_of(hlc)
 
 
 def _when(ms: int | None) -> str:

@@ -16,6 +16,7 @@ from lakesync.engine.access import RulesCache
 from lakesync.engine.engine import Engine
 from lakesync.feed.apply import arrivals_of
 from lakesync.feed.settle import moves_of
+from lakesync.hlc import start_of
 from lakesync.lww import RowState
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging import open_store
@@ -89,7 +90,7 @@ def rebuild(
     replayer = Engine(open_store(url, wall), wall)  # never opened: a fresh store has nothing to replay
     with fresh_store(url, wall, replayer, replace=replace) as store:
         return [
-            _rebuild_gateway(store, gateway, history, (wall() + margin_ms) << 16, on_progress)
+            _rebuild_gateway(store, gateway, history, start_of(wall() + margin_ms), on_progress)
             for gateway in history.gateways()
         ]
 

@@ -17,6 +17,7 @@ import msgspec
 from lakesync.crash import crash_point
 from lakesync.delta import delta_id
 from lakesync.exceptions import NotFoundError
+from lakesync.hlc import start_of
 from lakesync.staging.records import LOST, ClientRecord, Erasure, Move, StoredRow
 from lakesync.staging.store import Commit, Replayer, View
 from lakesync.types import RowDelta, RowKey, Stamp
@@ -27,7 +28,6 @@ ERASER = "~lakesync:erasure"
 """The client id of the DELETE that tells everyone that a row was erased."""
 
 _ROWS_AT_ONCE = 500
-_WALL_BITS = 16
 
 
 class ErasingStore(ABC):
@@ -95,7 +95,7 @@ class ErasingStore(ABC):
             if highest < 0 and record is None:
                 raise NotFoundError(f"gateway {gateway!r} never saw a client {client_id!r}: look at both ids")
             came_back = record is not None and record.epoch != LOST
-            return max(highest, self._now_ms() << _WALL_BITS) if came_back else highest
+            return max(highest, start_of(self._now_ms())) if came_back else highest
 
         return self._erase(gateway, newest, client_id=client_id)
 
@@ -149,7 +149,7 @@ class ErasingStore(ABC):
                 table=table,
                 row_id=row_id,
                 client_id=client_id,
-                hlc=max(self._now_ms() << _WALL_BITS, latest + 1),
+                hlc=max(start_of(self._now_ms()), latest + 1),
                 arrival=commit.arrival,
                 requested_ms=self._now_ms(),
             )

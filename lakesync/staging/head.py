@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from lakesync.hlc import start_of
 from lakesync.staging.records import ARRIVAL_STEP, Backlog, Batch, GatewayConfig, LogEntry
 
 MAIN_SHARD = "main"
 """The one shard of a gateway whose tables are not sharded."""
-
-_WALL_BITS = 16
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -44,7 +43,7 @@ class Head(msgspec.Struct, frozen=True):
         """
         if count == 0:
             return self, range(0)
-        first = max(self.arrival + ARRIVAL_STEP, wall_ms << _WALL_BITS)
+        first = max(self.arrival + ARRIVAL_STEP, start_of(wall_ms))
         arrivals = range(first, first + count * ARRIVAL_STEP, ARRIVAL_STEP)
         return msgspec.structs.replace(self, arrival=arrivals[-1]), arrivals
 

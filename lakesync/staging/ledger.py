@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from lakesync.hlc import wall_of
+
 _MODULUS = 1 << 64
 _SIGN = 1 << 63
 
@@ -43,7 +45,7 @@ def unsigned(stored: int) -> int:
 
 def day_of(arrival: int) -> str:
     """The UTC day of an arrival, `YYYY-MM-DD`."""
-    return datetime.fromtimestamp((arrival >> 16) // 1000, UTC).strftime("%Y-%m-%d")
+    return datetime.fromtimestamp(wall_of(arrival) // 1000, UTC).strftime("%Y-%m-%d")
 
 
 def by_day(rows: Iterable[tuple[int, int, int]]) -> dict[str, Tally]:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from lakesync.hlc import wall_of
 from lakesync.staging.asking import Asking
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import day_of, signed, tally_of, unsigned
@@ -68,7 +69,7 @@ class RestoringCommit(Asking):
     def restore(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> LogEntry:
         """Add a log row without a body: its ids, its share of the ledger, flushed and trimmed."""
         entry = next_entry(self._head, client_id, deltas, arrival, {}, body=False)
-        self._ask(_LOG, *row_of(entry, committed_ms=arrival >> 16)[1:])
+        self._ask(_LOG, *row_of(entry, committed_ms=wall_of(arrival))[1:])
         self._ask(_WRITER, client_id, entry.hlc_high, entry.hlc_high - entry.hlc_low)
         self._count(day_of(arrival), entry.ids)
         self._move_head(self._head.restored(entry))

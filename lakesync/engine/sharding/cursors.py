@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from lakesync.hlc import start_of
 from lakesync.staging.records import ARRIVAL_STEP
 from lakesync.staging.shard_records import Handed, Vector
 
@@ -19,8 +20,6 @@ KEPT = 32
 
 NOWHERE = (1 << 40) + 1
 """A cursor that no shard ever hands out: below any arrival, above the marks of a client that begins."""
-
-_WALL_BITS = 16
 
 
 def find(handed: Handed | None, cursor: int) -> Vector | None:
@@ -51,7 +50,7 @@ def hand_out(handed: Handed | None, parts: Mapping[str, int], turn: str, now_ms:
     for vector in known.vectors:
         if vector.cursor == known.last and (vector.parts, vector.turn) == (wanted, turn):
             return known, vector.cursor
-    cursor = max(known.last // ARRIVAL_STEP * ARRIVAL_STEP + ARRIVAL_STEP, now_ms << _WALL_BITS)
+    cursor = max(known.last // ARRIVAL_STEP * ARRIVAL_STEP + ARRIVAL_STEP, start_of(now_ms))
     if any(place % ARRIVAL_STEP for place in parts.values()):
         cursor += 1
     vectors = [*known.vectors, Vector(cursor, wanted, turn)]
