@@ -56,6 +56,27 @@ def test_a_child_reads_back_the_same(tmp_path, monkeypatch):
     assert config.load() == loaded
 
 
+def test_shards_are_configured_in_the_references_form(tmp_path, monkeypatch):
+    given = '{"shards": {"orders": "shard-orders"}, "default": "shard-default"}'
+    monkeypatch.setenv("LAKESYNC_SHARD_CONFIG", given)
+    loaded = config.load()
+    assert loaded.shard_config is not None
+    assert (loaded.shard_config.shards, loaded.shard_config.default) == ({"orders": "shard-orders"}, "shard-default")
+    for name, value in loaded.environment().items():
+        monkeypatch.setenv(name, value)
+    assert config.load() == loaded
+    monkeypatch.delenv("LAKESYNC_SHARD_CONFIG")
+    monkeypatch.setenv("LAKESYNC_CONFIG", "lakesync.toml")
+    monkeypatch.setenv("ORDERS", "postgresql://u:p@db/orders")
+    stores = 'stores = { shard-orders = "env:ORDERS" }'
+    shards = f'shard_config = {{ shards = {{ orders = "shard-orders" }}, default = "shard-default", {stores} }}\n'
+    (tmp_path / "lakesync.toml").write_text(shards)
+    assert config.load().shard_config.stores == {"shard-orders": "postgresql://u:p@db/orders"}
+    (tmp_path / "lakesync.toml").write_text(shards.replace("env:ORDERS", "postgresql://u:p@db/orders"))
+    with pytest.raises(ConfigurationError, match="is a secret"):
+        config.load()
+
+
 def test_relative_data_folder_belongs_to_the_file(tmp_path, monkeypatch):
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/my.toml").write_text('data_dir = "kept"\n')

@@ -1,0 +1,107 @@
+"""Which shard a table belongs to, and what a client's one cursor stands for."""
+
+import pytest
+
+from lakesync.engine.sharding.cursors import KEPT, NOWHERE, find, hand_out, used
+from lakesync.engine.sharding.pushing import split
+from lakesync.exceptions import ConfigurationError
+from lakesync.staging.records import ARRIVAL_STEP
+from lakesync.staging.shards import ShardMap, shard_map, shard_urls
+from lakesync.types import RowDelta, SyncPush
+
+SHARDS = ShardMap({"orders": "b", "items": "a", "notes": "a"}, "z")
+WALL = 1_700_000_000_000
+
+
+def delta(table: str, row: str) -> RowDelta:
+    return RowDelta("INSERT", table, row, "c", (), 1, f"{table}{row}")
+
+
+def test_a_push_is_split_by_table_in_the_order_of_the_shards():
+    push = SyncPush("c", tuple(delta(table, str(n)) for n, table in enumerate(["orders", "notes", "todos", "items"])))
+    parts = split(push, SHARDS)
+    assert {name: [each.table for each in part.deltas] for name, part in parts.items()} == {
+        "z": ["todos"],
+        "a": ["notes", "items"],
+        "b": ["orders"],
+    }
+    assert list(parts) == ["z", "a", "b"]
+    assert list(split(SyncPush("c", (delta("orders", "1"),)), SHARDS)) == ["b"]
+
+
+def test_a_cursor_is_found_again_and_grows_whatever_the_clock_says():
+    handed, first = hand_out(None, {"a": 512, "b": 0}, "b", WALL)
+    assert first == WALL << 16
+    vector = find(handed, first)
+    assert vector is not None
+    assert (dict(vector.parts), vector.turn) == ({"a": 512, "b": 0}, "b")
+    assert hand_out(handed, {"a": 512, "b": 0}, "b", WALL + 5) == (handed, first), "the same place is the same cursor"
+    handed, second = hand_out(handed, {"a": 512, "b": 256}, "b", WALL - 1000)
+    assert second == first + ARRIVAL_STEP
+    again, third = hand_out(handed, {"a": 512, "b": 0}, "b", WALL - 1000)
+    assert third > second, "an older place has a new cursor, since clients go by the highest"
+    assert find(again, third + 1) is None
+    assert find(None, 0) is not None, "0 stands for the beginning everywhere"
+
+
+def test_a_place_in_the_middle_of_pages_is_a_page_mark():
+    handed, whole = hand_out(None, {"a": 512}, "", WALL)
+    _, mark = hand_out(handed, {"a": 513}, "", WALL)
+    assert whole % ARRIVAL_STEP == 0
+    assert mark % ARRIVAL_STEP
+    assert NOWHERE % ARRIVAL_STEP
+
+
+def test_the_place_where_a_client_certainly_was_is_never_forgotten():
+    handed, seen = hand_out(None, {"a": 256}, "", WALL)
+    handed, lost = hand_out(handed, {"a": 257}, "", WALL)
+    handed = used(handed, seen)
+    for n in range(3, 3 * KEPT):
+        handed, newest = hand_out(handed, {"a": n * ARRIVAL_STEP}, "", WALL)
+    assert len(handed.vectors) == KEPT
+    assert find(handed, seen) is not None
+    assert find(handed, newest) is not None
+    assert find(handed, lost) is None
+    assert used(handed, lost) == handed, "what is forgotten was not there"
+
+
+def test_shards_are_folders_beside_the_main_store_unless_they_are_given_a_url():
+    assert shard_urls(SHARDS, "sqlite:///data/staging") == {
+        "z": "sqlite:///data/staging",
+        "a": "sqlite:///data/staging/a",
+        "b": "sqlite:///data/staging/b",
+    }
+    given = ShardMap({"orders": "b"}, "z", {"b": "postgresql://u:p@db/two"})
+    assert shard_urls(given, "postgresql://u:p@db/one")["b"] == "postgresql://u:p@db/two"
+
+
+@pytest.mark.parametrize(
+    ("shards", "main", "words"),
+    [
+        (ShardMap({"orders": "b"}, "z"), "postgresql://db/one", "shard 'b' needs a store of its own"),
+        (ShardMap({"orders": "b"}, "z", {"b": "postgres://x@db/one"}), "postgresql://y@db/one", "have the same store"),
+        (ShardMap({"orders": "b"}, "z", {"b": "sqlite:///d/s/"}), "sqlite:///d/./s", "have the same store"),
+    ],
+)
+def test_each_shard_has_a_store_and_no_two_have_the_same(shards, main, words):
+    with pytest.raises(ConfigurationError, match=words):
+        shard_urls(shards, main)
+
+
+@pytest.mark.parametrize(
+    ("shards", "words"),
+    [
+        (ShardMap({"or ders": "b"}, "z"), "no push can name"),
+        (ShardMap({"orders": "b/c"}, "z"), "shard 'b/c' must be"),
+        (ShardMap({"orders": "main"}, "z"), "shard 'main' must be"),
+        (ShardMap({"orders": "b"}, "z", {"c": "sqlite:///c"}), "stores are given for c"),
+        (ShardMap({"orders": "b"}, "z", {"z": "sqlite:///z"}), "is the one of staging.url"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(shards, words):
+    with pytest.raises(ConfigurationError, match=words):
+        shards.check()
+
+
+def test_without_a_configuration_there_are_no_shards():
+    assert shard_map(None) is None
