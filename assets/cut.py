@@ -52,7 +52,7 @@ def cut_and_checkpoint(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
 
 
 def make_cuts(pipeline: Pipeline) -> list[Cut]:
-    """A cut of each gateway that has anything in the lake, at its newest flushed arrival.
+    """A cut of each gateway that has anything in the lake, at its newest flushed arrival; none where it is sharded.
 
     A gateway that fails does not hold the others: theirs are published first.
 
@@ -61,6 +61,8 @@ def make_cuts(pipeline: Pipeline) -> list[Cut]:
     """
     from resources.lake.cuts import make_cut
 
+    if pipeline.config.shard_config is not None:
+        return []  # an arrival of one shard says nothing about another's, so there is no one arrival to cut at
     registered_now = registered(pipeline.store)
     cuts: list[Cut] = []
     errors: list[LakeSyncError] = []

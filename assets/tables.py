@@ -53,7 +53,9 @@ def state_table(schema: TableSchema, days: dg.PartitionsDefinition) -> dg.Assets
         with outcome(context, pipeline):
             spark, names = pipeline.spark, pipeline.names
             days = None if is_sensor_run(context) else days_of(context)
-            report = merge_table(spark, schema, pipeline.flushed(), days=days, rebuild=config.rebuild, names=names)
+            report = merge_table(
+                spark, schema, pipeline.flushed_of(schema.table), days=days, rebuild=config.rebuild, names=names
+            )
             return dg.MaterializeResult(metadata=merged(report, schema, pipeline.uri(names.tables, schema.table)))
 
     return state

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from lakesync.staging.head import MAIN_SHARD
+from lakesync.staging.shards import shard_map
 from resources.lake.tables import LakeNames
 from resources.staging import pipeline_store
 
@@ -31,6 +33,7 @@ class Pipeline:
         self._stack = ExitStack()
         self._spark: SparkSession | None = None
         self._flushed: dict[str, int] | None = None
+        self._flushed_of: dict[str, dict[str, int]] = {}
         self.names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
 
     def __enter__(self) -> Self:
@@ -84,7 +87,25 @@ class Pipeline:
             from resources.lake.deltas import flushed_arrivals
 
             self._flushed = flushed_arrivals(self.spark, self.names)
+            self._flushed_of = {}
         return self._flushed
+
+    def flushed_of(self, table: str) -> dict[str, int]:
+        """`flushed` as far as a table is concerned: where tables are sharded, by what its own shard has flushed.
+
+        Raises:
+            LakeUnavailableError: as `spark`.
+        """
+        shards = shard_map(self.config.shard_config)
+        if shards is None:
+            return self.flushed()
+        shard = shards.of(table)
+        if shard not in self._flushed_of:
+            from resources.lake.deltas import flushed_arrivals
+
+            streams = (shard, MAIN_SHARD) if shard == shards.default else (shard,)
+            self._flushed_of[shard] = flushed_arrivals(self.spark, self.names, streams)
+        return self._flushed_of[shard]
 
     def renew_spark(self) -> None:
         """Let go of the session, which may be lost: whoever asks next gets a new one."""

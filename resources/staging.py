@@ -26,7 +26,8 @@ def pipeline_store(config: Config) -> Iterator[PipelineStore]:
         StagingUnavailableError: it cannot be reached.
         ConfigurationError: where the gateway answers, or what to show it, is not configured.
     """
-    if config.staging.url.startswith("sqlite:"):
+    sharded = config.shard_config.stores.values() if config.shard_config is not None else ()
+    if any(url.startswith("sqlite:") for url in (config.staging.url, *sharded)):
         with _gateway(config) as remote:
             yield remote
         return

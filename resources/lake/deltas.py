@@ -147,23 +147,35 @@ def flush_due(
 
 
 @lake_errors
-def flushed_arrivals(spark: SparkSession, names: LakeNames = NAMES) -> dict[str, int]:
+def flushed_arrivals(
+    spark: SparkSession, names: LakeNames = NAMES, shards: Collection[str] | None = None
+) -> dict[str, int]:
     """The highest arrival in `deltas` a gateway: all its deltas up to there are in the lake.
 
-    Read from the files' bounds; data is read only where a compaction has mixed gateways in a file.
+    Read from the files' bounds; data is read only where a compaction has mixed gateways, or shards, in a file.
+
+    Args:
+        spark: a session.
+        names: of the lake's tables.
+        shards: only of these, as each shard counts its own arrivals; None where tables are not sharded.
     """
     if ensure_deltas(spark, names).snapshot_id is None:
         return {}
     bounds = sf.col("readable_metrics")
     gateway, arrival = bounds["gateway"], bounds["arrival"]
     pure = gateway["lower_bound"] == gateway["upper_bound"]
+    found, rows = spark.table(f"{names.deltas}.files"), spark.table(names.deltas)
+    if shards is not None:
+        low, high = (bounds["shard"][bound] for bound in ("lower_bound", "upper_bound"))
+        pure &= low == high
+        found, rows = found.where(~pure | low.isin(*shards)), rows.where(sf.col("shard").isin(*shards))
     files = (
-        spark.table(f"{names.deltas}.files")
-        .groupBy(sf.when(pure, gateway["lower_bound"]).alias("gateway"))
-        .agg(sf.max(arrival["upper_bound"]).alias("arrival"))
+        found.groupBy(sf.when(pure, gateway["lower_bound"]).alias("gateway")).agg(
+            sf.max(arrival["upper_bound"]).alias("arrival")
+        )
     ).collect()
     if any(row["gateway"] is None for row in files):
-        files = spark.table(names.deltas).groupBy("gateway").agg(sf.max("arrival").alias("arrival")).collect()
+        files = rows.groupBy("gateway").agg(sf.max("arrival").alias("arrival")).collect()
     return {row["gateway"]: row["arrival"] for row in files}
 
 
