@@ -8,12 +8,12 @@ from contextlib import ExitStack
 import structlog
 
 from gateway.metrics import Metrics
-from lakesync.adapters import Adapter, Materialisable, as_database, open_adapter
+from lakesync.adapters import Adapter, open_adapter
 from lakesync.config import Config
 from lakesync.engine import Engine
 from lakesync.engine.flushing import Housekeeping
 from lakesync.exceptions import LakeSyncError
-from lakesync.flush import FlushReport, FlushSettings, MemoryFlushQueue, Outlet
+from lakesync.flush import FlushReport, FlushSettings, Outlet
 
 log = structlog.get_logger("gateway")
 
@@ -56,10 +56,8 @@ class Backends:
         """Carry what waits, after the server stopped and before its engine closes."""
         if self._house is None:
             return
-        self._house.stop()
         try:
-            self._house.flush_all()
-            self._house.work_off()
+            self._house.finish()
         except LakeSyncError as error:
             log.warning("what waits was not flushed at the end", code=error.code, reason=str(error))
 
@@ -78,8 +76,7 @@ def _outlet(config: Config, opening: ExitStack) -> Outlet | None:
         flush_format=config.flush.format,
         batch_deltas=config.flush.batch_deltas,
     )
-    database = as_database(_opened(config.flush.to_uri, opening), settings.flush_format)
-    return Outlet(database, settings, MemoryFlushQueue() if isinstance(database, Materialisable) else None)
+    return Outlet.to(_opened(config.flush.to_uri, opening), settings)
 
 
 def _opened(uri: str, opening: ExitStack) -> Adapter:
@@ -92,4 +89,6 @@ def _flushed(report: FlushReport, metrics: Metrics) -> None:
     metrics.flushes.inc()
     metrics.flushed.inc(report.deltas)
     metrics.flush_seconds.observe(report.seconds)
-    log.info("flushed", gateway=report.gateway_id, deltas=report.deltas, bytes=report.bytes, ms=report.seconds * 1000)
+    log.info(
+        "flushed", gateway=report.gateway_id, deltas=report.deltas, bytes=report.bytes, ms=round(report.seconds * 1000)
+    )

@@ -72,6 +72,16 @@ class Housekeeping:
         self._flushes.stop()
         self._tables.stop()
 
+    def finish(self) -> None:
+        """End, and carry everything that waits.
+
+        Raises:
+            As `flush_due` and `work_off`.
+        """
+        self.stop()
+        self.flush_all()
+        self.work_off()
+
     def flush_due(self) -> None:
         """Flush the gateways in which too much waits, or for too long, or that were asked to.
 

@@ -7,13 +7,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from lakesync import hlc
-from lakesync.adapters.base import Adapter, Materialisable
-from lakesync.adapters.registry import as_database, open_adapter
+from lakesync.adapters.base import Adapter
+from lakesync.adapters.registry import open_adapter
 from lakesync.engine.engine import Engine
 from lakesync.engine.flushing import Housekeeping, OnFlushed
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.limits import EngineLimits
-from lakesync.flush import FlushQueue, FlushSettings, MemoryFlushQueue, Outlet
+from lakesync.flush import FlushQueue, FlushSettings, Outlet
 from lakesync.flush.consumer import OnFailure
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
@@ -69,7 +69,7 @@ def open_gateway(
         if isinstance(adapter, str):
             adapter = open_adapter(adapter)
             closing.callback(adapter.close)
-        outlet = _outlet(adapter, settings, queue) if adapter is not None else None
+        outlet = Outlet.to(adapter, settings, queue) if adapter is not None else None
         limits = _limits(settings, max_backpressure_bytes, flushes=outlet is not None)
         url = f"sqlite://{staging.absolute()}" if isinstance(staging, Path) else staging
         engine = Engine(open_store(url, wall), wall, limits, outlet=outlet, sources=sources)
@@ -86,24 +86,10 @@ def open_gateway(
         house = Housekeeping(
             engine, outlet, on_flushed=on_flushed, on_materialisation_failure=on_materialisation_failure
         )
-        closing.callback(_finish, house)
+        closing.callback(house.finish)  # what was acknowledged is carried, however the `with` ends
         if background:
             house.start()
         yield gateway
-
-
-def _finish(house: Housekeeping) -> None:
-    """Carry what was acknowledged, however the `with` ends."""
-    house.stop()
-    house.flush_all()
-    house.work_off()
-
-
-def _outlet(adapter: Adapter, settings: FlushSettings, queue: FlushQueue | None) -> Outlet:
-    database = as_database(adapter, settings.flush_format)
-    if queue is None and isinstance(database, Materialisable):
-        queue = MemoryFlushQueue()
-    return Outlet(database, settings, queue)
 
 
 def _limits(settings: FlushSettings, max_backpressure_bytes: int | None, *, flushes: bool) -> EngineLimits:

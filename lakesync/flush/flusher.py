@@ -16,13 +16,13 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from lakesync.adapters.base import Adapter, DatabaseAdapter, DeltaBatch, Held, Identity, StoredDelta
+from lakesync.adapters.base import Adapter, DatabaseAdapter, DeltaBatch, Held, Identity, Materialisable, StoredDelta
 from lakesync.adapters.registry import as_database
 from lakesync.adapters.selection import held
 from lakesync.crash import crash_point
 from lakesync.exceptions import AdapterError, FlushError
 from lakesync.flush.log import Stretch, read_log
-from lakesync.flush.queue import FlushContext, FlushQueue, TableWork
+from lakesync.flush.queue import FlushContext, FlushQueue, MemoryFlushQueue, TableWork
 from lakesync.flush.settings import FlushSettings
 from lakesync.flush.thresholds import Thresholds
 from lakesync.flush.waiting import Waiting
@@ -50,6 +50,14 @@ class Outlet(NamedTuple):
     settings: FlushSettings = FlushSettings()
     queue: FlushQueue | None = None
     """Told of each flush's tables that have a schema; None where no tables are kept at the destination."""
+
+    @staticmethod
+    def to(adapter: Adapter, settings: FlushSettings, queue: FlushQueue | None = None) -> Outlet:
+        """An outlet to an adapter, with a queue in memory where it keeps tables and none is given."""
+        database = as_database(adapter, settings.flush_format)
+        if queue is None and isinstance(database, Materialisable):
+            queue = MemoryFlushQueue()
+        return Outlet(database, settings, queue)
 
 
 class _Sink(NamedTuple):
