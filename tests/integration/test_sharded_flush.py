@@ -1,0 +1,65 @@
+"""The deltas of every shard go to the one lake, and each table is merged as far as its own shard was flushed."""
+
+import pytest
+
+from lakesync.config_sections import ShardConfig
+from lakesync.delta import delta_id
+from lakesync.engine import Engine
+from lakesync.staging import open_staging
+from lakesync.staging.shards import shard_map
+from lakesync.types import ColumnValue, RowDelta, SyncPush
+from resources.lake.checks import duplicate_deltas, ledger_against_lake
+from resources.lake.deltas import flush_due
+from resources.lake.tables import LakeNames
+from resources.pipeline import Pipeline
+from resources.spark import session
+from tests.integration.gateway_support import wall_ms
+
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+
+SHARDS = ShardConfig(shards={"orders": "shard-orders"}, default="shard-default")
+
+
+def delta(table, row):
+    cells = (ColumnValue.of("n", row),)
+    hlc = (wall_ms() << 16) + row
+    identity = delta_id(client_id="alice", hlc=hlc, table=table, row_id=str(row), columns=cells)
+    return RowDelta("INSERT", table, str(row), "alice", cells, hlc, identity)
+
+
+def test_the_deltas_of_every_shard_are_in_the_lake_once(spark_server, tmp_path):
+    config = spark_server["config"].replace(lake={"system_namespace": "sys_sharded"}, shard_config=SHARDS)
+    names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
+    engine = Engine(open_staging(f"sqlite://{tmp_path}", shard_map(SHARDS), wall_ms), wall_ms)
+    engine.open()
+    try:
+        gateway = engine.gateway("sharded")
+        pushed = [delta(table, row) for row in range(6) for table in ("orders", "todos")]
+        gateway.handle_push(SyncPush("alice", tuple(pushed)))
+        with session(config) as spark:
+            flush_due(spark, engine.store, names=names)
+            gateway.handle_push(SyncPush("alice", (delta("orders", 7),)))
+            late = gateway.handle_push(SyncPush("alice", (delta("todos", 7),)))
+            assert late.accepted == 1
+            arrivals = {waiting.shard: waiting.last_arrival for waiting in engine.store.backlog()}
+            orders = [waiting for waiting in engine.store.backlog() if waiting.shard == "shard-orders"]
+            before = orders[0].flushed_seq
+            todos = engine.store.plan("sharded", "shard-default", 100)
+            assert todos is not None
+            rows = spark.table(names.deltas).toArrow().to_pylist()
+            assert sorted(row["delta_id"] for row in rows) == sorted(each.delta_id for each in pushed)
+            assert {(row["table_name"], row["shard"]) for row in rows} == {
+                ("orders", "shard-orders"),
+                ("todos", "shard-default"),
+            }
+            assert duplicate_deltas(spark, names) == []
+            flush_due(spark, engine.store, names=names)
+            assert ledger_against_lake(spark, engine.store, names) == []
+            flushed = {waiting.shard: waiting for waiting in engine.store.backlog()}
+            assert {waiting.deltas for waiting in flushed.values()} == {0}
+            assert flushed["shard-orders"].flushed_seq == before + 1
+        with Pipeline(config) as pipeline:
+            assert pipeline.flushed_of("orders") == {"sharded": arrivals["shard-orders"]}
+            assert pipeline.flushed_of("todos") == {"sharded": arrivals["shard-default"]}
+    finally:
+        engine.close()
