@@ -54,6 +54,8 @@ class CoreClient:
         self.store = MemoryStore()
         self.now = 0
         """The world's wall clock, milliseconds."""
+        self.tables: dict[str, str] = {}
+        """Of rows that are not in TABLE."""
         self.named: set[str] = set()
         self.told: set[str] = set()
         self.accepted: list[RowDelta] = []
@@ -88,7 +90,7 @@ class CoreClient:
         self.named.add(row_id)
         before = self.rows.get(row_id)
         after = None if op == "DELETE" else {**(before or {}), **values}
-        self.core.record([LocalChange(TABLE, row_id, before, after)])
+        self.core.record([LocalChange(self.tables.get(row_id, TABLE), row_id, before, after)])
 
     def start(self) -> Request | None:
         """The next request, which is then under way; None when there is nothing to do."""
