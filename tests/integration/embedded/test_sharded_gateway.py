@@ -1,0 +1,145 @@
+"""A sharded gateway in one's own process: what it flushes, restores, erases, and how its shards stay alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakesync.adapters import open_adapter
+from lakesync.delta import delta_id
+from lakesync.engine import Engine
+from lakesync.exceptions import ConfigurationError, NotFoundError, StagingUnavailableError
+from lakesync.flush import Outlet
+from lakesync.rules.model import parse_rules
+from lakesync.schema import parse_schema
+from lakesync.staging import open_staging, open_store
+from lakesync.staging.sharded import ShardedStore
+from lakesync.staging.shards import ShardMap
+from lakesync.types import ColumnValue, RowDelta, SyncPull, SyncPush
+
+START = 1_700_000_000_000
+SHARDS = ShardMap({"orders": "shard-orders"}, "shard-default")
+RULES = parse_rules(
+    {"version": 1, "buckets": [{"name": "b", "tables": [], "filters": [{"column": "n", "op": "eq", "value": "1"}]}]}
+)
+
+
+def wall() -> int:
+    return START
+
+
+def opened(folder: Path, outlet: Outlet | None = None, shards: ShardMap = SHARDS) -> Engine:
+    engine = Engine(open_staging(f"sqlite://{folder}", shards, wall), wall, outlet=outlet)
+    engine.open()
+    return engine
+
+
+def delta(table: str, row: int, client: str = "alice") -> RowDelta:
+    cells = (ColumnValue.of("n", row),)
+    hlc = (START << 16) + row
+    identity = delta_id(client_id=client, hlc=hlc, table=table, row_id=str(row), columns=cells)
+    return RowDelta("INSERT", table, str(row), client, cells, hlc, identity)
+
+
+def both(row: int, client: str = "alice") -> SyncPush:
+    return SyncPush(client, (delta("orders", row, client), delta("todos", row, client)))
+
+
+def test_both_shards_are_flushed_to_the_adapter_and_come_back_from_it(tmp_path: Path) -> None:
+    outlet = Outlet(open_adapter(f"file://{tmp_path / 'kept'}"))
+    engine = opened(tmp_path / "one", outlet)
+    gateway = engine.gateway("g")
+    for row in range(5):
+        gateway.handle_push(both(row))
+    assert [(each.table, each.delta_count) for each in gateway.table_stats()] == [("orders", 5), ("todos", 5)]
+    report = gateway.flush()
+    assert (report.deltas, report.batches, gateway.stats().log_size) == (10, 2, 0)
+    engine.close()
+    engine = opened(tmp_path / "two", outlet)
+    try:
+        gateway = engine.gateway("g")
+        assert gateway.rehydrate() == 10
+        assert gateway.stats().log_size == 0, "what the adapter has is not written there again"
+        page = gateway.handle_pull(SyncPull("bob", 0))
+        assert {each.key for each in page.deltas} == {
+            (table, str(n)) for table in ("orders", "todos") for n in range(5)
+        }
+    finally:
+        engine.close()
+
+
+def test_a_change_that_reached_one_shard_alone_is_completed_on_opening(tmp_path: Path) -> None:
+    engine = opened(tmp_path)
+    engine.gateway("g").handle_push(both(1))
+    engine.gateway("g").handle_push(both(2))
+    engine.close()
+    main = Engine(open_store(f"sqlite://{tmp_path}", wall), wall)
+    main.open()
+    main.gateway("g").set_rules(RULES)
+    main.gateway("g").register_schema(parse_schema({"table": "orders", "columns": [{"name": "n", "type": "number"}]}))
+    main.gateway("g").set_write_scope("rules")
+    main.close()
+    engine = opened(tmp_path)
+    try:
+        assert isinstance(engine.store, ShardedStore)
+        configs = [store.gateway_config("g") for store in engine.store.stores.values()]
+        assert [(each.rules, sorted(each.schemas), each.write_scope) for each in configs] == [
+            (RULES, ["orders"], "rules")
+        ] * 2
+        page = engine.gateway("g").handle_pull(SyncPull("bob", 0))
+        assert {each.key for each in page.deltas} == {("orders", "1"), ("todos", "1")}
+    finally:
+        engine.close()
+
+
+def test_a_client_is_erased_from_every_shard(tmp_path: Path) -> None:
+    engine = opened(tmp_path)
+    try:
+        gateway = engine.gateway("g")
+        gateway.handle_push(both(1))
+        gateway.handle_push(both(2, "bob"))
+        erased = engine.store.erase_client("g", "alice")
+        assert erased.row_count == 2
+        requests = engine.store.erasures("g")
+        assert [each.client_id for each in requests] == ["alice", "alice"]
+        assert len({each.seq for each in requests}) == 2
+        for each in requests:
+            engine.store.confirm_erasure("g", each.seq)
+        assert all(each.lake_ms for each in engine.store.erasures("g"))
+        page = gateway.handle_pull(SyncPull("carol", 0))
+        assert {each.key for each in page.deltas} == {("orders", "2"), ("todos", "2")}
+        with pytest.raises(NotFoundError):
+            engine.store.erase_client("g", "nobody")
+        with pytest.raises(NotFoundError):
+            engine.store.confirm_erasure("g", 7 << 32)
+    finally:
+        engine.close()
+
+
+def test_a_store_of_another_shard_is_refused_and_let_go(tmp_path: Path) -> None:
+    engine = opened(tmp_path / "one")
+    engine.gateway("g").handle_push(both(1))
+    engine.close()
+    url = f"sqlite://{tmp_path / 'one' / 'shard-orders'}"
+    wrong = ShardMap({"orders": "shard-a"}, "shard-default", {"shard-a": url})
+    with pytest.raises(ConfigurationError, match="holds shard 'shard-orders' of gateway 'g'"):
+        opened(tmp_path / "two", shards=wrong)
+    again = opened(tmp_path / "one")
+    with pytest.raises(StagingUnavailableError):
+        opened(tmp_path / "three", shards=ShardMap({"orders": "shard-orders"}, "shard-default", {"shard-orders": url}))
+    again.close()
+
+
+def test_new_tables_may_be_given_a_shard_at_any_time(tmp_path: Path) -> None:
+    engine = opened(tmp_path)
+    engine.gateway("g").handle_push(both(1))
+    cursor = engine.gateway("g").handle_pull(SyncPull("bob", 0)).server_hlc
+    engine.close()
+    engine = opened(tmp_path, shards=ShardMap({**SHARDS.tables, "items": "shard-items"}, "shard-default"))
+    try:
+        engine.gateway("g").handle_push(SyncPush("alice", (delta("items", 1),)))
+        page = engine.gateway("g").handle_pull(SyncPull("bob", cursor))
+        assert [(each.op, each.table) for each in page.deltas] == [("INSERT", "items")], "bob's cursor goes on"
+    finally:
+        engine.close()
