@@ -32,6 +32,16 @@ class WholeRow(NamedTuple):
     """A JSON array of the clients in `StoredRow.writers`."""
     writers_floor: int
 
+    @property
+    def key(self) -> RowKey:
+        """The row's place."""
+        return (self.table, self.row_id)
+
+    def of_row(self, row: StoredRow) -> WholeRow:
+        """The entry with another version of its row."""
+        spelled, deltas, writers, floor = spelled_of(row)
+        return self._replace(spelled=spelled, deltas=deltas, writers=writers, writers_floor=floor)
+
 
 def spell_client(client_id: str) -> bytes:
     """A client id as it stands in `WholeRow.writers`."""
@@ -43,13 +53,18 @@ def spell_writers(row: StoredRow) -> bytes:
     return _encode(list(row.writers))
 
 
+def spelled_of(row: StoredRow) -> tuple[bytes | None, int, bytes, int]:
+    """What a `WholeRow` holds of its row: spelled, deltas, writers, writers_floor."""
+    spelled, deltas = spell_row(row.table, row.row_id, row.state) if row.state.visible else (None, 0)
+    return spelled, deltas, spell_writers(row), row.writers_floor
+
+
 def whole_rows(entries: Iterable[Entry], rows: Mapping[RowKey, StoredRow]) -> list[WholeRow]:
     """Entries with their rows, for a store that keeps no spelled ones."""
     found = []
     for entry in entries:
         row = rows.get(entry.key)
-        spelled, count = spell_row(*entry.key, row.state) if row is not None and row.state.visible else (None, 0)
-        writers, floor = (spell_writers(row), row.writers_floor) if row is not None else (b"[]", 0)
         history = (entry.first, entry.since, entry.left, entry.changed)
-        found.append(WholeRow(*entry.key, *history, entry.inside, spelled, count, writers, floor))
+        spelled, deltas, writers, floor = spelled_of(row) if row is not None else (None, 0, b"[]", 0)
+        found.append(WholeRow(*entry.key, *history, entry.inside, spelled, deltas, writers, floor))
     return found

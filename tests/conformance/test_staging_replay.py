@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import tempfile
 from pathlib import Path
 
@@ -82,3 +83,41 @@ def test_a_power_cut_changes_nothing_that_anyone_can_see(story, rows):
         finally:
             after.close()
             engine.close()
+
+
+def test_entries_that_were_written_before_their_rows_are_made_the_same_again(tmp_path):
+    clock = ManualClock()
+    engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehind(3600, 10**9)), clock)
+    engine.open()
+    gateway = engine.gateway("g")
+    opened = engine.store._opened
+    cursors: dict[str, int] = {}
+
+    def step(*what) -> None:
+        clock.advance(1)
+        play(gateway, clock, cursors, *what)
+
+    def write_a_bit() -> bool:
+        return opened.owner.submit(lambda _: opened.behind.try_write_on(), writes=False).result()
+
+    step("rules", "c1", [])
+    step("push", "c1", [("r1", 3, {"team": "a"}), ("r2", 3, {"team": "a"}), ("r3", 3, {"team": "b"})])
+    assert not write_a_bit()
+    step("push", "c1", [("r1", 2, {"team": "b"}), ("r2", 2, {"team": "b"})])
+    step("push", "c2", [("r2", 1, {"team": "a"}), ("r3", 1, None)])
+    step("pull", "c2", [])
+    while not write_a_bit():
+        pass
+    shutil.copytree(tmp_path / "live", tmp_path / "cut", ignore=shutil.ignore_patterns("*-shm", "*.lock"))
+    after = Engine(SqliteStore(tmp_path / "cut", clock), clock)
+    with sqlite3.connect(tmp_path / "cut" / "state.db") as file:
+        ((applied,),) = file.execute("SELECT applied_seq FROM applied").fetchall()
+        newest = file.execute("SELECT max(changed) FROM entry").fetchone()[0]
+    assert applied == 1
+    assert newest == engine.store.read("g", lambda view: view.arrival).result()
+    after.open()
+    try:
+        assert after.store.read("g", contents).result() == engine.store.read("g", contents).result()
+    finally:
+        after.close()
+        engine.close()

@@ -44,11 +44,6 @@ class Behind:
         return self._state.waiting
 
     @property
-    def read(self) -> bool:
-        """Whether a reading had to wait until all was written, since the last time that this began."""
-        return self._state.settled
-
-    @property
     def any(self) -> bool:
         """Whether the journal holds anything that the state's file does not."""
         return bool(self._moved or self._frozen) or not self._state.intact

@@ -19,8 +19,6 @@ T = TypeVar("T")
 _GROUP = 256
 _IDLE_PART = 30
 """After this part of the allowed seconds without anything to do, the state is written behind."""
-_READABLE_ROWS = 2_000
-"""Rows that a reading may find unwritten where readings come often: it waits until they are written."""
 
 
 class WriteBehind(NamedTuple):
@@ -78,9 +76,8 @@ class Owner:
                 return
             if self._behind.any:
                 due = min(due, monotonic() + self._allowed.seconds)
-            waiting = min(self._allowed.rows, _READABLE_ROWS) if self._behind.read else self._allowed.rows
             quiet = not jobs and self._behind.any
-            if quiet or monotonic() >= due or self._behind.waiting > waiting:
+            if quiet or monotonic() >= due or self._behind.waiting > self._allowed.rows:
                 due = inf if self._behind.try_write_on() else -inf
 
     def _take(self, due: float) -> tuple[list[Job], bool]:

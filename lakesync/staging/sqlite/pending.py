@@ -13,22 +13,32 @@ from lakesync.types import RowKey
 EntryKey = tuple[str, str, str]
 """`(bucket, table, row id)`."""
 
+Changes = dict[str, dict[EntryKey, EntryChange]]
+"""Entry changes by gateway."""
+
 
 class Layer:
     """Rows and entry changes of a stretch of commits, by gateway. What is newer stands in a layer above."""
 
-    __slots__ = ("changes", "count", "newest", "rows")
+    __slots__ = ("changes", "count", "newest", "rows", "rows_written")
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[RowKey, StoredRow]] = defaultdict(dict)
-        self.changes: dict[str, dict[EntryKey, EntryChange]] = defaultdict(dict)
+        self.changes: Changes = defaultdict(dict)
         self.newest: dict[tuple[str, str], int] = {}
         """`(gateway, bucket)` → the newest `changed` of its entries."""
         self.count = 0
         """Rows, those that were taken back included."""
+        self.rows_written = False
+        """Its entries are being written now."""
 
     def __bool__(self) -> bool:
         return bool(self.count or self.changes)
+
+    def take_changes(self) -> Changes:
+        """The entry changes, which the layer does not hold any more."""
+        changes, self.changes = self.changes, defaultdict(dict)
+        return changes
 
 
 def put_rows(layer: Layer, gateway: str, rows: Iterable[StoredRow], undo: Undo) -> None:

@@ -1,8 +1,9 @@
 """`state.db`: rows and feed entries, first in memory, then in the file, always behind the journal.
 
-What commits write goes into a layer in memory. A reading of rows looks there first; a reading of entries has the layer
-written to the file's open transaction before. `freeze` and `write_on` do the same bit by bit, so that no push waits for
-long. `commit` ends the transaction: the file then holds the state at exactly one place in the journal.
+What commits write goes into a layer in memory. A reading of rows looks there first; a reading of entries has the
+layer's entries written to the file's open transaction before. `freeze` and `write_on` write rows and entries bit by
+bit, so that no push waits for long. `commit` ends the transaction: the file then holds the rows of one place in the
+journal, and the entries of that place or of a later one, which a replay from there makes the same again.
 """
 
 from __future__ import annotations
@@ -24,12 +25,11 @@ from lakesync.staging.records import Entry, Move, StoredRow
 from lakesync.staging.sqlite import bulk, pending
 from lakesync.staging.sqlite.checkpointer import Checkpointer
 from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate
-from lakesync.staging.sqlite.pending import Layer
+from lakesync.staging.sqlite.pending import Changes, Layer
 from lakesync.staging.sqlite.rowcache import RowCache
 from lakesync.staging.sqlite.undo import Undo
-from lakesync.staging.whole import WholeRow, spell_writers
+from lakesync.staging.whole import WholeRow, spelled_of
 from lakesync.types import RowKey
-from lakesync.wire.spelled import spell_row
 
 T = TypeVar("T")
 
@@ -56,14 +56,6 @@ _PUT_ENTRY = (
     " changed = excluded.changed,"
     # neither joined nor left: as it was
     " inside = CASE WHEN excluded.since = 0 AND excluded.left_at = 0 THEN inside ELSE excluded.inside END"
-)
-_ENTRY = (
-    "INSERT INTO entry VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, coalesce(?8, 0))"
-    " ON CONFLICT (bucket, table_name, row_id) DO UPDATE SET"
-    " first = CASE first WHEN 0 THEN excluded.first ELSE first END,"
-    " since = CASE excluded.since WHEN 0 THEN since ELSE excluded.since END,"
-    " left_at = CASE excluded.left_at WHEN 0 THEN left_at ELSE excluded.left_at END,"
-    " changed = excluded.changed, inside = coalesce(?8, inside)"
 )
 _ENTRY = "table_name, row_id, first, since, left_at, changed, inside"
 _ENTRIES_AFTER = (
@@ -210,6 +202,28 @@ class State:
         self._finish()
         self.settled = True
 
+    def _settle_entries(self) -> None:
+        """Write the entry changes that are in memory; in a group, so that they can be taken back."""
+        frozen, front = self._frozen, self._front
+        if frozen is not None and frozen.changes:
+            if frozen.rows_written:
+                self._finish()
+            else:
+                self._write_entries(frozen)
+        if front.changes:
+            if self._undo.mark() > 0:
+                self._guard(front)
+            self._write_entries(front)
+
+    def _write_entries(self, layer: Layer) -> None:
+        self._begin()
+        try:
+            for _ in self._written_entries(layer.take_changes()):
+                pass
+        except sqlite3.Error:
+            self._whole = False
+            raise
+
     def _finish(self) -> None:
         while not self.write_on():
             pass
@@ -217,6 +231,7 @@ class State:
     def _guard(self, layer: Layer) -> None:
         """Have what is written from here on taken back with the work, and what was in memory be there again."""
         self._begin()
+        changes = layer.changes
         self._guards += 1
         self.sql.execute(f"SAVEPOINT guard_{self._guards}")
 
@@ -225,6 +240,7 @@ class State:
             self.sql.execute(f"RELEASE guard_{self._guards}")
             self._guards -= 1
             self._front = layer
+            layer.changes = changes
             self._buckets.clear()
             self._cache.clear()
 
@@ -236,7 +252,7 @@ class State:
             self._begun = True
 
     def _written(self, layer: Layer) -> Iterator[None]:
-        """Write a layer, in order of keys; stops after each bit."""
+        """Write a layer, in order of keys, rows first; stops after each bit."""
         self._begin()
         for gateway, rows in layer.rows.items():
             for keys in _parts(sorted(rows)):
@@ -246,7 +262,11 @@ class State:
                 for key, body in zip(keys, bodies, strict=True):
                     self._cache.put(gateway, rows[key], len(body))
                 yield
-        for gateway, changes in layer.changes.items():
+        layer.rows_written = True
+        yield from self._written_entries(layer.changes)
+
+    def _written_entries(self, entries: Changes) -> Iterator[None]:
+        for gateway, changes in entries.items():
             for places in _parts(sorted(changes)):
                 values = []
                 for bucket, table, row_id in places:
@@ -307,8 +327,7 @@ class State:
         """The stored rows among `keys`, not to be changed: see `copies`."""
         found: dict[RowKey, StoredRow] = {}
         missing: dict[str, list[str]] = {}
-        front = self._front.rows[gateway]
-        frozen = self._frozen.rows[gateway] if self._frozen is not None else {}
+        front, frozen = self._unwritten(gateway)
         for key in keys:
             row = front.get(key) or frozen.get(key) or self._cache.get(gateway, key)
             if row is not None:
@@ -321,6 +340,10 @@ class State:
                 self._cache.put(gateway, row, len(body))
                 found[row.key] = row
         return found
+
+    def _unwritten(self, gateway: str) -> tuple[dict[RowKey, StoredRow], dict[RowKey, StoredRow]]:
+        """The rows in memory that the file may not hold: the newer layer, then the older one."""
+        return self._front.rows[gateway], self._frozen.rows[gateway] if self._frozen is not None else {}
 
     def copies(self, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
         """The stored rows among `keys`, to be changed and put."""
@@ -353,7 +376,7 @@ class State:
         self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int
     ) -> Iterator[Entry]:
         """Entries in order of `changed`: one index range a bucket, merged, read no further than asked for."""
-        self.settle()
+        self._settle_entries()
         ranges = [self._range(gateway, bucket, since, until, limit) for bucket in buckets]
         return heapq.merge(*ranges, key=_feed_order)
 
@@ -365,16 +388,23 @@ class State:
 
     def whole_rows(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[WholeRow]:
         """Entries under one bucket in order of `changed`, with their rows."""
-        self.settle()
+        self._settle_entries()
         number = self._bucket(gateway, bucket)
         if number is None:
             return []
         found = self.sql.execute(_WHOLE_ROWS, (gateway, number, since, until, limit)).fetchall()
-        return list(map(WholeRow._make, found))
+        front, frozen = self._unwritten(gateway)
+        if not front and not frozen:
+            return list(map(WholeRow._make, found))
+        whole = []
+        for entry in map(WholeRow._make, found):
+            row = front.get(entry.key) or frozen.get(entry.key)
+            whole.append(entry if row is None else entry.of_row(row))
+        return whole
 
     def entries_of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Every entry of these rows under these buckets."""
-        self.settle()
+        self._settle_entries()
         places: dict[str, list[str]] = {}
         for table, row_id in keys:
             places.setdefault(table, []).append(row_id)
@@ -442,8 +472,7 @@ def _copy(row: StoredRow) -> StoredRow:
 
 def _stored(gateway: str, row: StoredRow, body: bytes) -> tuple[Any, ...]:
     """A row as the file has it."""
-    spelled, deltas = spell_row(row.table, row.row_id, row.state) if row.state.visible else (None, 0)
-    return (gateway, row.table, row.row_id, body, spelled, deltas, spell_writers(row), row.writers_floor)
+    return (gateway, row.table, row.row_id, body, *spelled_of(row))
 
 
 def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
