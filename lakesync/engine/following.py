@@ -161,6 +161,7 @@ def _begin(
         commit.put_client(record)
     scope = record.scopes[-1] if record.scopes else None
     good = scope is not None and access.same_as(scope) and 0 <= scope.start <= standing.cursor
+    good = good and not record.sources  # a shared page does not know what one of them has from a source
     return replace(standing, access=access if good else None, interest=interest)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakesync.adapters import DeltaBatch, StoredDelta
-from lakesync.engine.following import Follower
+from lakesync.engine.following import Group, Standing
 from lakesync.exceptions import AdapterError, NotFoundError
 from lakesync.rules.model import parse_rules
 from lakesync.types import SyncPull
@@ -181,14 +181,16 @@ def test_a_client_of_sources_gets_broadcasts_of_its_own(gateway, writer, clock):
     """A page that is made for many followers does not know what one of them has from a source."""
     writer.put(("r1", {"x": 1}))
     page = pull(gateway, cursor_of(gateway))
-    followers = [
-        Follower("reader", {"sub": "reader"}, page.server_hlc, 100, knows_resync=False),
-        Follower("plain", {"sub": "plain"}, cursor_of(gateway, "plain"), 100, knows_resync=False),
+    cursors = {"reader": page.server_hlc, "plain": cursor_of(gateway, "plain")}
+    newcomers = [(name, {"sub": name}, Standing(cursor, limit=100)) for name, cursor in cursors.items()]
+    standings = gateway.submit_follow(newcomers).result()
+    groups = [
+        Group(standing, frozenset([name]), apart=frozenset(), doubled=frozenset())
+        for name, standing in zip(cursors, standings, strict=True)
     ]
-    followers = gateway.submit_follow(followers).result()
     other = Author("other", clock)
     other.push(gateway, other.delta("r1", {"x": 2}, table="reports"))
-    reader, plain = gateway.submit_look(followers).result()
+    reader, plain = gateway.submit_look(groups).result()
     assert plain.page is not None
     assert told(plain.page) == [("INSERT", "r1")]
     assert reader.pull
