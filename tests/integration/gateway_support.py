@@ -35,7 +35,7 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def sign(sub: str = "client-1", gw: str = "gw", *, secret: str = SECRET, seconds: float = 600, **claims: Any) -> str:
+def sign(sub: str = "client-1", gw: str = "gw", *, secret: str = SECRET, seconds: float = 86_400, **claims: Any) -> str:
     return jwt.encode({"sub": sub, "gw": gw, "exp": time.time() + seconds, **claims}, secret, algorithm="HS256")
 
 
