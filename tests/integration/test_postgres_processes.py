@@ -6,6 +6,7 @@ import random
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import psycopg
@@ -116,8 +117,10 @@ class Proxy:
                 server.sendall(data)
         except OSError:
             pass  # the other side is gone, as it should be
-        client.close()
-        server.close()
+        for side in (client, server):
+            with suppress(OSError):
+                side.shutdown(socket.SHUT_RDWR)  # closing alone tells the other end nothing while a thread still reads
+            side.close()
 
     def _down(self, client: socket.socket, server: socket.socket) -> None:
         try:
