@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -34,7 +34,8 @@ class WedgedError(AssertionError):
 class StockClient:
     """Pulls before it pushes, one page a cycle; applies pages as plain SQL; takes broadcasts as they come.
 
-    A page that names a row with an edit of its own that is not acknowledged is taken as lost, with its line.
+    Answers and broadcasts are taken in the order in which the line brings them. A page that names a row with an edit
+    of its own that is not acknowledged is taken as lost, with its line and all that the line still brings.
     """
 
     def __init__(self, client: Client, group: str, chance: random.Random) -> None:
@@ -53,9 +54,11 @@ class StockClient:
         self.stuck = False
         """The last page could not be applied: nothing can until the edits are pushed."""
         self._clock = hlc.encode(wall_ms() - 60_000, 0)
-        self._line: ClientConnection | None = None
+        self.line: ClientConnection | None = None
         self._reader: asyncio.Task[None] | None = None
         self._answers: asyncio.Queue[SyncResponse | BaseException] = asyncio.Queue()
+        self._take: Callable[[SyncResponse], bool] = self._take_broadcast
+        """Takes the answer to what was asked last; whether it could be."""
 
     # -- the line ------------------------------------------------------------------------------------------------
 
@@ -63,16 +66,16 @@ class StockClient:
         """Have a line."""
         if self._reader is not None and self._reader.done():
             await self.cut()
-        if self._line is None:
-            self._line, self._answers = await dial(self.client), asyncio.Queue()
-            self._reader = asyncio.create_task(self._read(self._line, self._answers))
+        if self.line is None:
+            self.line, self._answers = await dial(self.client), asyncio.Queue()
+            self._reader = asyncio.create_task(self._read(self.line, self._answers))
 
     async def cut(self) -> None:
         """Lose the line, at once."""
-        if self._line is not None and self._reader is not None:
-            self._line.transport.abort()
+        if self.line is not None and self._reader is not None:
+            self.line.transport.abort()
             await self._reader
-            self._line = self._reader = None
+            self.line = self._reader = None
 
     def reload(self) -> None:
         """The cursor is lost, the database and the outbox are kept."""
@@ -80,26 +83,30 @@ class StockClient:
 
     async def _read(self, line: ClientConnection, answers: asyncio.Queue[SyncResponse | BaseException]) -> None:
         try:
+            while self._takes(await line.recv(), answers):
+                pass
+            line.transport.abort()
             while True:
-                frame = await line.recv()
-                assert isinstance(frame, bytes)
-                if frame[:1] == bytes((FrameTag.BROADCAST,)):
-                    page = protobuf.decode_response(frame[1:])
-                    if not self._apply(page):
-                        line.transport.abort()
-                        continue
-                    self.broadcasts += 1
-                    self.cursor = max(self.cursor, page.server_hlc)
-                else:
-                    answers.put_nowait(protobuf.decode_response(frame))
+                await line.recv()
         except BaseException as end:
             answers.put_nowait(end)
             if not isinstance(end, ConnectionClosed):
                 raise
 
-    async def _ask(self, tag: FrameTag, message: bytes) -> SyncResponse:
-        assert self._line is not None
-        await self._line.send(encode_frame(tag, message))
+    def _takes(self, frame: bytes | str, answers: asyncio.Queue[SyncResponse | BaseException]) -> bool:
+        """Take a frame, before the next one is looked at; whether it could be."""
+        assert isinstance(frame, bytes)
+        if frame[:1] == bytes((FrameTag.BROADCAST,)):
+            return self._take_broadcast(protobuf.decode_response(frame[1:]))
+        answer = protobuf.decode_response(frame)
+        taken = self._take(answer)
+        answers.put_nowait(answer)
+        return taken
+
+    async def _ask(self, tag: FrameTag, message: bytes, take: Callable[[SyncResponse], bool]) -> SyncResponse:
+        assert self.line is not None
+        self._take = take
+        await self.line.send(encode_frame(tag, message))
         async with asyncio.timeout(DEADLINE):
             answer = await self._answers.get()
         if isinstance(answer, BaseException):
@@ -109,13 +116,9 @@ class StockClient:
     # -- a cycle -------------------------------------------------------------------------------------------------
 
     async def pull(self) -> SyncResponse:
-        """One page; an empty one leaves the cursor."""
+        """One page."""
         message = protobuf.encode_pull(SyncPull(self.name, self.cursor, PAGE))
-        page = await self._ask(FrameTag.PULL, message)
-        self.stuck = not self._apply(page)
-        if page.deltas and not self.stuck:
-            self.cursor = page.server_hlc
-        return page
+        return await self._ask(FrameTag.PULL, message, self._take_page)
 
     async def push(self) -> None:
         """A part of the outbox, and the answer's cursor."""
@@ -123,10 +126,14 @@ class StockClient:
         if not part:
             return
         self.sent |= {delta.delta_id: delta for delta in part}
-        answer = await self._ask(FrameTag.PUSH, protobuf.encode_push(SyncPush(self.name, tuple(part))))
-        assert answer.server_hlc > 0, "L8: a client with cursor 0 asks for a checkpoint again"
-        del self.outbox[: len(part)]
-        self.cursor = answer.server_hlc
+
+        def take(answer: SyncResponse) -> bool:
+            assert answer.server_hlc > 0, "L8: a client with cursor 0 asks for a checkpoint again"
+            del self.outbox[: len(part)]
+            self.cursor = answer.server_hlc
+            return True
+
+        await self._ask(FrameTag.PUSH, protobuf.encode_push(SyncPush(self.name, tuple(part))), take)
 
     async def cycle(self) -> None:
         """Pull, then push; the line may break on the way."""
@@ -164,6 +171,22 @@ class StockClient:
             if not (await self.pull()).deltas:
                 return
         raise AssertionError("paging does not end")
+
+    # -- pages ---------------------------------------------------------------------------------------------------
+
+    def _take_page(self, page: SyncResponse) -> bool:
+        """The answer to a pull; an empty one leaves the cursor."""
+        self.stuck = not self._apply(page)
+        if page.deltas and not self.stuck:
+            self.cursor = page.server_hlc
+        return not self.stuck
+
+    def _take_broadcast(self, page: SyncResponse) -> bool:
+        if not self._apply(page):
+            return False
+        self.broadcasts += 1
+        self.cursor = max(self.cursor, page.server_hlc)
+        return True
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
