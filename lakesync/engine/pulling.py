@@ -112,6 +112,8 @@ def remember_page(
     record = latest or reading.record or ClientRecord(client_id, commit.epoch, request.now_ms)
     record = replace(record, last_seen_ms=request.now_ms, followed=record.followed or not request.confirmed)
     record = in_scope(record, reading.access, reading.newest, reading.page.told)
+    if request.confirmed and not reading.complete:  # the walk goes on in doubt, also where the server does it
+        record = with_broadcasts(record, reading.newest)
     if reading.page.deltas:
         record, cursor = _told(record, request, reading)
     else:
