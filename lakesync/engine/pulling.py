@@ -133,7 +133,9 @@ def first_contact(commit: Commit, client_id: str, arrival: int, access: Access, 
 
 
 def _tellings(record: ClientRecord | None) -> object:
-    return None if record is None else (record.told, record.scopes, record.pages, record.past, record.wrote)
+    if record is None:
+        return None
+    return (record.told, record.scopes, record.pages, record.past, record.wrote, record.followed)
 
 
 def _told(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:

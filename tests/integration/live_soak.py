@@ -1,4 +1,7 @@
-"""W2: the reference's client over WebSocket ends with its rows, whatever breaks on the way."""
+"""W2: the reference's client over WebSocket ends with its rows, whatever breaks on the way.
+
+A search by chance, whose order no seed fixes: `pytest tests/integration/live_soak.py`, apart from the suite.
+"""
 
 from __future__ import annotations
 
