@@ -325,10 +325,12 @@ class History:
         return [SyncResponse(tuple(render.insert(row)), arrival) for row in rows]
 
 
-def play(history: Sequence[tuple[Any, ...]], skews: Sequence[int] = (0, 0, 0), rules: int = 0) -> None:
+def play(
+    history: Sequence[tuple[Any, ...]], skews: Sequence[int] = (0, 0, 0), rules: int = 0, kind: type[History] = History
+) -> None:
     """One history against a gateway of its own."""
     folder = Path(tempfile.mkdtemp(prefix="feed-", dir=FOLDER if FOLDER.is_dir() else None))
-    played = History(folder, skews, rules)
+    played = kind(folder, skews, rules)
     try:
         played.play(history)
     finally:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from lakesync.staging.records import Cut, StoredRow
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.shards import ShardMap
 from tests.property import test_feed_oracle
-from tests.property.test_feed_oracle import FOLDER, RULES, History, histories, skews
+from tests.property.test_feed_oracle import RULES, History, histories, play, skews
 
 SHARDS = ShardMap({"orders": "shard-orders", "products": "shard-products"}, "shard-default")
 TABLES = {"r2": "orders", "r3": "products"}
@@ -109,23 +107,12 @@ class ShardedHistory(History):
                 self.cuts.newest[name] = own, rows
 
 
-def play(history: Sequence[tuple[Any, ...]], skews: Sequence[int] = (0, 0, 0), rules: int = 0) -> None:
-    """One history against a sharded gateway of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="sharded-", dir=FOLDER if FOLDER.is_dir() else None))
-    played = ShardedHistory(folder, skews, rules)
-    try:
-        played.play(history)
-    finally:
-        played.close()
-        shutil.rmtree(folder)
-
-
 @settings(deadline=None, max_examples=100)
 @given(history=histories, skews=skews, rules=st.integers(0, len(RULES) - 1))
 def test_every_client_of_a_sharded_gateway_ends_with_its_rows(
     history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int
 ) -> None:
-    play(history, skews, rules)
+    play(history, skews, rules, ShardedHistory)
 
 
 def test_histories_that_broke_a_promise_once_keep_it_over_shards_too() -> None:
@@ -133,4 +120,4 @@ def test_histories_that_broke_a_promise_once_keep_it_over_shards_too() -> None:
     examples = test_feed_oracle.test_every_client_ends_with_its_rows.hypothesis_explicit_examples
     assert examples
     for each in examples:
-        play(**each.kwargs)
+        play(**each.kwargs, kind=ShardedHistory)
