@@ -11,7 +11,7 @@ from lakesync import config
 from lakesync.cli import jars
 from lakesync.cli.process import Process, accepts, free_ports
 from lakesync.cli.spark_server import prepare
-from tests.postgres_server import postgres_server
+from tests.postgres_server import database, postgres_server
 
 # `--hypothesis-profile soak` looks much longer for a history that breaks a law, or a request that breaks the gateway
 settings.register_profile("soak", max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
@@ -69,3 +69,10 @@ def postgres_uri():
     """A Postgres that listens on TCP, which JDBC needs; one database `postgres`, shared, any password."""
     with postgres_server() as server:
         yield server.uri
+
+
+@pytest.fixture
+def own_database(postgres_uri):
+    """A database of the test's own on the shared server."""
+    with database(postgres_uri) as url:
+        yield url

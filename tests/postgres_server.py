@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import psycopg
 
 from lakesync.cli.process import free_ports
 
@@ -51,3 +54,15 @@ def postgres_server() -> Iterator[PostgresServer]:
         yield server
     finally:
         server.stop()
+
+
+@contextmanager
+def database(server: str) -> Iterator[str]:
+    """The address of a new database on a server, which is dropped at the end whoever is connected."""
+    name = f"own_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        try:
+            yield server.rpartition("/")[0] + f"/{name}"
+        finally:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")

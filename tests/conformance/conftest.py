@@ -35,3 +35,9 @@ def store(place, book):
     opened = place.open(book)
     opened.ensure_gateway("g")
     return opened
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request, tmp_path):
+    """Where a store has never been."""
+    return f"sqlite://{tmp_path / 'staging'}" if request.param == "sqlite" else request.getfixturevalue("own_database")

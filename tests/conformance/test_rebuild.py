@@ -7,7 +7,6 @@ import subprocess
 import sys
 import uuid
 
-import psycopg
 import pytest
 
 from lakesync.crash import VARIABLE
@@ -34,20 +33,6 @@ SCHEMA = parse_schema(
         "columns": [{"name": name, "type": kind} for name, kind in (("team", "string"), ("x", "number"))],
     }
 )
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request, tmp_path):
-    """Where a store has never been."""
-    if request.param == "sqlite":
-        yield f"sqlite://{tmp_path / 'staging'}"
-        return
-    server = request.getfixturevalue("postgres_uri")
-    name = f"rebuild_{uuid.uuid4().hex[:8]}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-        yield server.rpartition("/")[0] + f"/{name}"
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 class Lake:

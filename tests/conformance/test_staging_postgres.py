@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -202,11 +201,8 @@ def test_a_connection_lost_in_commit_says_that_a_repeat_is_safe(stores, url):
     assert first.submit("g", book.push(deltas)).result() is None
 
 
-def test_a_newer_schema_is_refused(postgres_uri, clock):
-    name = f"newer_{uuid.uuid4().hex[:8]}"
-    with psycopg.connect(postgres_uri, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    url = postgres_uri.rpartition("/")[0] + f"/{name}"
+def test_a_newer_schema_is_refused(own_database, clock):
+    url = own_database
     store = open_store(url, clock)
     store.open(Book())
     store.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import uuid
 
 import msgspec
 import psycopg
@@ -17,20 +16,6 @@ from lakesync.staging.versions import Status, Upgrade, status, upgrade
 from tests.conformance.book import Book, contents, make_delta
 
 PUSHES = [[make_delta("c", number * 10 + i, f"r{i}", x=number) for i in range(3)] for number in range(1, 6)]
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request, tmp_path):
-    """Where a store has never been."""
-    if request.param == "sqlite":
-        yield f"sqlite://{tmp_path / 'staging'}"
-        return
-    server = request.getfixturevalue("postgres_uri")
-    name = f"versions_{uuid.uuid4().hex[:8]}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-        yield server.rpartition("/")[0] + f"/{name}"
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

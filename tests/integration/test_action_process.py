@@ -9,10 +9,8 @@ import signal
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from urllib.parse import urlsplit
 
 import msgspec
-import psycopg
 import pytest
 import requests
 
@@ -210,13 +208,9 @@ def _asked(server, action):
 
 
 @pytest.fixture
-def pair(gateway, postgres_uri):
+def pair(own_database, gateway):
     """Two processes on one Postgres."""
-    name = f"two_doers_{wall_ms()}"
-    with psycopg.connect(postgres_uri, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    staging = urlsplit(postgres_uri)._replace(path=f"/{name}").geturl()
-    return [gateway(LAKESYNC_STAGING_URL=staging, LAKESYNC_DATA_DIR="") for _ in range(2)]
+    return [gateway(LAKESYNC_STAGING_URL=own_database, LAKESYNC_DATA_DIR="") for _ in range(2)]
 
 
 def test_two_processes_do_each_action_once_and_tell_the_same(pair, journal):

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from urllib.parse import urlsplit
 
-import psycopg
 import pytest
 import requests
 
@@ -127,12 +126,8 @@ def test_the_clock_can_be_set_and_tokens_do_not_mind(spawn, tmp_path):
     assert abs((int(page["serverHlc"]) >> 16) - then) < 60_000
 
 
-def test_two_servers_on_one_postgres_show_each_other_what_they_took(spawn, postgres_uri):
-    name = f"two_servers_{wall_ms()}"
-    with psycopg.connect(postgres_uri, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    staging = urlsplit(postgres_uri)._replace(path=f"/{name}").geturl()
-    one, other = (spawn(LAKESYNC_STAGING_URL=staging, LAKESYNC_DATA_DIR="") for _ in range(2))
+def test_two_servers_on_one_postgres_show_each_other_what_they_took(own_database, spawn):
+    one, other = (spawn(LAKESYNC_STAGING_URL=own_database, LAKESYNC_DATA_DIR="") for _ in range(2))
     alice, bob = one.client("alice"), other.client("bob")
     since = "0"
     for n in range(20):

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 import psycopg
 import pytest
 
-from tests.integration.gateway_support import delta, until, wall_ms
+from tests.integration.gateway_support import delta, until
 from tests.integration.live_support import Live
 
 
 @pytest.fixture
-def pair(spawn, postgres_uri):
+def pair(own_database, spawn):
     """Two gateway processes on one Postgres, and the database's address."""
-    name = f"live_{wall_ms()}"
-    with psycopg.connect(postgres_uri, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    staging = urlsplit(postgres_uri)._replace(path=f"/{name}").geturl()
-    one, other = (spawn(LAKESYNC_STAGING_URL=staging, LAKESYNC_DATA_DIR="") for _ in range(2))
-    return one, other, staging
+    one, other = (spawn(LAKESYNC_STAGING_URL=own_database, LAKESYNC_DATA_DIR="") for _ in range(2))
+    return one, other, own_database
 
 
 def test_changes_reach_the_connections_of_every_process(pair):

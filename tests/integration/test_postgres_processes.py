@@ -16,23 +16,13 @@ from tests.crash_storm.gateways import GatewayProcess
 from tests.crash_storm.lake import Lake
 from tests.crash_storm.pushers import Pusher
 from tests.crash_storm.verdict import Verdict
-from tests.integration.gateway_support import delta, until, wall_ms
+from tests.integration.gateway_support import delta, until
 from tests.postgres_server import postgres_server
 
 
-@pytest.fixture
-def database(postgres_uri):
-    """A database of this test's own."""
-    name = f"processes_{wall_ms()}"
-    with psycopg.connect(postgres_uri, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-        yield urlsplit(postgres_uri)._replace(path=f"/{name}").geturl()
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
 @pytest.mark.slow
-def test_arrivals_are_in_one_order_and_pages_follow_on_either_process(spawn, database):
-    servers = [spawn(LAKESYNC_STAGING_URL=database, LAKESYNC_DATA_DIR="") for _ in range(2)]
+def test_arrivals_are_in_one_order_and_pages_follow_on_either_process(own_database, spawn):
+    servers = [spawn(LAKESYNC_STAGING_URL=own_database, LAKESYNC_DATA_DIR="") for _ in range(2)]
     pushing = threading.Event()
     pushing.set()
 
@@ -69,7 +59,7 @@ def test_arrivals_are_in_one_order_and_pages_follow_on_either_process(spawn, dat
             told = reader.result()
             assert len(told) == len(set(told)) == len(written)
             assert set(told) == written
-    with psycopg.connect(database) as connection:
+    with psycopg.connect(own_database) as connection:
         log = connection.execute("SELECT seq, arrival FROM lakesync.log ORDER BY seq").fetchall()
     assert [seq for seq, _ in log] == list(range(1, len(log) + 1))
     arrivals = [arrival for _, arrival in log]
@@ -135,8 +125,8 @@ class Proxy:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_connection_cut_at_commit_is_a_503_whose_repeat_is_safe(spawn, database, when):
-    proxy = Proxy(database)
+def test_a_connection_cut_at_commit_is_a_503_whose_repeat_is_safe(own_database, spawn, when):
+    proxy = Proxy(own_database)
     server = spawn(LAKESYNC_STAGING_URL=proxy.url, LAKESYNC_DATA_DIR="")
     alice = server.client("alice")
     assert alice.push(delta("t0", {"n": 0}, client="alice")).status_code == 200
@@ -146,13 +136,13 @@ def test_a_connection_cut_at_commit_is_a_503_whose_repeat_is_safe(spawn, databas
     assert proxy.cuts == 1
     assert (cut.status_code, cut.json()["code"]) == (503, "STAGING_UNAVAILABLE")
     assert "repeat" in cut.json()["error"]
-    committed = until(lambda: _settled(database), "the server to end the connection's transaction")
+    committed = until(lambda: _settled(own_database), "the server to end the connection's transaction")
     assert committed == (1 if when == "before" else 2)
     for _ in range(2):
         again = alice.push(made)
         assert (again.status_code, again.json()["accepted"]) == (200, 1)
     assert [each["rowId"] for each in server.client("bob").pull().json()["deltas"]] == ["t0", "t1"]
-    with psycopg.connect(database) as connection:
+    with psycopg.connect(own_database) as connection:
         assert connection.execute("SELECT count(*), max(seq) FROM lakesync.log").fetchone() == (2, 2)
         assert connection.execute("SELECT sum(count)::int FROM lakesync.ledger").fetchone() == (2,)
     proxy.close()
