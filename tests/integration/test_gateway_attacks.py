@@ -20,7 +20,7 @@ from gateway.routes import OPERATIONS
 from tests.integration.gateway_support import DEADLINE, PREVIOUS, SECRET, Client, delta, sign
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-GOOD = {"sub": "client-1", "gw": "gw", "exp": int(time.time()) + 600}
+GOOD = {"sub": "client-1", "gw": "gw", "exp": int(time.time()) + 86_400}
 HS256 = {"alg": "HS256", "typ": "JWT"}
 
 
@@ -72,9 +72,9 @@ REFUSED = {
     "the secret's hash": assembled(HS256, GOOD, hashlib.sha256(SECRET.encode()).hexdigest()),
     "expired": good(exp=int(time.time()) - 1),
     "long expired": good(exp=1),
-    "not before the future": good(nbf=int(time.time()) + 3600),
+    "not before the future": good(nbf=int(time.time()) + 86_400),
     "not before a word": good(nbf="now"),
-    "issued in the future": good(iat=int(time.time()) + 3600),
+    "issued in the future": good(iat=int(time.time()) + 86_400),
     "no exp": without("exp"),
     "exp a string": good(exp=str(GOOD["exp"])),
     "exp null": good(exp=None),

@@ -41,7 +41,7 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-GOOD = {"sub": "client-1", "gw": "gw", "exp": int(time.time()) + 600}
+GOOD = {"sub": "client-1", "gw": "gw", "exp": int(time.time()) + 86_400}
 BAD_HEADERS = {
     "missing": {},
     "not bearer": {"Authorization": "Basic Zm9vOmJhcg=="},
