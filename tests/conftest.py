@@ -17,6 +17,20 @@ from tests.postgres_server import database, postgres_server
 settings.register_profile("soak", max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
+def pytest_collection_modifyitems(items):
+    """Give each worker of a parallel run whole files, and one of them all that needs Spark; the longest begin."""
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group("spark" if "spark_server" in item.fixturenames else file))
+    items.sort(key=_turn)
+
+
+def _turn(item):
+    if "e2e" in item.path.parts:
+        return 0
+    return 1 if "spark_server" in item.fixturenames else 2
+
+
 @pytest.fixture(scope="session")
 def spark_config(tmp_path_factory):
     """The configuration of the shared Spark server and its lake."""
