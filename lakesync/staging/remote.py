@@ -12,7 +12,7 @@ import stamina
 from lakesync.exceptions import LakeSyncError, StagingUnavailableError, TransientError
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.protocol import dispatch
-from lakesync.staging.records import Backlog, Batch, Cut, Erasure, GatewayConfig, LedgerDay, LogSource
+from lakesync.staging.records import Backlog, Batch, Cut, Erasure, GatewayConfig, Hold, LedgerDay, LogSource
 from lakesync.types import StoredConnector
 
 __all__ = ["RemoteStore", "dispatch"]
@@ -86,6 +86,10 @@ class RemoteStore:
     def request_flush(self, gateway: str) -> None:
         """Ask for a flush."""
         self._find("request_flush", bool, gateway=gateway)
+
+    def hold(self, gateway: str) -> Hold:
+        """Where the gateway can be cut."""
+        return self._call("hold", Hold, gateway=gateway)
 
     def publish_cut(self, cut: Cut) -> bool:
         """Publish a cut whole."""

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from lakesync.exceptions import NotFoundError
+from lakesync.exceptions import IntegrityError, NotFoundError
 from lakesync.staging.head import MAIN_SHARD
-from lakesync.staging.records import Backlog, Batch, Cut, Erasure, GatewayConfig, LedgerDay, LogSource
+from lakesync.staging.holding import hold_together
+from lakesync.staging.records import Backlog, Batch, Cut, Erasure, GatewayConfig, HeldShard, Hold, LedgerDay, LogSource
 from lakesync.staging.shards import ShardMap
 from lakesync.staging.store import StagingStore
 from lakesync.types import StoredConnector
@@ -73,17 +74,40 @@ class ShardedPipeline:
         for store in self.stores.values():
             store.request_flush(gateway)
 
+    def hold(self, gateway: str) -> Hold:
+        """One arrival at which every shard can be cut."""
+        return hold_together(gateway, self.stores)
+
     def publish_cut(self, cut: Cut) -> bool:
-        """Refused: an arrival of one shard says nothing about another's, so one cut cannot be of all of them."""
-        raise NotFoundError(
-            f"gateway {cut.gateway!r} is sharded, and a cut at one arrival says nothing about the other shards: "
-            "publish one in each shard's own store"
-        )
+        """Publish each shard's part of a cut; False when any of them has it already, or a later one.
+
+        A part by itself is whole: it is served beside an older part of another shard, as a cursor stands for a place
+        in each. A repeat publishes what a crash left out.
+
+        Raises:
+            IntegrityError: the cut does not say where each shard was.
+        """
+        missing = [name for name in self.stores if name not in cut.shards]
+        if missing:
+            raise IntegrityError(
+                f"the cut of gateway {cut.gateway!r} at {cut.arrival} does not say where {', '.join(missing)} stood: "
+                "make it at what `hold` said"
+            )
+        parts = [self.stores[name].publish_cut(_part_of(cut, name, self.shards)) for name in self.stores]
+        return all(parts)
 
     def newest_cut(self, gateway: str) -> Cut | None:
-        """None: there is no cut over all shards; each has its own."""
-        self.main.gateway_config(gateway)
-        return None
+        """The newest cuts of all shards as one, at the arrival that all of them reach; None while a shard has none."""
+        found = {name: store.newest_cut(gateway) for name, store in self.stores.items()}
+        cuts = {name: cut for name, cut in found.items() if cut is not None}
+        if len(cuts) < len(found):
+            return None
+        return msgspec.structs.replace(
+            cuts[self.shards.default],
+            arrival=min(cut.arrival for cut in cuts.values()),
+            tables=tuple(sorted((table for cut in cuts.values() for table in cut.tables), key=lambda one: one.table)),
+            shards={name: HeldShard(cut.epoch, cut.rules_version) for name, cut in cuts.items()},
+        )
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:
         """Where Spark reads a shard's committed log rows."""
@@ -147,6 +171,17 @@ class ShardedPipeline:
     def _named(self, shard: str) -> StagingStore:
         """The store of a shard; streams that were made before there was sharding are in the default one."""
         return self.stores.get(shard, self.main)
+
+
+def _part_of(cut: Cut, shard: str, shards: ShardMap) -> Cut:
+    held = cut.shards[shard]
+    return msgspec.structs.replace(
+        cut,
+        epoch=held.epoch,
+        rules_version=held.rules_version,
+        tables=tuple(table for table in cut.tables if shards.of(table.table) == shard),
+        shards={},
+    )
 
 
 def _added(one: LedgerDay, other: LedgerDay) -> LedgerDay:

@@ -23,6 +23,7 @@ from lakesync.staging.records import (
     Entry,
     Erasure,
     GatewayConfig,
+    Hold,
     LedgerDay,
     LogEntry,
     LogSource,
@@ -244,6 +245,15 @@ class PipelineStore(Protocol):
 
     def request_flush(self, gateway: str) -> None:
         """Make the next `backlog` say that a flush was asked for; served when a batch up to then is confirmed."""
+
+    def hold(self, gateway: str) -> Hold:
+        """Where the gateway can be cut once everything that waits by now is in the lake.
+
+        Shards that are behind go on to the arrival of the others.
+
+        Raises:
+            StagingUnavailableError: the shards did not meet; a repeat may.
+        """
 
     def publish_cut(self, cut: Cut) -> bool:
         """Publish a cut whole; False when one at the same or a later arrival of this epoch already is."""

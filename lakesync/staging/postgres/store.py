@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from lakesync.staging.erasing import ErasingStore
 from lakesync.staging.head import MAIN_SHARD
+from lakesync.staging.holding import HoldingStore
 from lakesync.staging.notices import Listener
 from lakesync.staging.postgres.connection import Database
 from lakesync.staging.postgres.groups import Groups
@@ -21,7 +22,7 @@ from lakesync.types import StoredConnector
 T = TypeVar("T")
 
 
-class PostgresStore(ErasingStore):
+class PostgresStore(ErasingStore, HoldingStore):
     """A store that any number of processes may open at once; the lock of a gateway's row orders their commits.
 
     Nothing is ever replayed: rows and feed entries are part of the commit. Ids are kept for good, 16 bytes a delta.

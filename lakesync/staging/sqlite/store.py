@@ -13,6 +13,7 @@ from lakesync.crash import crash_point
 from lakesync.exceptions import StagingUnavailableError
 from lakesync.staging.erasing import ErasingStore
 from lakesync.staging.head import MAIN_SHARD
+from lakesync.staging.holding import HoldingStore
 from lakesync.staging.notices import Listener, Notices
 from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.sqlite.behind import Behind
@@ -64,7 +65,7 @@ class _Opened:
         self._files.close()
 
 
-class SqliteStore(ErasingStore):
+class SqliteStore(ErasingStore, HoldingStore):
     """A store with one owner process, whose log is the journal.
 
     An answer waits for `log.db` alone; rows and feed entries follow within seconds and are made again from the log

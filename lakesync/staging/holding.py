@@ -1,0 +1,94 @@
+"""An arrival at which a gateway can be cut: whole pushes on either side of it, and the rules in force there.
+
+The arrival of the newest push will not do. A change of rules moves rows at arrivals of its own, so a cut below them
+that names the new rules would hold rows that the feed brings once more; and shards count by themselves.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TypeVar
+
+from lakesync.exceptions import StagingUnavailableError
+from lakesync.staging.records import ARRIVAL_STEP, HeldShard, Hold
+from lakesync.staging.store import Commit, StagingStore, View
+
+T = TypeVar("T")
+
+LEAD = 500 << 16
+"""How far ahead of its clock a shard may have to go for all shards to meet: half a second of arrivals."""
+
+TRIES = 20
+
+
+class HoldingStore(ABC):
+    """The part of a store that says where it can be cut."""
+
+    @abstractmethod
+    def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
+        """Run `work` in a commit."""
+
+    @abstractmethod
+    def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
+        """Run `work` over a view."""
+
+    def hold(self, gateway: str) -> Hold:
+        """Where the gateway is: every push so far is at or below the arrival, every later one above it."""
+        return self.read(gateway, _held).result()
+
+
+def hold_together(gateway: str, stores: Mapping[str, StagingStore]) -> Hold:
+    """One arrival for all shards of a gateway; those that are behind go on to it.
+
+    Args:
+        gateway: its id.
+        stores: shard → store, the default one first.
+
+    Raises:
+        StagingUnavailableError: pushes kept coming in between; a repeat may meet.
+    """
+    held = {name: store.hold(gateway) for name, store in stores.items()}
+    for _ in range(TRIES):
+        arrivals = {each.arrival for each in held.values()}
+        if len(arrivals) == 1:
+            return _joined(gateway, held)
+        first = next(iter(stores.values()))
+        now = first.submit(gateway, lambda commit: commit.next_arrivals(1)[-1]).result()
+        there = max(now, *arrivals) + LEAD
+        held = {name: store.submit(gateway, _going_on_to(there)).result() for name, store in stores.items()}
+    raise StagingUnavailableError(
+        f"the {len(stores)} shards of gateway {gateway!r} did not meet at one arrival in {TRIES} tries, as pushes kept "
+        "coming in between; ask again"
+    )
+
+
+def _held(view: View) -> Hold:
+    config, mark = view.config, view.reindexing()
+    done = mark is not None and mark.done and mark.rules_version == config.rules_version
+    rules_version = config.rules_version if done or config.rules_version == 0 else None
+    return Hold(view.gateway, view.arrival, view.epoch, rules_version)
+
+
+def _going_on_to(there: int) -> Callable[[Commit], Hold]:
+    def go(commit: Commit) -> Hold:
+        behind = (there - commit.arrival) // ARRIVAL_STEP
+        if behind > 0:
+            here = commit.next_arrivals(1)[-1]  # where the clock is
+            commit.next_arrivals(max(0, there - here) // ARRIVAL_STEP)
+        return _held(commit)
+
+    return go
+
+
+def _joined(gateway: str, held: Mapping[str, Hold]) -> Hold:
+    default = next(iter(held.values()))
+    settled = all(each.rules_version is not None for each in held.values())
+    return Hold(
+        gateway,
+        default.arrival,
+        default.epoch,
+        default.rules_version if settled else None,
+        {name: HeldShard(each.epoch, each.rules_version or 0) for name, each in held.items()},
+    )

@@ -1,0 +1,110 @@
+"""Where a gateway can be cut: whole pushes on either side, the rules in force there, and one arrival for all shards."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakesync.engine import Engine
+from lakesync.engine.limits import EngineLimits
+from lakesync.exceptions import IntegrityError
+from lakesync.rules.model import parse_rules
+from lakesync.staging import open_staging, open_store
+from lakesync.staging.holding import hold_together
+from lakesync.staging.records import Cut, CutTable, Hold
+from lakesync.staging.shards import ShardMap
+from lakesync.types import SyncPush
+from tests.conformance.book import make_delta
+from tests.conformance.calls import push
+
+SHARDS = ShardMap({"orders": "shard-orders"}, "shard-default")
+RULES = parse_rules({"version": 1, "buckets": [{"name": "notes", "tables": ["notes"], "filters": []}]})
+
+
+def test_every_push_is_on_one_side_of_it(store, book, clock):
+    before = push(store, book, make_delta("a", 1, "r1", x=1), make_delta("a", 2, "r2", x=1))
+    hold = store.hold("g")
+    assert (hold.arrival, hold.rules_version, hold.shards) == (before.arrival, 0, {})
+    assert store.hold("g") == hold
+    clock.advance(5)
+    after = push(store, book, make_delta("a", 3, "r3", x=1), make_delta("a", 4, "r4", x=1))
+    assert after.arrival - 256 > hold.arrival
+
+
+def test_it_names_no_rules_until_every_row_is_in_line_with_them(place):
+    engine = Engine(open_store(place.url, place.clock), place.clock, EngineLimits(reindex_rows=1))
+    engine.open()
+    try:
+        gateway = engine.gateway("g")
+        gateway._reindexer.start = lambda _last=None: None
+        deltas = tuple(make_delta("a", hlc, f"r{hlc}", x=1) for hlc in range(1, 4))
+        gateway.handle_push(SyncPush("a", deltas), {"sub": "a"})
+        pushed = engine.store.hold("g")
+        gateway.set_rules(RULES)
+        assert engine.store.hold("g").rules_version is None
+        done = None
+        while done is None or not done.done:
+            done = gateway._reindexer.submit(done).result()
+        hold = engine.store.hold("g")
+        assert hold.rules_version == 1
+        assert hold.arrival > pushed.arrival, "rows moved into the new bucket above the last push"
+    finally:
+        engine.close()
+
+
+def test_two_stores_meet_and_stay_where_they_met(place, store, book, clock):
+    with_other = open_store("memory://", clock)
+    with_other.open(book)
+    with_other.ensure_gateway("g")
+    try:
+        push(store, book, make_delta("a", 1, "r1", x=1))
+        clock.advance(-60_000)
+        push(with_other, book, make_delta("a", 1, "r1", x=1))
+        stores = {"one": with_other, "two": store}
+        hold = hold_together("g", stores)
+        assert set(hold.shards) == {"one", "two"}
+        assert hold_together("g", stores) == hold
+        store = place.reopen(store, book)
+        assert store.hold("g").arrival == hold.arrival
+        for each in (with_other, store):
+            assert push(each, book, make_delta("a", 2, "r2", x=1)).arrival > hold.arrival
+    finally:
+        with_other.close()
+
+
+@pytest.fixture
+def sharded(tmp_path, clock):
+    engine = Engine(open_staging(f"sqlite://{tmp_path}", SHARDS, clock), clock)
+    engine.open()
+    engine.gateway("g")
+    yield engine
+    engine.close()
+
+
+def cut(hold: Hold) -> Cut:
+    tables = tuple(CutTable(name, 1, 1, (f"file:///{name}",), 1) for name in ("notes", "orders"))
+    return Cut("g", hold.epoch, hold.arrival, hold.rules_version or 0, tables, 0, hold.shards)
+
+
+def test_a_cut_of_all_shards_is_published_shard_by_shard(sharded):
+    gateway = sharded.gateway("g")
+    gateway.set_rules(RULES)
+    gateway.handle_push(SyncPush("a", (make_delta("a", 1, "r1", x=1), make_delta("a", 2, "o1", "orders", x=1))))
+    assert sharded.store.newest_cut("g") is None
+    hold = sharded.store.hold("g")
+    made = cut(hold)
+    with pytest.raises(IntegrityError, match="does not say where shard-default, shard-orders stood"):
+        sharded.store.publish_cut(Cut("g", hold.epoch, hold.arrival, 1, made.tables, 0))
+
+    orders = sharded.store.stores["shard-orders"]
+    assert orders.publish_cut(Cut("g", hold.shards["shard-orders"].epoch, hold.arrival, 1, made.tables[1:], 0))
+    assert sharded.store.newest_cut("g") is None, "a crash left out the other shard"
+    assert not sharded.store.publish_cut(made)
+    assert sharded.store.newest_cut("g") == made
+    assert [part.table for part in orders.newest_cut("g").tables] == ["orders"]
+    assert gateway.submit_checkpoint("bob", {"sub": "bob"}).result().tables == made.tables
+
+    gateway.handle_push(SyncPush("a", (make_delta("a", 3, "r2", x=1),)))
+    later = sharded.store.hold("g")
+    assert later.arrival > hold.arrival
+    assert sharded.store.publish_cut(cut(later))
+    assert sharded.store.newest_cut("g") == cut(later)
