@@ -25,9 +25,10 @@ def take(state: RowState, delta: RowDelta) -> bool:
         changed = state.visible or state.tombstone != delta.stamp
         state.live, state.inserted, state.tombstone = [], None, delta.stamp
         return changed
-    if delta.op == "INSERT":
+    buried = delta.op == "INSERT" and state.tombstone is not None
+    if buried:
         state.tombstone = None
-    return fold(state, delta)
+    return fold(state, delta) or buried
 
 
 def fold(state: RowState, delta: RowDelta) -> bool:
