@@ -51,6 +51,8 @@ class LakeSyncError(Exception):
     """
 
     code: ClassVar[str] = "INTERNAL_ERROR"
+    retryable: ClassVar[bool] = False
+    """Whether the same request may succeed later."""
 
 
 class TerminalError(LakeSyncError):
@@ -59,6 +61,8 @@ class TerminalError(LakeSyncError):
 
 class TransientError(LakeSyncError):
     """The same request may succeed later."""
+
+    retryable = True
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from lakesync.delta import jcs_raw
+from lakesync.exceptions import ValidationError
 from lakesync.schema import ColumnType
 
 DECLARED: dict[ColumnType, str] = {
@@ -63,3 +65,17 @@ def from_sql(kind: ColumnType, value: SqlValue) -> Raw:
     if kind == "json":
         return Raw(str(value).encode())
     return Raw(_encode(bool(value) if kind == "boolean" else value))
+
+
+def python_value(kind: ColumnType, value: SqlValue) -> Any:
+    """A column's value as Python reads its JSON; JSON that has no canonical form (too deep, too large) stays text."""
+    if value is None:
+        return None
+    if kind == "boolean":
+        return bool(value)
+    if kind == "json":
+        try:
+            return _decode(jcs_raw(str(value).encode()))
+        except ValidationError:
+            return str(value)
+    return value

@@ -12,7 +12,8 @@ from lakesync.client.core.records import UNSWEPT, KnownRow
 from lakesync.client.sql_values import DECLARED, SqlValue, fits, from_sql, to_sql
 from lakesync.exceptions import IntegrityError
 from lakesync.lww import LiveDelta, RowState, decode_state, encode_state
-from lakesync.schema import TableSchema
+from lakesync.client.tracking import was
+from lakesync.schema import ColumnType, TableSchema
 from lakesync.types import RowKey, Stamp
 
 AMONG = "(SELECT value FROM json_each(?))"
@@ -52,17 +53,27 @@ def id_list(row_ids: Collection[str]) -> str:
 class SqliteRows:
     """Of a settled row only stamps are kept; rows with edits, and rows that their table cannot hold, are kept whole."""
 
-    def __init__(self, db: sqlite3.Connection, schemas: Mapping[str, TableSchema]) -> None:
+    def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
-        self._schemas = schemas
-        self._types = {table: schema.types for table, schema in schemas.items()}
+        self._types: dict[str, dict[str, ColumnType]] = {}
 
     def make(self) -> None:
-        """Create the tables that are missing."""
+        """Create what is kept beside the app's tables."""
         self._db.execute(_KNOWN)
-        for table, types in self._types.items():
-            columns = "".join(f', "{name}" {DECLARED[kind]}' for name, kind in types.items())
-            self._db.execute(f'CREATE TABLE IF NOT EXISTS "{table}" (row_id TEXT PRIMARY KEY NOT NULL{columns})')
+
+    def make_table(self, schema: TableSchema) -> list[RowKey]:
+        """Create a table, or add the columns that it lacks; rows that were kept for the day when it has them."""
+        table, types = schema.table, schema.types
+        columns = "".join(f', "{name}" {DECLARED[kind]}' for name, kind in types.items())
+        self._db.execute(f'CREATE TABLE IF NOT EXISTS "{table}" (row_id TEXT PRIMARY KEY NOT NULL{columns})')
+        there = {name.lower() for _, name, *_ in self._db.execute(f'PRAGMA table_info("{table}")')}
+        for name, kind in types.items():
+            if name.lower() not in there:
+                self._db.execute(f'ALTER TABLE "{table}" ADD COLUMN "{name}" {DECLARED[kind]}')
+        grown = self._types.get(table) != types
+        self._types[table] = types
+        statement = "SELECT tbl, row_id FROM _lakesync_known WHERE tbl = ? AND whole IS NOT NULL"
+        return self._db.execute(statement, (table,)).fetchall() if grown else []
 
     def known(self, keys: Collection[RowKey]) -> dict[RowKey, KnownRow]:
         """What the gateway is known to have.
@@ -127,13 +138,19 @@ class SqliteRows:
             )
 
     def _values(self, table: str, row_ids: Collection[str]) -> dict[str, dict[str, Raw]]:
+        """The values of settled rows: as they were, where the app wrote to them since they were last looked at."""
         if not row_ids:
             return {}
         types = self._types[table]
         statement = f'SELECT row_id{"".join(f", {chr(34)}{name}{chr(34)}" for name in types)} FROM "{table}"'
+        ids = (id_list(row_ids),)
+        found = self._db.execute(f"{statement} WHERE row_id IN {AMONG}", ids).fetchall()
+        if self._db.execute(f"SELECT 1 FROM {was(table)} LIMIT 1").fetchone() is not None:
+            kept = "".join(f', "c_{name}"' for name in types)
+            found += self._db.execute(f"SELECT row_id{kept} FROM {was(table)} WHERE there AND row_id IN {AMONG}", ids)
         return {
             row_id: {name: from_sql(kind, cell) for (name, kind), cell in zip(types.items(), cells, strict=True)}
-            for row_id, *cells in self._db.execute(f"{statement} WHERE row_id IN {AMONG}", (id_list(row_ids),))
+            for row_id, *cells in found
         }
 
     def _stored(self, key: RowKey, row: KnownRow, settled: bool) -> _Stored:

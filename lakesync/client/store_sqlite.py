@@ -10,7 +10,10 @@ from typing import Any
 import msgspec
 
 from lakesync.client.core.records import Changes, Edit, EditStatus, KnownRow, Position
+from lakesync.client.core.rows import seen
+from lakesync.client.schemas import check_names, grown
 from lakesync.client.sqlite_rows import AMONG, SqliteRows, by_table, id_list
+from lakesync.client.tracking import Tracking
 from lakesync.schema import TableSchema
 from lakesync.types import RowKey
 from lakesync.wire.json import decode_deltas, encode_deltas
@@ -25,28 +28,75 @@ _TABLES = (
     "CREATE INDEX IF NOT EXISTS _lakesync_edits_by ON _lakesync_edits (status, number)",
 )
 
+_SCHEMA = "SELECT version, schema FROM _lakesync_tables WHERE tbl = ?"
 _encode = msgspec.json.Encoder().encode
+_decode_schema = msgspec.json.Decoder(TableSchema).decode
 _decode_position = msgspec.json.Decoder(Position).decode
 
 
 class SqliteClientStore:
     """Implements `ClientStore`. An app's table has the row's id in `row_id` and a column for each of its schema's.
 
-    Rows of tables without a schema are kept for the day when they have one. Use it from one thread at a time.
+    Rows of tables without a schema are kept for the day when they have one. What the app writes by itself, on any
+    connection, is in `tracking` until it is recorded. Use it from one thread at a time.
     """
 
     def __init__(self, connection: sqlite3.Connection, schemas: Iterable[TableSchema]) -> None:
         """Make what is missing.
 
         A commit joins a transaction that is open on the connection, so that edits are undone with the app's own
-        changes. Answers of the gateway must be taken in outside of one: the core would not see that they were undone.
+        changes. When that is undone with answers of the gateway in it, the core has to be made anew over the store.
         """
         self._db = connection
-        self._rows = SqliteRows(connection, {schema.table: schema for schema in schemas})
-        with self._transaction():
+        self._rows = SqliteRows(connection)
+        self.schemas: dict[str, TableSchema] = {}
+        self.tracking = Tracking(connection, self.schemas)
+        with self.transaction():
             for statement in _TABLES:
                 self._db.execute(statement)
             self._rows.make()
+            self.tracking.make_tables()
+            self.add_schemas(schemas)
+
+    def add_schemas(self, schemas: Iterable[TableSchema]) -> None:
+        """Make tables and track them, or add the columns that they lack; a column that was ever there stays.
+
+        Raises:
+            SchemaError: a change is not additive.
+            ConfigurationError: the app's own table of that name cannot be used.
+        """
+        with self.transaction():
+            for given in schemas:
+                check_names(given)
+                kept = self._db.execute(_SCHEMA, (given.table,)).fetchone()
+                version, schema = (0, given) if kept is None else (kept[0], grown(_decode_schema(kept[1]), given))
+                self._put_schema(schema, version)
+
+    def version(self, table: str) -> int:
+        """The gateway's version of the schema that a table has; 0 where it is the app's own."""
+        return int(self._db.execute(_SCHEMA, (table,)).fetchone()[0])
+
+    def put_version(self, schema: TableSchema, version: int) -> None:
+        """A table has the gateway's schema of this version from now on, and keeps what columns it has besides.
+
+        Raises:
+            SchemaError: the change is not additive.
+        """
+        with self.transaction():
+            self._put_schema(grown(self.schemas[schema.table], schema), version)
+
+    def _put_schema(self, schema: TableSchema, version: int) -> None:
+        self.schemas[schema.table] = schema
+        waiting = self._rows.make_table(schema)
+        self._db.execute(
+            "INSERT INTO _lakesync_tables (tbl, version, schema) VALUES (?, ?, ?) "
+            "ON CONFLICT (tbl) DO UPDATE SET version = excluded.version, schema = excluded.schema",
+            (schema.table, version, _encode(schema)),
+        )
+        self.tracking.make(schema)
+        edits = self.edits_of(waiting)
+        rows = self._rows.known(waiting)
+        self.commit(Changes(known=dict(rows), rows={key: seen(row.state, edits.get(key, ())) for key, row in rows.items()}))
 
     def position(self) -> Position:
         """Where the client stands."""
@@ -88,18 +138,20 @@ class SqliteClientStore:
         Raises:
             sqlite3.Error: nothing was changed.
         """
-        with self._transaction():
+        with self.transaction(), self.tracking.quiet():
             edited = {edit.delta.key for edit in changes.edits.values() if edit is not None}
             self._rows.unsettle(edited - changes.known.keys())
             self._put_edits(changes.edits)
             self._rows.put(changes.rows)
             self._rows.put_known(changes.known, self.edits_of(changes.known))
+            self.tracking.changed(changes.tables)
             if changes.position is not None:
                 statement = "INSERT OR REPLACE INTO _lakesync_position (id, value) VALUES (1, ?)"
                 self._db.execute(statement, (_encode(changes.position),))
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
+        """All of what happens inside, or none; within the transaction that is open, if one is."""
         begin, end, undo = "BEGIN IMMEDIATE", "COMMIT", ["ROLLBACK"]
         if self._db.in_transaction:
             begin, end = "SAVEPOINT _lakesync", "RELEASE _lakesync"

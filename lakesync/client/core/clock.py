@@ -24,8 +24,11 @@ class EditClock:
         """The highest hlc handed out or seen."""
         return self._hlc.last
 
-    def now(self) -> int:
-        """A new hlc."""
+    def now(self, at: int | None = None) -> int:
+        """A new hlc, for a change made now or `at` a wall time in milliseconds; above all before it."""
+        if at is not None:
+            self._hlc = HLC(self._wall, max(at << COUNTER_BITS, self._hlc.last + 1))
+            return self._hlc.last
         return self._hlc.now()
 
     def observe(self, stamp: int) -> None:

@@ -140,6 +140,16 @@ class ClientCore:
         elif source not in self._pulling.sources:
             self._pulling.sources.append(source)
 
+    def resync(self) -> Changes:
+        """Ask for everything anew; rows and edits stay, and rows that are not named go when all is here.
+
+        Raises:
+            RuntimeError: a request is under way.
+        """
+        if self._asked is not None:
+            raise RuntimeError("a request is under way: give its answer to receive() first")
+        return self._pulling.start_again()
+
     def hurry(self) -> None:
         """Forget all delays: the network is back, or the token is a new one."""
         self._pushing.lane.succeeded()

@@ -25,8 +25,8 @@ def make(changes: Iterable[LocalChange], client_id: str, clock: EditClock, numbe
     """
     edits: dict[int, Edit] = {}
     for change in changes:
-        table, row_id, before, after = change
-        delta = extract_delta(before, after, table=table, row_id=row_id, client_id=client_id, hlc=clock.now())
+        table, row_id, before, after, at = change
+        delta = extract_delta(before, after, table=table, row_id=row_id, client_id=client_id, hlc=clock.now(at))
         if delta is not None:
             edits[number] = Edit(number, delta)
             number += 1

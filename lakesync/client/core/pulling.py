@@ -109,8 +109,7 @@ class Pulling:
         self.abreast = False
         if isinstance(answer, Refused):
             if answer.code == "RESYNC_REQUIRED":
-                self.due, self._greeted, self._checkpoint_tried = True, False, False
-                return self._book.commit(Changes(), cursor=0, complete=False)
+                return self.start_again()
             if answer.code == "NOT_FOUND" and isinstance(asked, FetchCheckpoint):
                 self._checkpoint_tried = self.due = True
                 return Changes()
@@ -121,6 +120,11 @@ class Pulling:
         else:
             self.lane.failed()
         return Changes()
+
+    def start_again(self) -> Changes:
+        """Walk from 0 next; what is here stays until the walk is done."""
+        self.due, self._greeted, self._checkpoint_tried = True, False, False
+        return self._book.commit(Changes(), cursor=0, complete=False)
 
     def _walk(self, page: SyncResponse, *, restart: bool) -> Changes:
         """Apply a page and go on to its cursor; at the end of a walk from 0, remove what it did not name."""

@@ -68,6 +68,8 @@ class LocalChange(NamedTuple):
     row_id: str
     before: dict[str, Any] | None
     after: dict[str, Any] | None
+    at: int | None = None
+    """When it was made, in milliseconds on this machine's clock; None: now."""
 
 
 class Changes(msgspec.Struct):

@@ -113,6 +113,7 @@ def test_a_commit_that_fails_leaves_nothing(db, inside):
 
 def test_a_row_that_was_deleted_behind_its_back_is_told(db):
     core = greeted(db, *NEW_ROW)
+    db.execute("DROP TRIGGER _lakesync_t_deleted")
     db.execute("DELETE FROM t")
     with pytest.raises(IntegrityError, match="row 'r1' of table 't' was deleted past LakeSync"):
         core.record([LocalChange("t", "r1", {"x": 1}, {"x": 2})])
