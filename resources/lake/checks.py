@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as sf
 
+from lakesync.hlc import COUNTER_BITS, MAX_DRIFT_MS
 from resources.lake.connection import lake_errors
 from resources.lake.tables import NAMES, LakeNames, ensure_deltas
 from transforms.ledger import id_sum
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import date
+
     from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.staging.store import PipelineStore
@@ -38,24 +42,36 @@ class DuplicateKey(msgspec.Struct, frozen=True):
     count: int
 
 
-@lake_errors
-def ledger_against_lake(spark: SparkSession, store: PipelineStore, names: LakeNames = NAMES) -> list[LedgerDifference]:
-    """The days on which what staging says is flushed is not what `deltas` holds; empty when all agree.
+class FutureDelta(msgspec.Struct, frozen=True):
+    """A delta that is stamped further ahead of its arrival than a gateway lets pass."""
 
-    What was flushed and not yet confirmed shows as a difference, so ask when no flush runs.
+    gateway: str
+    client_id: str
+    delta_id: str
+    ahead_ms: int
+
+
+@lake_errors
+def ledger_against_lake(
+    spark: SparkSession, store: PipelineStore, names: LakeNames = NAMES, days: Collection[date] | None = None
+) -> list[LedgerDifference]:
+    """The days, among `days` or all, on which what staging says is flushed is not what `deltas` holds.
+
+    Empty when all agree. What was flushed and not yet confirmed shows as a difference, so ask when no flush runs.
     """
-    ensure_deltas(spark, names)
     lake = {
         (row["gateway"], row["day"].isoformat()): (int(row["count"]), int(row["total"]))
-        for row in spark.table(names.deltas)
+        for row in _deltas(spark, names, days)
         .groupBy("gateway", "day")
         .agg(sf.count(sf.lit(1)).alias("count"), id_sum("delta_id").alias("total"))
         .collect()
     }
+    asked = None if days is None else {day.isoformat() for day in days}
     ledger = {
         (day.gateway, day.day): (day.flushed_count, day.flushed_id_sum)
         for gateway in store.gateways()
         for day in store.ledger(gateway)
+        if asked is None or day.day in asked
     }
     nothing = (0, 0)
     return [
@@ -72,10 +88,28 @@ def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES, li
 
 
 @lake_errors
-def duplicate_deltas(spark: SparkSession, names: LakeNames = NAMES, limit: int = 100) -> list[DuplicateKey]:
-    """Deltas of one client that `deltas` holds more than once."""
+def duplicate_deltas(
+    spark: SparkSession, names: LakeNames = NAMES, limit: int = 100, days: Collection[date] | None = None
+) -> list[DuplicateKey]:
+    """Deltas of one client that `deltas`, or `days` of it, holds more than once."""
+    return _duplicates(_deltas(spark, names, days), "gateway", ["client_id", "delta_id"], limit)
+
+
+@lake_errors
+def future_deltas(
+    spark: SparkSession, names: LakeNames = NAMES, limit: int = 100, days: Collection[date] | None = None
+) -> list[FutureDelta]:
+    """Deltas whose clock is further ahead of the gateway's than is allowed: such a one would win for as long."""
+    wall = [sf.shiftright(sf.col(name), COUNTER_BITS) for name in ("hlc", "arrival")]
+    ahead = _deltas(spark, names, days).select("gateway", "client_id", "delta_id", (wall[0] - wall[1]).alias("ahead"))
+    found = ahead.where(sf.col("ahead") > MAX_DRIFT_MS).limit(limit).collect()
+    return [FutureDelta(row["gateway"], row["client_id"], row["delta_id"], row["ahead"]) for row in found]
+
+
+def _deltas(spark: SparkSession, names: LakeNames, days: Collection[date] | None) -> DataFrame:
     ensure_deltas(spark, names)
-    return _duplicates(spark.table(names.deltas), "gateway", ["client_id", "delta_id"], limit)
+    rows = spark.table(names.deltas)
+    return rows if days is None else rows.where(sf.col("day").isin(*days))
 
 
 def _duplicates(rows: DataFrame, gateway: str, key: list[str], limit: int) -> list[DuplicateKey]:

@@ -1,0 +1,45 @@
+"""How large a table is, from its metadata alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.sql import functions as sf
+
+from resources.lake.connection import lake_errors
+from resources.lake.tables import read_version
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class TableFigures(msgspec.Struct, frozen=True):
+    """A table as its newest snapshot sums it up."""
+
+    rows: int = 0
+    """What `count(*)` says, deleted rows that a state table keeps included."""
+    data_files: int = 0
+    delete_files: int = 0
+    bytes: int = 0
+    """Of its data and delete files."""
+
+
+@lake_errors
+def figures(spark: SparkSession, name: str) -> TableFigures:
+    """The figures of a table by its full, quoted name; zeros while nothing was ever written.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    snapshot = read_version(spark, name).snapshot_id
+    if snapshot is None:
+        return TableFigures()
+    of_newest = spark.table(f"{name}.snapshots").where(sf.col("snapshot_id") == snapshot).select("summary")
+    summary: dict[str, str] = of_newest.collect()[0]["summary"]
+
+    def total(what: str) -> int:
+        return int(summary.get(f"total-{what}", 0))
+
+    rows = total("records") - total("position-deletes")
+    return TableFigures(rows, total("data-files"), total("delete-files"), total("files-size"))

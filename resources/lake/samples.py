@@ -1,0 +1,109 @@
+"""State against history on a sample: what Spark merged, merged again by the gateway's own code."""
+
+from __future__ import annotations
+
+import copy
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw
+from pyspark.sql import functions as sf
+
+from lakesync.lww import RowState
+from lakesync.types import ColumnValue, RowDelta
+from resources.lake.connection import lake_errors
+from resources.lake.tables import NAMES, LakeNames, ensure_deltas, marks_of, read_version
+from transforms.frames import FRAME_COLUMNS, stored_row
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import date
+
+    from pyspark.sql import DataFrame, SparkSession
+
+SAMPLE = 100
+"""Rows of a table that are looked at."""
+
+MOST_DELTAS = 1_000
+"""A row with more of them on the days that are read is not sampled: all are merged in this process."""
+
+
+class StateDifference(msgspec.Struct, frozen=True):
+    """A row whose state is not the merge of its deltas."""
+
+    gateway: str
+    row: str
+    held: str
+    """What the state table has, as JSON."""
+    merged: str
+    """What the deltas say."""
+
+
+@lake_errors
+def unlike_merge(
+    spark: SparkSession,
+    table: str,
+    names: LakeNames = NAMES,
+    *,
+    days: Collection[date] | None = None,
+    seed: int = 0,
+    sample: int = SAMPLE,
+) -> list[StateDifference]:
+    """Sampled rows of a state table that are not the merge of their deltas; empty when all are.
+
+    Without `days` the whole history of each row is merged and must give its state. With `days` (UTC days of arrival)
+    only the deltas of those are read, and as merging is idempotent, none of them may change the state. Deltas above the
+    table's merged mark do not count. `seed` chooses the rows.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    ensure_deltas(spark, names)
+    deltas = spark.table(names.deltas).where(sf.col("table_name") == table)
+    if days is not None:
+        deltas = deltas.where(sf.col("day").isin(*days))
+    key = ("gateway", "row_id")
+    chosen = (
+        deltas.groupBy(*key)
+        .count()
+        .where(sf.col("count") <= MOST_DELTAS)
+        .orderBy(sf.xxhash64(*key, sf.lit(seed)))
+        .limit(sample)
+        .collect()
+    )
+    keys = {(row["gateway"], row["row_id"]) for row in chosen}
+    row_ids = sorted({row for _, row in keys})
+    version = read_version(spark, names.state(table))
+    held = _states(spark.table(names.state(table)).where(sf.col("_row").isin(row_ids)), table)
+    columns = (*key, "op", "client_id", "hlc", "delta_id", "arrival", sf.map_entries("columns").alias("columns"))
+    history = deltas.where(sf.col("row_id").isin(row_ids)).select(*columns).toArrow().to_pylist()
+    rows = sorted((row for row in history if itemgetter(*key)(row) in keys), key=itemgetter(*key))
+    marks = marks_of(version)
+    found = []
+    for (gateway, row), story in groupby(rows, key=itemgetter(*key)):
+        arrival, state = held.get((gateway, row), (0, RowState()))
+        mark = max(marks.get(gateway, 0), arrival)
+        merged = copy.copy(state) if days is not None else RowState()
+        for delta in story:
+            if delta["arrival"] <= mark:
+                merged.merge(_delta(table, delta))
+        if merged != state:
+            found.append(StateDifference(gateway, row, _text(state), _text(merged)))
+    return found
+
+
+def _states(states: DataFrame, table: str) -> dict[tuple[str, str], tuple[int, RowState]]:
+    """`(latest arrival, state)` of state rows by gateway and row id."""
+    rows = states.select("_gateway", *FRAME_COLUMNS).toArrow().to_pylist()
+    return {(row["_gateway"], row["_row"]): (row["_arrival"], stored_row(table, row).state) for row in rows}
+
+
+def _delta(table: str, row: dict[str, Any]) -> RowDelta:
+    cells = tuple(ColumnValue(entry["key"], Raw(entry["value"].encode())) for entry in row["columns"])
+    return RowDelta(row["op"], table, row["row_id"], row["client_id"], cells, row["hlc"], row["delta_id"])
+
+
+def _text(state: RowState) -> str:
+    return msgspec.json.encode(state).decode()

@@ -1,0 +1,129 @@
+"""The lake's checks find what was planted, and nothing where all is well."""
+
+from datetime import date, timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+
+from lakesync.delta import delta_id
+from lakesync.hlc import MAX_DRIFT_MS
+from lakesync.schema import parse_schema
+from lakesync.types import ColumnValue, RowDelta
+from resources.lake.checks import duplicate_deltas, duplicate_keys, future_deltas
+from resources.lake.cuts import make_cut
+from resources.lake.figures import TableFigures, figures
+from resources.lake.published import unlike_cut
+from resources.lake.samples import unlike_merge
+from resources.lake.state import merge_table
+from resources.lake.tables import LakeNames
+from resources.spark import session
+from tests.lake_support import arrivals, fill, held
+
+DAYS = [date(2013, 1, 1) + timedelta(days=number) for number in range(2)]
+TITLES = parse_schema({"table": "t", "columns": [{"name": "title", "type": "string"}]})
+
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+
+
+def delta(op, row, hlc, client="a", **values):
+    columns = tuple(ColumnValue.of(name, value) for name, value in values.items())
+    identity = delta_id(client_id=client, hlc=hlc, table="t", row_id=row, columns=columns)
+    return RowDelta(op, "t", row, client, columns, hlc, identity)
+
+
+class Lake:
+    """A state table of six rows over two days, with a cut, in which faults are planted by SQL."""
+
+    def __init__(self, spark, engine, names, frames):
+        self.spark, self.names = spark, names
+        stamps = [arrival for day in DAYS for arrival in arrivals(day, 3)]
+        fill(
+            spark,
+            names,
+            [
+                (arrival, [delta("INSERT", f"row-{number}", arrival, title=f"title {number}")])
+                for number, arrival in enumerate(stamps)
+            ]
+            + [(stamps[-1] + 256, [delta("UPDATE", "row-0", 9, "b", title="late"), delta("DELETE", "row-5", 9, "b")])],
+        )
+        upto = stamps[-1] + 256
+        merge_table(spark, TITLES, {"g": upto}, names=names)
+        engine.gateway("g")
+        hold = held(engine.store, "g", upto)
+        self.cut = make_cut(spark, engine.store, hold, [TITLES], directory_uri=frames.as_uri(), names=names)
+
+    def sql(self, statement):
+        self.spark.sql(statement.format(deltas=self.names.deltas, state=self.names.state("t")))
+
+
+@pytest.fixture(scope="module")
+def spark(spark_server):
+    with session(spark_server["config"]) as spark:
+        yield spark
+
+
+@pytest.fixture(scope="module")
+def lake(spark, serve, tmp_path_factory):
+    return Lake(spark, serve().engine, LakeNames("lake", "sys_checks", "tab_checks"), tmp_path_factory.mktemp("frames"))
+
+
+def test_nothing_is_found_where_all_is_well(lake, spark):
+    assert unlike_merge(spark, "t", lake.names) == []
+    assert unlike_merge(spark, "t", lake.names, days=DAYS[:1], seed=3) == []
+    assert future_deltas(spark, lake.names) == []
+    assert unlike_cut(spark, lake.cut, lake.names) == []
+    counted = figures(spark, lake.names.state("t"))
+    assert (counted.rows, counted.delete_files) == (6, 0)
+    assert counted.data_files > 0
+    assert counted.bytes > 0
+    spark.sql(f"CREATE TABLE lake.{lake.names.tables}.empty (a int) USING iceberg")
+    assert figures(spark, f"lake.{lake.names.tables}.empty") == TableFigures()
+
+
+def test_a_state_that_is_not_the_merge_is_found_in_the_whole_history_and_on_its_days(lake, spark):
+    lake.sql("DELETE FROM {state} WHERE _row = 'row-1'")
+    lake.sql("UPDATE {state} SET _tombstone = named_struct('hlc', 1L, 'client_id', 'x') WHERE _row = 'row-2'")
+    whole = unlike_merge(spark, "t", lake.names)
+    assert [(each.gateway, each.row) for each in whole] == [("g", "row-1"), ("g", "row-2")]
+    # What no delta of a day says is found by the whole history alone, what is missing by its day too.
+    assert [each.row for each in unlike_merge(spark, "t", lake.names, days=DAYS[:1])] == ["row-1"]
+    assert unlike_merge(spark, "t", lake.names, days=DAYS[1:]) == []
+
+
+def test_a_row_that_is_there_twice_is_found(lake, spark):
+    lake.sql("INSERT INTO {state} SELECT * FROM {state} WHERE _row = 'row-3'")
+    assert [(each.key, each.count) for each in duplicate_keys(spark, "t", lake.names)] == [("row-3", 2)]
+
+
+def test_deltas_twice_or_from_the_future_are_found_on_their_days_alone(lake, spark):
+    (arrival,) = arrivals(DAYS[1], 1, start=50_000)
+    allowed = arrival + (MAX_DRIFT_MS << 16)
+    early = [delta("UPDATE", "row-4", stamp, "c", title="early") for stamp in (allowed, allowed + (1 << 16))]
+    fill(spark, lake.names, [(arrival, early), (arrival + 256, early[:1])])
+    found = future_deltas(spark, lake.names)
+    assert [(each.delta_id, each.ahead_ms) for each in found] == [(early[1].delta_id, MAX_DRIFT_MS + 1)]
+    assert len(duplicate_deltas(spark, lake.names)) == 1
+    assert future_deltas(spark, lake.names, days=DAYS[:1]) == []
+    assert duplicate_deltas(spark, lake.names, days=DAYS[:1]) == []
+
+
+def test_frames_that_are_not_their_cut_are_found(lake, spark):
+    (table,) = lake.cut.tables
+    files = [Path(urlsplit(uri).path) for uri in table.frames]
+    contents = [file.read_bytes() for file in files]
+    for file, content in zip(files, contents, strict=True):
+        file.write_bytes(content.replace(b"title", b"tilte"))
+    changed = unlike_cut(spark, lake.cut, lake.names)
+    assert changed
+    assert all("is not the snapshot's" in each.what for each in changed)
+    for file, content in zip(files, contents, strict=True):
+        file.write_bytes(content[:-1])
+    cut_short = [each.what for each in unlike_cut(spark, lake.cut, lake.names)]
+    assert len(cut_short) == 2
+    assert "were written" in cut_short[0]
+    assert "ends within the frame" in cut_short[1]
+    for file, content in zip(files, contents, strict=True):
+        file.write_bytes(content)
+    assert unlike_cut(spark, lake.cut, lake.names) == []
