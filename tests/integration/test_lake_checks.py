@@ -4,7 +4,6 @@ from datetime import date, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import msgspec
 import pytest
 
 from lakesync.delta import delta_id
