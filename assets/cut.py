@@ -52,35 +52,36 @@ def cut_and_checkpoint(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
 
 
 def make_cuts(pipeline: Pipeline) -> list[Cut]:
-    """A cut of each gateway that has anything in the lake, at its newest flushed arrival; none where it is sharded.
+    """A cut of each gateway that has anything in the lake, of all of its shards at one arrival.
 
-    A gateway that fails does not hold the others: theirs are published first.
+    There is none of a gateway of which more waits than this run flushed, nor while its rows are brought in line with
+    rules that changed. A gateway that fails does not hold the others: theirs are published first.
 
     Raises:
         ExceptionGroup: of what the gateways' cuts raised.
     """
     from resources.lake.cuts import make_cut
 
-    if pipeline.config.shard_config is not None:
-        return []  # an arrival of one shard says nothing about another's, so there is no one arrival to cut at
     registered_now = registered(pipeline.store)
     cuts: list[Cut] = []
     errors: list[LakeSyncError] = []
-    for gateway, arrival in sorted(pipeline.flushed().items()):
+    in_the_lake = pipeline.flushed()
+    for gateway, hold in sorted(pipeline.holds().items()):
+        if gateway not in in_the_lake or hold.rules_version is None:
+            continue
         try:
-            tables = _tables(pipeline, gateway, arrival)
+            tables = _tables(pipeline, gateway, hold.arrival)
             schemas = [registered_now.schema(table) for table in sorted(tables)]
             cut = make_cut(
                 pipeline.spark,
                 pipeline.store,
-                gateway,
-                arrival,
+                hold,
                 schemas,
                 directory_uri=pipeline.checkpoints_uri,
                 names=pipeline.names,
             )
         except LakeSyncError as error:
-            error.add_note(f"in the cut of gateway {gateway} at {arrival}")
+            error.add_note(f"in the cut of gateway {gateway} at {hold.arrival}")
             errors.append(error)
         else:
             cuts.append(cut)

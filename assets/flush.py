@@ -30,6 +30,7 @@ def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
         from resources.lake.deltas import flush_due
 
         with outcome(context, pipeline):
+            pipeline.hold()
             reports: list[FlushReport] = []
             flush_due(
                 pipeline.spark,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lakesync.config import Config
+    from lakesync.staging.records import Hold
     from lakesync.staging.store import PipelineStore
 
 
@@ -34,6 +35,7 @@ class Pipeline:
         self._spark: SparkSession | None = None
         self._flushed: dict[str, int] | None = None
         self._flushed_of: dict[str, dict[str, int]] = {}
+        self._holds: dict[str, Hold] = {}
         self.names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
 
     def __enter__(self) -> Self:
@@ -77,8 +79,31 @@ class Pipeline:
         """Where a table's files are."""
         return f"{self.config.lake.warehouse.rstrip('/')}/{namespace}/{table}"
 
+    def hold(self) -> None:
+        """Note where each gateway is; to be called before a flush, after which that is where it can be cut.
+
+        Raises:
+            StagingUnavailableError: the staging store, or one of its shards, cannot be reached.
+        """
+        self._holds = {gateway: self.store.hold(gateway) for gateway in self.store.gateways()}
+
+    def holds(self) -> dict[str, Hold]:
+        """Where each gateway can be cut: what was noted before this run's flush, else those of which nothing waits.
+
+        Raises:
+            StagingUnavailableError: as `hold`.
+        """
+        if not self._holds:
+            self.hold()
+            for waiting in self.store.backlog():
+                if waiting.deltas:
+                    self._holds.pop(waiting.gateway, None)
+        return self._holds
+
     def flushed(self, *, anew: bool = False) -> dict[str, int]:
         """Up to which arrival each gateway's deltas are in the lake: read once a run, so that all tables agree.
+
+        After this run's flush that is where it was held, so that the run's tables and its cut are of one arrival.
 
         Raises:
             LakeUnavailableError: as `spark`.
@@ -86,7 +111,7 @@ class Pipeline:
         if anew or self._flushed is None:
             from resources.lake.deltas import flushed_arrivals
 
-            self._flushed = flushed_arrivals(self.spark, self.names)
+            self._flushed = self._held(flushed_arrivals(self.spark, self.names))
             self._flushed_of = {}
         return self._flushed
 
@@ -104,8 +129,14 @@ class Pipeline:
             from resources.lake.deltas import flushed_arrivals
 
             streams = (shard, MAIN_SHARD) if shard == shards.default else (shard,)
-            self._flushed_of[shard] = flushed_arrivals(self.spark, self.names, streams)
+            self._flushed_of[shard] = self._held(flushed_arrivals(self.spark, self.names, streams))
         return self._flushed_of[shard]
+
+    def _held(self, arrivals: dict[str, int]) -> dict[str, int]:
+        return {
+            gateway: self._holds[gateway].arrival if gateway in self._holds else arrival
+            for gateway, arrival in arrivals.items()
+        }
 
     def renew_spark(self) -> None:
         """Let go of the session, which may be lost: whoever asks next gets a new one."""

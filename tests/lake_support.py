@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, time
 
+import msgspec
 import pyarrow as pa
 
 from lakesync.hlc import encode
@@ -47,3 +48,8 @@ def fill(spark, names, pushes, gateway="g"):
     """Put pushes, `(arrival, deltas)`, into `deltas` as they are; the table is made first."""
     ensure_deltas(spark, names)
     history(spark, pushes, gateway).writeTo(names.deltas).append()
+
+
+def held(store, gateway, arrival):
+    """A hold at an arrival of the test's own choice."""
+    return msgspec.structs.replace(store.hold(gateway), arrival=arrival)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.schema import TableSchema
+    from lakesync.staging.records import Hold
     from lakesync.staging.store import PipelineStore
 
 TAG_DAYS = 30
@@ -38,29 +39,34 @@ TABLES_AT_ONCE = 4
 def make_cut(
     spark: SparkSession,
     store: PipelineStore,
-    gateway: str,
-    arrival: int,
+    hold: Hold,
     schemas: Collection[TableSchema],
     *,
     directory_uri: str,
     names: LakeNames = NAMES,
 ) -> Cut:
-    """Make and publish a cut at `arrival`: tables that lag are merged, their snapshots tagged, the frames written.
+    """Make and publish a cut at a hold: tables that lag are merged, their snapshots tagged, the frames written.
 
-    Frames go to `directory_uri/gateway/epoch-arrival/`, on a file system or S3 that Spark's tasks reach. When a cut at
-    this or a later arrival is published already, that one is the answer and nothing is done.
+    All that the gateway took up to the hold is in `deltas`. Frames go to `directory_uri/gateway/epoch-arrival/`, on a
+    file system or S3 that Spark's tasks reach. When a cut at this or a later arrival is published already, that one is
+    the answer and nothing is done.
 
     Raises:
-        IntegrityError: a table holds deltas above `arrival`; make the cut at a later one.
+        IntegrityError: a table holds deltas above the hold, or rows were not in line with the rules there; make the
+            cut at a later one.
         SchemaError, LakeUnavailableError: as `merge_table`.
     """
-    config = store.gateway_config(gateway)
-    keep_config(spark, gateway, config, names)
+    gateway, arrival = hold.gateway, hold.arrival
+    if hold.rules_version is None:
+        raise IntegrityError(
+            f"at {arrival} the rows of {gateway} were still being brought in line with rules that changed; make the "
+            "cut at a later arrival"
+        )
+    keep_config(spark, gateway, store.gateway_config(gateway), names)
     newest = store.newest_cut(gateway)
     if newest is not None and newest.arrival >= arrival:
         return newest
-    epoch = next(waiting.epoch for waiting in store.backlog() if waiting.gateway == gateway)
-    directory = f"{directory_uri.rstrip('/')}/{gateway}/{epoch}-{arrival}"
+    directory = f"{directory_uri.rstrip('/')}/{gateway}/{hold.epoch}-{arrival}"
     ordered = sorted(schemas, key=lambda schema: schema.table)
     with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
         made = pool.map(
@@ -70,11 +76,12 @@ def make_cut(
     crash_point("checkpoint.written")
     cut = Cut(
         gateway,
-        epoch,
+        hold.epoch,
         arrival,
-        config.rules_version,
+        hold.rules_version,
         tuple(tables),
         time.time_ns() // 1_000_000,
+        hold.shards,
     )
     published = store.publish_cut(cut)
     crash_point("cut.published")

@@ -25,13 +25,15 @@ from resources.lake.state import merge_table
 from resources.lake.tables import LakeNames
 from resources.spark import session
 from tests.integration.gateway_support import SERVICE
-from tests.lake_support import arrivals, fill, states
+from tests.lake_support import arrivals, fill, held, states
 from tests.spelling import spelled
 
 DAYS = [date(2013, 1, 1) + timedelta(days=number) for number in range(3)]
 COLUMNS = {"title": "string", "size": "number"}
 DRIVER = """
 import sys
+from msgspec.structs import replace
+
 from lakesync import config
 from lakesync.schema import parse_schema
 from resources.lake.cuts import make_cut
@@ -42,7 +44,8 @@ columns = [{"name": "title", "type": "string"}, {"name": "size", "type": "number
 schemas = [parse_schema({"table": table, "columns": columns}) for table in ("t", "u")]
 with Pipeline(config.load()) as pipeline:
     uri, names = pipeline.checkpoints_uri, pipeline.names
-    make_cut(pipeline.spark, pipeline.store, gateway, arrival, schemas, directory_uri=uri, names=names)
+    hold = replace(pipeline.store.hold(gateway), arrival=arrival)
+    make_cut(pipeline.spark, pipeline.store, hold, schemas, directory_uri=uri, names=names)
 """
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
@@ -146,7 +149,7 @@ def test_k1_frames_hold_the_state_at_the_arrival_and_nothing_newer(spark, names,
     schemas = [schema("u"), schema("t")]
     merge_table(spark, schema("t"), {"cut": pushes[2][0], "other": others[-1][0]}, names=names)
 
-    cut = make_cut(spark, store, "cut", middle, schemas, directory_uri=tmp_path.as_uri(), names=names)
+    cut = make_cut(spark, store, held(store, "cut", middle), schemas, directory_uri=tmp_path.as_uri(), names=names)
     assert store.newest_cut("cut") == cut
     for table in ("t", "u"):
         merge_table(spark, schema(table), {"cut": last}, names=names)
@@ -163,11 +166,13 @@ def test_k1_frames_hold_the_state_at_the_arrival_and_nothing_newer(spark, names,
         assert at_cut == reduced
     assert not list(tmp_path.rglob("*.tmp"))
 
-    assert make_cut(spark, store, "cut", middle, schemas, directory_uri=tmp_path.as_uri(), names=names) == cut
+    assert (
+        make_cut(spark, store, held(store, "cut", middle), schemas, directory_uri=tmp_path.as_uri(), names=names) == cut
+    )
     with pytest.raises(IntegrityError, match="above the cut's"):
-        make_cut(spark, store, "cut", pushes[8][0], schemas, directory_uri=tmp_path.as_uri(), names=names)
+        make_cut(spark, store, held(store, "cut", pushes[8][0]), schemas, directory_uri=tmp_path.as_uri(), names=names)
     assert store.newest_cut("cut") == cut
-    newer = make_cut(spark, store, "cut", last, schemas, directory_uri=tmp_path.as_uri(), names=names)
+    newer = make_cut(spark, store, held(store, "cut", last), schemas, directory_uri=tmp_path.as_uri(), names=names)
     for part in newer.tables:
         assert applied(part, last) == visible(deltas_upto(pushes, last), part.table)
     tags = spark.table(f"{names.state('t')}.refs").where("type = 'TAG'").toArrow()["name"].to_pylist()
@@ -187,15 +192,14 @@ def test_k3_a_cut_that_died_is_not_published_and_is_made_again(spark, spark_serv
         assert driver.returncode == -signal.SIGKILL
         assert store.newest_cut("killed") is None
     schemas = [schema("t"), schema("u")]
-    cut = make_cut(spark, store, "killed", last, schemas, directory_uri=tmp_path.as_uri(), names=names)
+    cut = make_cut(spark, store, held(store, "killed", last), schemas, directory_uri=tmp_path.as_uri(), names=names)
     for part in cut.tables:
         assert applied(part, last) == visible(deltas_upto(pushes, last), part.table)
 
 
 def test_a_cut_of_empty_tables_has_no_frames(spark, names, store, served, tmp_path):
     served.engine.gateway("empty")
-    cut = make_cut(
-        spark, store, "empty", arrivals(DAYS[0], 1)[0], [schema("t")], directory_uri=tmp_path.as_uri(), names=names
-    )
+    hold = held(store, "empty", arrivals(DAYS[0], 1)[0])
+    cut = make_cut(spark, store, hold, [schema("t")], directory_uri=tmp_path.as_uri(), names=names)
     assert [part.frames for part in cut.tables] in ([], [()])
     assert store.newest_cut("empty") == cut

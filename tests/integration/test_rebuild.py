@@ -50,9 +50,9 @@ def test_a_destroyed_store_comes_back_and_its_clients_go_on(spawn, spark_server,
     assert admin.call("POST", "/admin/sync-rules/{gw}", json=RULES).status_code == 200
     before = alice.pull(limit=1000).json()
     with session(config) as spark:
+        hold = store.hold("gw")
         flush_due(spark, store, names=names)
-        arrival = store.backlog()[0].last_arrival
-        make_cut(spark, store, "gw", arrival, [parse_schema(SCHEMA)], directory_uri=tmp_path.as_uri(), names=names)
+        make_cut(spark, store, hold, [parse_schema(SCHEMA)], directory_uri=tmp_path.as_uri(), names=names)
         assert keep_config(spark, "gw", store.gateway_config("gw"), names) is False
     lost = delta("lost", {"team": "red", "size": 1}, client="alice")
     assert alice.push(lost).status_code == 200
