@@ -121,3 +121,21 @@ def test_entries_that_were_written_before_their_rows_are_made_the_same_again(tmp
     finally:
         after.close()
         engine.close()
+
+
+def test_a_reading_of_another_gateway_does_not_break_what_is_being_written(tmp_path):
+    clock = ManualClock()
+    engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehind(3600, 10**9)), clock)
+    engine.open()
+    opened = engine.store._opened
+    play(engine.gateway("g"), clock, {}, "push", "c1", [("r1", 3, {"team": "a"})])
+    written = []
+    while not all(written[-2:]) or len(written) < 2:
+        written.append(opened.owner.submit(lambda _: opened.behind.try_write_on(), writes=False).result())
+        engine.gateway("h")
+        assert engine.store.read("h", lambda view: view.rows([("todos", "r1")])).result() == {}
+    assert False in written, "written at once: nothing was read in between"
+    with sqlite3.connect(tmp_path / "live" / "state.db") as file:
+        assert file.execute("SELECT count(*) FROM row_state").fetchall() == [(1,)]
+        assert file.execute("SELECT count(*) FROM entry").fetchall() == [(1,)]
+    engine.close()

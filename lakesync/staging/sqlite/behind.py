@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable
 
 import structlog
@@ -65,7 +64,7 @@ class Behind:
                 if head.last_seq > self._held.get((head.gateway, head.shard), 0)
             }
 
-    def lose(self, exc: sqlite3.Error) -> None:
+    def lose(self, exc: Exception) -> None:
         """The state is of no use any more: `ensure` makes it again."""
         _log.warning("state lost, it is made again from the journal", error=str(exc))
         self._state.rollback()
@@ -80,7 +79,7 @@ class Behind:
         try:
             self._write_all()
             self._state.harden()
-        except sqlite3.Error as exc:
+        except Exception as exc:
             self.lose(exc)
             raise
         self.durable.update(self._held)
@@ -108,7 +107,7 @@ class Behind:
                 self._write_all()
             else:
                 self._hold(self._frozen)
-        except sqlite3.Error as exc:
+        except Exception as exc:
             self.lose(exc)
             raise
         return True

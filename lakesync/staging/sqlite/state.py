@@ -183,7 +183,7 @@ class State:
         try:
             for _ in self._writing:
                 return False
-        except sqlite3.Error:
+        except BaseException:  # whatever it was, what is left of the layer will not be written
             self._whole = False
             raise
         self._frozen = None
@@ -343,7 +343,8 @@ class State:
 
     def _unwritten(self, gateway: str) -> tuple[dict[RowKey, StoredRow], dict[RowKey, StoredRow]]:
         """The rows in memory that the file may not hold: the newer layer, then the older one."""
-        return self._front.rows[gateway], self._frozen.rows[gateway] if self._frozen is not None else {}
+        frozen = self._frozen.rows.get(gateway, {}) if self._frozen is not None else {}
+        return self._front.rows.get(gateway, {}), frozen  # a layer that is being written must not grow
 
     def copies(self, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
         """The stored rows among `keys`, to be changed and put."""
