@@ -95,9 +95,10 @@ class RowState(msgspec.Struct, array_like=True, gc=False):
         stamp = (delta.hlc, delta.client_id)
         tombstone = self.tombstone
         dead = tombstone is not None and stamp <= tombstone
-        taken = None if dead else self.take(delta)
-        if taken is not None:
-            return Outcome(tuple(taken), (), True, was_visible, True)
+        after = None if dead else self.overwritten(delta)
+        if after is not None:
+            self.live, self.inserted = after.live, after.inserted
+            return Outcome(tuple(after.live[-1].columns), (), True, was_visible, True)
         if delta.op == "DELETE":
             if not dead:
                 self._bury(stamp)
@@ -111,24 +112,24 @@ class RowState(msgspec.Struct, array_like=True, gc=False):
         won, lost = self._claim(delta, stamp)
         return Outcome(won, lost, changed or bool(won), was_visible, True if won else self.visible)
 
-    def take(self, delta: RowDelta) -> dict[str, Raw] | None:
-        """Take in a delta that is newer than all that the row has; the columns that it owns then, all of its own.
+    def overwritten(self, delta: RowDelta) -> RowState | None:
+        """The state with a delta that is newer than all that the row has: it owns all of its columns.
 
-        None where it is not so, or is a DELETE: nothing is changed then, and `merge` is to be asked.
+        None where it is not so, or is a DELETE, or has no columns: `merge` is to be asked.
         """
-        stamp, live = (delta.hlc, delta.client_id), self.live
-        if delta.op == "DELETE" or not delta.columns:
+        hlc, client_id, live, op = delta.hlc, delta.client_id, self.live, delta.op
+        if op == "DELETE" or not delta.columns:
             return None
-        if live and stamp <= (live[-1].hlc, live[-1].client_id):
+        if live and hlc <= live[-1].hlc and (hlc, client_id) <= (live[-1].hlc, live[-1].client_id):
             return None
-        if self.tombstone is not None and stamp <= self.tombstone:
+        if self.tombstone is not None and (hlc, client_id) <= self.tombstone:
             return None
         won = {cell.column: cell.value.copy() for cell in delta.columns}
-        new = LiveDelta(delta.hlc, delta.client_id, delta.delta_id, won, len(delta.columns))
-        self.live = [*_without(live, won.keys()), new] if live else [new]
-        if delta.op == "INSERT" and (self.inserted is None or stamp > self.inserted):
-            self.inserted = stamp
-        return won
+        new = LiveDelta(hlc, client_id, delta.delta_id, won, len(won))
+        inserted = self.inserted
+        if op == "INSERT" and (inserted is None or (hlc, client_id) > inserted):
+            inserted = (hlc, client_id)
+        return RowState([*_without(live, won.keys()), new] if live else [new], self.tombstone, inserted)
 
     def _bury(self, stamp: Stamp) -> None:
         self.tombstone = stamp
@@ -206,6 +207,8 @@ def _order(delta_id: str, width: int, value: Raw, part: LiveDelta, column: str) 
 
 def _without(live: list[LiveDelta], columns: AbstractSet[str]) -> list[LiveDelta]:
     """The live deltas that are left when another takes these columns."""
+    if live[-1].columns.keys() == columns:  # a column has one owner: no other has any of them
+        return live[:-1]
     kept = []
     for part in live:
         owned = part.columns.keys()

@@ -18,6 +18,7 @@ from lakesync.engine.limits import EngineLimits
 from lakesync.engine.sharding import ShardedGateway
 from lakesync.exceptions import NotFoundError, ValidationError
 from lakesync.feed import Sender, apply
+from lakesync.feed.apply import by_row
 from lakesync.feed.settle import settle
 from lakesync.flush import Outlet
 from lakesync.staging.records import LogEntry, StoredRow, WriteScope
@@ -125,7 +126,8 @@ class Engine:
         rules = self._rules_of(commit)
         access = rules.access(commit, entry.claims)
         deltas = decode_body(entry.body)
-        apply(commit, deltas, Sender(entry.client_id, access.keys), entry.arrival, rules.index(commit.config))
+        sender = Sender(entry.client_id, access.keys, in_line=access.directly is None)
+        apply(commit, by_row(deltas), sender, entry.arrival, rules.index(commit.config))
 
     def reindex(self, commit: Commit) -> None:
         """Nothing yet: the background sees to it once the store is open."""

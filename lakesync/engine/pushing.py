@@ -12,7 +12,7 @@ from lakesync.engine.checks import check_backlog, check_schemas
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.scope import check_scope
 from lakesync.feed import Sender, apply
-from lakesync.feed.apply import own_bucket
+from lakesync.feed.apply import by_row, own_bucket
 from lakesync.feed.memory import current, in_doubt, in_scope, place, with_broadcasts
 from lakesync.feed.positions import Access, furthest, rests
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page
@@ -53,9 +53,11 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
     covered = _covered(commit, heard, access)
     clean = False
     if new:
-        arrival = commit.next_arrivals(len({(delta.table, delta.row_id) for delta in new}))[-1]
+        named = by_row(new)
+        arrival = commit.next_arrivals(len(named))[-1]
         commit.append(push.client_id, new, arrival, access.claims)
-        clean = apply(commit, new, Sender(push.client_id, access.keys), arrival, rules.index(commit.config)).clean
+        sender = Sender(push.client_id, access.keys, in_line=access.directly is None)
+        clean = apply(commit, named, sender, arrival, rules.index(commit.config)).clean
     record = replace(record, wrote=True)
     cursor = covered.cursor
     if covered.everything and new and clean:

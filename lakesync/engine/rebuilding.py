@@ -126,7 +126,8 @@ def _rebuild_gateway(
 
 def _restore(commit: Restoring, pushes: list[LakePush], index: BucketIndex) -> None:
     """Log rows and merged rows of a few pushes, with the moves of each, so that deletions are remembered too."""
-    rows = commit.rows({delta.key for push in pushes for delta in push.deltas})
+    stored = commit.rows({delta.key for push in pushes for delta in push.deltas})
+    rows = {key: row.copy() for key, row in stored.items()}
     moves: list[Move] = []
     for push in pushes:
         commit.restore(push.client_id, push.deltas, push.arrival)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,9 @@ from lakesync.rules.keys import EVERYTHING, BucketIndex
 from lakesync.staging.records import ARRIVAL_STEP, DELETED, Move, MoveKind, StoredRow
 from lakesync.staging.store import Commit
 from lakesync.types import Op, RowDelta, RowKey
+
+Named = dict[RowKey, list[RowDelta]]
+"""A push's deltas row by row, in order of first appearance."""
 
 _EVERYTHING = (EVERYTHING,)
 WRITERS_KEPT = 8
@@ -22,6 +26,8 @@ class Sender(NamedTuple):
     client_id: str
     keys: Collection[str]
     """The bucket keys that it may see."""
+    in_line: bool
+    """Whether every row's bucket keys are those of the rules in force."""
 
 
 class Applied(NamedTuple):
@@ -49,11 +55,14 @@ class _Touch:
         """The sender changed the row before it inserted it, if it did: its copy may lack that."""
         self.last_op = ""
 
-    def take(self, op: Op) -> None:
+    @staticmethod
+    def overwrite(op: Op) -> _Touch:
         """The one delta of the push was newer than all that the row had, and no DELETE."""
-        self.changed, self.last_op = True, op
-        self.inserted = op == "INSERT"
-        self.blind = not self.inserted
+        touch = _Touch()
+        touch.changed, touch.last_op = True, op
+        touch.inserted = op == "INSERT"
+        touch.blind = not touch.inserted
+        return touch
 
     def merge(self, row: StoredRow, delta: RowDelta, arrival: int) -> None:
         """Merge one delta and note which columns moved or were contested."""
@@ -93,9 +102,12 @@ class _Touch:
             self.blind = True
 
 
-def by_row(deltas: Sequence[RowDelta]) -> dict[RowKey, list[RowDelta]]:
+_OVERWRITES = {op: _Touch.overwrite(op) for op in ("INSERT", "UPDATE")}
+
+
+def by_row(deltas: Sequence[RowDelta]) -> Named:
     """A push's deltas row by row, in order of first appearance."""
-    rows: dict[RowKey, list[RowDelta]] = {}
+    rows: Named = {}
     for delta in deltas:
         key = (delta.table, delta.row_id)
         if key in rows:
@@ -117,47 +129,64 @@ def own_bucket(client_id: str) -> str:
     return f"@{client_id}"
 
 
-def apply(commit: Commit, deltas: Sequence[RowDelta], sender: Sender, arrival: int, index: BucketIndex) -> Applied:
+def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: BucketIndex) -> Applied:
     """Merge a push's deltas into rows and write what the feed must tell of it.
 
     Args:
+        named: its deltas, `by_row`.
         arrival: the push's last arrival.
     """
-    named = by_row(deltas)
     stored = commit.rows(named)
     allowed = frozenset(sender.keys)
     own, client_id = own_bucket(sender.client_id), sender.client_id
     rows: list[StoredRow] = []
     moves: list[Move] = []
+    stays: dict[str, dict[RowKey, int]] = defaultdict(dict)
     clean = True
     at = arrival - ARRIVAL_STEP * len(named)
     for key, changes in named.items():
         at += ARRIVAL_STEP
-        row = stored.get(key) or StoredRow(*key, arrival=0, state=RowState())
-        touch = _Touch()
-        won = row.state.take(changes[0]) if len(changes) == 1 else None
-        if won is not None:
-            touch.take(changes[0].op)
-            row.touched.update(dict.fromkeys(won, at))
+        before = stored.get(key) or StoredRow(*key, arrival=0, state=RowState())
+        state = before.state.overwritten(changes[0]) if len(changes) == 1 else None
+        if state is not None:
+            row, touch = _overwritten(before, state, at), _OVERWRITES[changes[0].op]
+            same_keys = sender.in_line and before.state.live and not index.reads(state.live[-1].columns)
         else:
+            row, touch, same_keys = before.copy(), _Touch(), False
+            row.arrival = at
             for delta in changes:
                 touch.merge(row, delta, at)
-        had = not allowed.isdisjoint(row.keys)
         if touch.changed:
-            moves += _entry_moves(touch, row, at, index)
-        has = not allowed.isdisjoint(row.keys)
-        touch.stale |= not has or (not had and (touch.blind or not touch.inserted))
-        if has and not had:  # what others wrote comes with it
-            touch.contested |= any(part.client_id != client_id for part in row.state.live)
-        if touch.contested or touch.stale if has else touch.last_op != "DELETE":
+            if touch.deleted:
+                row.touched = {column: at for column, at in row.touched.items() if row.state.owner(column) is not None}
+            keys = row.keys if same_keys else keys_of(row, index)
+            if keys == row.keys and not touch.voided:
+                for bucket in keys:
+                    stays[bucket][key] = at
+            else:
+                moves += _moves_to(keys, row, at, voided=touch.voided)
+                row.keys = keys
+        had, has = not allowed.isdisjoint(before.keys), not allowed.isdisjoint(row.keys)
+        stale = touch.stale or not has or (not had and (touch.blind or not touch.inserted))
+        returned = touch.last_op != "DELETE"
+        if has:  # where it comes to be seen, what others wrote comes with it
+            theirs = not had and any(part.client_id != client_id for part in row.state.live)
+            returned = stale or touch.contested or theirs
+        if returned:
             clean = False
             moves.append(move(row, own, at, "own"))
-        _note_writer(touch, row, at, client_id)
-        row.arrival = at
+        _note_writer(touch, row, client_id, stale=stale)
         rows.append(row)
     commit.put_rows(rows)
-    commit.put_moves(moves)
+    commit.put_moves(moves, stays)
     return Applied(clean)
+
+
+def _overwritten(before: StoredRow, state: RowState, at: int) -> StoredRow:
+    """A row whose newest live delta is all that is new to it."""
+    touched = {**before.touched, **dict.fromkeys(state.live[-1].columns, at)}
+    writers = before.writers.copy()
+    return StoredRow(before.table, before.row_id, at, state, touched, writers, before.writers_floor, before.keys)
 
 
 def keys_of(row: StoredRow, index: BucketIndex) -> tuple[str, ...]:
@@ -174,34 +203,24 @@ def move(row: StoredRow, bucket: str, arrival: int, kind: MoveKind) -> Move:
     return Move(bucket, row.table, row.row_id, arrival, kind)
 
 
-def _entry_moves(touch: _Touch, row: StoredRow, arrival: int, index: BucketIndex) -> list[Move]:
+def _moves_to(keys: tuple[str, ...], row: StoredRow, arrival: int, *, voided: bool) -> list[Move]:
     """Leaves and joins by the row's new keys.
 
-    A row that stayed visible although a tombstone took columns from it leaves and joins again: whoever has it must
-    drop those columns.
+    A row that stayed visible although a tombstone took columns from it (it is `voided`) leaves and joins again: whoever
+    has it must drop those columns.
     """
-    old, new = row.keys, keys_of(row, index)
-    if touch.deleted:
-        row.touched = {column: at for column, at in row.touched.items() if row.state.owner(column) is not None}
-    if old == new and not touch.voided:
-        return [move(row, bucket, arrival, "stay") for bucket in new]
-    row.keys = new
-    moves = [move(row, bucket, arrival, "leave") for bucket in old if touch.voided or bucket not in new]
-    for bucket in new:
-        again = touch.voided or bucket not in old
-        moves.append(move(row, bucket, arrival, "join" if again else "stay"))
-    return moves
+    moves = [move(row, bucket, arrival, "leave") for bucket in row.keys if voided or bucket not in keys]
+    return moves + [move(row, each, arrival, "join" if voided or each not in row.keys else "stay") for each in keys]
 
 
-def _note_writer(touch: _Touch, row: StoredRow, arrival: int, client_id: str) -> None:
-    writers = row.writers
+def _note_writer(touch: _Touch, row: StoredRow, client_id: str, *, stale: bool) -> None:
+    arrival, writers = row.arrival, row.writers
     known = writers.pop(client_id, None)
     inserted = DELETED if touch.deleted else known[0] if known is not None else 0
-    if touch.stale and touch.last_op != "DELETE":
+    if stale and touch.last_op != "DELETE":
         inserted = -arrival  # astray
     elif touch.inserted and inserted >= DELETED:
         inserted = arrival
-    writers[client_id] = (inserted, arrival)
-    while len(writers) > WRITERS_KEPT:
-        oldest = min(writers, key=lambda writer: writers[writer][1])
-        row.writers_floor = max(row.writers_floor, writers.pop(oldest)[1])
+    writers[client_id] = (inserted, arrival)  # behind the others: they stand in order of their latest deltas
+    if len(writers) > WRITERS_KEPT:
+        row.writers_floor = max(row.writers_floor, writers.pop(next(iter(writers)))[1])

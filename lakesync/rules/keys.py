@@ -33,6 +33,11 @@ class BucketIndex:
         self._claims = frozenset(
             condition.claim for bucket in rules.buckets for condition in bucket.filters if condition.claim is not None
         )
+        self._columns = frozenset(condition.column for bucket in rules.buckets for condition in bucket.filters)
+
+    def reads(self, columns: Iterable[str]) -> bool:
+        """Whether any row's keys depend on any of these columns."""
+        return not self._columns.isdisjoint(columns)
 
     @property
     def everything(self) -> bool:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
 from lakesync.staging.records import Move, MoveKind
+from lakesync.types import RowKey
+
+Stays = Mapping[str, Mapping[RowKey, int]]
+"""Bucket key → rows that were inside of it, changed, and still are → arrival: `stay` moves without an object each."""
+
+NO_STAYS: Stays = MappingProxyType({})
 
 
 class EntryChange(msgspec.Struct, frozen=True, gc=False):
@@ -29,14 +36,16 @@ class EntryChange(msgspec.Struct, frozen=True, gc=False):
             inside=self.inside if later.inside is None else later.inside,
         )
 
+    def stayed(self, at: int) -> EntryChange:
+        """This, and a `stay` move at the arrival `at`."""
+        return EntryChange(self.first, self.since, self.left, at, self.inside)
+
 
 def changed_by(before: EntryChange | None, kind: MoveKind, at: int) -> EntryChange:
     """The sum of a change and a move at the arrival `at` after it."""
     if kind == "stay":
-        if before is not None:
-            return EntryChange(before.first, before.since, before.left, at, before.inside)
-        change = EntryChange(0, 0, 0, at, None)
-    elif kind == "join":
+        return stayed(at) if before is None else before.stayed(at)
+    if kind == "join":
         change = EntryChange(at, at, 0, at, True)
     elif kind == "leave":
         change = EntryChange(0, 0, at, at, False)
@@ -45,10 +54,23 @@ def changed_by(before: EntryChange | None, kind: MoveKind, at: int) -> EntryChan
     return change if before is None else before.then(change)
 
 
-def fold(moves: Iterable[Move]) -> dict[tuple[str, str, str], EntryChange]:
-    """`(bucket, table, row id)` → the sum of its moves in their order."""
+def fold(moves: Iterable[Move], stays: Stays) -> dict[tuple[str, str, str], EntryChange]:
+    """`(bucket, table, row id)` → the sum of its moves in their order; an entry of `moves` is not in `stays`."""
     changes: dict[tuple[str, str, str], EntryChange] = {}
     for move in moves:
         key = (move.bucket, move.table, move.row_id)
         changes[key] = changed_by(changes.get(key), move.kind, move.arrival)
+    for bucket, rows in stays.items():
+        for (table, row_id), at in rows.items():
+            changes[bucket, table, row_id] = stayed(at)
     return changes
+
+
+def stayed(at: int) -> EntryChange:
+    """A `stay` move at the arrival `at`."""
+    return EntryChange(0, 0, 0, at, None)
+
+
+def buckets_of(moves: Iterable[Move], stays: Stays) -> set[str]:
+    """The bucket keys in which anything moved."""
+    return {move.bucket for move in moves}.union(stays)

@@ -50,8 +50,11 @@ class LogEntry(msgspec.Struct, frozen=True):
     """The sender's claims that the rules read, for a replay."""
 
 
-class StoredRow(msgspec.Struct, array_like=True):
-    """A row as the feed needs it: its state and who saw what of it when."""
+class StoredRow(msgspec.Struct, array_like=True, gc=False):
+    """A row as the feed needs it: its state and who saw what of it when.
+
+    A store may hand out the one that it holds: change a copy.
+    """
 
     table: str
     row_id: str
@@ -75,6 +78,12 @@ class StoredRow(msgspec.Struct, array_like=True):
     def key(self) -> RowKey:
         """The row's place."""
         return (self.table, self.row_id)
+
+    def copy(self) -> StoredRow:
+        """A row that can be changed without changing this one."""
+        state = RowState(self.state.live, self.state.tombstone, self.state.inserted)
+        touched, writers = self.touched.copy(), self.writers.copy()
+        return StoredRow(self.table, self.row_id, self.arrival, state, touched, writers, self.writers_floor, self.keys)
 
 
 class Move(msgspec.Struct, frozen=True):

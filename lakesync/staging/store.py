@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
 from lakesync.staging.head import MAIN_SHARD
+from lakesync.staging.moves import NO_STAYS, Stays
 from lakesync.staging.notices import Listener
 from lakesync.staging.records import (
     ActionEntry,
@@ -58,7 +59,7 @@ class View(Protocol):
         """Schemas and rules in force for this reading."""
 
     def rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
-        """The stored rows among `keys`; a row never written is absent."""
+        """The stored rows among `keys`, to be copied where they are to be changed; a row never written is absent."""
 
     def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
         """Entries under any of `buckets` with `since < changed <= arrival`, in order of `changed`, at most `limit`.
@@ -126,8 +127,12 @@ class Commit(View, Protocol):
     def put_rows(self, rows: Iterable[StoredRow]) -> None:
         """Write rows whole."""
 
-    def put_moves(self, moves: Iterable[Move]) -> None:
+    def put_moves(self, moves: Collection[Move], stays: Stays = NO_STAYS) -> None:
         """Write feed entries.
+
+        Args:
+            moves: in their order.
+            stays: `stay` moves, of entries that `moves` does not name.
 
         `join` sets since = changed = arrival, inside, and first where it was 0; `stay` sets changed; `leave` sets
         left = changed = arrival and not inside; `own` sets changed = arrival and first where it was 0, never inside.

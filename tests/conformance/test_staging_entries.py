@@ -84,9 +84,8 @@ def test_buckets_are_found_by_prefix(store):
     names = ["team:a", "team:a\U0010ffffz", "team:b", "teal", "teams"]
 
     def work(commit):
-        commit.put_moves(
-            Move(name, "t", "r", at, "join") for name, at in zip(names, commit.next_arrivals(5), strict=True)
-        )
+        arrivals = commit.next_arrivals(5)
+        commit.put_moves([Move(name, "t", "r", at, "join") for name, at in zip(names, arrivals, strict=True)])
 
     store.submit("g", work).result()
     assert read(store, lambda view: view.buckets("team:")) == ["team:a", "team:a\U0010ffffz", "team:b"]

@@ -12,6 +12,7 @@ from lakesync.schema import TableSchema
 from lakesync.staging.configuration import with_rules, with_schema, with_write_scope
 from lakesync.staging.head import Head
 from lakesync.staging.head_view import HeadView
+from lakesync.staging.moves import NO_STAYS, Stays, buckets_of
 from lakesync.staging.postgres import feed
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.postgres.journal import Journal, client
@@ -108,12 +109,11 @@ class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
         """Write rows whole."""
         feed.put_rows(self._connection, self.gateway, rows)
 
-    def put_moves(self, moves: Iterable[Move]) -> None:
+    def put_moves(self, moves: Collection[Move], stays: Stays = NO_STAYS) -> None:
         """Write feed entries."""
-        moves = list(moves)
-        if moves:
-            self._journal.announcement.moved(self.gateway, (move.bucket for move in moves))
-            feed.put_moves(self._connection, self.gateway, moves)
+        if moves or stays:
+            self._journal.announcement.moved(self.gateway, buckets_of(moves, stays))
+            feed.put_moves(self._connection, self.gateway, moves, stays)
 
     def put_client(self, record: ClientRecord) -> None:
         """Write a client record whole."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from lakesync.staging.moves import fold
+from lakesync.staging.moves import Stays, fold
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.records import Entry, Move, StoredRow
 from lakesync.types import RowKey
@@ -76,9 +76,9 @@ def scan_rows(connection: Connection, gateway: str, after: RowKey | None, limit:
     return [_decode_row(body) for (body,) in found]
 
 
-def put_moves(connection: Connection, gateway: str, moves: Iterable[Move]) -> None:
+def put_moves(connection: Connection, gateway: str, moves: Iterable[Move], stays: Stays) -> None:
     """Write feed entries."""
-    changes = fold(moves)
+    changes = fold(moves, stays)
     if not changes:
         return
     numbers = _bucket_numbers(connection, gateway, {bucket for bucket, _, _ in changes})

@@ -11,6 +11,7 @@ from lakesync.schema import TableSchema
 from lakesync.staging.configuration import with_rules, with_schema, with_write_scope
 from lakesync.staging.head import Head
 from lakesync.staging.head_view import HeadView
+from lakesync.staging.moves import NO_STAYS, Stays, buckets_of
 from lakesync.staging.notices import Announcement
 from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow, WriteScope
 from lakesync.staging.side_tables import SideCommit, SideView
@@ -117,20 +118,15 @@ class SqliteCommit(SqliteView, SideCommit):
         """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
         return self._journal.append(self.gateway, client_id, deltas, arrival, claims)
 
-    def rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
-        """The stored rows among `keys`, to be changed and put."""
-        return self._state.copies(self.gateway, keys)
-
     def put_rows(self, rows: Iterable[StoredRow]) -> None:
         """Write rows whole."""
         self._state.put_rows(self.gateway, rows)
 
-    def put_moves(self, moves: Iterable[Move]) -> None:
+    def put_moves(self, moves: Collection[Move], stays: Stays = NO_STAYS) -> None:
         """Write feed entries."""
-        moves = list(moves)
-        if moves:
-            self._announcement.moved(self.gateway, (move.bucket for move in moves))
-            self._state.put_moves(self.gateway, moves)
+        if moves or stays:
+            self._announcement.moved(self.gateway, buckets_of(moves, stays))
+            self._state.put_moves(self.gateway, moves, stays)
 
     def put_client(self, record: ClientRecord) -> None:
         """Write a client record whole."""

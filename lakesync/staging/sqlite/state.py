@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from lakesync.lww import RowState
 from lakesync.staging.head import Head
+from lakesync.staging.moves import Stays
 from lakesync.staging.records import Entry, Move, StoredRow
 from lakesync.staging.sqlite import bulk, pending
 from lakesync.staging.sqlite.checkpointer import Checkpointer
@@ -266,7 +266,7 @@ class State:
         yield from self._written_entries(layer.changes)
 
     def _written_entries(self, entries: Changes) -> Iterator[None]:
-        for gateway, changes in entries.items():
+        for gateway, changes in entries.folded().items():
             for places in _parts(sorted(changes)):
                 values = []
                 for bucket, table, row_id in places:
@@ -324,7 +324,7 @@ class State:
     # -- rows ----------------------------------------------------------------------------------------------------
 
     def rows(self, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
-        """The stored rows among `keys`, not to be changed: see `copies`."""
+        """The stored rows among `keys`, not to be changed."""
         found: dict[RowKey, StoredRow] = {}
         missing: dict[str, list[str]] = {}
         front, frozen = self._unwritten(gateway)
@@ -346,10 +346,6 @@ class State:
         frozen = self._frozen.rows.get(gateway, {}) if self._frozen is not None else {}
         return self._front.rows.get(gateway, {}), frozen  # a layer that is being written must not grow
 
-    def copies(self, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
-        """The stored rows among `keys`, to be changed and put."""
-        return {key: _copy(row) for key, row in self.rows(gateway, keys).items()}
-
     def put_rows(self, gateway: str, rows: Iterable[StoredRow]) -> None:
         """Write rows whole; they must not be changed afterwards."""
         pending.put_rows(self._front, gateway, rows, self._undo)
@@ -369,9 +365,9 @@ class State:
 
     # -- entries -------------------------------------------------------------------------------------------------
 
-    def put_moves(self, gateway: str, moves: Iterable[Move]) -> None:
+    def put_moves(self, gateway: str, moves: Iterable[Move], stays: Stays) -> None:
         """Write feed entries."""
-        pending.put_moves(self._front, gateway, moves, self._undo)
+        pending.put_moves(self._front, gateway, moves, stays, self._undo)
 
     def entries_after(
         self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int
@@ -462,13 +458,6 @@ class State:
             self._buckets.clear()
         self._buckets[gateway, name] = number
         return number
-
-
-def _copy(row: StoredRow) -> StoredRow:
-    """A row that can be changed without changing this one. What is inside of a `RowState` is never changed in place."""
-    state = RowState(row.state.live, row.state.tombstone, row.state.inserted)
-    touched, writers = row.touched.copy(), row.writers.copy()
-    return StoredRow(row.table, row.row_id, row.arrival, state, touched, writers, row.writers_floor, row.keys)
 
 
 def _stored(gateway: str, row: StoredRow, body: bytes) -> tuple[Any, ...]:

@@ -24,12 +24,12 @@ class Undo:
         self._steps.append(step)
 
     def update(self, held: dict[K, V], new: Mapping[K, V]) -> None:
-        """Update a dictionary without None in it, and note how to take that back."""
-        before = {key: held.get(key) for key in new}
+        """Update a dictionary without None in it, and note how to take that back, for which `new` stays as it is."""
+        before = list(map(held.get, new))
         held.update(new)
 
         def restore() -> None:
-            for key, value in before.items():
+            for key, value in zip(new, before, strict=True):
                 if value is None:
                     del held[key]
                 else:
