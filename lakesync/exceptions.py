@@ -14,7 +14,8 @@
     │   ├── SchemaError               SCHEMA_ERROR
     │   │   └── SchemaMismatchError   SCHEMA_ERROR (422 over HTTP, a push that does not fit)
     │   ├── StagingVersionError       STAGING_VERSION
-    │   └── IntegrityError            INTEGRITY_ERROR (what must be equal is not)
+    │   ├── IntegrityError            INTEGRITY_ERROR (what must be equal is not)
+    │   └── CensusError               CENSUS_REFUSED (a census of a source would delete more than it may)
     └── TransientError                may succeed later; `retry_after` in seconds where it is known
         ├── RateLimitedError          RATE_LIMITED
         ├── BackpressureError         BACKPRESSURE_ERROR
@@ -149,6 +150,12 @@ class IntegrityError(TerminalError):
     """Two things that a promise keeps equal are not: nothing further is done with them."""
 
     code = "INTEGRITY_ERROR"
+
+
+class CensusError(TerminalError):
+    """A census of a source lacks more rows than it may: nothing was deleted."""
+
+    code = "CENSUS_REFUSED"
 
 
 class RateLimitedError(TransientError):

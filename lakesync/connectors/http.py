@@ -1,0 +1,112 @@
+"""An HTTP API as a connector calls it: one session, repeats by class of error, and a count of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import requests
+import stamina
+
+from lakesync.exceptions import AdapterError, LakeSyncError, RateLimitedError, TransientError
+
+Fault = Callable[[requests.Response], LakeSyncError | None]
+"""What an answer's error is in our tree; None where it is none."""
+
+TIMEOUT_S = (10, 60)
+"""Seconds to connect, and between two pieces of an answer."""
+
+
+class HttpApi:
+    """Calls one API. What may pass is tried again, as long as the API's own advice is not to wait longer than that."""
+
+    def __init__(self, base_url: str, fault: Fault, *, attempts: int = 6, patience_s: float = 60.0) -> None:
+        """Args:
+        base_url: with which paths begin, without a slash at the end.
+        fault: the API's own errors.
+        attempts: how often a call is tried at most.
+        patience_s: seconds that may pass over all tries of a call; who is told to wait longer is told so.
+        """
+        self.base_url = base_url.rstrip("/")
+        self.session = requests.Session()
+        self.calls = 0
+        self._fault = fault
+        self._attempts = attempts
+        self._patience = patience_s
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        repeatable: bool = True,
+        params: Mapping[str, Any] | None = None,
+        json: Any = None,
+        headers: Mapping[str, str] | None = None,
+        data: Mapping[str, str] | None = None,
+    ) -> requests.Response:
+        """The answer of a call, which is no error.
+
+        Args:
+            path: below the base, or a whole address.
+            repeatable: whether a call whose answer was lost may be made again; one that was refused because of too many
+                calls always is.
+
+        Raises:
+            LakeSyncError: what the API answered, by its class, after the tries that it is worth.
+            AdapterError: it could not be reached.
+        """
+        url = path if path.startswith(("https://", "http://")) else self.base_url + path
+
+        def again(error: Exception) -> bool | float:
+            if not isinstance(error, TransientError) or not (repeatable or isinstance(error, RateLimitedError)):
+                return False
+            if error.retry_after is None:
+                return True
+            return error.retry_after if error.retry_after <= self._patience else False
+
+        for attempt in stamina.retry_context(
+            on=again, attempts=self._attempts, timeout=self._patience, wait_initial=0.2, wait_max=15.0
+        ):
+            with attempt:
+                return self._once(method, url, params=params, json=json, headers=headers, data=data)
+        raise AssertionError("a loop of tries ends in an answer or an error")
+
+    def close(self) -> None:
+        """Close its connections."""
+        self.session.close()
+
+    def _once(self, method: str, url: str, **more: Any) -> requests.Response:
+        self.calls += 1
+        try:
+            answer = self.session.request(method, url, timeout=TIMEOUT_S, allow_redirects=False, **more)
+        except requests.RequestException as error:
+            raise AdapterError(f"{method} {url} got no answer: {_reason(error)}") from error
+        if (fault := self._fault(answer)) is not None:
+            raise fault
+        return answer
+
+
+def retry_after(answer: requests.Response, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
+    """The seconds of an answer's `Retry-After`: a number, or a date; None where it has none that can be read."""
+    value = answer.headers.get("Retry-After", "").strip()
+    if value.replace(".", "", 1).isdigit():
+        return float(value)
+    try:
+        return max(0.0, (parsedate_to_datetime(value) - now()).total_seconds())
+    except ValueError:
+        return None
+
+
+def number(value: str | None) -> int | None:
+    """A header's number, if it is one."""
+    return int(value) if value is not None and value.strip().isdigit() else None
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost reason, without the address that every layer repeats."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return f"{type(error).__name__}: {error}"

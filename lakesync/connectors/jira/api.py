@@ -1,0 +1,140 @@
+"""Jira Cloud's REST API v3, as far as the connector calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import requests
+
+from lakesync.connectors.http import HttpApi, number, retry_after
+from lakesync.connectors.jira.rows import FIELDS
+from lakesync.connectors.source import Usage
+from lakesync.exceptions import (
+    AdapterError,
+    AuthError,
+    ConfigurationError,
+    ForbiddenError,
+    LakeSyncError,
+    NotFoundError,
+    RateLimitedError,
+    ValidationError,
+)
+
+PAGE = 100
+"""Issues, comments or projects a call: what Jira gives at most where fields are asked for."""
+
+KEYS_PAGE = 5_000
+"""Issues a call where only keys are asked for."""
+
+Json = dict[str, Any]
+
+
+class JiraClient:
+    """One account on one site."""
+
+    def __init__(self, settings: Mapping[str, Any], **patience: Any) -> None:
+        """Args: settings: of the connector; patience: of `HttpApi`."""
+        base = settings.get("baseUrl") or f"https://{settings['domain']}.atlassian.net"
+        self._api = HttpApi(f"{base.rstrip('/')}/rest/api/3", _fault, **patience)
+        self._api.session.auth = (settings["email"], settings["apiToken"])
+        self._api.session.headers["Accept"] = "application/json"
+        self._left: int | None = None
+        self._limit: int | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """Calls made, and what is left of the rate that the site allows."""
+        return Usage(self._api.calls, self._left, self._limit)
+
+    def get(self, path: str, **params: Any) -> Json:
+        """What a path gives.
+
+        Raises:
+            LakeSyncError: by the answer's class.
+        """
+        return self._json("GET", path, params=params)
+
+    def post(self, path: str, body: Json, *, repeatable: bool = True) -> Json:
+        """What a path answers to a body; an empty object where it answers none."""
+        return self._json("POST", path, json=body, repeatable=repeatable)
+
+    def search(self, jql: str, fields: Sequence[str] = FIELDS, size: int = PAGE, **more: Any) -> Json:
+        """One page of a search: `{issues, nextPageToken?}`; the last page has no token."""
+        return self.post("/search/jql", {"jql": jql, "fields": list(fields), "maxResults": size, **more})
+
+    def fetch(self, keys: Sequence[str], fields: Sequence[str]) -> list[Json]:
+        """Those of at most 100 issues that are there and may be seen, as they are now."""
+        body = {"issueIdsOrKeys": list(keys), "fields": list(fields)}
+        found: list[Json] = self.post("/issue/bulkfetch", body)["issues"]
+        return found
+
+    def pages(self, path: str, field: str, **params: Any) -> Iterator[list[Json]]:
+        """The pages of a list that is paged by `startAt`."""
+        start = 0
+        while True:
+            page = self.get(path, startAt=start, maxResults=PAGE, **params)
+            values: list[Json] = page[field]
+            yield values
+            start += len(values)
+            if not values or start >= page["total"]:
+                return
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._api.close()
+
+    def _json(self, method: str, path: str, **more: Any) -> Json:
+        answer = self._api.call(method, path, **more)
+        self._limit = number(answer.headers.get("X-RateLimit-Limit")) or self._limit
+        left = number(answer.headers.get("X-RateLimit-Remaining"))
+        self._left = self._left if left is None else left
+        if not answer.content:
+            return {}
+        try:
+            body = answer.json()
+        except requests.JSONDecodeError:
+            body = None
+        if not isinstance(body, dict):
+            raise AdapterError(
+                f"{answer.url} answered no JSON object but {answer.text[:80]!r}: is this the address of a Jira site?"
+            )
+        return body
+
+
+def _fault(answer: requests.Response) -> LakeSyncError | None:
+    status = answer.status_code
+    if status < 300:
+        return None
+    path, said = answer.request.path_url.partition("?")[0], _said(answer)
+    if status == 401:
+        return AuthError(f"Jira does not know this account ({said}): check email and apiToken, or make a new token")
+    if status == 403:
+        return ForbiddenError(f"Jira forbids {path} ({said}): give the account's role that permission")
+    if status == 404:
+        return NotFoundError(f"Jira has nothing at {path} that this account may see ({said})")
+    if status == 410:
+        return ConfigurationError(f"Jira has removed {path} ({said}): this version of LakeSync is too old for the site")
+    if status == 429:
+        wait = retry_after(answer)
+        return RateLimitedError(f"Jira allows no more calls now ({said})", retry_after=wait)
+    if status == 400 and "page token" in said.lower():
+        return AdapterError(f"Jira's search forgot its place ({said}): the poll goes on from its last page")
+    if status == 400 and "jql" in path:
+        return ConfigurationError(f"Jira refuses the query ({said}): mend the connector's jql")
+    if status < 400:
+        return ConfigurationError(f"{answer.url} redirects to {answer.headers.get('Location')!r}: check domain")
+    if status < 500:
+        return ValidationError(f"Jira refuses {path} with status {status} ({said})")
+    return AdapterError(f"Jira failed at {path} with status {status} ({said})", retry_after=retry_after(answer))
+
+
+def _said(answer: requests.Response) -> str:
+    try:
+        body = answer.json()
+    except requests.JSONDecodeError:
+        return answer.text[:200].strip() or answer.reason
+    if not isinstance(body, dict):
+        return str(body)[:200]
+    messages = [*body.get("errorMessages", ()), *(f"{field}: {text}" for field, text in body.get("errors", {}).items())]
+    return "; ".join(messages) or body.get("message") or answer.reason

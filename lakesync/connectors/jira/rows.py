@@ -1,0 +1,97 @@
+"""Jira's issues, comments and projects as rows: every column a text, objects as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from lakesync.connectors.source import SourceRow
+from lakesync.delta import jcs
+
+FIELDS = (
+    "summary",
+    "description",
+    "status",
+    "priority",
+    "issuetype",
+    "assignee",
+    "reporter",
+    "labels",
+    "project",
+    "created",
+    "updated",
+)
+"""What is asked of an issue."""
+
+Json = Mapping[str, Any]
+
+
+def issue_row(issue: Json) -> SourceRow:
+    """An issue of `search/jql` or `issue/bulkfetch` with `FIELDS`; its row id is its key."""
+    fields: Json = issue["fields"]
+    return SourceRow(
+        issue["key"],
+        {
+            "jira_id": issue["id"],
+            "key": issue["key"],
+            "summary": fields.get("summary"),
+            "description": _object(fields.get("description")),
+            "status": _of(fields.get("status"), "name"),
+            "priority": _of(fields.get("priority"), "name"),
+            "issue_type": _of(fields.get("issuetype"), "name"),
+            "assignee_name": _of(fields.get("assignee"), "displayName"),
+            "assignee_email": _of(fields.get("assignee"), "emailAddress"),
+            "reporter_name": _of(fields.get("reporter"), "displayName"),
+            "reporter_email": _of(fields.get("reporter"), "emailAddress"),
+            "labels": _object(fields.get("labels")),
+            "project_key": _of(fields.get("project"), "key"),
+            "project_name": _of(fields.get("project"), "name"),
+            "created": fields.get("created"),
+            "updated": fields.get("updated"),
+        },
+    )
+
+
+def comment_row(key: str, comment: Json) -> SourceRow:
+    """A comment of an issue; its row id is `KEY:ID`."""
+    return SourceRow(
+        f"{key}:{comment['id']}",
+        {
+            "jira_id": comment["id"],
+            "issue_key": key,
+            "body": _object(comment.get("body")),
+            "author_name": _of(comment.get("author"), "displayName"),
+            "author_email": _of(comment.get("author"), "emailAddress"),
+            "created": comment.get("created"),
+            "updated": comment.get("updated"),
+        },
+    )
+
+
+def project_row(project: Json) -> SourceRow:
+    """A project; its row id is its key."""
+    return SourceRow(
+        project["key"],
+        {
+            "jira_id": project["id"],
+            "key": project["key"],
+            "name": project.get("name"),
+            "project_type": project.get("projectTypeKey"),
+            "lead_name": _of(project.get("lead"), "displayName"),
+        },
+    )
+
+
+def milliseconds(moment: str) -> int:
+    """A time as Jira spells it (`2026-01-02T03:04:05.678+0100`), in milliseconds since the epoch."""
+    at = datetime.fromisoformat(moment)
+    return int(at.timestamp()) * 1000 + at.microsecond // 1000
+
+
+def _of(value: Json | None, name: str) -> Any:
+    return None if value is None else value.get(name)
+
+
+def _object(value: Any) -> str | None:
+    return None if value is None else jcs(value)

@@ -1,0 +1,160 @@
+"""A poll: what changed at a source lands piece by piece, each piece with the place from which to go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from lakesync.connectors.source import Census, Cursor, Page, Source, SourceRow, Table, Usage
+from lakesync.exceptions import CensusError, LakeSyncError
+
+BUDGET_BYTES = 16 << 20
+"""How many bytes of JSON a poll holds before it lands them, unless told otherwise."""
+
+DELETED_SHARE = 0.2
+DELETED_ROWS = 20
+"""A census may delete so many rows of a table, or this share of them, whichever is more."""
+
+_encoded = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class Comparison(NamedTuple):
+    """What is known of a table beside a census of it."""
+
+    known: int
+    """Rows that are known."""
+    absent: Sequence[SourceRow]
+    """Known rows that the census lacks."""
+    unknown: Sequence[str]
+    """Row ids that only the census has; none where it counts another column."""
+
+
+class Landing(Protocol):
+    """Where a connector's pages land."""
+
+    def cursor(self, table: str) -> Cursor | None:
+        """Where reading of a table goes on: the cursor of the last page that landed."""
+
+    def land(self, pages: Sequence[Page]) -> None:
+        """Keep pages, with the cursor of the last that has one, in one commit."""
+
+    def compare(self, table: str, census: Census) -> Comparison:
+        """What a census has and is not known, and the other way round."""
+
+
+@dataclass
+class TableReport:
+    """What became of one table in one poll."""
+
+    table: str
+    pages: int = 0
+    rows: int = 0
+    deleted: int = 0
+    landings: int = 0
+    cursor: Cursor | None = None
+    error: LakeSyncError | None = None
+    """Why it was not read to its end; what had landed before it stays, and the next poll goes on from there."""
+
+
+@dataclass
+class PollReport:
+    """What became of a poll."""
+
+    tables: list[TableReport] = field(default_factory=list)
+    usage: Usage = field(default_factory=lambda: Usage(0))
+    seconds: float = 0.0
+
+    @property
+    def error(self) -> LakeSyncError | None:
+        """The first table's error, if one has any."""
+        return next((each.error for each in self.tables if each.error is not None), None)
+
+
+def poll(
+    source: Source,
+    landing: Landing,
+    *,
+    census: bool = False,
+    budget_bytes: int = BUDGET_BYTES,
+    deleted_share: float = DELETED_SHARE,
+    clock: Callable[[], float] = time.monotonic,
+) -> PollReport:
+    """Read what changed at a source into a landing. A table that fails leaves the others alone.
+
+    Args:
+        census: whether to look, too, for rows that are gone without a change that tells of it.
+        budget_bytes: of rows held in memory; one page more may be held.
+        deleted_share: of a table's rows, which a census may delete.
+    """
+    begun, report = clock(), PollReport()
+    for table in source.tables:
+        done = TableReport(table.name, cursor=landing.cursor(table.name))
+        report.tables.append(done)
+        try:
+            _read(source, landing, table, done, budget_bytes)
+            if census:
+                _count(source, landing, table, done, deleted_share)
+        except LakeSyncError as error:
+            done.error = error
+    report.usage = source.usage
+    report.seconds = clock() - begun
+    return report
+
+
+def _read(source: Source, landing: Landing, table: Table, done: TableReport, budget_bytes: int) -> None:
+    held: list[Page] = []
+    size = 0
+    pages = source.changes(table.name, done.cursor)
+    while True:
+        try:
+            page = next(pages, None)
+        except LakeSyncError:
+            # what was read before it failed is good, and need not be asked for again
+            _land(landing, held, done)
+            raise
+        if page is None:
+            break
+        held.append(page)
+        size += len(_encoded([row.columns for row in page.rows]))
+        done.pages += 1
+        if size >= budget_bytes:
+            _land(landing, held, done)
+            held, size = [], 0
+    _land(landing, held, done)
+
+
+def _count(source: Source, landing: Landing, table: Table, done: TableReport, share: float) -> None:
+    counted = source.census(table.name)
+    if counted is None:
+        return
+    found = landing.compare(table.name, counted)
+    for page in source.read(table.name, found.unknown) if found.unknown else ():
+        _land(landing, [page], done)
+    gone = sorted(source.gone(table.name, found.absent)) if found.absent else []
+    if len(gone) > max(DELETED_ROWS, found.known * share):
+        raise CensusError(
+            f"the census of {table.name} would delete {len(gone)} of {found.known} rows, more than {share:.0%}: if "
+            "they are really gone at the source, allow it once (deletedShare of its ingest); nothing was deleted"
+        )
+    if gone:
+        _land(landing, [Page(table.name, [], deleted=gone)], done)
+
+
+def _land(landing: Landing, pages: Sequence[Page], done: TableReport) -> None:
+    if not pages:
+        return
+    landing.land(pages)
+    done.landings += 1
+    done.cursor = pages[-1].cursor or done.cursor
+    done.rows += sum(len(page.rows) for page in pages)
+    done.deleted += sum(len(page.deleted) for page in pages)
+
+
+def arguments(ingest: dict[str, Any] | None) -> dict[str, Any]:
+    """What `ingest` of a connector says of a poll, as arguments of `poll`."""
+    names = {"memoryBudgetBytes": "budget_bytes", "deletedShare": "deleted_share"}
+    return {names[name]: value for name, value in (ingest or {}).items() if name in names}

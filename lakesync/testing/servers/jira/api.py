@@ -1,0 +1,121 @@
+"""The REST API v3 of a Jira site: who may ask, how often, and where a request goes."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from lakesync.testing.servers.http import Answer, Request
+from lakesync.testing.servers.jira import reading, writing
+from lakesync.testing.servers.jira.site import JiraSite
+
+Route = Callable[..., Answer]
+
+_ROUTES: tuple[tuple[str, re.Pattern[str], Route], ...] = tuple(
+    (method, re.compile(f"/rest/api/3/{pattern}"), route)
+    for method, pattern, route in (
+        ("GET", "myself", reading.myself),
+        ("GET", "serverInfo", reading.server_info),
+        ("GET", "mypermissions", reading.my_permissions),
+        ("GET", "search/jql", reading.search),
+        ("POST", "search/jql", reading.search),
+        ("POST", "issue/bulkfetch", reading.bulk_fetch),
+        ("GET", "project/search", reading.project_search),
+        ("GET", "issue/([^/]+)", reading.issue),
+        ("GET", "issue/([^/]+)/comment", reading.comments),
+        ("GET", "issue/([^/]+)/transitions", reading.transitions),
+        ("POST", "issue", writing.create_issue),
+        ("POST", "issue/([^/]+)/comment", writing.add_comment),
+        ("POST", "issue/([^/]+)/transitions", writing.transition),
+    )
+)
+_GONE = re.compile(r"/rest/api/[23]/search")
+
+
+@dataclass
+class Limits:
+    """How often the API may be asked: `requests` in `window_ms`, and how it says so."""
+
+    requests: int = 10_000
+    window_ms: int = 60_000
+    near: float = 0.2
+    """`X-RateLimit-NearLimit` below this share."""
+
+
+@dataclass
+class JiraApi:
+    """What answers for a site. An account signs in by Basic authentication of its address and token."""
+
+    site: JiraSite
+    email: str = "sync@example.com"
+    token: str = "jira-token"  # noqa: S105 a server for tests
+    limits: Limits = field(default_factory=Limits)
+    page_limit: int = 100
+    """Issues a page where fields are asked for."""
+    token_ms: int = 600_000
+    """How long the token of a next page is good for."""
+    forbidden: set[str] = field(default_factory=set)
+    """What the account may not do: patterns of paths."""
+    failures: deque[Answer] = field(default_factory=deque)
+    """Answered instead of what was asked, one a request; its status 0 asks as usual."""
+    _asked: deque[int] = field(default_factory=deque)
+
+    def answer(self, request: Request) -> Answer:
+        """The answer to a request."""
+        headers = self._spend()
+        if self.failures and (failure := self.failures.popleft()).status:
+            return failure
+        if headers.get("Retry-After"):
+            return Answer(429, {"errorMessages": ["Rate limit exceeded."], "errors": {}}, headers)
+        if not self._signed_in(request):
+            message = "Client must be authenticated to access this resource."
+            return Answer(401, {"message": message, "status-code": 401}, {"WWW-Authenticate": "OAuth realm=jira"})
+        if any(re.fullmatch(path, request.path) for path in self.forbidden):
+            return Answer(403, fault("You do not have permission to perform this operation."))
+        if _GONE.fullmatch(request.path):
+            return Answer(
+                410, fault("The requested API has been removed. Please migrate to the /rest/api/3/search/jql API.")
+            )
+        for method, pattern, route in _ROUTES:
+            if method == request.method and (found := pattern.fullmatch(request.path)):
+                try:
+                    answer = route(self, request, *found.groups())
+                except ValueError:
+                    return Answer(400, fault("Invalid request payload. Refer to the REST API documentation."))
+                return Answer(answer.status, answer.body, {**headers, **answer.headers})
+        return Answer(404, fault("null for uri: " + request.path))
+
+    def now(self) -> int:
+        """The site's time, in milliseconds."""
+        return self.site.clock()
+
+    def _signed_in(self, request: Request) -> bool:
+        expected = base64.b64encode(f"{self.email}:{self.token}".encode()).decode()
+        return request.headers.get("authorization") == f"Basic {expected}"
+
+    def _spend(self) -> dict[str, str]:
+        now, limits = self.now(), self.limits
+        while self._asked and self._asked[0] <= now - limits.window_ms:
+            self._asked.popleft()
+        left = limits.requests - len(self._asked)
+        reset = (self._asked[0] if self._asked else now) + limits.window_ms
+        headers = {
+            "X-RateLimit-Limit": str(limits.requests),
+            "X-RateLimit-Remaining": str(max(left - 1, 0)),
+            "X-RateLimit-Reset": f"{datetime.fromtimestamp(-(-reset // 1000), UTC):%Y-%m-%dT%H:%MZ}",
+        }
+        if left - 1 < limits.requests * limits.near:
+            headers["X-RateLimit-NearLimit"] = "true"
+        if left <= 0:
+            return headers | {"Retry-After": str(-(-(reset - now) // 1000)), "RateLimit-Reason": "jira-quota-based"}
+        self._asked.append(now)
+        return headers
+
+
+def fault(*messages: str, **errors: str) -> dict[str, object]:
+    """The body of an error."""
+    return {"errorMessages": list(messages), "errors": errors}

@@ -1,0 +1,119 @@
+"""A site that changes at random while it is polled: in the end all of it has arrived, and nothing besides.
+
+Changes, deletes and lost permissions fall between the calls of a poll, answers fail, polls are killed where they land.
+"""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakesync.connectors.polling import poll
+from lakesync.testing.landing import MemoryLanding
+from lakesync.testing.servers import Answer
+from tests.integration.jira_support import desk, document
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Dying(MemoryLanding):
+    """A landing before which, or after which, the process may die."""
+
+    def __init__(self, tables, chance):
+        super().__init__(tables)
+        self.chance = chance
+
+    def land(self, pages):
+        if self.chance.random() < 0.1:
+            raise Killed
+        super().land(pages)
+        if self.chance.random() < 0.1:
+            raise Killed
+
+
+def shake(desk, chance):
+    """One change of the site."""
+    site = desk.site
+    issues = list(site.issues.values())
+    desk.clock.advance(chance.randrange(0, 30_000))
+    kind = chance.randrange(9)
+    if kind < 3 or not issues:
+        site.add_issue(chance.choice(["SUP", "OPS"]), f"v{chance.random()}")
+        return
+    issue = chance.choice(issues)
+    match kind:
+        case 3 | 4:
+            site.edit(issue, summary=f"v{chance.random()}")
+        case 5:
+            site.add_comment(issue, document(f"v{chance.random()}"))
+        case 6 if issue.comments:
+            comment = chance.choice(issue.comments)
+            if chance.random() < 0.5:
+                site.delete_comment(issue, comment)
+            else:
+                site.edit_comment(issue, comment, document("edited"))
+        case 7:
+            site.delete(issue)
+        case 8:
+            site.move(issue, "OPS" if issue.project == "SUP" else "SUP")
+
+
+class Moving:
+    """The API of a site that changes between two calls, and sometimes fails."""
+
+    def __init__(self, desk, chance):
+        self.desk, self.chance, self.answer_of = desk, chance, desk.api.answer
+
+    def __call__(self, request):
+        for _ in range(self.chance.choice([0, 0, 1, 3])):
+            shake(self.desk, self.chance)
+        match self.chance.randrange(40):
+            case 0:
+                return Answer(503, "down")
+            case 1:
+                return Answer(429, None, {"Retry-After": "0"})
+            case 2:
+                self.desk.site.projects["OPS"].hidden = not self.desk.site.projects["OPS"].hidden
+        return self.answer_of(request)
+
+
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 2**32), lag=st.sampled_from([0, 5_000, 60_000]))
+def test_the_last_poll_ends_in_the_truth(seed, lag):
+    chance = random.Random(seed)
+    with desk(index_lag_ms=lag) as made:
+        made.api.page_limit = 7
+        made.site.add_project("SUP")
+        made.site.add_project("OPS")
+        for _ in range(40):
+            shake(made, chance)
+        still = made.api.answer
+        made.api.answer = Moving(made, chance)
+        with made.source() as source:
+            made.landing = Dying(source.tables, chance)
+        ever = set()
+        for number in range(6):
+            with made.source() as source:
+                try:
+                    poll(source, made.landing, census=number % 2 == 1, budget_bytes=2_000, deleted_share=1.0)
+                except Killed:
+                    continue
+            ever |= {issue.id for issue in made.site.issues.values()}
+        made.api.answer = still
+        made.site.projects["OPS"].hidden = False
+        made.clock.advance(lag + 1)
+        for issue in made.site.issues.values():
+            # what was hidden while it changed is found by its next change alone
+            made.site.edit(issue, labels=["last"])
+        made.clock.advance(lag + 1)
+        made.landing.chance = random.Random(1)
+        made.landing.chance.random = lambda: 1.0
+        assert made.poll(census=True, deleted_share=1.0).error is None
+        assert made.seen() == made.expected()
+        before = len(made.landing.changes)
+        made.poll(census=True)
+        assert len(made.landing.changes) == before, "a poll of the same makes no delta"
