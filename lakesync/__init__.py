@@ -1,23 +1,31 @@
-"""LakeSync: offline-first data sync with an Iceberg lakehouse behind it."""
+"""LakeSync: offline-first data sync with an Iceberg lakehouse behind it.
 
-from lakesync.delta import delta_id, extract_delta, jcs
-from lakesync.engine import Engine, SyncGateway, open_gateway
-from lakesync.exceptions import LakeSyncError, TerminalError, TransientError
-from lakesync.flush import AdaptiveBuffer, FlushSettings
-from lakesync.hlc import HLC
-from lakesync.rules.model import SyncRules, parse_rules
-from lakesync.schema import TableSchema, parse_schema
-from lakesync.types import (
-    Action,
-    ActionPush,
-    ActionResponse,
-    ColumnValue,
-    PushResult,
-    RowDelta,
-    SyncPull,
-    SyncPush,
-    SyncResponse,
-)
+Names are loaded when they are first used, so that an app that only opens its database does not wait for the engine.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lakesync.client.client import open_client as open  # noqa: A004 as in gzip.open
+    from lakesync.delta import delta_id, extract_delta, jcs
+    from lakesync.engine import Engine, SyncGateway, open_gateway
+    from lakesync.exceptions import LakeSyncError, TerminalError, TransientError
+    from lakesync.flush import AdaptiveBuffer, FlushSettings
+    from lakesync.hlc import HLC
+    from lakesync.rules.model import SyncRules, parse_rules
+    from lakesync.schema import TableSchema, parse_schema
+    from lakesync.types import (
+        Action,
+        ActionPush,
+        ActionResponse,
+        ColumnValue,
+        PushResult,
+        RowDelta,
+        SyncPull,
+        SyncPush,
+        SyncResponse,
+    )
 
 __all__ = [
     "HLC",
@@ -42,7 +50,38 @@ __all__ = [
     "delta_id",
     "extract_delta",
     "jcs",
+    "open",
     "open_gateway",
     "parse_rules",
     "parse_schema",
 ]
+
+_PLACES = {
+    "lakesync.client.client": ("open",),
+    "lakesync.delta": ("delta_id", "extract_delta", "jcs"),
+    "lakesync.engine": ("Engine", "SyncGateway", "open_gateway"),
+    "lakesync.exceptions": ("LakeSyncError", "TerminalError", "TransientError"),
+    "lakesync.flush": ("AdaptiveBuffer", "FlushSettings"),
+    "lakesync.hlc": ("HLC",),
+    "lakesync.rules.model": ("SyncRules", "parse_rules"),
+    "lakesync.schema": ("TableSchema", "parse_schema"),
+    "lakesync.types": (
+        *("Action", "ActionPush", "ActionResponse", "ColumnValue", "PushResult", "RowDelta"),
+        *("SyncPull", "SyncPush", "SyncResponse"),
+    ),
+}
+_HOMES = {name: place for place, names in _PLACES.items() for name in names}
+_OTHERWISE = {"open": "open_client"}
+
+
+def __getattr__(name: str) -> Any:
+    place = _HOMES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(place), _OTHERWISE.get(name, name))
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -19,7 +19,9 @@ class DbError(TransientError):
     code = "DB_ERROR"
 
 
-def answered(code: str, message: str, rejected: tuple[Rejection, ...] = (), retry_after: float | None = None) -> LakeSyncError:
+def answered(
+    code: str, message: str, rejected: tuple[Rejection, ...] = (), retry_after: float | None = None
+) -> LakeSyncError:
     """The error that a gateway's answer names, as the class that has its code.
 
     A code that this version does not know makes a terminal error with that code.

@@ -22,7 +22,7 @@ DECLARED: dict[ColumnType, str] = {
 
 SqlValue = str | int | float | None
 
-_FITTING: dict[ColumnType, frozenset[int]] = {
+FITTING: dict[ColumnType, frozenset[int]] = {
     "string": frozenset(b'"n'),
     "number": frozenset(b"-0123456789n"),
     "boolean": frozenset(b"tfn"),
@@ -51,7 +51,7 @@ def to_sql(kind: ColumnType, value: Raw) -> SqlValue:
 
 def fits(kind: ColumnType, value: Raw) -> bool:
     """Whether `from_sql` makes the same value again of what `to_sql` made of it; JSON null fits everywhere."""
-    return memoryview(value)[0] in _FITTING[kind]
+    return memoryview(value)[0] in FITTING[kind]
 
 
 def from_sql(kind: ColumnType, value: SqlValue) -> Raw:

@@ -10,11 +10,11 @@ from msgspec import Raw
 
 from lakesync.client.core.records import UNSWEPT, KnownRow
 from lakesync.client.sql_values import DECLARED, SqlValue, fits, from_sql, to_sql
+from lakesync.client.tracking import was
 from lakesync.exceptions import IntegrityError
 from lakesync.lww import LiveDelta, RowState, decode_state, encode_state
-from lakesync.client.tracking import was
 from lakesync.schema import ColumnType, TableSchema
-from lakesync.types import RowKey, Stamp
+from lakesync.types import ColumnValue, RowDelta, RowKey, Stamp
 
 AMONG = "(SELECT value FROM json_each(?))"
 """What a row id is looked for in: a parameter made by `id_list`."""
@@ -35,6 +35,16 @@ class _Stamps(msgspec.Struct, array_like=True):
 _Stored = tuple[str, str, int, bytes | None, bytes | None]
 _encode = msgspec.json.Encoder().encode
 _decode_stamps = msgspec.json.Decoder(_Stamps).decode
+
+
+def known_deltas(key: RowKey, row: KnownRow) -> list[RowDelta]:
+    """A known row as the deltas that make it, INSERT first; ids mean nothing."""
+    first = row.state.inserted or row.state.live[0].stamp
+    deltas = [RowDelta("INSERT", *key, first[1], (), first[0], "")]
+    for part in row.state.live:
+        columns = tuple(ColumnValue(name, value) for name, value in part.columns.items())
+        deltas.append(RowDelta("UPDATE", *key, part.client_id, columns, part.hlc, ""))
+    return deltas
 
 
 def by_table(keys: Iterable[RowKey]) -> dict[str, list[str]]:
@@ -136,6 +146,29 @@ class SqliteRows:
                 f"ON CONFLICT (row_id) DO UPDATE SET {updates}",
                 there,
             )
+
+    def copy_from(self, other: str, table: str, generation: int) -> int:
+        """Take over a table of an attached database, but rows that have edits here; how many rows."""
+        unedited = "row_id NOT IN (SELECT row_id FROM _lakesync_edits WHERE tbl = ?)"
+        names = ", ".join(["row_id", *(f'"{name}"' for name in self._types[table])])
+        copied = self._db.execute(
+            f'INSERT OR REPLACE INTO main."{table}" ({names}) SELECT {names} FROM {other}."{table}" WHERE {unedited}',
+            (table,),
+        )
+        self._db.execute(
+            "INSERT OR REPLACE INTO main._lakesync_known (tbl, row_id, generation, stamps, whole) "
+            f"SELECT tbl, row_id, ?, stamps, whole FROM {other}._lakesync_known WHERE tbl = ? AND {unedited}",
+            (generation, table, table),
+        )
+        return copied.rowcount
+
+    def forget_missing(self, table: str) -> None:
+        """Forget settled rows that are not in their table."""
+        self._db.execute(
+            "DELETE FROM _lakesync_known WHERE tbl = ? AND whole IS NULL "
+            f'AND row_id NOT IN (SELECT row_id FROM "{table}") AND row_id NOT IN (SELECT row_id FROM {was(table)})',
+            (table,),
+        )
 
     def _values(self, table: str, row_ids: Collection[str]) -> dict[str, dict[str, Raw]]:
         """The values of settled rows: as they were, where the app wrote to them since they were last looked at."""

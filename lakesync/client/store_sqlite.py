@@ -34,6 +34,13 @@ _decode_schema = msgspec.json.Decoder(TableSchema).decode
 _decode_position = msgspec.json.Decoder(Position).decode
 
 
+def stored_client_id(db: sqlite3.Connection) -> str:
+    """Whose database this is; empty where it is nobody's yet."""
+    there = db.execute("SELECT 1 FROM sqlite_master WHERE name = '_lakesync_position'").fetchone()
+    found = there and db.execute("SELECT value FROM _lakesync_position").fetchone()
+    return _decode_position(found[0]).client_id if found else ""
+
+
 class SqliteClientStore:
     """Implements `ClientStore`. An app's table has the row's id in `row_id` and a column for each of its schema's.
 
@@ -41,8 +48,11 @@ class SqliteClientStore:
     connection, is in `tracking` until it is recorded. Use it from one thread at a time.
     """
 
-    def __init__(self, connection: sqlite3.Connection, schemas: Iterable[TableSchema]) -> None:
+    def __init__(self, connection: sqlite3.Connection, schemas: Iterable[TableSchema], *, tracked: bool = True) -> None:
         """Make what is missing.
+
+        Args:
+            tracked: whether what is written to the tables by itself is kept; False where nobody does.
 
         A commit joins a transaction that is open on the connection, so that edits are undone with the app's own
         changes. When that is undone with answers of the gateway in it, the core has to be made anew over the store.
@@ -50,7 +60,7 @@ class SqliteClientStore:
         self._db = connection
         self._rows = SqliteRows(connection)
         self.schemas: dict[str, TableSchema] = {}
-        self.tracking = Tracking(connection, self.schemas)
+        self.tracking = Tracking(connection, self.schemas, triggers=tracked)
         with self.transaction():
             for statement in _TABLES:
                 self._db.execute(statement)
@@ -96,7 +106,14 @@ class SqliteClientStore:
         self.tracking.make(schema)
         edits = self.edits_of(waiting)
         rows = self._rows.known(waiting)
-        self.commit(Changes(known=dict(rows), rows={key: seen(row.state, edits.get(key, ())) for key, row in rows.items()}))
+        self.commit(
+            Changes(known=dict(rows), rows={key: seen(row.state, edits.get(key, ())) for key, row in rows.items()})
+        )
+
+    def forget_missing(self) -> None:
+        """Know nothing any more of settled rows that are not in their tables."""
+        for table in self.schemas:
+            self._rows.forget_missing(table)
 
     def position(self) -> Position:
         """Where the client stands."""
@@ -131,6 +148,17 @@ class SqliteClientStore:
             for key, edit in self._edits(which, [table, id_list(row_ids)]):
                 found.setdefault(key, []).append(edit)
         return found
+
+    def edited(self) -> list[RowKey]:
+        """The rows that have edits."""
+        return self._db.execute("SELECT DISTINCT tbl, row_id FROM _lakesync_edits").fetchall()
+
+    def copy_from(self, other: str, generation: int) -> set[str]:
+        """Take over the rows of an attached database, but those that have edits here; the tables that have any."""
+        with self.tracking.quiet():
+            tables = {table for table in self.schemas if self._rows.copy_from(other, table, generation)}
+            self.tracking.changed(tables)
+        return tables
 
     def commit(self, changes: Changes) -> None:
         """Make all of the changes durable, or none.

@@ -30,7 +30,7 @@ _MISFITS: dict[ColumnType, tuple[str, str]] = {
     "string": ("typeof({0}) = 'blob'", "text"),
     "number": ("typeof({0}) IN ('text', 'blob') OR abs({0}) > 1.7976931348623157e308", "a finite number"),
     "boolean": ("{0} NOT IN (0, 1)", "0 or 1"),
-    "json": ("typeof({0}) = 'blob' OR NOT json_valid({0})", "JSON text"),
+    "json": ("typeof({0}) = 'blob' OR ({0} IS NOT NULL AND NOT json_valid({0}))", "JSON text"),
     "null": ("{0} IS NOT NULL", "NULL"),
 }
 """By type: what a value that cannot be sent looks like, and what to write instead."""
@@ -44,9 +44,11 @@ def was(table: str) -> str:
 class Tracking:
     """The triggers of an app's tables, and what they kept."""
 
-    def __init__(self, db: sqlite3.Connection, schemas: Mapping[str, TableSchema]) -> None:
+    def __init__(self, db: sqlite3.Connection, schemas: Mapping[str, TableSchema], *, triggers: bool = True) -> None:
+        """Args: triggers: whether there are any; False for a database that nobody writes to."""
         self._db = db
         self._schemas = schemas
+        self._triggers = triggers
 
     def make_tables(self) -> None:
         """Make what is kept beside the tables."""
@@ -69,7 +71,7 @@ class Tracking:
         )
         for missing in [c.name for c in schema.columns if f"c_{c.name}" not in self._columns(f"_lakesync_was_{table}")]:
             self._db.execute(f'ALTER TABLE {keep} ADD COLUMN "c_{missing}"')
-        for name, statement in _triggers(schema).items():
+        for name, statement in (_triggers(schema) if self._triggers else {}).items():
             found = self._db.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?", (name,))
             if found.fetchone() != (statement,):
                 self._db.execute(f'DROP TRIGGER IF EXISTS "{name}"')
@@ -176,7 +178,11 @@ def _triggers(schema: TableSchema) -> dict[str, str]:
         "insert": ("BEFORE INSERT", "", replaced),
         "inserted": ("AFTER INSERT", "", _checks(schema, "") + absent + again("NEW") + counted),
         "move": ("BEFORE UPDATE OF row_id", "NEW.row_id IS NOT OLD.row_id AND ", _id_check(table) + replaced + absent),
-        "updated": ("AFTER UPDATE", "", _checks(schema, 'NEW."{0}" IS NOT OLD."{0}" AND ') + gone + again("OLD") + counted),
+        "updated": (
+            "AFTER UPDATE",
+            "",
+            _checks(schema, 'NEW."{0}" IS NOT OLD."{0}" AND ') + gone + again("OLD") + counted,
+        ),
         "deleted": ("AFTER DELETE", "", gone + again("OLD") + counted),
     }
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,16 @@ class Player:
 class History:
     """One history, played against a fresh gateway; what everybody must have in the end is computed from scratch."""
 
-    def __init__(self, folder: Path, skews: tuple[int, ...], page: int) -> None:
+    def __init__(
+        self, folder: Path, skews: tuple[int, ...], page: int, make: Callable[..., CoreClient] = CoreClient
+    ) -> None:
+        """Args: make: a client of its own, by name, group and skew."""
         self.folder = folder
         self.now = START
         self.engine = self._open()
         limits = CoreLimits(push_deltas=2, pull_deltas=page)
         self.players = [
-            Player(CoreClient(name, group, skew, limits=limits))
-            for (name, group), skew in zip(PEOPLE, skews, strict=True)
+            Player(make(name, group, skew, limits=limits)) for (name, group), skew in zip(PEOPLE, skews, strict=True)
         ]
         self.log: dict[str, RowDelta] = {}
         self.rules = RULES[0]

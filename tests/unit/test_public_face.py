@@ -29,6 +29,7 @@ NAMES = {
     "delta_id",
     "extract_delta",
     "jcs",
+    "open",
     "open_gateway",
     "parse_rules",
     "parse_schema",

@@ -91,6 +91,11 @@ class ClientCore:
         return self._book.position.cursor
 
     @property
+    def asking(self) -> bool:
+        """Whether a request is under way."""
+        return self._asked is not None
+
+    @property
     def complete(self) -> bool:
         """Whether nothing was left behind the cursor when it was handed out."""
         return self._book.position.complete
@@ -111,6 +116,12 @@ class ClientCore:
         if not applied:
             outbox.repaint(book.store, made, {edit.delta.key for edit in edits.values()})
         return book.commit(made, edits=book.position.edits + len(edits))
+
+    def stamp(self) -> int:
+        """A new hlc, above all edits and all that the gateway sent."""
+        hlc = self._book.clock.now()
+        self._book.commit(Changes())
+        return hlc
 
     def edits(self) -> list[Edit]:
         """Everything that the gateway is not known to have, in order, refused edits included."""

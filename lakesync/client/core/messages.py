@@ -35,6 +35,8 @@ class CheckpointEnd(NamedTuple):
 
     cursor: int
     """`X-Checkpoint-Hlc`."""
+    seen: int = 0
+    """The highest hlc in it, where its rows were stored past the core."""
 
 
 class Broadcast(NamedTuple):

@@ -95,6 +95,7 @@ class Pulling:
     def checkpoint_ended(self, end: CheckpointEnd) -> Changes:
         """The state at the checkpoint's arrival is complete; what came later is to be pulled."""
         self.lane.succeeded()
+        self._book.clock.observe(end.seen)
         changes = self._walk(SyncResponse((), end.cursor), restart=not self._frames)
         self._greeted = self._checkpoint_tried = self.due = True
         return changes

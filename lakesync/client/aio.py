@@ -1,0 +1,159 @@
+"""The same client for asyncio: what may block runs in a thread of its own, one thing at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, ParamSpec, Self, TypeVar
+
+from lakesync.client.actions import QueuedAction
+from lakesync.client.client import Client, open_client
+from lakesync.client.core import Edit
+from lakesync.client.history import Version
+from lakesync.client.status import SyncReport, SyncStatus
+from lakesync.client.table import Row
+
+P = ParamSpec("P")
+T = TypeVar("T")
+LOOK = 0.05
+
+
+class AsyncTable:
+    """`db["todos"]`, awaited."""
+
+    def __init__(self, client: AsyncClient, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    async def insert(self, values: Mapping[str, Any] | None = None, /, **columns: Any) -> str:
+        """See `Table.insert`."""
+        return await self._client.run(lambda db: db[self._name].insert(values, **columns))
+
+    async def update(self, row_id: str, values: Mapping[str, Any] | None = None, /, **columns: Any) -> None:
+        """See `Table.update`."""
+        await self._client.run(lambda db: db[self._name].update(row_id, values, **columns))
+
+    async def upsert(self, row_id: str, values: Mapping[str, Any] | None = None, /, **columns: Any) -> None:
+        """See `Table.upsert`."""
+        await self._client.run(lambda db: db[self._name].upsert(row_id, values, **columns))
+
+    async def delete(self, row_id: str) -> bool:
+        """See `Table.delete`."""
+        return await self._client.run(lambda db: db[self._name].delete(row_id))
+
+    async def get(self, row_id: str) -> Row | None:
+        """See `Table.get`."""
+        return await self._client.run(lambda db: db[self._name].get(row_id))
+
+    async def rows(self, where: str = "1", params: Any = (), *, order_by: str = "row_id") -> list[Row]:
+        """See `Table.rows`."""
+        return await self._client.run(lambda db: db[self._name].rows(where, params, order_by=order_by))
+
+
+class AsyncClient:
+    """What `open_async` gives. Several tasks may share it."""
+
+    def __init__(self, make: Callable[[], Client]) -> None:
+        self._make = make
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lakesync-app")
+        self._client: Client | None = None
+
+    async def run(self, work: Callable[[Client], T]) -> T:
+        """Do something with the blocking client, in its thread: `await db.run(lambda db: db.to_pandas("todos"))`.
+
+        A transaction is one such piece of work: `await db.run(book)`, where `book` does `with db.transaction():`.
+        """
+        client = self._client
+        if client is None:
+            raise RuntimeError("the client is not open: use `async with`")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, client))
+
+    def __getitem__(self, table: str) -> AsyncTable:
+        """A synced table."""
+        return AsyncTable(self, table)
+
+    async def query(self, sql: str, params: Any = ()) -> list[Row]:
+        """The rows that a query gives."""
+        return await self.run(lambda db: db.query(sql, params))
+
+    async def execute(self, sql: str, params: Any = ()) -> int:
+        """Run a statement in a transaction of its own; how many rows it changed."""
+        return await self.run(lambda db: _executed(db, sql, params))
+
+    async def sync(self) -> SyncReport:
+        """See `Client.sync`."""
+        return await self.run(lambda db: db.sync())
+
+    async def status(self) -> SyncStatus:
+        """See `Client.status`."""
+        return await self.run(lambda db: db.status)
+
+    async def pending(self) -> list[Edit]:
+        """See `Client.pending`."""
+        return await self.run(lambda db: db.pending())
+
+    async def retry(self, *numbers: int) -> None:
+        """See `Client.retry`."""
+        await self.run(lambda db: db.retry(*numbers))
+
+    async def drop(self, *numbers: int) -> None:
+        """See `Client.drop`."""
+        await self.run(lambda db: db.drop(*numbers))
+
+    async def history(self, table: str, row_id: str) -> list[Version]:
+        """See `Client.history`."""
+        return await self.run(lambda db: db.history(table, row_id))
+
+    async def execute_action(
+        self, connector: str, action_type: str, params: Mapping[str, Any], *, idempotency_key: str | None = None
+    ) -> str:
+        """See `Client.execute_action`."""
+        return await self.run(
+            lambda db: db.execute_action(connector, action_type, params, idempotency_key=idempotency_key)
+        )
+
+    async def action(self, action_id: str) -> QueuedAction:
+        """See `Client.action`."""
+        return await self.run(lambda db: db.action(action_id))
+
+    async def watch(self, sql: str, params: Any = ()) -> AsyncIterator[list[Row]]:
+        """See `Client.watch`."""
+        watch = await self.run(lambda db: db.watch(sql, params))
+        try:
+            while self._client is not None:
+                found = await self.run(lambda _: watch.next(timeout=0))
+                if found is not None:
+                    yield found
+                else:
+                    await asyncio.sleep(LOOK)
+        finally:
+            if self._client is not None:
+                await self.run(lambda _: watch.close())
+
+    async def close(self) -> None:
+        """See `Client.close`."""
+        if self._client is not None:
+            await self.run(lambda db: db.close())
+            self._client = None
+        self._thread.shutdown()
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._client = await loop.run_in_executor(self._thread, self._make)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def open_async(path: str | Path, **options: Any) -> AsyncClient:
+    """`lakesync.open` for asyncio, with the same arguments; to be used with `async with`."""
+    return AsyncClient(partial(open_client, path, **options))
+
+
+def _executed(db: Client, sql: str, params: Any) -> int:
+    with db.transaction() as conn:
+        return conn.execute(sql, params).rowcount

@@ -1,0 +1,185 @@
+"""Auto-sync: a thread that synchronises at intervals, when something was written, and when the gateway speaks."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from lakesync.client.core import Broadcast, Lost, Wait
+from lakesync.client.core.lane import Lane
+from lakesync.client.errors import UnreachableError
+from lakesync.client.exchange import Tally, answer_of
+from lakesync.client.replica import SyncThread
+from lakesync.client.transports.base import Line, RealtimeTransport
+from lakesync.exceptions import LakeSyncError
+from lakesync.types import SyncPull
+
+if TYPE_CHECKING:
+    from lakesync.client.coordinator import SyncCoordinator
+
+LOOK = 0.5
+"""Seconds between looks whether another connection wrote to the database."""
+ANSWER = 30.0
+"""Seconds to wait for an answer on a line."""
+
+log = logging.getLogger("lakesync.client")
+
+
+class Background:
+    """Started and stopped any number of times."""
+
+    def __init__(self, coordinator: SyncCoordinator, interval: float, heartbeat: float) -> None:
+        self._coordinator = coordinator
+        self._interval = interval
+        self._heartbeat = heartbeat
+        self._lane = Lane(time.monotonic, random.random)
+        self._woken = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: SyncThread | None = None
+        self._line: Line | None = None
+        self._next_pull = 0.0
+
+    @property
+    def live(self) -> bool:
+        """Whether a line is open."""
+        return self._line is not None
+
+    def start(self) -> None:
+        """Begin, unless it runs already."""
+        if self._thread is None:
+            self._stopping.clear()
+            self._next_pull = 0.0
+            self._thread = SyncThread(target=self._run, name="lakesync-sync", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End it; what is under way is finished first."""
+        if self._thread is not None:
+            self._stopping.set()
+            self.wake()
+            self._thread.join()
+            self._thread = None
+
+    def wake(self) -> None:
+        """Look now."""
+        self._woken.set()
+        line = self._line
+        if line is not None:
+            line.wake()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if isinstance(self._coordinator.transport, RealtimeTransport) and not self._lane.delay():
+                    self._hold_line(self._coordinator.transport)
+                else:
+                    self._sleep(self._cycle())
+            except LakeSyncError as error:
+                self._coordinator.failed(error)
+                self._sleep(self._interval)
+            except Exception:  # a listener's fault must not end the synchronisation
+                log.exception("synchronisation failed")
+                self._sleep(self._interval)
+
+    def _cycle(self, tally: Tally | None = None) -> float:
+        """One cycle by requests; seconds until the next is due."""
+        coordinator, tally = self._coordinator, tally or Tally()
+        with coordinator.exclusively():
+            if time.monotonic() >= self._next_pull:
+                self._next_pull = time.monotonic() + self._interval * random.uniform(0.9, 1.1)  # noqa: S311 no secret
+                coordinator.want()
+            waits = [coordinator.cycle(tally), coordinator.do_actions(tally)]
+            coordinator.end(tally)
+        return min([self._next_pull - time.monotonic(), *(wait for wait in waits if wait is not None)])
+
+    def _sleep(self, seconds: float) -> None:
+        """Until it is time, something was written, or somebody wakes us."""
+        until = time.monotonic() + max(0.0, seconds)
+        replica = self._coordinator.replica
+        version = replica.version()
+        while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
+            if self._woken.wait(min(left, LOOK)):
+                break
+            if replica.version() != version:
+                break
+        self._woken.clear()
+
+    def _hold_line(self, transport: RealtimeTransport) -> None:
+        """Keep a line open until it ends; meanwhile pulls and broadcasts come on it."""
+        replica, coordinator = self._coordinator.replica, self._coordinator
+        try:
+            line = transport.connect()
+        except LakeSyncError as error:
+            self._lane.failed()
+            coordinator.failed(error)
+            return
+        self._line = line
+        try:
+            with coordinator.exclusively():
+                replica.line_opened()
+            self._next_pull = 0.0
+            while not self._stopping.is_set():
+                self._serve(line)
+        except LakeSyncError as error:
+            self._lane.failed(getattr(error, "retry_after", None))
+            coordinator.failed(error)
+        finally:
+            self._line = None
+            line.close()
+            with coordinator.exclusively():
+                replica.line_closed()
+
+    def _serve(self, line: Line) -> None:
+        coordinator, replica, tally = self._coordinator, self._coordinator.replica, Tally()
+        with coordinator.exclusively():
+            if time.monotonic() >= self._next_pull:
+                self._next_pull = time.monotonic() + self._heartbeat * random.uniform(0.9, 1.1)  # noqa: S311 no secret
+                coordinator.want()
+            while not isinstance(request := replica.next_request(), Wait):
+                if isinstance(request, SyncPull) and request.source is None:
+                    self._pull(line, request, tally)
+                else:
+                    coordinator.carry(request, tally)
+            waits = [request.seconds, coordinator.do_actions(tally)]
+            coordinator.end(tally)
+        left = min([self._next_pull - time.monotonic(), *(wait for wait in waits if wait is not None)])
+        self._listen(line, left)
+
+    def _pull(self, line: Line, request: SyncPull, tally: Tally) -> None:
+        replica = self._coordinator.replica
+        until = time.monotonic() + ANSWER
+        try:
+            line.pull(request)
+            while (got := line.receive(until - time.monotonic())) is None or got[0]:
+                if got is not None:
+                    tally.add(None, None, replica.receive(Broadcast(got[1])))
+                elif time.monotonic() >= until:
+                    replica.receive(Lost("no answer in time"))
+                    raise UnreachableError("the gateway does not answer on the WebSocket")
+        except LakeSyncError as error:
+            if replica.waits_for_answer():
+                tally.error = error
+                replica.receive(answer_of(error))
+            raise
+        self._lane.succeeded()
+        tally.add(request, got[1], replica.receive(got[1]))
+
+    def _listen(self, line: Line, seconds: float) -> None:
+        """Take broadcasts until there is something else to do."""
+        replica, coordinator = self._coordinator.replica, self._coordinator
+        until = time.monotonic() + max(0.0, seconds)
+        version = replica.version()
+        while not (self._stopping.is_set() or self._woken.is_set()) and (left := until - time.monotonic()) > 0:
+            got = line.receive(min(left, LOOK))
+            if got is not None:
+                tally = Tally()
+                with coordinator.exclusively():
+                    tally.add(None, None, replica.receive(Broadcast(got[1])))
+                    coordinator.end(tally)
+                break
+            if replica.version() != version:
+                break
+        self._woken.clear()

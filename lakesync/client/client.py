@@ -1,0 +1,346 @@
+"""An app's database that is kept in step with a gateway."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from lakesync.client.coordinator import DEFAULT_INTERVAL, SyncCoordinator
+from lakesync.client.core import CoreLimits, Edit, Mode
+from lakesync.client.database import LocalDB, connect
+from lakesync.client.events import Event
+from lakesync.client.history import Version, versions
+from lakesync.client.replica import Replica
+from lakesync.client.status import SyncReport, SyncStatus
+from lakesync.client.store_sqlite import stored_client_id
+from lakesync.client.table import Row, Table
+from lakesync.client.transports.base import RenewableTransport, SyncTransport, Token
+from lakesync.client.watching import Watch
+from lakesync.exceptions import ConfigurationError, NotFoundError
+from lakesync.schema import TableSchema, parse_schema
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    from lakesync.client.actions import QueuedAction
+
+
+class Client:
+    """What `lakesync.open` gives: the app's database, and its synchronisation."""
+
+    def __init__(
+        self,
+        db: LocalDB,
+        transport: SyncTransport,
+        *,
+        client_id: str | None = None,
+        schemas: Iterable[TableSchema | Mapping[str, Any]] = (),
+        mode: Mode = "full",
+        limits: CoreLimits | None = None,
+        interval: float = DEFAULT_INTERVAL,
+        wall: Callable[[], int] | None = None,
+    ) -> None:
+        """See `open`; the database and the transport are closed with this.
+
+        Raises:
+            ConfigurationError: the database is another client's, or a table in it cannot be used.
+            SchemaError: a schema is wrong, or a table has a column of another type.
+        """
+        known = stored_client_id(db.conn)
+        name = client_id or known or uuid.uuid4().hex
+        parsed = [each if isinstance(each, TableSchema) else parse_schema(each) for each in schemas]
+        self.db = db
+        self.transport = transport
+        replica = Replica(db.path, name, parsed, mode=mode, limits=limits, wall=wall)
+        replica.app_writes = lambda: db.conn.in_transaction
+        self.coordinator = SyncCoordinator(replica, transport, interval=interval)
+        self._replica = replica
+        self._closed = threading.Event()
+        self._tables: dict[str, Table] = {}
+
+    # -- the app's data -------------------------------------------------------------------------------------------
+
+    @property
+    def conn(self) -> sqlite3.Connection:
+        """A plain connection to the app's database: write by SQL, pandas or whatever takes one, and commit."""
+        return self.db.conn
+
+    @property
+    def client_id(self) -> str:
+        """Who this is."""
+        return self.coordinator.client_id
+
+    def __getitem__(self, table: str) -> Table:
+        """A synced table.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        schema = self._replica.store.schemas.get(table)
+        if schema is None:
+            raise NotFoundError(f"table {table!r} is not synchronised: name its schema when you open the database")
+        if table not in self._tables or self._tables[table].schema != schema:
+            self._tables[table] = Table(self.db, schema, self.coordinator.wake)
+        return self._tables[table]
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All that is written inside, by `conn` or by tables, or none of it."""
+        with self.db.transaction() as conn:
+            yield conn
+        self.coordinator.wake()
+
+    def query(self, sql: str, params: Any = ()) -> list[Row]:
+        """The rows that a query gives."""
+        return self.db.query(sql, params)
+
+    def watch(self, sql: str, params: Any = ()) -> Watch:
+        """The rows that a query gives now, and again whenever a table that it reads has changed.
+
+        for rows in db.watch("SELECT * FROM todos WHERE NOT done"):
+            show(rows)
+        """
+        return Watch(self.db.path, sql, params, self._replica.tables(), _dicts, self._closed)
+
+    def history(self, table: str, row_id: str) -> list[Version]:
+        """The changes that a row consists of: who wrote which columns when, and what of it waits."""
+        key = (table, row_id)
+
+        def work(_: Any) -> list[Version]:
+            store = self._replica.store
+            return versions(store.known([key]).get(key), store.edits_of([key]).get(key, []))
+
+        return self._replica.step(work)
+
+    def to_pandas(self, sql: str, params: Any = ()) -> pd.DataFrame:
+        """A query's result, or a whole table by its name."""
+        import pandas as pd
+
+        return pd.DataFrame(self._columns(sql, params))
+
+    def to_polars(self, sql: str, params: Any = ()) -> pl.DataFrame:
+        """A query's result, or a whole table by its name."""
+        import polars as pl
+
+        return pl.DataFrame(self._columns(sql, params), strict=False)
+
+    def to_arrow(self, sql: str, params: Any = ()) -> pa.Table:
+        """A query's result, or a whole table by its name."""
+        import pyarrow as pa
+
+        return pa.table(self._columns(sql, params))
+
+    # -- synchronisation ------------------------------------------------------------------------------------------
+
+    def sync(self) -> SyncReport:
+        """Push, pull and do actions now. See `SyncCoordinator.sync_once`."""
+        return self.coordinator.sync_once()
+
+    @property
+    def status(self) -> SyncStatus:
+        """How things are now."""
+        return self.coordinator.status
+
+    def on(self, event: Event, listener: Callable[..., Any]) -> None:
+        """Be told of an event; the listener is called in the thread that synchronises."""
+        self.coordinator.on(event, listener)
+
+    def pending(self) -> list[Edit]:
+        """Every change that the gateway is not known to have; those with status `refused` were set aside."""
+        return self.coordinator.edits()
+
+    def retry(self, *numbers: int) -> None:
+        """Send changes again that were set aside; all of them unless numbers are given."""
+        self.coordinator.retry(*(numbers or self._refused()))
+
+    def drop(self, *numbers: int) -> None:
+        """Give changes up, so that their rows are as if they had never been made.
+
+        Raises:
+            ValidationError: none is named, or the gateway may have it already.
+        """
+        self.coordinator.drop(*numbers)
+
+    def execute_action(
+        self, connector: str, action_type: str, params: Mapping[str, Any], *, idempotency_key: str | None = None
+    ) -> str:
+        """Have an action done as soon as the gateway can be reached; its id, for `action`."""
+        return self.coordinator.execute_action(connector, action_type, params, idempotency_key).action_id
+
+    def action(self, action_id: str) -> QueuedAction:
+        """How far an action is, and what it gave back.
+
+        Raises:
+            NotFoundError: there is none of that id here.
+        """
+        return self.coordinator.actions.get(action_id)
+
+    def set_token(self, token: Token) -> None:
+        """Show another token from now on, and try again at once."""
+        if not isinstance(self.transport, RenewableTransport):
+            raise ConfigurationError("this transport shows no token")
+        self.transport.set_token(token)
+        self._replica.core.hurry()
+        self.coordinator.wake()
+
+    def close(self) -> None:
+        """Stop synchronising and close the database; what waits to be sent stays in it."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self.coordinator.close()
+            self.db.close()
+
+    destroy = close
+    """The reference's name."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _refused(self) -> list[int]:
+        return [edit.number for edit in self.pending() if edit.status == "refused"]
+
+    def _columns(self, sql: str, params: Any) -> dict[str, list[Any]]:
+        """A result by column. Of a whole table, booleans are Python's own; JSON stays text."""
+        schema = self._replica.store.schemas.get(sql)
+        types = {} if schema is None else schema.types
+        if schema is not None:
+            listed = ", ".join(["row_id", *(f'"{name}"' for name in types)])
+            sql = f'SELECT {listed} FROM "{sql}" ORDER BY row_id'
+        with closing(connect(self.db.path, autocommit=True)) as reader:
+            cursor = reader.execute(sql, params)
+            names = [column[0] for column in cursor.description]
+            rows = cursor.fetchall()
+        columns = list(zip(*rows, strict=True)) if rows else [() for _ in names]
+        return {
+            name: [None if cell is None else bool(cell) for cell in cells]
+            if types.get(name) == "boolean"
+            else list(cells)
+            for name, cells in zip(names, columns, strict=True)
+        }
+
+
+def open_client(
+    path: str | Path,
+    *,
+    url: str | None = None,
+    gateway: str | None = None,
+    token: Token | None = None,
+    client_id: str | None = None,
+    schemas: Iterable[TableSchema | Mapping[str, Any]] = (),
+    transport: SyncTransport | None = None,
+    mode: Mode = "full",
+    auto_sync: bool = False,
+    interval: float = DEFAULT_INTERVAL,
+    realtime: bool = False,
+    proxy: str | None = None,
+    ca: str | None = None,
+    timeout: float = 30.0,
+    limits: CoreLimits | None = None,
+) -> Client:
+    """Open an app's database and keep it in step with a gateway.
+
+        with lakesync.open("app.db", url="https://…", gateway="shop", token=token, schemas=[TODOS]) as db:
+            db["todos"].insert(title="Buy oat milk")
+            db.sync()
+
+    Args:
+        path: an SQLite file, made where it is missing, or `:memory:`.
+        url: the gateway server's address. gateway: the gateway's id there.
+        token: a JWT, or a function that gives one: asked again when it is about to expire, and when it was refused.
+        client_id: who this is; the `sub` of the token, or what the database says, or a new one.
+        schemas: the synced tables; made where they are missing. Rows that they have already are taken for new ones.
+        transport: in place of url, gateway and token.
+        mode: `full`, `pushOnly` or `pullOnly`.
+        auto_sync: synchronise in a thread from the start.
+        interval: seconds between pulls of auto-sync.
+        realtime: whether that thread holds a WebSocket, on which changes come at once.
+        proxy, ca, timeout: as for `HttpTransport`.
+
+    Raises:
+        ConfigurationError: an argument is missing, the file is no database, or it is another client's.
+        SchemaError: a schema is wrong, or a table has a column of another type.
+    """
+    if transport is None:
+        transport = _transport(url, gateway, token, realtime=realtime, proxy=proxy, ca=ca, timeout=timeout)
+    if client_id is None and isinstance(token, str):
+        client_id = _subject(token)
+    db = LocalDB(path)
+    try:
+        client = Client(
+            db, transport, client_id=client_id, schemas=schemas, mode=mode, limits=limits, interval=interval
+        )
+    except BaseException:
+        db.close()
+        raise
+    if auto_sync:
+        client.coordinator.start_auto_sync()
+    return client
+
+
+def create_client(
+    *,
+    name: str,
+    schemas: Iterable[TableSchema | Mapping[str, Any]],
+    client_id: str,
+    gateway: Mapping[str, Any],
+    auto_sync_ms: int = 10_000,
+    backend: str = "file",
+    sync_mode: Mode = "full",
+    realtime: bool = False,
+) -> Client:
+    """The reference's `createClient`: open, and start auto-sync.
+
+    Args:
+        name: of the database: the file `NAME.db`.
+        gateway: `url`, `gatewayId`, `token`.
+        auto_sync_ms: milliseconds between pulls; 0: not by itself.
+        backend: `file` or `memory`.
+    """
+    return open_client(
+        ":memory:" if backend == "memory" else f"{name}.db",
+        url=gateway["url"],
+        gateway=gateway["gatewayId"],
+        token=gateway.get("token"),
+        client_id=client_id,
+        schemas=schemas,
+        mode=sync_mode,
+        auto_sync=auto_sync_ms > 0,
+        interval=auto_sync_ms / 1000 or DEFAULT_INTERVAL,
+        realtime=realtime,
+    )
+
+
+def _transport(
+    url: str | None, gateway: str | None, token: Token | None, *, realtime: bool, **options: Any
+) -> SyncTransport:
+    if url is None or gateway is None:
+        raise ConfigurationError("say where the gateway is: url and gateway, or a transport")
+    if realtime:
+        from lakesync.client.transports.websocket import WebSocketTransport
+
+        return WebSocketTransport(url, gateway, token, **options)
+    from lakesync.client.transports.http import HttpTransport
+
+    return HttpTransport(url, gateway, token, **options)
+
+
+def _subject(token: str) -> str | None:
+    from lakesync.client.transports.tokens import claims
+
+    subject = claims(token).get("sub")
+    return subject if isinstance(subject, str) else None
+
+
+def _dicts(cursor: sqlite3.Cursor) -> list[Row]:
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor]

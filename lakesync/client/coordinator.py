@@ -1,0 +1,307 @@
+"""The synchronisation of one database with one gateway."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from lakesync.client.actions import ActionQueue
+from lakesync.client.background import Background
+from lakesync.client.core import Edit, Mode, Wait
+from lakesync.client.database import SyncLock
+from lakesync.client.events import Event, Events
+from lakesync.client.exchange import Exchange, Tally
+from lakesync.client.replica import Replica
+from lakesync.client.schema_sync import SchemaSynchroniser
+from lakesync.client.status import SyncReport, SyncStatus
+from lakesync.client.transports.base import ActionTransport, SchemaTransport, SyncTransport
+from lakesync.exceptions import ConfigurationError, LakeSyncError, SchemaError
+from lakesync.handlers import ActionDiscovery
+from lakesync.types import Action, ActionFailure, ActionPush, ActionResult
+
+DEFAULT_INTERVAL = 10.0
+DEFAULT_HEARTBEAT = 60.0
+
+
+class SyncCoordinator:
+    """Pushes, pulls and does actions, when asked or by itself. Threads may share it."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        transport: SyncTransport,
+        *,
+        interval: float = DEFAULT_INTERVAL,
+        heartbeat: float = DEFAULT_HEARTBEAT,
+        max_action_retries: int = 5,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            interval: seconds between pulls of auto-sync.
+            heartbeat: the same while a WebSocket is open.
+            max_action_retries: after how many failed attempts an action is set aside.
+        """
+        self.replica = replica
+        self.transport = transport
+        self.events = Events()
+        self.actions = ActionQueue(replica, max_retries=max_action_retries)
+        self._schemas = SchemaSynchroniser(replica)
+        self._exchange = Exchange(replica, transport, lambda progress: self.events.emit("onProgress", progress))
+        self._cycle = threading.RLock()
+        self._lock = SyncLock(replica.path)
+        self._background = Background(self, interval, heartbeat)
+        self._schemas_known = False
+        self._last_sync: float | None = None
+        self._last_error: LakeSyncError | None = None
+        self._asked = False
+
+    @property
+    def client_id(self) -> str:
+        """Who this is."""
+        return self.replica.core.client_id
+
+    @property
+    def last_sync_time(self) -> datetime | None:
+        """When the client last had all that the gateway had, in UTC."""
+        return None if self._last_sync is None else datetime.fromtimestamp(self._last_sync, UTC)
+
+    @property
+    def status(self) -> SyncStatus:
+        """How things are now."""
+        counts: dict[int, int] = dict(
+            self.replica.read("SELECT status = 'refused' AS r, count(*) FROM _lakesync_edits GROUP BY r")
+        )
+        since = self.last_sync_time
+        return SyncStatus(
+            connected=self._asked and self._last_error is None,
+            live=self._background.live,
+            last_sync=since,
+            pending=counts.get(0, 0) + self.replica.unrecorded(),
+            refused=counts.get(1, 0),
+            oldest_pending=self._oldest_pending(),
+            lag=None if self._last_sync is None else time.time() - self._last_sync,
+            last_error=self._last_error,
+            clock_offset=self._exchange.clock_offset,
+        )
+
+    def on(self, event: Event, listener: Callable[..., Any]) -> None:
+        """Tell a listener of an event."""
+        self.events.on(event, listener)
+
+    def off(self, event: Event, listener: Callable[..., Any]) -> None:
+        """Tell it no more."""
+        self.events.off(event, listener)
+
+    def sync_once(self) -> SyncReport:
+        """Push what waits, pull what is new, do actions, now; whatever delay a failure before has brought.
+
+        Raises:
+            LakeSyncError: the newest request failed; what was done before it stays, and edits wait on.
+        """
+        return self._ask_for(None)
+
+    def push_to_gateway(self) -> SyncReport:
+        """Push alone."""
+        return self._ask_for("pushOnly")
+
+    def pull_from_gateway(self, source: str | None = None) -> int:
+        """Pull alone, of the gateway or of a named source; how many rows changed."""
+        return self._ask_for("pullOnly", source).pulled
+
+    def pull_from(self, source: str) -> int:
+        """Pull from a named source."""
+        return self.pull_from_gateway(source)
+
+    def execute_action(
+        self, connector: str, action_type: str, params: Mapping[str, Any], idempotency_key: str | None = None
+    ) -> Action:
+        """Have an action done, now or when the gateway can be reached; `onActionComplete` tells its end.
+
+        Raises:
+            ConfigurationError: the transport carries no actions.
+            ValidationError: the params are no JSON object.
+        """
+        self._action_transport()
+        action = self.actions.push(connector, action_type, params, idempotency_key)
+        self.wake()
+        return action
+
+    def describe_actions(self) -> ActionDiscovery:
+        """What connectors there are, and what they do."""
+        with self.exclusively():
+            return self._action_transport().describe_actions()
+
+    def edits(self) -> list[Edit]:
+        """Everything that the gateway is not known to have, in order, what was set aside included."""
+        return self.replica.edits()
+
+    def retry(self, *numbers: int) -> None:
+        """Let edits that were set aside be sent again.
+
+        Raises:
+            NotFoundError: a number is none of such an edit.
+        """
+        self.replica.step(lambda core: core.retry(numbers))
+        self.wake()
+
+    def drop(self, *numbers: int) -> None:
+        """Give edits up: their rows are as if they had never been made.
+
+        Raises:
+            NotFoundError: a number is no edit's.
+            ValidationError: the gateway may have an edit already.
+        """
+        self.replica.step(lambda core: core.drop(numbers))
+        self.wake()
+
+    def queue_depth(self) -> int:
+        """How many changes wait to be pushed."""
+        return self.status.pending
+
+    def resync(self) -> SyncReport:
+        """Ask for everything anew; rows and edits stay meanwhile."""
+        with self.exclusively():
+            self.replica.step(lambda core: core.resync())
+        return self.sync_once()
+
+    def start_auto_sync(self) -> None:
+        """Synchronise in a thread from now on: at intervals, when something was written, when the gateway says so."""
+        self._lock.take()
+        self._background.start()
+
+    def stop_auto_sync(self) -> None:
+        """End that thread."""
+        self._background.stop()
+
+    def wake(self) -> None:
+        """Something was written: do not wait."""
+        self._background.wake()
+
+    def close(self) -> None:
+        """Stop, and let go of the gateway and of the database."""
+        self.stop_auto_sync()
+        with self._cycle:
+            self.transport.close()
+            self.replica.close()
+            self._lock.release()
+
+    # -- for the background ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Nobody else talks to the gateway meanwhile."""
+        with self._cycle:
+            self._lock.take()
+            yield
+
+    def carry(self, request: Any, tally: Tally) -> None:
+        """Carry a request of the core by the transport."""
+        self._exchange.carry(request, tally)
+
+    def want(self, source: str | None = None) -> None:
+        """Pull in the next cycle."""
+        self.replica.core.sync(source)
+
+    def failed(self, error: LakeSyncError) -> None:
+        """Note and tell a failure outside of a cycle."""
+        self._asked = True
+        self._last_error = error
+        self.events.emit("onError", error)
+
+    def cycle(self, tally: Tally) -> float | None:
+        """Carry requests until there is nothing to do; seconds until there is again."""
+        while not isinstance(request := self.replica.next_request(), Wait):
+            self.carry(request, tally)
+        return request.seconds
+
+    def end(self, tally: Tally) -> SyncReport:
+        """After a cycle: tell what it came to."""
+        report = SyncReport(tally.pushed, tally.pulled, tuple(tally.refused))
+        if not tally.asked:
+            return report
+        if tally.error is None:
+            self._learn_schemas(tally)
+        if tally.tables:
+            self.events.emit("onChange", tally.pulled, tally.tables)
+        if tally.refused:
+            self.events.emit("onRejected", report.refused)
+        if tally.error is not None:
+            self.failed(tally.error)
+            return report
+        self._asked, self._last_error = True, None
+        if self.replica.core.complete and (tally.caught_up or self.replica.core.mode == "pushOnly"):
+            self._last_sync = time.time()
+        self.events.emit("onSyncComplete", report)
+        return report
+
+    def _learn_schemas(self, tally: Tally) -> None:
+        """Once a process, and when an edit did not fit, ask whether the gateway's schemas have grown."""
+        if any(edit.code == SchemaError.code for edit in tally.refused):
+            self._schemas_known = False
+        if not self._schemas_known and isinstance(self.transport, SchemaTransport):
+            try:
+                self._schemas.synchronise_all(self.transport)
+                self._schemas_known = True
+            except LakeSyncError as error:
+                tally.error = error
+
+    def do_actions(self, tally: Tally) -> float | None:
+        """Send the actions that are due; seconds until one is."""
+        while isinstance(self.transport, ActionTransport) and (actions := self.actions.peek()):
+            tally.asked = True
+            try:
+                response = self.transport.execute_actions(ActionPush(self.client_id, tuple(actions)))
+                outcomes = list(response.results)
+            except LakeSyncError as error:
+                if error.retryable or error.code in ("AUTH_ERROR", "NOT_FOUND"):
+                    tally.error = error
+                    return self.actions.put_off(actions, getattr(error, "retry_after", None))
+                outcomes = [self._alone(action) for action in actions]
+            for ended in self.actions.finish(outcomes):
+                self.events.emit("onActionComplete", ended.action_id, ended)
+        return self.actions.delay()
+
+    def _alone(self, action: Action) -> ActionResult | ActionFailure:
+        """The outcome of one of several that were refused together."""
+        assert isinstance(self.transport, ActionTransport)
+        try:
+            outcome: ActionResult | ActionFailure
+            (outcome,) = self.transport.execute_actions(ActionPush(self.client_id, (action,))).results
+        except LakeSyncError as own:
+            return ActionFailure(action.action_id, own.code, str(own), own.retryable)
+        return outcome
+
+    def _ask_for(self, mode: Mode | None, source: str | None = None) -> SyncReport:
+        with self.exclusively():
+            kept = self.replica.core.mode
+            tally = Tally()
+            try:
+                if mode is not None:
+                    self.replica.core.mode = mode
+                self.replica.core.hurry()
+                if mode != "pushOnly":
+                    self.want(source)
+                self.cycle(tally)
+                if mode is None:
+                    self.actions.hurry()
+                    self.do_actions(tally)
+            finally:
+                self.replica.core.mode = kept
+            report = self.end(tally)
+        if tally.error is not None:
+            raise tally.error
+        return report
+
+    def _oldest_pending(self) -> datetime | None:
+        found = self.replica.oldest_unsent()
+        return None if found is None else datetime.fromtimestamp(found / 1000, UTC)
+
+    def _action_transport(self) -> ActionTransport:
+        if not isinstance(self.transport, ActionTransport):
+            raise ConfigurationError("this transport carries no actions: use HttpTransport or LocalTransport")
+        return self.transport

@@ -1,0 +1,127 @@
+"""The app's database file: opened, shared between threads and programs, and locked against a second client."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lakesync.client.errors import DbError
+from lakesync.exceptions import ConfigurationError
+
+MEMORY = ":memory:"
+BUSY_SECONDS = 30.0
+_MAIN_PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA recursive_triggers = ON")
+
+
+def connect(path: Path, *, autocommit: bool, timeout: float = BUSY_SECONDS) -> sqlite3.Connection:
+    """A connection to an app's database.
+
+    Args:
+        autocommit: statements outside of BEGIN stand for themselves; otherwise Python's sqlite3 begins by itself.
+        timeout: seconds to wait while another connection writes.
+
+    Raises:
+        ConfigurationError: the file cannot be opened as a database.
+    """
+    try:
+        connection = sqlite3.connect(path, timeout=timeout, check_same_thread=False)
+        if autocommit:
+            connection.isolation_level = None
+        for pragma in _MAIN_PRAGMAS:
+            connection.execute(pragma)
+    except sqlite3.Error as error:
+        raise ConfigurationError(f"{path} cannot be opened as an SQLite database: {error}") from error
+    return connection
+
+
+class LocalDB:
+    """The file, and the connection that the app writes with. Whatever is written to synced tables is tracked."""
+
+    def __init__(self, name: str | Path) -> None:
+        """Open a file, or `:memory:`: a file of its own that goes with this object."""
+        self.name = str(name)
+        self._temporary = None
+        if self.name == MEMORY:
+            self._temporary = tempfile.TemporaryDirectory(prefix="lakesync-")
+            self.path = Path(self._temporary.name) / "app.db"
+        else:
+            self.path = Path(name)
+        self.conn = connect(self.path, autocommit=False)
+        """A plain `sqlite3.Connection`; commit what you write with it. One thread at a time."""
+
+    @property
+    def backend(self) -> str:
+        """`memory` or `file`."""
+        return "file" if self._temporary is None else "memory"
+
+    def exec(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> int:
+        """Run a statement; how many rows it changed. It commits by itself outside of `transaction`."""
+        with self.transaction():
+            return self.conn.execute(sql, params).rowcount
+
+    def query(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> list[dict[str, Any]]:
+        """The rows that a query gives."""
+        cursor = self.conn.execute(sql, params)
+        names = [column[0] for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of what is written inside, or none; within the transaction that is open, if one is."""
+        if self.conn.in_transaction:
+            yield self.conn
+            return
+        try:
+            self.conn.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            raise DbError(f"{self.path} cannot be written now: {error}") from error
+        try:
+            yield self.conn
+            self.conn.commit()
+        except BaseException:
+            self.conn.rollback()
+            raise
+
+    def close(self) -> None:
+        """Close the connection; what was not committed is undone."""
+        self.conn.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+
+class SyncLock:
+    """Held by the one client of a database that talks to the gateway; it ends with the process that holds it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(path.name + "-lakesync")
+        self._held: sqlite3.Connection | None = None
+
+    def take(self) -> None:
+        """Take it, unless it is held already.
+
+        Raises:
+            DbError: another client holds it.
+        """
+        if self._held is not None:
+            return
+        holder = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+            holder.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            holder.close()
+            raise DbError(
+                f"another client synchronises {self._path.name.removesuffix('-lakesync')!r} at the moment: "
+                "write to the database here, it will send it"
+            ) from error
+        self._held = holder
+
+    def release(self) -> None:
+        """Let another client have it."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None

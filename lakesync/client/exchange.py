@@ -1,0 +1,118 @@
+"""The core's requests, carried by a transport, and its answers, taken in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from lakesync.client.checkpoint import Progress, load_checkpoint
+from lakesync.client.core import FetchCheckpoint, Lost, Refused
+from lakesync.client.core.messages import Answer, Request
+from lakesync.client.core.records import Changes, Edit
+from lakesync.client.errors import DbError, UnreachableError
+from lakesync.client.replica import Replica
+from lakesync.client.transports.base import CheckpointTransport, MeasuredTransport, SyncTransport
+from lakesync.exceptions import ClockDriftError, LakeSyncError, NotFoundError, RefusedError, TransientError
+from lakesync.types import PushResult, SyncPush, SyncResponse
+
+
+class Tally(msgspec.Struct):
+    """What some exchanges came to."""
+
+    pushed: int = 0
+    """Edits that the gateway took."""
+    pulled: int = 0
+    """Rows changed by others."""
+    refused: list[Edit] = []
+    """Edits that were set aside."""
+    tables: set[str] = set()
+    """Of which rows changed."""
+    error: LakeSyncError | None = None
+    """The newest failure, None once something succeeded after it."""
+    asked: bool = False
+    """Whether the gateway was asked anything, or spoke."""
+    caught_up: bool = False
+    """Whether the gateway said what it has."""
+
+    def add(self, request: Request | None, answer: Answer | None, changes: Changes) -> None:
+        """Count an answer in."""
+        self.asked = True
+        if answer is None or isinstance(answer, SyncResponse):
+            self.caught_up = True
+        if isinstance(request, SyncPush) and isinstance(answer, PushResult):
+            self.pushed += len(request.deltas)
+        else:
+            self.pulled += len(changes.rows)
+        self.tables |= changes.tables
+        self.refused += [edit for edit in changes.edits.values() if edit is not None and edit.status == "refused"]
+
+
+class Exchange:
+    """Carries one request at a time."""
+
+    def __init__(self, replica: Replica, transport: SyncTransport, progress: Callable[[Progress], None]) -> None:
+        self._replica = replica
+        self._transport = transport
+        self._progress = progress
+
+    def carry(self, request: Request, tally: Tally) -> None:
+        """Ask the gateway, and give the core what came back.
+
+        Raises:
+            DbError: the client's database cannot take it; the request counts as unanswered.
+        """
+        tally.asked = True
+        answer: Answer | None
+        try:
+            answer = self._ask(request, tally)
+        except DbError:
+            raise
+        except LakeSyncError as error:
+            tally.error = explained(error, self.clock_offset)
+            answer = answer_of(tally.error)
+        except BaseException as error:  # a bug of a token's provider, or the user's interrupt
+            self._replica.receive(Lost(f"interrupted: {error!r}"))
+            raise
+        else:
+            tally.error = None
+        if isinstance(request, FetchCheckpoint) and isinstance(answer, Refused) and answer.code == NotFoundError.code:
+            tally.error = None
+        if answer is not None:
+            tally.add(request, answer, self._replica.receive(answer))
+
+    @property
+    def clock_offset(self) -> float | None:
+        """Seconds that this machine's clock is ahead of the gateway's, where the transport measures it."""
+        return self._transport.clock_offset if isinstance(self._transport, MeasuredTransport) else None
+
+    def _ask(self, request: Request, tally: Tally) -> PushResult | SyncResponse | None:
+        if isinstance(request, SyncPush):
+            return self._transport.push(request)
+        if isinstance(request, FetchCheckpoint):
+            if not isinstance(self._transport, CheckpointTransport):
+                raise NotFoundError("this transport has no checkpoints: pull from 0")
+            with self._transport.checkpoint(request.client_id) as checkpoint:
+                loaded = load_checkpoint(self._replica, checkpoint, self._progress)
+            tally.pulled += loaded.rows
+            tally.tables |= loaded.tables
+            return None
+        return self._transport.pull(request)
+
+
+def answer_of(error: LakeSyncError) -> Refused | Lost:
+    """What the core is told of an error."""
+    if isinstance(error, UnreachableError):
+        return Lost(str(error))
+    rejected = error.rejected if isinstance(error, RefusedError) else ()
+    retry_after = error.retry_after if isinstance(error, TransientError) else None
+    return Refused(error.code, str(error), rejected, retry_after)
+
+
+def explained(error: LakeSyncError, offset: float | None) -> LakeSyncError:
+    """The error, and how wrong this machine's clock is, where that is why."""
+    if not isinstance(error, ClockDriftError) or offset is None:
+        return error
+    way = "ahead of" if offset > 0 else "behind"
+    measured = f"this machine's clock is about {abs(offset):.1f} s {way} the gateway's"
+    return ClockDriftError(f"{error}; {measured}", error.rejected)

@@ -1,0 +1,195 @@
+"""A client's database and the core over it: each step of the core is one transaction, on a connection of its own.
+
+What the app wrote meanwhile, on whatever connection, is recorded first, in the same transaction: no page is ever
+applied over a write that the core does not know.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from lakesync.client.core import Changes, ClientCore, CoreLimits, Edit, Mode, Wait
+from lakesync.client.core.messages import Answer, Request
+from lakesync.client.database import connect
+from lakesync.client.errors import DbError
+from lakesync.client.store_sqlite import SqliteClientStore
+from lakesync.exceptions import ConfigurationError, IntegrityError
+from lakesync.hlc import wall_clock, wall_of
+from lakesync.schema import TableSchema
+
+T = TypeVar("T")
+
+AT_ONCE = 5000
+"""Rows recorded in one transaction."""
+
+
+class SyncThread(threading.Thread):
+    """A thread that waits where the app writes; the app's own threads would wait for themselves."""
+
+
+class Replica:
+    """Threads may share it; one at a time is let in."""
+
+    def __init__(
+        self,
+        path: Path,
+        client_id: str,
+        schemas: Iterable[TableSchema],
+        *,
+        mode: Mode = "full",
+        limits: CoreLimits | None = None,
+        wall: Callable[[], int] | None = None,
+    ) -> None:
+        """Open the database and take up where it stands.
+
+        Args:
+            wall: milliseconds; without it edits are stamped with the moment at which they were written.
+
+        Raises:
+            ConfigurationError: the database is another client's, or a table in it cannot be used.
+            SchemaError: a table has a column of another type.
+        """
+        self._lock = threading.RLock()
+        self._stamped = wall is None
+        self.app_writes: Callable[[], bool] = lambda: False
+        """Whether the app has a transaction open on its own connection."""
+        self._live = False
+        self._client_id = client_id
+        self._limits = limits
+        self._wall = wall or wall_clock
+        self.path = path
+        self.mode: Mode = mode
+        self.db = connect(path, autocommit=True)
+        try:
+            self.store = SqliteClientStore(self.db, schemas)
+            self._core = self._make_core()
+            if not self.store.position().client_id:
+                self.store.commit(Changes(position=replace(self.store.position(), client_id=client_id)))
+        except BaseException:
+            self.db.close()
+            raise
+
+    @property
+    def core(self) -> ClientCore:
+        """The core, to look at; `step` changes it."""
+        return self._core
+
+    def step(self, work: Callable[[ClientCore], T]) -> T:
+        """Do something with the core, after recording what the app wrote; all of it in one transaction.
+
+        Raises:
+            DbError: the database cannot be written now; nothing was changed.
+            ConfigurationError: the app has a transaction open, which this would wait for.
+        """
+        if self.app_writes() and not isinstance(threading.current_thread(), SyncThread):
+            raise ConfigurationError("a transaction is open on db.conn: commit it or roll it back first")
+        with self._lock:
+            try:
+                while self._record_some():
+                    pass
+                with self.store.transaction():
+                    self._record()
+                    return work(self._core)
+            except sqlite3.Error as error:
+                self._core = self._make_core()
+                raise DbError(f"the client's database cannot be used now: {error}") from error
+            except BaseException:
+                self._core = self._make_core()  # what it knows may have been undone
+                raise
+
+    def next_request(self) -> Request | Wait:
+        """What to ask the gateway now."""
+        return self.step(lambda core: core.next_request())
+
+    def receive(self, answer: Answer) -> Changes:
+        """Take in what it said. Rows that were taken away past the triggers are asked for anew."""
+        try:
+            return self.step(lambda core: core.receive(answer))
+        except IntegrityError:
+            self.step(self._mend)
+            return Changes()
+
+    def edits(self) -> list[Edit]:
+        """Everything that the gateway is not known to have."""
+        return self.step(lambda core: core.edits())
+
+    def read(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query on the sync connection."""
+        with self._lock:
+            return self.db.execute(statement, parameters).fetchall()
+
+    def tables(self) -> list[str]:
+        """The tables that are synchronised."""
+        return list(self.store.schemas)
+
+    def unrecorded(self) -> int:
+        """How many rows the app wrote to since it was last looked."""
+        with self._lock:
+            return self.store.tracking.count()
+
+    def oldest_unsent(self) -> int | None:
+        """When the oldest change that waits was made, in milliseconds on this machine's clock."""
+        with self._lock:
+            first = min(
+                (edit.delta.hlc for status in ("sent", "waiting") for edit in self.store.edits(status, 1)), default=None
+            )
+            written = self.store.tracking.oldest()
+        moments = [moment for moment in (None if first is None else wall_of(first), written) if moment is not None]
+        return min(moments, default=None)
+
+    def waits_for_answer(self) -> bool:
+        """Whether the core has asked something that was not answered."""
+        return self._core.asking
+
+    def line_opened(self) -> None:
+        """The gateway may broadcast from now on."""
+        with self._lock:
+            self._live = True
+            self.step(lambda core: core.connected())
+
+    def line_closed(self) -> None:
+        """It no longer does."""
+        with self._lock:
+            self._live = False
+            self.step(lambda core: core.disconnected())
+
+    def version(self) -> int:
+        """A number that is another one once anybody wrote to the database."""
+        with self._lock:
+            return int(self.db.execute("PRAGMA data_version").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self.db.close()
+
+    def _make_core(self) -> ClientCore:
+        core = ClientCore(self.store, self._client_id, mode=self.mode, limits=self._limits, wall=self._wall)
+        if self._live:
+            core.connected()
+        return core
+
+    def _record_some(self) -> bool:
+        """Record as much as one transaction should hold, where more than that waits."""
+        if self.store.tracking.count() <= AT_ONCE:
+            return False
+        with self.store.transaction():
+            self._record()
+        return True
+
+    def _record(self) -> None:
+        touched = self.store.tracking.touched(AT_ONCE)
+        if touched:
+            changes = touched if self._stamped else [change._replace(at=None) for change in touched]
+            self._core.record(changes, applied=True)
+            self.store.tracking.forget(touched)
+
+    def _mend(self, core: ClientCore) -> None:
+        self.store.forget_missing()
+        core.resync()

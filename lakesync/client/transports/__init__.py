@@ -1,0 +1,1 @@
+"""How a client reaches its gateway: HTTP, WebSocket, or a gateway in the same process."""

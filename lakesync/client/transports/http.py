@@ -1,0 +1,231 @@
+"""A gateway over HTTP."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from typing import Any, BinaryIO, TypeVar, cast
+from urllib.parse import quote
+
+import msgspec
+import requests
+
+from lakesync.client.errors import UnreachableError, answered
+from lakesync.client.transports.base import Checkpoint, ServerSchema, Token
+from lakesync.client.transports.tokens import TokenHolder
+from lakesync.exceptions import AuthError, LakeSyncError, NotFoundError, Rejection, ValidationError
+from lakesync.handlers import ActionDiscovery
+from lakesync.schema import TableSchema
+from lakesync.types import ActionPush, ActionResponse, PushResult, SyncPull, SyncPush, SyncResponse
+from lakesync.wire import actions as wire_actions
+from lakesync.wire import json as wire_json
+from lakesync.wire.frames import read_checkpoint
+
+T = TypeVar("T")
+
+CLIENT = "python"
+_PROTOBUF = "application/x-protobuf"
+
+
+class _Error(msgspec.Struct, rename="camel"):
+    error: str
+    code: str
+    request_id: str = ""
+    rejected: tuple[Rejection, ...] = ()
+
+
+class _Known(msgspec.Struct):
+    version: int
+    schema: TableSchema
+
+
+_decode_error = msgspec.json.Decoder(_Error).decode
+_decode_known = msgspec.json.Decoder(_Known).decode
+_decode_discovery = msgspec.json.Decoder(ActionDiscovery).decode
+
+
+class HttpTransport:
+    """Pushes, pulls, fetches checkpoints and schemas, and asks for actions, over one kept connection.
+
+    Use it from one thread at a time.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        gateway_id: str,
+        token: Token | None = None,
+        *,
+        timeout: float = 30.0,
+        proxy: str | None = None,
+        ca: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            base_url: of the server, with whatever path stands before `/sync`.
+            token: a JWT, or what gives one; None for a server without a secret.
+            timeout: seconds to wait for a connection, and for each part of an answer.
+            proxy: its URL; None for what the environment says (`HTTPS_PROXY`, `NO_PROXY`).
+            ca: file or folder of certificates to trust; None for what the environment says, or certifi's.
+            headers: sent with every request.
+        """
+        self.tokens = TokenHolder(token)
+        self._base = f"{base_url.rstrip('/')}/sync/{quote(gateway_id, safe='')}"
+        self._timeout = timeout
+        self._session = requests.Session()
+        self._session.headers.update({"X-LakeSync-Client": CLIENT, **(headers or {})})
+        if proxy is not None:
+            self._session.proxies = {"http": proxy, "https": proxy}
+        if ca is not None:
+            self._session.verify = ca
+        self._offset: float | None = None
+
+    @property
+    def clock_offset(self) -> float | None:
+        """Seconds that this machine's clock is ahead of the gateway's, to half a second."""
+        return self._offset
+
+    def set_token(self, token: Token) -> None:
+        """Show this one from now on."""
+        self.tokens.replace(token)
+
+    def push(self, push: SyncPush) -> PushResult:
+        """`POST push`."""
+        return _decoded(wire_json.decode_push_result, self._post("push", wire_json.encode_push(push)))
+
+    def pull(self, pull: SyncPull) -> SyncResponse:
+        """`POST pull`."""
+        return _decoded(wire_json.decode_response, self._post("pull", wire_json.encode_pull(pull)))
+
+    @contextmanager
+    def checkpoint(self, client_id: str) -> Iterator[Checkpoint]:
+        """`GET checkpoint`, streamed: memory is bounded by a frame.
+
+        Raises:
+            NotFoundError: there is none for this client.
+        """
+        answer = self._ask("GET", "checkpoint", params={"clientId": client_id}, stream=True)
+        with answer:
+            yield Checkpoint(int(answer.headers["X-Checkpoint-Hlc"]), _frames(answer))
+
+    def schema(self, table: str) -> ServerSchema | None:
+        """`GET schema`."""
+        try:
+            known = _decoded(_decode_known, self._ask("GET", "schema", params={"table": table}).content)
+        except NotFoundError:
+            return None
+        return ServerSchema(known.schema, known.version)
+
+    def execute_actions(self, push: ActionPush) -> ActionResponse:
+        """`POST action`."""
+        headers = {"Content-Type": _PROTOBUF}
+        answer = self._ask("POST", "action", data=wire_actions.encode_push(push), headers=headers)
+        return _decoded(wire_actions.decode_response, answer.content)
+
+    def describe_actions(self) -> ActionDiscovery:
+        """`GET actions`."""
+        return _decoded(_decode_discovery, self._ask("GET", "actions").content)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._session.close()
+
+    def _post(self, route: str, body: bytes) -> bytes:
+        return self._ask("POST", route, data=body, headers={"Content-Type": "application/json"}).content
+
+    def _ask(self, method: str, route: str, **options: Any) -> requests.Response:
+        try:
+            return self._ask_once(method, route, **options)
+        except AuthError:
+            if not self.tokens.renewable:
+                raise
+            self.tokens.renew()
+            return self._ask_once(method, route, **options)
+
+    def _ask_once(self, method: str, route: str, **options: Any) -> requests.Response:
+        token = self.tokens.current()
+        headers = dict(options.pop("headers", {}))
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        asked = time.time()
+        try:
+            answer = self._session.request(
+                method,
+                f"{self._base}/{route}",
+                headers=headers,
+                timeout=self._timeout,
+                allow_redirects=False,
+                **options,
+            )
+        except requests.RequestException as error:
+            raise UnreachableError(f"{self._base} does not answer: {error}") from error
+        self._note_clock(answer, (asked + time.time()) / 2)
+        if answer.status_code != requests.codes.ok:
+            with answer:
+                raise refusal(answer.status_code, _content(answer), answer.headers)
+        return answer
+
+    def _note_clock(self, answer: requests.Response, here: float) -> None:
+        date = answer.headers.get("Date")
+        if date is not None:
+            try:
+                self._offset = round(here - parsedate_to_datetime(date).timestamp() - 0.5, 1)
+            except ValueError:
+                self._offset = None
+
+
+def refusal(status: int, body: bytes, headers: Mapping[str, str]) -> LakeSyncError:
+    """The error that a gateway's answer is; `UnreachableError` where it is not a gateway's."""
+    wait = headers.get("Retry-After") or ""
+    retry_after = float(wait) if wait.isdecimal() else None
+    try:
+        told = _decode_error(body)
+    except msgspec.MsgspecError:
+        why = f"the answer is {status}, not as a gateway answers: is the address right?"
+        return UnreachableError(why, retry_after=retry_after)
+    return answered(told.code, told.error, told.rejected, retry_after)
+
+
+def _content(answer: requests.Response) -> bytes:
+    try:
+        return answer.content
+    except requests.RequestException as error:
+        raise UnreachableError(f"the answer broke off: {error}") from error
+
+
+def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:
+    try:
+        return decode(body)
+    except (ValidationError, msgspec.MsgspecError) as error:
+        raise UnreachableError(f"the answer cannot be read: {error}") from error
+
+
+def _frames(answer: requests.Response) -> Iterator[bytes]:
+    answer.raw.decode_content = True
+    try:
+        yield from read_checkpoint(cast("BinaryIO", _Whole(answer.raw)))
+    except (requests.RequestException, OSError, ValidationError) as error:
+        raise UnreachableError(f"the checkpoint broke off: {error}") from error
+    except Exception as error:  # urllib3's own errors are no OSError
+        if type(error).__module__.startswith("urllib3"):
+            raise UnreachableError(f"the checkpoint broke off: {error}") from error
+        raise
+
+
+class _Whole(io.RawIOBase):
+    """Reads as many bytes as were asked for, unless the stream ends."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def read(self, size: int = -1) -> bytes:
+        parts: list[bytes] = []
+        while size > 0 and (part := self._raw.read(size)):
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)

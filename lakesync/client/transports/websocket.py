@@ -1,0 +1,150 @@
+"""A gateway over a WebSocket: changes come by themselves.
+
+Pulls and broadcasts travel on the line; pushes, checkpoints, schemas and actions over HTTP beside it, where a refusal
+can name the deltas at fault.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from lakesync.client.errors import UnreachableError, answered
+from lakesync.client.transports.base import Token
+from lakesync.client.transports.http import CLIENT, HttpTransport, refusal
+from lakesync.exceptions import LakeSyncError, ValidationError
+from lakesync.types import SyncPull, SyncResponse
+from lakesync.wire import protobuf
+from lakesync.wire.frames import FrameTag, encode_frame
+
+_POLICY = 1008
+_TAG = FrameTag.BROADCAST
+
+
+class WebSocketTransport(HttpTransport):
+    """HTTP, and lines on which the gateway speaks unasked."""
+
+    def __init__(
+        self,
+        base_url: str,
+        gateway_id: str,
+        token: Token | None = None,
+        *,
+        timeout: float = 30.0,
+        proxy: str | None = None,
+        ca: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """As `HttpTransport`; `base_url` may begin with ws or http."""
+        http = base_url.replace("ws", "http", 1) if base_url.startswith("ws") else base_url
+        super().__init__(http, gateway_id, token, timeout=timeout, proxy=proxy, ca=ca, headers=headers)
+        self._line_url = f"{http.rstrip('/').replace('http', 'ws', 1)}/sync/{quote(gateway_id, safe='')}/ws"
+        self._options: dict[str, Any] = {"open_timeout": timeout}
+        if proxy is not None:
+            self._options["proxy"] = proxy
+        if ca is not None and self._line_url.startswith("wss"):
+            import ssl
+
+            self._options["ssl"] = ssl.create_default_context(cafile=ca)
+        self._headers = {"X-LakeSync-Client": CLIENT, **(headers or {})}
+
+    def connect(self) -> WebSocketLine:
+        """A new line.
+
+        Raises:
+            UnreachableError: nobody answers.
+            AuthError, ForbiddenError, NotFoundError, BackpressureError: the gateway does not let this client in.
+        """
+        try:
+            return WebSocketLine(self._open())
+        except InvalidStatus as error:
+            refused = refusal(error.response.status_code, bytes(error.response.body or b""), error.response.headers)
+            if refused.code != "AUTH_ERROR" or not self.tokens.renewable:
+                raise refused from None
+            self.tokens.renew()
+        try:
+            return WebSocketLine(self._open())
+        except InvalidStatus as error:
+            raise refusal(
+                error.response.status_code, bytes(error.response.body or b""), error.response.headers
+            ) from None
+
+    def _open(self) -> ClientConnection:
+        token = self.tokens.current()
+        headers = dict(self._headers)
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        try:
+            socket: ClientConnection = connect(
+                self._line_url, additional_headers=headers, compression=None, max_size=None, **self._options
+            )
+            return socket
+        except InvalidStatus:
+            raise
+        except (OSError, TimeoutError, WebSocketException) as error:
+            raise UnreachableError(f"{self._line_url} does not answer: {error}") from error
+
+
+class WebSocketLine:
+    """An open WebSocket; a thread of its own takes what comes."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._came: queue.SimpleQueue[bytes | LakeSyncError | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, name="lakesync-line", daemon=True).start()
+
+    def pull(self, pull: SyncPull) -> None:
+        """Ask; the answer comes by `receive`."""
+        try:
+            self._socket.send(encode_frame(FrameTag.PULL, protobuf.encode_pull(pull)))
+        except ConnectionClosed as error:
+            raise _ended(error) from error
+
+    def receive(self, timeout: float | None) -> tuple[bool, SyncResponse] | None:
+        """Whether it is a broadcast, and the page."""
+        try:
+            came = self._came.get(timeout=None if timeout is None else max(0.0, timeout))
+        except queue.Empty:
+            return None
+        if isinstance(came, LakeSyncError):
+            raise came
+        if came is None:
+            return None
+        unasked = came[:1] == bytes((_TAG,))
+        try:
+            return unasked, protobuf.decode_response(came[1:] if unasked else came)
+        except ValidationError as error:
+            raise UnreachableError(f"a message on the WebSocket cannot be read: {error}") from error
+
+    def wake(self) -> None:
+        """Let `receive` return."""
+        self._came.put(None)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                message = self._socket.recv()
+                self._came.put(message if isinstance(message, bytes) else message.encode())
+        except ConnectionClosed as error:
+            self._came.put(_ended(error))
+        except Exception as error:  # whatever ends this thread ends the line
+            self._came.put(UnreachableError(f"the WebSocket failed: {error!r}"))
+
+
+def _ended(error: ConnectionClosed) -> LakeSyncError:
+    """Why a connection has ended, as its close frame says."""
+    if error.rcvd is not None and error.rcvd.code == _POLICY:
+        code, _, message = error.rcvd.reason.partition(":")
+        return answered(code.strip(), message.strip() or "the gateway ended the connection")
+    why = f"{error.rcvd.code} {error.rcvd.reason}" if error.rcvd is not None else "the line broke"
+    return UnreachableError(f"the WebSocket was closed: {why}")

@@ -1,0 +1,47 @@
+"""Our whole client, written to by plain SQL, against a gateway in this process: the core's histories, the same oracle.
+
+`pytest tests/property/test_whole_client.py --hypothesis-profile soak` looks much longer.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, example, given, note, settings
+
+from tests.property.core_history import History
+from tests.property.test_client_core import CROSSING, LOST_PAGE, LOST_PUSH, REFUSED, STRANGER, histories, skews
+from tests.property.whole_client import WholeClient
+
+CHECKPOINT = [
+    *[("edit", 1, "SET", "r1", {"x": 1}), ("edit", 1, "SET", "r2", {"y": 2}), ("go", 1), ("go", 1), ("go", 1)],
+    *[("cut",), ("edit", 0, "SET", "r1", {"y": 3}), ("go", 0), ("edit", 0, "SET", "r2", {"y": 1}), ("go", 0)],
+]
+"""A first sync from a checkpoint, while its rows have edits."""
+
+
+@settings(deadline=None, max_examples=max(12, settings().max_examples // 8), suppress_health_check=list(HealthCheck))
+@given(steps=histories, skews=skews)
+@example(steps=CHECKPOINT, skews=(0, 0, 0))
+@example(steps=LOST_PAGE, skews=(0, 0, 0))
+@example(steps=CROSSING, skews=(0, 0, 0))
+@example(steps=LOST_PUSH, skews=(0, 0, 0))
+@example(steps=STRANGER, skews=(0, 0, 0))
+@example(steps=REFUSED, skews=(0, 0, 0))
+def test_every_app_that_writes_by_sql_ends_with_the_rows_that_it_may_see(
+    steps: list[tuple[Any, ...]], skews: tuple[int, ...]
+) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="whole-"))
+    history = History(folder, skews, 3, partial(WholeClient, folder=folder))
+    note(f"{steps=} {skews=}")
+    try:
+        history.play(steps)
+    finally:
+        history.close()
+        for player in history.players:
+            player.client.close()
+        shutil.rmtree(folder)
