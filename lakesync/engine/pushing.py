@@ -48,8 +48,9 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
     new = _admitted(commit, request, rules, limits)
     access = rules.access(commit, claims)
     known = current(commit.client(push.client_id), commit.epoch, access.keys)
-    record = _confirmed(known, request.seen) or ClientRecord(push.client_id, commit.epoch, request.now_ms)
-    heard = record if request.seen is not None else with_broadcasts(record, commit.arrival)
+    record = known or ClientRecord(push.client_id, commit.epoch, request.now_ms)
+    sure = _certain(record, request.seen)
+    heard = sure if request.seen is not None else with_broadcasts(sure, commit.arrival)
     covered = _covered(commit, heard, access)
     clean = False
     if new:
@@ -61,7 +62,7 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
     record = replace(record, wrote=True)
     cursor = covered.cursor
     if covered.everything and new and clean:
-        record, cursor = replace(record, seen=arrival, last=arrival), arrival
+        record, cursor = replace(record, seen=arrival if sure is record else record.seen, last=arrival), arrival
     elif covered.doubted is not None:
         record, cursor = in_doubt(record, covered.doubted, commit.arrival, furthest(heard.scopes))
     if new:
@@ -103,13 +104,16 @@ class _Covered(NamedTuple):
     """Where it certainly was, where it was told more since that it may not have received."""
 
 
-def _confirmed(record: ClientRecord | None, seen: int | None) -> ClientRecord | None:
-    """The record, where the client said itself which cursor it has."""
-    if record is None or seen is None:
+def _certain(record: ClientRecord, seen: int | None) -> ClientRecord:
+    """The record of a client that gets the answer: it has the cursor `seen` then.
+
+    An answer may be lost, and what was told before it on the same connection with it: so this is not to be kept.
+    """
+    if seen is None:
         return record
     if seen <= NEVER_PULLED:
         return replace(record, seen=0, pages=tuple(page for page in record.pages if page.cursor > 0))
-    return replace(record, seen=seen) if place(record, seen) is not None else record
+    return record if seen == record.seen or place(record, seen) is None else replace(record, seen=seen)
 
 
 def _covered(commit: Commit, record: ClientRecord, access: Access) -> _Covered:

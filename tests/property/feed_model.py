@@ -78,14 +78,17 @@ class StockClient:
             self._pushed(cursor)
         return sent
 
-    def push_connected(self, gateway: SyncGateway) -> tuple[RowDelta, ...]:
-        """Push on the open connection: what was sent on it before comes before the answer."""
+    def push_connected(self, gateway: SyncGateway, *, answered: bool = True) -> tuple[RowDelta, ...]:
+        """Push on the open connection: what was sent on it before comes before the answer, or is lost with it."""
         sent = tuple(self.outbox)
         if not sent or self.connection is None:
             return ()
         request = SyncPush(self.name, sent)
         self.pushed.append(request)
         cursor = gateway.submit_push(request, self.claims, seen=self.connection).result().server_hlc
+        if not answered:
+            self.disconnect()
+            return sent
         while self.mail:
             if not self.deliver():
                 return sent

@@ -77,7 +77,7 @@ core = st.one_of(
 cycle = st.tuples(st.just("cycle"), people, limits, ways, ways)
 pull = st.tuples(st.just("pull"), people, limits, ways)
 push = st.tuples(st.just("push"), people, ways)
-live = st.tuples(st.sampled_from(["broadcast", "broadcast", "deliver", "push connected"]), people, limits)
+live = st.tuples(st.sampled_from(["broadcast", "broadcast", "deliver", "push connected", "push cut"]), people, limits)
 rules = st.one_of(
     st.tuples(st.sampled_from(["rules", "rules begin"]), people, st.integers(0, len(RULES) - 1)),
     st.tuples(st.just("reindex"), people, limits),
@@ -215,8 +215,8 @@ class History:
                 client.broadcast(world.gateway, *detail)
             case "deliver":
                 client.deliver()
-            case "push connected":
-                world.pushed(client.push_connected(world.gateway))
+            case "push connected" | "push cut":
+                world.pushed(client.push_connected(world.gateway, answered=kind == "push connected"))
             case "disconnect":
                 client.disconnect()
             case "reload" | "wipe":
@@ -428,6 +428,20 @@ def play(
     ],
     skews=(0, 0, 0),
     rules=1,
+)
+@example(  # a connection breaks before the answer to a push, and takes what was told on it along
+    history=[
+        ("edit", 0, "INSERT", "r1", {}),
+        ("push", 0, "whole"),
+        ("connect", 1, 3),
+        ("edit", 0, "INSERT", "r3", {}),
+        ("push", 0, "whole"),
+        ("broadcast", 1, 3),
+        ("edit", 1, "INSERT", "r2", {}),
+        ("push cut", 1, 1),
+    ],
+    skews=(0, 0, 0),
+    rules=0,
 )
 def test_every_client_ends_with_its_rows(history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int) -> None:
     play(history, skews, rules)
