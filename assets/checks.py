@@ -1,68 +1,163 @@
-"""What must hold before anything follows: ledger equals lake, a delta once, a row once."""
+"""What must hold before anything follows: nothing lost, nothing twice, state equal to history, frames to their cut."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date
+from typing import NamedTuple
 
 import dagster as dg
 import msgspec
 
-from assets.labels import DELTAS, state_key
+from assets.labels import CHECKPOINT, DELTAS, days_asked, state_key
 from assets.outcome import outcome
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot
 
-Finding = Callable[[Pipeline], Sequence[msgspec.Struct]]
-"""Looks for what must not be; empty when all is well."""
+
+class Scope(NamedTuple):
+    """What of a table is looked at: the days that the run is about, or all, and where samples begin."""
+
+    days: list[date] | None
+    seed: int
+
+
+class Check(NamedTuple):
+    """One thing that must hold."""
+
+    name: str
+    description: str
+    find: Callable[[Pipeline, Scope], Sequence[msgspec.Struct]]
+    """Looks for what must not be; empty when all is well."""
+    remedy: str
 
 
 def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
-    """The history's two checks and one for each state table."""
+    """Those of the history, of each state table and of the checkpoint; each asset's in one step, all of them blocking.
+
+    In a run for some days they look at those; in one for none, such as the nightly audit, at everything.
+    """
     return [
-        _check(
-            DELTAS,
-            "ledger_equals_lake",
-            "On every day of arrival the lake holds what the gateway acknowledged and the flush confirmed.",
-            _unequal_days,
-        ),
-        _check(
-            DELTAS,
-            "delta_once",
-            "No client's delta is in the history twice.",
-            _doubled_deltas,
-        ),
-        *(_row_once(schema.table) for schema in snapshot.tables),
+        _blocking(DELTAS, _OF_HISTORY),
+        *(_blocking(state_key(schema.table), _of_table(schema.table)) for schema in snapshot.tables),
+        _blocking(CHECKPOINT, _OF_CHECKPOINT),
     ]
 
 
-def _unequal_days(pipeline: Pipeline) -> Sequence[msgspec.Struct]:
+def _unequal_days(pipeline: Pipeline, scope: Scope) -> Sequence[msgspec.Struct]:
     from resources.lake.checks import ledger_against_lake
 
-    return ledger_against_lake(pipeline.spark, pipeline.store, pipeline.names)
+    return ledger_against_lake(pipeline.spark, pipeline.store, pipeline.names, scope.days)
 
 
-def _doubled_deltas(pipeline: Pipeline) -> Sequence[msgspec.Struct]:
+def _doubled_deltas(pipeline: Pipeline, scope: Scope) -> Sequence[msgspec.Struct]:
     from resources.lake.checks import duplicate_deltas
 
-    return duplicate_deltas(pipeline.spark, pipeline.names)
+    return duplicate_deltas(pipeline.spark, pipeline.names, days=scope.days)
 
 
-def _row_once(table: str) -> dg.AssetChecksDefinition:
-    def doubled_rows(pipeline: Pipeline) -> Sequence[msgspec.Struct]:
+def _future_deltas(pipeline: Pipeline, scope: Scope) -> Sequence[msgspec.Struct]:
+    from resources.lake.checks import future_deltas
+
+    return future_deltas(pipeline.spark, pipeline.names, days=scope.days)
+
+
+_OF_HISTORY = (
+    Check(
+        "ledger_equals_lake",
+        "On every day of arrival the lake holds what the gateway acknowledged and the flush confirmed: nothing lost.",
+        _unequal_days,
+        "What is not confirmed is not trimmed: compare the day's batches in `deltas` with staging's ledger.",
+    ),
+    Check(
+        "delta_once",
+        "No client's delta is in the history twice.",
+        _doubled_deltas,
+        "State tables are not changed by it, counts over `deltas` are: look which `batch_id` each copy has.",
+    ),
+    Check(
+        "no_future_hlc",
+        "No delta is stamped further ahead of its arrival than a gateway lets pass.",
+        _future_deltas,
+        "Such a delta wins until that time: look at its writer's clock, and at the gateway's.",
+    ),
+)
+
+
+def _of_table(table: str) -> tuple[Check, ...]:
+    def doubled_rows(pipeline: Pipeline, _scope: Scope) -> Sequence[msgspec.Struct]:
         from resources.lake.checks import duplicate_keys
 
         return duplicate_keys(pipeline.spark, table, pipeline.names)
 
-    return _check(state_key(table), "row_once", f"No row of `{table}` is there twice.", doubled_rows)
+    def unmerged_rows(pipeline: Pipeline, scope: Scope) -> Sequence[msgspec.Struct]:
+        from resources.lake.samples import unlike_merge
+
+        return unlike_merge(pipeline.spark, table, pipeline.names, days=scope.days, seed=scope.seed)
+
+    remedy = "Launch the job `tables` with `rebuild: true` for this table: it is made again from the history."
+    return (
+        Check("row_once", f"No row of `{table}` is there twice.", doubled_rows, remedy),
+        Check(
+            "state_equals_merge",
+            f"A sample of rows of `{table}` is what the gateway's own merge makes of their deltas.",
+            unmerged_rows,
+            remedy,
+        ),
+    )
 
 
-def _check(key: dg.AssetKey, name: str, description: str, find: Finding) -> dg.AssetChecksDefinition:
-    @dg.asset_check(asset=key, name=name, description=description, blocking=True)
-    def check(context: dg.AssetCheckExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.AssetCheckResult:
+def _unlike_cuts(pipeline: Pipeline, scope: Scope) -> Sequence[msgspec.Struct]:
+    from resources.lake.published import unlike_cut
+
+    newest = [pipeline.store.newest_cut(gateway) for gateway in pipeline.store.gateways()]
+    return [
+        difference
+        for cut in newest
+        if cut is not None
+        for difference in unlike_cut(pipeline.spark, cut, pipeline.names, seed=scope.seed)
+    ]
+
+
+_OF_CHECKPOINT = (
+    Check(
+        "checkpoint_equals_cut",
+        "Each gateway's newest frames hold the rows of the snapshots that its cut names.",
+        _unlike_cuts,
+        "Clients are served these frames: flush the gateway again, which makes a newer cut, and look at the storage.",
+    ),
+)
+
+
+def _blocking(key: dg.AssetKey, held: Sequence[Check]) -> dg.AssetChecksDefinition:
+    by_key = {dg.AssetCheckKey(key, check.name): check for check in held}
+
+    @dg.multi_asset_check(
+        name=f"{'__'.join(key.path)}_checks",
+        specs=[dg.AssetCheckSpec(one.name, asset=key, description=one.description, blocking=True) for one in held],
+        can_subset=True,
+    )
+    def check(
+        context: dg.AssetCheckExecutionContext, pipeline: dg.ResourceParam[Pipeline]
+    ) -> Iterator[dg.AssetCheckResult]:
+        scope = Scope(days_asked(context.run.tags), seed=int(context.run.run_id[:8], 16))
+        wanted = {one: by_key[one] for one in by_key if one in context.selected_asset_check_keys}
         with outcome(context, pipeline):
-            found = [msgspec.to_builtins(finding) for finding in find(pipeline)]
-        return dg.AssetCheckResult(
-            passed=not found,
-            description=f"{len(found)} found" if found else None,
-            metadata={"found": dg.MetadataValue.json(found)},
-        )
+            found = {one: check.find(pipeline, scope) for one, check in wanted.items()}
+        for one, check in wanted.items():
+            yield _result(one, check, found[one], scope)
 
     return check
+
+
+def _result(key: dg.AssetCheckKey, check: Check, found: Sequence[msgspec.Struct], scope: Scope) -> dg.AssetCheckResult:
+    looked_at = "everything" if scope.days is None else ", ".join(day.isoformat() for day in scope.days)
+    return dg.AssetCheckResult(
+        passed=not found,
+        asset_key=key.asset_key,
+        check_name=key.name,
+        description=f"{len(found)} found. {check.remedy}" if found else None,
+        metadata={
+            "count": len(found),
+            "looked_at": looked_at,
+            "found": dg.MetadataValue.json([msgspec.to_builtins(one) for one in found]),
+        },
+    )

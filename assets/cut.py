@@ -4,12 +4,23 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from assets.labels import CHECKPOINT, CUT, DELTAS, OWNERS, moment, state_key
+from assets.labels import CHECKPOINT, CUT, DELTAS, OWNERS, state_key
 from assets.outcome import outcome
+from assets.series import Told, content_version, through
 from lakesync.exceptions import LakeSyncError
+from lakesync.hlc import wall_of
 from lakesync.staging.records import Cut
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot, registered
+
+_CUT_LINEAGE = dg.MetadataValue.md(
+    "One arrival W a gateway: every table merged with `deltas.arrival <= W`, its snapshot tagged `cut-GATEWAY-W` and "
+    "so kept from expiry. Staging records W, the version of the sync rules, and each table's snapshot."
+)
+_CHECKPOINT_LINEAGE = dg.MetadataValue.md(
+    "The visible rows of each table `VERSION AS OF` the cut's snapshot, as length-prefixed `SyncResponse` messages. "
+    "`GET /sync/{gateway}/checkpoint` filters them by the caller's rules while it sends them."
+)
 
 
 def cut_and_checkpoint(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
@@ -28,6 +39,7 @@ def cut_and_checkpoint(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
                 group_name="cut",
                 kinds={"spark", "iceberg"},
                 owners=OWNERS,
+                metadata={"lineage": _CUT_LINEAGE},
             ),
             dg.AssetSpec(
                 CHECKPOINT,
@@ -36,6 +48,7 @@ def cut_and_checkpoint(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
                 group_name="checkpoint",
                 kinds={"spark", "protobuf"},
                 owners=OWNERS,
+                metadata={"lineage": _CHECKPOINT_LINEAGE},
             ),
         ],
         pool="lakesync_cut",
@@ -45,8 +58,14 @@ def cut_and_checkpoint(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
     ) -> Iterator[dg.MaterializeResult[None]]:
         with outcome(context, pipeline):
             cuts = make_cuts(pipeline)
-        yield dg.MaterializeResult(asset_key=CUT, metadata=_cuts_told(cuts))
-        yield dg.MaterializeResult(asset_key=CHECKPOINT, metadata=_frames_told(cuts, pipeline.checkpoints_uri))
+        snapshots = {cut.gateway: {table.table: str(table.snapshot_id) for table in cut.tables} for cut in cuts}
+        version = content_version([snapshots, {cut.gateway: cut.rules_version for cut in cuts}])
+        valid = through(pipeline, min((wall_of(cut.arrival) for cut in cuts), default=None))
+        frames = _frames_told(cuts, pipeline.checkpoints_uri)
+        yield dg.MaterializeResult(
+            asset_key=CUT, metadata={**_cuts_told(cuts, snapshots), **valid}, data_version=version
+        )
+        yield dg.MaterializeResult(asset_key=CHECKPOINT, metadata={**frames, **valid}, data_version=version)
 
     return cut
 
@@ -101,24 +120,21 @@ def _tables(pipeline: Pipeline, gateway: str, arrival: int) -> set[str]:
     return cut | named | pipeline.store.gateway_config(gateway).schemas.keys()
 
 
-def _cuts_told(cuts: list[Cut]) -> dict[str, dg.MetadataValue | str | int | float]:
-    told: dict[str, dg.MetadataValue | str | int | float] = {
+def _cuts_told(cuts: list[Cut], snapshots: dict[str, dict[str, str]]) -> Told:
+    return {
         "gateways": ", ".join(cut.gateway for cut in cuts),
-        "snapshot_ids": dg.MetadataValue.json(
-            {cut.gateway: {table.table: str(table.snapshot_id) for table in cut.tables} for cut in cuts}
-        ),
+        "tables": sum(len(cut.tables) for cut in cuts),
+        "arrivals": dg.MetadataValue.json({cut.gateway: str(cut.arrival) for cut in cuts}),
+        "snapshot_ids": dg.MetadataValue.json(snapshots),
     }
-    if cuts:
-        told["valid_through"] = moment(min(cut.arrival for cut in cuts))
-    return told
 
 
-def _frames_told(cuts: list[Cut], uri: str) -> dict[str, dg.MetadataValue | str | int | float]:
+def _frames_told(cuts: list[Cut], uri: str) -> Told:
     tables = [table for cut in cuts for table in cut.tables]
     return {
         "dagster/row_count": sum(table.rows for table in tables),
         "bytes": sum(table.bytes for table in tables),
-        "frames": sum(len(table.frames) for table in tables),
+        "files": sum(len(table.frames) for table in tables),
         "rules_versions": dg.MetadataValue.json({cut.gateway: cut.rules_version for cut in cuts}),
         "dagster/uri": uri,
     }

@@ -2,7 +2,8 @@
 
 import dagster as dg
 
-from assets.labels import LOG, OWNERS, client_key, column_schema
+from assets.columns import client_columns
+from assets.labels import LOG, OWNERS, client_key
 from resources.snapshot import SchemaSnapshot
 
 
@@ -16,7 +17,7 @@ def sources(snapshot: SchemaSnapshot) -> list[dg.AssetSpec]:
             kinds={"sqlite", "client"},
             owners=OWNERS,
             metadata={
-                "dagster/column_schema": column_schema(schema),
+                "dagster/column_schema": client_columns(schema),
                 "gateways": list(snapshot.gateways.get(schema.table, ())),
             },
         )

@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.labels import DELTAS, LOG, OWNERS, moment
+from assets.columns import delta_columns, history_lineage
+from assets.labels import DELTAS, LOG, OWNERS
 from assets.outcome import outcome
+from assets.series import Told, kept_version, sized, through
 from resources.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
         group_name="flush",
         kinds={"spark", "iceberg"},
         owners=OWNERS,
+        metadata={"dagster/column_schema": delta_columns(), "lineage": history_lineage()},
     )
     def deltas(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
         from resources.lake.deltas import flush_due
@@ -40,23 +43,27 @@ def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
                 on_flushed=reports.append,
             )
             pipeline.flushed(anew=True)
-            return dg.MaterializeResult(metadata=_told(reports, pipeline.uri(pipeline.names.system, "deltas")))
+            told = {
+                **_told(reports),
+                **sized(pipeline, pipeline.names.deltas),
+                **through(pipeline, pipeline.settled_ms()),
+                "dagster/uri": pipeline.uri(pipeline.names.system, "deltas"),
+            }
+        unchanged = None if reports else kept_version(context, DELTAS)
+        version = unchanged or dg.DataVersion(str(reports[-1].snapshot_id) if reports else "empty")
+        return dg.MaterializeResult(metadata=told, data_version=version)
 
     return deltas
 
 
-def _told(reports: list["FlushReport"], uri: str) -> dict[str, dg.MetadataValue | str | int | float]:
-    told: dict[str, dg.MetadataValue | str | int | float] = {
+def _told(reports: list["FlushReport"]) -> Told:
+    return {
         "deltas_in": sum(report.deltas for report in reports if not report.already_there),
         "duplicates": sum(report.deltas for report in reports if report.already_there),
         "batches": dg.MetadataValue.md(
             "\n".join(f"- `{report.batch_id}`: {report.deltas:,} deltas" for report in reports)
         ),
         "gateways": ", ".join(sorted({report.gateway for report in reports})),
-        "snapshot_ids": dg.MetadataValue.json([report.snapshot_id for report in reports]),
+        "snapshot_ids": dg.MetadataValue.json([str(report.snapshot_id) for report in reports]),
         "seconds": round(sum(report.seconds for report in reports), 2),
-        "dagster/uri": uri,
     }
-    if reports:
-        told["valid_through"] = moment(max(report.arrival_high for report in reports))
-    return told

@@ -1,11 +1,9 @@
 """What every asset says about itself, and how LakeSync's values read in the catalogue."""
 
-from datetime import UTC, date, datetime
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
-
-from lakesync.hlc import wall_of
-from lakesync.schema import TableSchema
 
 OWNERS = ["team:lakesync"]
 REQUESTED_BY = "lakesync/requested_by"
@@ -30,26 +28,6 @@ def client_key(table: str) -> dg.AssetKey:
     return dg.AssetKey(["clients", table])
 
 
-def column_schema(schema: TableSchema) -> dg.TableSchema:
-    """A schema as Dagster shows it."""
-    key = set(schema.primary_key or ())
-    return dg.TableSchema(
-        columns=[
-            dg.TableColumn(
-                column.name,
-                str(column.type),
-                description="part of the primary key" if column.name in key else None,
-            )
-            for column in schema.columns
-        ]
-    )
-
-
-def moment(arrival: int) -> dg.TimestampMetadataValue:
-    """An arrival as the time at which the gateway committed it."""
-    return dg.MetadataValue.timestamp(wall_of(arrival) / 1000)
-
-
 def is_sensor_run(context: dg.AssetExecutionContext) -> bool:
     """Whether the flush sensor asked for this run, rather than a person or a backfill."""
     return context.run.tags.get(REQUESTED_BY) == FLUSH_SENSOR
@@ -57,4 +35,20 @@ def is_sensor_run(context: dg.AssetExecutionContext) -> bool:
 
 def days_of(context: dg.AssetExecutionContext) -> list[date]:
     """The run's partitions as UTC days of arrival."""
-    return [datetime.strptime(key, "%Y-%m-%d").replace(tzinfo=UTC).date() for key in context.partition_keys]
+    return [day_of_key(key) for key in context.partition_keys]
+
+
+def days_asked(tags: Mapping[str, str]) -> list[date] | None:
+    """The UTC days that a run is about, by its tags; None where it is about none."""
+    only = tags.get("dagster/partition")
+    first = tags.get("dagster/asset_partition_range_start", only)
+    last = tags.get("dagster/asset_partition_range_end", only)
+    if first is None or last is None:
+        return None
+    start, end = day_of_key(first), day_of_key(last)
+    return [start + timedelta(days=number) for number in range((end - start).days + 1)]
+
+
+def day_of_key(key: str) -> date:
+    """The day that a partition's key names."""
+    return datetime.strptime(key, "%Y-%m-%d").replace(tzinfo=UTC).date()

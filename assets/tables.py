@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.labels import DELTAS, OWNERS, column_schema, days_of, is_sensor_run, moment, state_key
+from assets.columns import state_columns, state_lineage
+from assets.labels import DELTAS, OWNERS, days_of, is_sensor_run, state_key
 from assets.outcome import outcome
+from assets.series import Told, kept_version, merged_through, sized, through
 from lakesync.schema import TableSchema
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot
@@ -43,7 +45,7 @@ def state_table(schema: TableSchema, days: dg.PartitionsDefinition) -> dg.Assets
         group_name="tables",
         kinds={"spark", "iceberg", "table"},
         owners=OWNERS,
-        metadata={"dagster/column_schema": column_schema(schema)},
+        metadata={"dagster/column_schema": state_columns(schema), "lineage": state_lineage(schema)},
     )
     def state(
         context: dg.AssetExecutionContext, config: Merge, pipeline: dg.ResourceParam[Pipeline]
@@ -51,28 +53,30 @@ def state_table(schema: TableSchema, days: dg.PartitionsDefinition) -> dg.Assets
         from resources.lake.state import merge_table
 
         with outcome(context, pipeline):
-            spark, names = pipeline.spark, pipeline.names
+            names, flushed = pipeline.names, pipeline.flushed_of(schema.table)
             days = None if is_sensor_run(context) else days_of(context)
-            report = merge_table(
-                spark, schema, pipeline.flushed_of(schema.table), days=days, rebuild=config.rebuild, names=names
-            )
-            return dg.MaterializeResult(metadata=merged(report, schema, pipeline.uri(names.tables, schema.table)))
+            report = merge_table(pipeline.spark, schema, flushed, days=days, rebuild=config.rebuild, names=names)
+            settled = merged_through(report.marks, flushed, pipeline.settled_ms())
+            told = {
+                **_merged(report),
+                **sized(pipeline, names.state(schema.table)),
+                **through(pipeline, settled),
+                "dagster/uri": pipeline.uri(names.tables, schema.table),
+                "dagster/column_schema": state_columns(schema),
+            }
+        unchanged = kept_version(context, context.asset_key) if not report.rows_merged else None
+        version = unchanged or dg.DataVersion(str(report.snapshot_id))
+        return dg.MaterializeResult(metadata=told, data_version=version)
 
     return state
 
 
-def merged(report: "MergeReport", schema: TableSchema, uri: str) -> dict[str, dg.MetadataValue | str | int | float]:
-    """A merge as metadata."""
-    told: dict[str, dg.MetadataValue | str | int | float] = {
+def _merged(report: "MergeReport") -> Told:
+    return {
         "deltas_in": report.deltas_in,
         "rows_merged": report.rows_merged,
         "tombstones": report.tombstones,
         "rejected_values": report.rejected_values,
         "snapshot_id": str(report.snapshot_id),
         "seconds": round(report.seconds, 2),
-        "dagster/uri": uri,
-        "dagster/column_schema": dg.MetadataValue.table_schema(column_schema(schema)),
     }
-    if report.marks:
-        told["valid_through"] = moment(min(report.marks.values()))
-    return told

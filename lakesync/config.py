@@ -40,6 +40,7 @@ _REFERENCES = (
     "secret_key_previous",
     "spark.token",
     "dagster.alert_webhook",
+    "dagster.alert_secret",
     "staging.url",
     "lake.catalog_uri",
     "flush.to_uri",

@@ -76,8 +76,12 @@ class DagsterSection(_Section):
     partitions_start: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] = "2024-01-01"
     """The first day (UTC) of the time axis."""
     max_run_seconds: PositiveInt = 3600
+    late_after_seconds: PositiveInt = 900
+    """What was acknowledged and is not in the lake for longer is late, and so is a table that lacks it."""
     alert_webhook: SecretStr | None = None
-    """Gets a JSON post for each failed run."""
+    """Gets a JSON post for each failed run, and for each check that begins to fail or passes again."""
+    alert_secret: SecretStr | None = None
+    """Signs those posts, by HMAC-SHA256."""
 
 
 class FlushSection(_Section):
@@ -89,7 +93,11 @@ class FlushSection(_Section):
     """Of the objects that `to_uri` gets."""
     bytes: PositiveInt = 4 * _MIB
     table_bytes: PositiveInt | None = None
-    """Flush to `to_uri` when so much waits of one table."""
+    """Flush when so much waits of one table."""
+    wide_columns: PositiveInt | None = None
+    """Flush earlier while what waits has more columns a delta than this, on average."""
+    wide_reduction: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """The part of `bytes` that is taken off then."""
     age_seconds: PositiveFloat = 30.0
     batch_deltas: PositiveInt = 250_000
     """The most deltas in one batch."""

@@ -9,22 +9,28 @@ from assets.checks import checks
 from assets.cut import cut_and_checkpoint
 from assets.external import sources
 from assets.flush import history
+from assets.freshness import FRESH, fresh_assets, freshness_checks
 from assets.tables import state_tables
 from lakesync.config import Config, load
-from lakesync_dagster.jobs import flush_job, tables_job
+from lakesync_dagster.jobs import audit_job, audit_schedule, flush_job, tables_job
 from lakesync_dagster.partitions import arrival_days
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot, read_snapshot, snapshot_file
-from sensors.failure import failure_sensor
+from sensors.alerts import Alerts
+from sensors.failure import check_failure_sensor, run_failure_sensor
 from sensors.flush import flush_sensor
+from sensors.freshness import freshness_sensor
 from sensors.schema import schema_sensor
 
 
 def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions:
     """Everything that Dagster shows and runs, for the tables of a snapshot."""
     days = arrival_days(config.dagster.partitions_start)
-    flush = flush_job(config.dagster.max_run_seconds)
-    tables = tables_job(config.dagster.max_run_seconds)
+    told_by_sensor = [dg.AssetCheckKey(key, FRESH) for key in fresh_assets(snapshot)]
+    flush = flush_job(config.dagster.max_run_seconds, told_by_sensor)
+    tables = tables_job(config.dagster.max_run_seconds, told_by_sensor)
+    audit = audit_job(config.dagster.max_run_seconds)
+    alerts = Alerts(config.dagster.alert_webhook, config.dagster.alert_secret, config.dagster.url)
 
     open_pipeline = partial(Pipeline, config)
 
@@ -39,12 +45,15 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
             *state_tables(snapshot, days),
             cut_and_checkpoint(snapshot),
         ],
-        asset_checks=checks(snapshot),
-        jobs=[flush, tables],
+        asset_checks=[*checks(snapshot), *freshness_checks(snapshot)],
+        jobs=[flush, tables, audit],
+        schedules=[audit_schedule(audit)],
         sensors=[
             flush_sensor(flush, days, open_pipeline),
             schema_sensor(snapshot, open_pipeline),
-            failure_sensor(config.dagster.alert_webhook),
+            freshness_sensor(snapshot, open_pipeline),
+            run_failure_sensor(alerts),
+            check_failure_sensor(alerts),
         ],
         resources={
             "pipeline": dg.ResourceDefinition(

@@ -1,24 +1,53 @@
-"""The jobs: a flush with all that follows it, and the state tables alone."""
+"""The jobs: a flush with all that follows it, the state tables alone, and the checks of everything."""
+
+from collections.abc import Sequence
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 
-def flush_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
-    """Log → `deltas` → state tables → cut → checkpoint."""
+def flush_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> UnresolvedAssetJobDefinition:
+    """Log → `deltas` → state tables → cut → checkpoint; `apart` are checks that sensors tell."""
     return dg.define_asset_job(
         "flush",
-        selection=dg.AssetSelection.groups("flush", "tables", "cut", "checkpoint"),
+        selection=_without(apart, "flush", "tables", "cut", "checkpoint"),
         description="Carries what waits into the lake, merges the state tables and publishes a checkpoint.",
         tags={"dagster/max_runtime": str(max_seconds)},
     )
 
 
-def tables_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
+def tables_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> UnresolvedAssetJobDefinition:
     """The state tables of the days that are asked for, or anew with `rebuild`."""
     return dg.define_asset_job(
         "tables",
-        selection=dg.AssetSelection.groups("tables"),
+        selection=_without(apart, "tables"),
         description="Merges the state tables again from the history, for the chosen days of arrival or from nothing.",
         tags={"dagster/max_runtime": str(max_seconds)},
     )
+
+
+def audit_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
+    """Every check, of everything that there is rather than of some days."""
+    return dg.define_asset_job(
+        "audit",
+        selection=dg.AssetSelection.all_asset_checks(),
+        description="Checks the whole history, every state table and every checkpoint, and changes nothing.",
+        tags={"dagster/max_runtime": str(max_seconds)},
+    )
+
+
+def audit_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
+    """The audit, every night."""
+    return dg.ScheduleDefinition(
+        name="nightly_audit",
+        job=job,
+        cron_schedule="10 3 * * *",
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Checks everything at 03:10 UTC; what runs for a flush looks at the days of the flush alone.",
+    )
+
+
+def _without(apart: Sequence[dg.AssetCheckKey], *groups: str) -> dg.AssetSelection:
+    """Groups of assets with their checks, but for those that are told apart from runs."""
+    return dg.AssetSelection.groups(*groups) - dg.AssetSelection.checks(*apart)

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from lakesync.clock import WallClock
+from lakesync.hlc import wall_of
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.shards import shard_map
 from resources.lake.tables import LakeNames
@@ -36,6 +38,7 @@ class Pipeline:
         self._flushed: dict[str, int] | None = None
         self._flushed_of: dict[str, dict[str, int]] = {}
         self._holds: dict[str, Hold] = {}
+        self._clock = WallClock(config.clock_offset_file)
         self.names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
 
     def __enter__(self) -> Self:
@@ -99,6 +102,23 @@ class Pipeline:
                 if waiting.deltas:
                     self._holds.pop(waiting.gateway, None)
         return self._holds
+
+    def now_ms(self) -> int:
+        """Server wall time, by the clock that the gateway has."""
+        return self._clock.now_ms()
+
+    def settled_ms(self) -> int:
+        """Server wall time up to which everything acknowledged is in the lake, once this run has flushed.
+
+        Raises:
+            StagingUnavailableError: as `hold`.
+        """
+        holds = self.holds()
+        moments = [wall_of(hold.arrival) for hold in holds.values()]
+        if holds.keys() != set(self.store.gateways()):
+            waiting = [each for each in self.store.backlog() if each.gateway not in holds]
+            moments += [each.oldest_ms for each in waiting if each.oldest_ms is not None]
+        return min(moments, default=self.now_ms())
 
     def flushed(self, *, anew: bool = False) -> dict[str, int]:
         """Up to which arrival each gateway's deltas are in the lake: read once a run, so that all tables agree.

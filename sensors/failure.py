@@ -1,44 +1,114 @@
-"""Says out loud that a run failed: a structured log line and, where one is configured, a webhook."""
+"""Says out loud that a run failed, or that a check fails that did not."""
 
-import sys
+import json
+from datetime import UTC, datetime
 
 import dagster as dg
-import requests
-import structlog
-from pydantic import SecretStr
-
-# Configured here alone: the process is Dagster's, and so is its logging.
-_log = structlog.wrap_logger(
-    structlog.WriteLogger(sys.stderr),
-    processors=[
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.JSONRenderer(),
-    ],
+from dagster._core.storage.asset_check_execution_record import (
+    AssetCheckExecutionRecord,
+    AssetCheckExecutionRecordStatus,
 )
-_WEBHOOK_SECONDS = 10
+
+from sensors.alerts import Alerts, CheckChanged, RunFailed
+
+RUNS_A_TICK = 50
 
 
-def failure_sensor(webhook: SecretStr | None) -> dg.SensorDefinition:
-    """The sensor: one line and one post for each failed run."""
+def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
+    """Tells each failed run once more than never: the cursor passes a run when it has been told.
 
-    @dg.run_failure_sensor(
-        name="failure_sensor",
+    Dagster's own decorator moves on also where the telling failed.
+    """
+
+    @dg.sensor(
+        name="run_failure_sensor",
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Logs every failed run and posts it to the configured webhook.",
     )
-    def tell(context: dg.RunFailureSensorContext) -> None:
-        run = context.dagster_run
-        report = {
-            "run_id": run.run_id,
-            "job": run.job_name,
-            "error": context.failure_event.message,
-            "steps": [event.step_key for event in context.get_step_failure_events()],
-            "tags": {key: value for key, value in run.tags.items() if not key.startswith(".")},
-        }
-        _log.error("run failed", **report)
-        if webhook is not None:
-            requests.post(webhook.get_secret_value(), json=report, timeout=_WEBHOOK_SECONDS).raise_for_status()
+    def tell(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        if context.cursor is None:
+            context.update_cursor(datetime.now(UTC).isoformat())
+            return dg.SkipReason("runs that fail from now on are told")
+        told = 0
+        failed = dg.RunsFilter(
+            statuses=[dg.DagsterRunStatus.FAILURE], updated_after=datetime.fromisoformat(context.cursor)
+        )
+        records = context.instance.get_run_records(
+            failed, limit=RUNS_A_TICK, order_by="update_timestamp", ascending=True
+        )
+        for record in records:
+            alerts.tell(_failed(context.instance, record.dagster_run, alerts))
+            context.update_cursor(record.update_timestamp.replace(tzinfo=UTC).isoformat())
+            told += 1
+        return dg.SkipReason(f"{told} failed runs told" if told else "no run failed")
 
     return tell
+
+
+def check_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
+    """Tells a check that fails, once, and again when it passes."""
+
+    @dg.sensor(
+        name="check_failure_sensor",
+        minimum_interval_seconds=30,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Logs every asset check that begins to fail, or passes again, and posts it to the webhook.",
+    )
+    def tell(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        failing: set[str] = set(json.loads(context.cursor or "[]"))
+        keys = sorted(_check_keys(context), key=str)
+        newest = context.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+        told = 0
+        for key in keys:
+            record, name = newest.get(key), key.to_user_string()
+            if record is None or record.status is AssetCheckExecutionRecordStatus.PLANNED:
+                continue
+            fails = record.status is AssetCheckExecutionRecordStatus.FAILED
+            if fails == (name in failing):
+                continue
+            alerts.tell(_changed(record, fails, alerts))
+            failing ^= {name}
+            context.update_cursor(json.dumps(sorted(failing)))
+            told += 1
+        return dg.SkipReason(f"{told} checks told" if told else f"{len(failing)} of {len(keys)} checks fail, as told")
+
+    return tell
+
+
+def _failed(instance: dg.DagsterInstance, run: dg.DagsterRun, alerts: Alerts) -> RunFailed:
+    events = [
+        entry.dagster_event
+        for entry in instance.all_logs(
+            run.run_id, of_type={dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
+        )
+        if entry.dagster_event is not None
+    ]
+    steps = {
+        str(event.step_key): str(event.step_failure_data.error_display_string).partition("\n\nStack")[0]
+        for event in events
+        if event.is_step_failure
+    }
+    error = next((event.message for event in events if event.is_run_failure), None)
+    tags = {key: value for key, value in run.tags.items() if not key.startswith(".")}
+    return RunFailed(run.run_id, run.job_name, error or "", steps, tags, alerts.run_url(run.run_id))
+
+
+def _changed(record: AssetCheckExecutionRecord, fails: bool, alerts: Alerts) -> CheckChanged:
+    event = record.event.dagster_event if record.event is not None else None
+    evaluation = event.asset_check_evaluation_data if event is not None else None
+    return CheckChanged(
+        record.key.asset_key.to_user_string(),
+        record.key.name,
+        not fails,
+        evaluation.description if evaluation is not None else None,
+        record.run_id,
+        {name: str(value.value) for name, value in evaluation.metadata.items()} if evaluation is not None else {},
+        record.partition,
+        alerts.run_url(record.run_id),
+    )
+
+
+def _check_keys(context: dg.SensorEvaluationContext) -> set[dg.AssetCheckKey]:
+    definitions = context.repository_def
+    return set(definitions.asset_graph.asset_check_keys) if definitions is not None else set()

@@ -2,21 +2,21 @@
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Literal
 
 import dagster as dg
 import msgspec
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY
+from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY, days_asked
 from lakesync.clock import WallClock
 from lakesync.config_sections import FlushSection
 from lakesync.hlc import wall_of
 from lakesync.staging.records import Backlog
 from resources.pipeline import OpenPipeline
 
-Reason = Literal["request", "bytes", "age"]
+Reason = Literal["request", "bytes", "age", "failure"]
 
 FIRST_PAUSE = 5
 """Seconds after a failed run before the next one is asked for; twice as long after each further failure."""
@@ -56,6 +56,22 @@ def due(backlog: Sequence[Backlog], now_ms: int, limits: FlushSection) -> Due | 
     )
 
 
+def cut_short(instance: dg.DagsterInstance, now_ms: int) -> Due | None:
+    """What the newest flush left undone when it failed: its batch may be in the lake, and its tables not merged.
+
+    Where a check failed, doing it again helps nobody, and the next push asks for the next flush.
+    """
+    newest = instance.get_run_records(dg.RunsFilter(tags={REQUESTED_BY: FLUSH_SENSOR}), limit=1)
+    if not newest or newest[0].dagster_run.status is not dg.DagsterRunStatus.FAILURE:
+        return None
+    run = newest[0].dagster_run
+    for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION):
+        if entry.dagster_event is not None and not entry.dagster_event.asset_check_evaluation_data.passed:
+            return None
+    days = days_asked(run.tags)
+    return Due("failure", (), _start_ms(days[0]) if days else now_ms, now_ms)
+
+
 def flush_sensor(
     job: UnresolvedAssetJobDefinition, days: dg.TimeWindowPartitionsDefinition, open_pipeline: OpenPipeline
 ) -> dg.SensorDefinition:
@@ -72,7 +88,7 @@ def flush_sensor(
         with open_pipeline() as pipeline:
             backlog = pipeline.store.backlog()
         now_ms = WallClock(pipeline.config.clock_offset_file).now_ms()
-        wanted = due(backlog, now_ms, pipeline.config.flush)
+        wanted = due(backlog, now_ms, pipeline.config.flush) or cut_short(context.instance, now_ms)
         if wanted is None:
             return dg.SkipReason("nothing is due")
         held = hold(context.instance)
@@ -118,3 +134,7 @@ def day_range(days: dg.TimeWindowPartitionsDefinition, wanted: Due) -> tuple[str
         return min(max(f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}", keys[0]), keys[-1])
 
     return nearest(wanted.first_ms), nearest(wanted.last_ms)
+
+
+def _start_ms(day: date) -> int:
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000)

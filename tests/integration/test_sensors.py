@@ -187,6 +187,30 @@ def test_after_a_failed_flush_there_is_a_pause(house):
     assert house.tick().skip_message.startswith("1 flushes in a row failed")
 
 
+def test_a_flush_that_was_cut_short_is_asked_for_again_though_nothing_waits(house):
+    """Its batch may be in the lake, and the tables not merged."""
+    run = house.run(dg.DagsterRunStatus.STARTED)
+    house.instance.report_run_failed(run)
+    assert house.tick().skip_message.startswith("1 flushes in a row failed")
+    house.run(dg.DagsterRunStatus.SUCCESS)
+    assert house.tick().skip_message == "nothing is due"
+
+
+def test_a_flush_that_a_check_ended_is_not(house):
+    @dg.asset
+    def table():
+        pass
+
+    @dg.asset_check(asset=table, blocking=True)
+    def key_unique():
+        return dg.AssetCheckResult(passed=False)
+
+    tags = {REQUESTED_BY: FLUSH_SENSOR}
+    run = dg.materialize([table, key_unique], instance=house.instance, tags=tags, raise_on_error=False)
+    assert house.instance.get_run_by_id(run.run_id).status is dg.DagsterRunStatus.FAILURE
+    assert house.tick().skip_message == "nothing is due"
+
+
 class Webserver(http.server.BaseHTTPRequestHandler):
     """Answers a reload as Dagster's webserver does; what it really does is for the end-to-end test."""
 

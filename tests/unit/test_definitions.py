@@ -79,15 +79,39 @@ def test_every_state_table_is_partitioned_by_arrival_day_and_backfilled_in_one_r
         assert node.backfill_policy == dg.BackfillPolicy.single_run()
 
 
-def test_every_check_blocks_what_follows(graph):
-    names = {(key.asset_key.to_user_string(), key.name) for key in graph.asset_check_keys}
+def test_every_check_blocks_what_follows_but_that_of_being_late(graph):
+    names = {}
+    for key in graph.asset_check_keys:
+        names.setdefault(key.asset_key.to_user_string(), set()).add(key.name)
+        assert graph.get(key).blocking == (key.name != "fresh")
+        assert graph.get(key).description.endswith(".")
+    of_table = {"row_once", "state_equals_merge", "fresh"}
     assert names == {
-        ("deltas", "ledger_equals_lake"),
-        ("deltas", "delta_once"),
-        ("tables/flights", "row_once"),
-        ("tables/planes", "row_once"),
+        "deltas": {"ledger_equals_lake", "delta_once", "no_future_hlc", "fresh"},
+        "tables/flights": of_table,
+        "tables/planes": of_table,
+        "checkpoint": {"checkpoint_equals_cut"},
     }
-    assert all(graph.get(key).blocking for key in graph.asset_check_keys)
+
+
+def test_a_flush_holds_the_checks_that_block_and_the_audit_all(config):
+    definitions = make_definitions(config, SNAPSHOT)
+
+    def held(job):
+        return {key.name for key in definitions.resolve_job_def(job).asset_layer.asset_graph.asset_check_keys}
+
+    assert "fresh" not in held("flush") | held("tables")
+    assert held("audit") == held("flush") | {"fresh"}
+    assert not definitions.resolve_job_def("audit").asset_layer.selected_asset_keys
+
+
+def test_every_table_of_the_lake_says_where_its_columns_come_from(graph):
+    for name in ("deltas", "tables/flights"):
+        metadata = graph.get(dg.AssetKey.from_user_string(name)).metadata
+        columns = {column.name for column in metadata["dagster/column_schema"].columns}
+        told = metadata["lineage"].value
+        assert all(column in told or "all others" in told for column in columns - {"_gateway", "_row", "_gone"}), name
+    assert "`clients/flights.carrier` → `deltas.columns['carrier']`" in metadata["lineage"].value
 
 
 def test_the_flush_job_holds_everything_and_the_tables_job_the_state_tables(config):
@@ -100,7 +124,7 @@ def test_the_flush_job_holds_everything_and_the_tables_job_the_state_tables(conf
 
 def test_each_writer_has_a_pool_of_its_own(config):
     job = make_definitions(config, SNAPSHOT).resolve_job_def("flush")
-    writers = [node for node in job.nodes if not node.name.endswith(("_once", "_equals_lake"))]
+    writers = [node for node in job.nodes if not node.name.endswith("_checks")]
     pools = {node.name: node.definition.pool for node in writers}
     assert len(set(pools.values())) == len(pools)
     assert all(pools.values())
@@ -108,7 +132,8 @@ def test_each_writer_has_a_pool_of_its_own(config):
 
 def test_sensors_run_from_the_first_start(config):
     sensors = make_definitions(config, SNAPSHOT).get_repository_def().sensor_defs
-    assert {sensor.name for sensor in sensors} == {"flush_sensor", "schema_sensor", "failure_sensor"}
+    names = {"flush_sensor", "schema_sensor", "freshness_sensor", "run_failure_sensor", "check_failure_sensor"}
+    assert {sensor.name for sensor in sensors} == names
     assert all(sensor.default_status is dg.DefaultSensorStatus.RUNNING for sensor in sensors)
 
 

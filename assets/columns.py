@@ -1,0 +1,102 @@
+"""The columns of the lake's tables as the catalogue shows them, and where each comes from."""
+
+import dagster as dg
+
+from lakesync.schema import Column, TableSchema
+from resources.lake.tables import SPARK_TYPES
+
+_STAMP = "struct<hlc, client_id>"
+_DELTAS = (
+    ("gateway", "string", "the tenant whose stream it is"),
+    ("shard", "string", "the staging store that it was pushed to; `main` where tables are not sharded"),
+    ("epoch", "bigint", "which life of that store; a restored one has another"),
+    ("batch_id", "string", "the flush that brought it"),
+    ("seq", "bigint", "number of its push in the shard"),
+    ("ordinal", "int", "its place in its push"),
+    (
+        "arrival",
+        "bigint",
+        "the gateway's clock at its commit: wall ms << 16, and a counter; cursors and marks are such",
+    ),
+    ("day", "date", "UTC day of the arrival"),
+    ("table_name", "string", "the synced table"),
+    ("row_id", "string", "the row in it"),
+    ("op", "string", "INSERT, UPDATE or DELETE"),
+    ("client_id", "string", "who wrote it"),
+    ("hlc", "bigint", "the writer's hybrid logical clock; with the client id its stamp"),
+    ("delta_id", "string", "SHA-256 of what it says"),
+    ("width", "int", "how many columns it came with"),
+    ("columns", "map<string, string>", "each column's value as canonical JSON; empty for a DELETE"),
+)
+_STATE = (
+    ("_gateway", "string", "the tenant whose row it is"),
+    ("_row", "string", "the row's id"),
+    ("_cells", "map<string, struct>", "each live column with its stamp, delta id and JSON text, whatever its type"),
+    ("_tombstone", _STAMP, "the newest deletion"),
+    ("_inserted", _STAMP, "the newest INSERT above the tombstone"),
+    ("_gone", "boolean", "nobody sees the row; it stays for its tombstone"),
+    ("_arrival", "bigint", "the newest arrival merged into the row"),
+)
+
+
+def client_columns(schema: TableSchema) -> dg.TableSchema:
+    """A synced table as its schema was registered."""
+    return dg.TableSchema(
+        [dg.TableColumn(column.name, str(column.type), _description(schema, column)) for column in schema.columns]
+    )
+
+
+def delta_columns() -> dg.TableSchema:
+    """The history."""
+    return dg.TableSchema([dg.TableColumn(*column) for column in _DELTAS])
+
+
+def state_columns(schema: TableSchema) -> dg.TableSchema:
+    """A state table: what the lake keeps of every row, then the typed columns."""
+    own = [dg.TableColumn(*column) for column in _STATE]
+    typed = [
+        dg.TableColumn(column.name, SPARK_TYPES[column.type], _description(schema, column)) for column in schema.columns
+    ]
+    return dg.TableSchema([*own, *typed])
+
+
+def history_lineage() -> dg.MarkdownMetadataValue:
+    """From where each column of the history comes."""
+    return dg.MetadataValue.md(
+        "One row for each acknowledged delta of `staging/log`, decoded from the body of its push.\n\n"
+        "| column | from |\n|---|---|\n"
+        "| `gateway`, `shard`, `epoch`, `seq`, `arrival` | the log row |\n"
+        "| `batch_id` | the flush |\n"
+        "| `day` | `arrival`, as a UTC day |\n"
+        "| `ordinal` | the delta's place in the push |\n"
+        "| all others | the delta, as the client signed it with its id |\n"
+    )
+
+
+def state_lineage(schema: TableSchema) -> dg.MarkdownMetadataValue:
+    """From where each column of a state table comes."""
+    table = schema.table
+    typed = "".join(
+        f"| `{column.name}` | `clients/{table}.{column.name}` → `deltas.columns['{column.name}']` → "
+        f"`_cells['{column.name}'].value` as {SPARK_TYPES[column.type]} |\n"
+        for column in schema.columns
+    )
+    return dg.MetadataValue.md(
+        f"The merge of `deltas` where `table_name = '{table}'`, by gateway and row.\n\n"
+        "| column | from |\n|---|---|\n"
+        f"{typed}"
+        "| `_cells` | each column's greatest `(hlc, client_id)` above the tombstone |\n"
+        "| `_tombstone`, `_inserted` | the greatest stamp of a DELETE, of an INSERT |\n"
+        "| `_arrival` | the greatest `deltas.arrival` |\n"
+    )
+
+
+def _description(schema: TableSchema, column: Column) -> str | None:
+    parts = []
+    if column.name in (schema.primary_key or ()):
+        parts.append("part of the primary key")
+    if column.name == schema.external_id_column:
+        parts.append("the row's id in the system that it comes from")
+    if column.references is not None:
+        parts.append(f"refers to {column.references}")
+    return "; ".join(parts) or None

@@ -1,0 +1,127 @@
+"""Whether each day of arrival is in the lake, and in the tables, in time: told day by day."""
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import dagster as dg
+import msgspec
+
+from assets.labels import DELTAS, state_key
+from assets.outcome import outcome
+from lakesync.staging.store import PipelineStore
+from resources.pipeline import Pipeline
+from resources.snapshot import SchemaSnapshot
+
+FRESH = "fresh"
+_TO_TELL = 31
+"""Days that are told, the newest."""
+
+
+class Day(msgspec.Struct, frozen=True):
+    """One UTC day of arrival, over all gateways."""
+
+    day: str
+    acknowledged: int
+    flushed: int
+    late: bool
+    """Some of it should be in by now and is not."""
+
+
+def freshness_checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
+    """One for the history and for each state table; none blocks, as being late harms nothing that follows.
+
+    The freshness sensor tells them without a run.
+    """
+    return [_check(key) for key in fresh_assets(snapshot)]
+
+
+def fresh_assets(snapshot: SchemaSnapshot) -> list[dg.AssetKey]:
+    """The assets whose days are watched."""
+    return [DELTAS, *(state_key(schema.table) for schema in snapshot.tables)]
+
+
+def days_in_time(instance: dg.DagsterInstance, pipeline: Pipeline, key: dg.AssetKey, now: float) -> list[Day]:
+    """The days of arrival that have anything, and whether an asset has them, or has still time to.
+
+    `now` is the time of Dagster's events, in seconds; what waits in staging is judged by the gateway's clock.
+    """
+    allowed = pipeline.config.dagster.late_after_seconds
+    history = _days_of_history(pipeline.store, pipeline.now_ms() - allowed * 1000)
+    if key == DELTAS:
+        return history
+    through, behind_since = _behind(instance, key)
+    if behind_since is None or now - behind_since <= allowed:
+        return history
+    return [msgspec.structs.replace(day, late=day.late or _end(day.day) > through) for day in history]
+
+
+def evaluation(key: dg.AssetKey, days: Sequence[Day]) -> dg.AssetCheckEvaluation:
+    """What is told of an asset's days."""
+    late = [day.day for day in days if day.late]
+    lines = "\n".join(
+        f"| {day.day} | {day.acknowledged:,} | {day.flushed:,} | {'**late**' if day.late else 'in time'} |"
+        for day in list(days)[-_TO_TELL:]
+    )
+    return dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=FRESH,
+        passed=not late,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"late: {', '.join(late)}" if late else None,
+        metadata={
+            "late_days": len(late),
+            "days": dg.MetadataValue.md(f"| day | acknowledged | in the lake | |\n|---|--:|--:|---|\n{lines}"),
+        },
+    )
+
+
+def _check(key: dg.AssetKey) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=key,
+        name=FRESH,
+        description="Every day of arrival is in here within `late_after_seconds` of its acknowledgement.",
+    )
+    def fresh(context: dg.AssetCheckExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.AssetCheckResult:
+        with outcome(context, pipeline):
+            told = evaluation(key, days_in_time(context.instance, pipeline, key, time.time()))
+        return dg.AssetCheckResult(
+            passed=told.passed, severity=told.severity, description=told.description, metadata=told.metadata
+        )
+
+    return fresh
+
+
+def _days_of_history(store: PipelineStore, due_ms: int) -> list[Day]:
+    """By staging's ledger; late where a gateway's oldest waiting push came before `due_ms`."""
+    waiting = [each for each in store.backlog() if each.oldest_ms is not None and each.oldest_ms < due_ms]
+    overdue = {each.gateway for each in waiting}
+    found: dict[str, Day] = {}
+    for gateway in store.gateways():
+        for day in store.ledger(gateway):
+            so_far = found.get(day.day, Day(day.day, 0, 0, late=False))
+            found[day.day] = Day(
+                day.day,
+                so_far.acknowledged + day.count,
+                so_far.flushed + day.flushed_count,
+                late=so_far.late or (gateway in overdue and day.flushed_count < day.count),
+            )
+    return [found[day] for day in sorted(found)]
+
+
+def _behind(instance: dg.DagsterInstance, key: dg.AssetKey) -> tuple[float, float | None]:
+    """Up to which moment a table has everything, and since when the history has more; in seconds, None where not."""
+    newest = instance.get_latest_materialization_event(key)
+    made = newest.asset_materialization if newest is not None else None
+    through = made.metadata.get("valid_through") if made is not None else None
+    later = instance.fetch_materializations(
+        dg.AssetRecordsFilter(DELTAS, after_timestamp=newest.timestamp if newest is not None else None),
+        limit=1,
+        ascending=True,
+    ).records
+    moment = through.value if isinstance(through, dg.TimestampMetadataValue) else 0.0
+    return moment, later[0].timestamp if later else None
+
+
+def _end(day: str) -> float:
+    return datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp() + 86_400

@@ -1,0 +1,112 @@
+"""Telling people: a structured log line and, where one is configured, a signed post to a webhook."""
+
+import hashlib
+import hmac
+import sys
+import time
+
+import msgspec
+import requests
+import stamina
+import structlog
+from pydantic import SecretStr
+
+# Configured here alone: the process is Dagster's, and so is its logging.
+_log = structlog.wrap_logger(
+    structlog.WriteLogger(sys.stderr),
+    processors=[
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.JSONRenderer(),
+    ],
+)
+_POST_SECONDS = 10
+TIMESTAMP = "X-LakeSync-Timestamp"
+SIGNATURE = "X-LakeSync-Signature"
+
+
+class Alert(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
+    """What a webhook is told, as a JSON object; `kind` says of what."""
+
+
+class RunFailed(Alert, frozen=True, tag="run_failed"):
+    """A run ended without success."""
+
+    run_id: str
+    job: str
+    error: str
+    steps: dict[str, str]
+    """Each failed step, and why."""
+    tags: dict[str, str]
+    url: str | None = None
+
+
+class CheckChanged(Alert, frozen=True, tag="check_changed"):
+    """A check fails that did not, or passes again."""
+
+    asset: str
+    check: str
+    passed: bool
+    description: str | None
+    run_id: str
+    metadata: dict[str, str]
+    partition: str | None = None
+    url: str | None = None
+
+
+class AlertError(Exception):
+    """The webhook did not take an alert; the sensor's next tick tells it again."""
+
+
+class Alerts:
+    """Where alerts go.
+
+    Args:
+        webhook: gets each alert as a JSON post; None: the log alone.
+        secret: signs the posts, so that the webhook can tell them from others'.
+        dagster_url: where a reader finds the run, for links.
+    """
+
+    def __init__(self, webhook: SecretStr | None, secret: SecretStr | None, dagster_url: str | None) -> None:
+        self._webhook, self._secret = webhook, secret
+        self._dagster = dagster_url.rstrip("/") if dagster_url else None
+
+    def run_url(self, run_id: str) -> str | None:
+        """The run's page; None where no webserver is configured, or there was no run."""
+        return f"{self._dagster}/runs/{run_id}" if self._dagster and run_id else None
+
+    def tell(self, alert: Alert) -> None:
+        """Log it, and post it.
+
+        Raises:
+            AlertError: the webhook could not be reached, or refused it, three times.
+        """
+        _log.error("alert", **msgspec.to_builtins(alert))
+        if self._webhook is None:
+            return
+        body = msgspec.json.encode(alert)
+        headers = {"Content-Type": "application/json", **signed(body, self._secret)}
+        try:
+            for attempt in stamina.retry_context(on=requests.RequestException, attempts=3, wait_max=2.0):
+                with attempt:
+                    answer = requests.post(
+                        self._webhook.get_secret_value(), data=body, headers=headers, timeout=_POST_SECONDS
+                    )
+                    answer.raise_for_status()
+        except requests.RequestException as error:
+            status = error.response.status_code if error.response is not None else type(error).__name__
+            # The error itself holds the address, which may be a secret.
+            message = f"the alert webhook did not take an alert ({status}); the next tick tells it again"
+            raise AlertError(message) from None
+
+
+def signed(body: bytes, secret: SecretStr | None) -> dict[str, str]:
+    """The headers by which a receiver knows who sent a body, and when; none without a secret.
+
+    The signature is `sha256=` and the hex HMAC-SHA256 of the timestamp's text, a full stop, and the body.
+    """
+    if secret is None:
+        return {}
+    stamp = str(int(time.time()))
+    digest = hmac.new(secret.get_secret_value().encode(), f"{stamp}.".encode() + body, hashlib.sha256).hexdigest()
+    return {TIMESTAMP: stamp, SIGNATURE: f"sha256={digest}"}

@@ -1,0 +1,123 @@
+"""People are told of runs that fail and checks that turn, by a signed post, until it is taken."""
+
+import hashlib
+import hmac
+import http.server
+import json
+import threading
+
+import dagster as dg
+import pytest
+from pydantic import SecretStr
+
+from sensors.alerts import SIGNATURE, TIMESTAMP, AlertError, Alerts
+from sensors.failure import check_failure_sensor, run_failure_sensor
+
+SECRET = "a secret that receiver and sender share"
+
+
+@dg.op
+def breaks():
+    raise ValueError("the lake is dry")
+
+
+@dg.job(tags={"team": "lakes"})
+def broken():
+    breaks()
+
+
+class Receiver(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        stamped = f"{self.headers[TIMESTAMP]}.".encode() + body
+        digest = hmac.new(SECRET.encode(), stamped, hashlib.sha256).hexdigest()
+        if self.server.takes:
+            assert self.headers[SIGNATURE] == f"sha256={digest}"
+            self.server.told.append(json.loads(body))
+        self.send_response(204 if self.server.takes else 500)
+        self.end_headers()
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def receiver():
+    server = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
+    server.told, server.takes = [], True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def alerts(receiver):
+    webhook = SecretStr(f"http://127.0.0.1:{receiver.server_port}/hook")
+    return Alerts(webhook, SecretStr(SECRET), "http://dagster.test/")
+
+
+@pytest.fixture
+def instance():
+    with dg.instance_for_test() as instance:
+        yield instance
+
+
+def tick(sensor, instance, cursor=None, **more):
+    """One tick; the cursor that it leaves."""
+    with dg.build_sensor_context(instance, cursor=cursor, **more) as context:
+        sensor(context)
+        return context.cursor
+
+
+def test_a_failed_run_is_told_once_and_again_until_it_is_taken(receiver, alerts, instance):
+    sensor = run_failure_sensor(alerts)
+    start = tick(sensor, instance)
+    run = broken.execute_in_process(instance=instance, raise_on_error=False)
+    receiver.takes = False
+    with pytest.raises(AlertError, match=r"did not take an alert \(500\)"):
+        tick(sensor, instance, start)
+    receiver.takes = True
+    told = tick(sensor, instance, start)
+    (alert,) = receiver.told
+    assert (alert["kind"], alert["run_id"], alert["job"]) == ("run_failed", run.run_id, "broken")
+    assert alert["tags"]["team"] == "lakes"
+    assert "the lake is dry" in alert["steps"]["breaks"]
+    assert alert["url"] == f"http://dagster.test/runs/{run.run_id}"
+    assert tick(sensor, instance, told) == told
+    assert len(receiver.told) == 1
+
+
+def test_a_check_is_told_when_it_begins_to_fail_and_when_it_passes_again(receiver, alerts, instance):
+    passing = [True, False, False, True]
+
+    @dg.asset
+    def table():
+        pass
+
+    @dg.asset_check(asset=table)
+    def key_unique():
+        passed = passing.pop(0)
+        return dg.AssetCheckResult(passed=passed, description="see the docs", metadata={"count": 3})
+
+    sensor = check_failure_sensor(alerts)
+    definitions = dg.Definitions([table], asset_checks=[key_unique])
+    cursor = tick(sensor, instance, definitions=definitions)
+    while passing:
+        dg.materialize([table, key_unique], instance=instance)
+        cursor = tick(sensor, instance, cursor, definitions=definitions)
+    assert [(one["kind"], one["asset"], one["check"], one["passed"]) for one in receiver.told] == [
+        ("check_changed", "table", "key_unique", False),
+        ("check_changed", "table", "key_unique", True),
+    ]
+    assert receiver.told[0]["metadata"] == {"count": "3"}
+    assert receiver.told[0]["description"] == "see the docs"
+
+
+def test_without_a_webhook_the_log_alone_is_told(instance, capsys):
+    sensor = run_failure_sensor(Alerts(None, None, None))
+    start = tick(sensor, instance)
+    broken.execute_in_process(instance=instance, raise_on_error=False)
+    tick(sensor, instance, start)

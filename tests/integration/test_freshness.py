@@ -1,0 +1,117 @@
+"""Which days of arrival are late in the history and in a table, over a real staging store and a Dagster instance."""
+
+import time
+from contextlib import nullcontext
+
+import dagster as dg
+import pytest
+
+from assets.freshness import days_in_time
+from assets.labels import DELTAS, state_key
+from lakesync.config import load
+from lakesync.delta import extract_delta
+from lakesync.engine import Engine
+from lakesync.schema import TableSchema
+from lakesync.staging import open_store
+from lakesync.types import SyncPush
+from resources.pipeline import Pipeline
+from resources.snapshot import SchemaSnapshot
+from sensors.freshness import freshness_sensor
+
+NOON = 1_772_366_400_000  # of 2026-03-01
+DAYS = ["2026-03-01", "2026-03-02"]
+LATE = 900
+TABLE = state_key("t")
+
+
+class House:
+    def __init__(self, tmp_path, instance):
+        self.offset, self.instance = tmp_path / "offset", instance
+        self.set(NOON)
+        self.config = load({"data_dir": tmp_path, "clock_offset_file": self.offset})
+        self.engine = Engine(open_store(self.config.staging.url, lambda: self.now), lambda: self.now)
+        self.engine.open()
+
+    def set(self, now_ms):
+        self.now = now_ms
+        self.offset.write_text(str(now_ms - time.time_ns() // 1_000_000))
+
+    @property
+    def pipeline(self):
+        pipeline = Pipeline(self.config)
+        pipeline.store = self.engine.store
+        return pipeline
+
+    def push(self, row):
+        delta = extract_delta(None, {"n": 1}, table="t", row_id=row, client_id="c", hlc=self.now << 16)
+        self.engine.gateway("g").handle_push(SyncPush("c", (delta,)))
+
+    def flush(self):
+        """Confirm what waits, as a flush does that has read it back."""
+        batch = self.engine.store.plan("g", "main", 1000)
+        id_sum = sum(day.id_sum - day.flushed_id_sum for day in self.engine.store.ledger("g"))
+        self.engine.store.confirm(batch.batch_id, batch.deltas, id_sum % 2**64)
+
+    def made(self, key, through_ms):
+        moment = dg.MetadataValue.timestamp(through_ms / 1000)
+        self.instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata={"valid_through": moment}))
+
+    def late(self, key, after=0):
+        days = days_in_time(self.instance, self.pipeline, key, time.time() + after)
+        return [day.day for day in days if day.late]
+
+
+@pytest.fixture
+def house(tmp_path):
+    with dg.instance_for_test() as instance:
+        house = House(tmp_path, instance)
+        yield house
+        house.engine.close()
+
+
+def test_a_day_is_late_when_a_push_of_it_waits_too_long(house):
+    assert house.late(DELTAS) == []
+    house.push("a")
+    house.set(NOON + LATE * 1000 - 1000)
+    assert house.late(DELTAS) == []
+    house.set(NOON + LATE * 1000 + 1000)
+    assert house.late(DELTAS) == house.late(TABLE) == DAYS[:1]
+    house.flush()
+    assert house.late(DELTAS) == []
+
+
+def test_a_table_is_late_with_the_days_that_the_history_has_had_for_too_long(house):
+    house.push("a")
+    house.flush()
+    house.made(DELTAS, NOON)
+    house.made(TABLE, NOON)
+    assert house.late(TABLE, LATE + 5) == []
+    house.set(NOON + 86_400_000)
+    house.push("b")
+    house.flush()
+    house.made(DELTAS, NOON + 86_400_000)
+    assert house.late(TABLE) == []
+    assert house.late(TABLE, LATE + 5) == DAYS
+    house.made(DELTAS, NOON + 86_400_000)  # later runs of the history do not put it off
+    assert house.late(TABLE, LATE + 5) == DAYS
+    house.made(TABLE, NOON + 86_400_000)
+    assert house.late(TABLE, LATE + 5) == []
+
+
+def test_the_sensor_tells_without_a_run_and_once(house):
+    sensor = freshness_sensor(SchemaSnapshot((TableSchema("t", ()),)), lambda: nullcontext(house.pipeline))
+
+    def tick(cursor):
+        with dg.build_sensor_context(house.instance, cursor=cursor) as context:
+            return sensor(context)
+
+    assert isinstance(tick(None), dg.SkipReason)
+    house.push("a")
+    first = tick(None)
+    assert [(event.asset_key, event.passed) for event in first.asset_events] == [(DELTAS, True), (TABLE, True)]
+    assert isinstance(tick(first.cursor), dg.SkipReason)
+    house.set(NOON + LATE * 1000 + 1000)
+    second = tick(first.cursor)
+    assert [event.passed for event in second.asset_events] == [False, False]
+    assert second.asset_events[0].description == "late: 2026-03-01"
+    assert "| 2026-03-01 | 1 | 0 | **late** |" in second.asset_events[0].metadata["days"].value
