@@ -11,9 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
+from lakesync.cli import row as row_commands
 from lakesync.cli import staging as staging_commands
 from lakesync.cli.erase import erase
 from lakesync.cli.examples import examples
+from lakesync.cli.query import query
 from lakesync.config import load
 from lakesync.exceptions import ConfigurationError, StartupError
 
@@ -33,12 +35,23 @@ app = typer.Typer(
 )
 
 app.add_typer(staging_commands.app, name="staging")
+app.add_typer(row_commands.app, name="row")
 app.command(
     epilog=examples(
         ("lakesync erase --gateway shop --client alice", "all that she wrote"),
         ("lakesync erase --gateway shop --table orders --row 4711 --yes", "one row"),
     )
 )(erase)
+app.command(
+    epilog=examples(
+        ("lakesync query 'SELECT status, count(*) FROM orders GROUP BY ALL'", "now, with what is not flushed yet"),
+        ("lakesync query 'FROM orders' --as-of 2026-11-20T18:00 --json", "what had arrived by then"),
+        (
+            "lakesync query \"SELECT hlc_time(arrival), op, columns FROM deltas WHERE table_name = 'orders'\"",
+            "the history",
+        ),
+    )
+)(query)
 
 Data = Annotated[Path | None, typer.Option("--data", help="The folder that keeps everything.", show_default=False)]
 

@@ -1,0 +1,97 @@
+"""The lake's tables as pyiceberg reads them, each loaded once: a query sees one version of it."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError
+from pyiceberg.table import Table
+from sqlalchemy.exc import SQLAlchemyError
+
+from lakesync.exceptions import LakeUnavailableError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from lakesync.config import Config
+
+MARKS_PROPERTY = "lakesync.merged"
+CUT_TAG = "cut-"
+"""Begins a tag's name; `GATEWAY-ARRIVAL` follows."""
+
+
+class Lake:
+    """One reading of the lake; close it."""
+
+    def __init__(self, config: Config) -> None:
+        self.system = config.lake.system_namespace
+        self.namespace = config.lake.namespace
+        self._place = config.lake.catalog_uri.rpartition("@")[2]
+        self._catalogue = SqlCatalog(
+            config.lake.catalog,
+            uri=config.lake.catalog_uri.replace("postgresql://", "postgresql+psycopg://", 1),
+            warehouse=config.lake.warehouse,
+            init_catalog_tables="false",
+        )
+        self._loaded: dict[tuple[str, str], Table] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._catalogue.close()
+
+    @cached_property
+    def states(self) -> tuple[str, ...]:
+        """The names of all state tables.
+
+        Raises:
+            LakeUnavailableError: there is no catalogue.
+        """
+        return tuple(sorted(self._names(self.namespace)))
+
+    @property
+    def deltas(self) -> Table | None:
+        """The history; None before the first flush."""
+        return self._load(self.system, "deltas") if "deltas" in self._names(self.system) else None
+
+    def state(self, name: str) -> Table | None:
+        """A state table; None where there is none."""
+        return self._load(self.namespace, name) if name in self.states else None
+
+    def _load(self, namespace: str, name: str) -> Table:
+        if (namespace, name) not in self._loaded:
+            self._loaded[namespace, name] = self._catalogue.load_table((namespace, name))
+        return self._loaded[namespace, name]
+
+    def _names(self, namespace: str) -> list[str]:
+        try:
+            return [name for *_, name in self._catalogue.list_tables(namespace)]
+        except NoSuchNamespaceError:
+            return []
+        except SQLAlchemyError as error:
+            raise LakeUnavailableError(
+                f"there is no Iceberg catalogue at {self._place}: name the folder of a `lakesync up` with --data, or "
+                "set LAKESYNC_LAKE_CATALOG_URI"
+            ) from error
+
+
+def marks_of(table: Table) -> dict[str, int]:
+    """Gateway → the arrival up to which all of its deltas are merged into a state table."""
+    marks: dict[str, int] = json.loads(table.properties.get(MARKS_PROPERTY, "{}"))
+    return marks
+
+
+def cuts_of(table: Table) -> dict[str, dict[int, int]]:
+    """Gateway → arrival of a cut → the snapshot of a state table that holds exactly that."""
+    found: dict[str, dict[int, int]] = {}
+    for name, ref in table.metadata.refs.items():
+        gateway, _, arrival = name.removeprefix(CUT_TAG).rpartition("-")
+        if name.startswith(CUT_TAG) and arrival.isdecimal():
+            found.setdefault(gateway, {})[int(arrival)] = ref.snapshot_id
+    return found

@@ -1,0 +1,161 @@
+"""What a SQL statement needs of the lake: its tables, the columns that it may touch, and filters that a scan can take.
+
+All of it is a superset: DuckDB runs the whole statement over what was read, so too much costs time alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import date
+from typing import NamedTuple
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.scope import Scope, traverse_scope
+
+from lakesync.exceptions import ValidationError
+
+Literal = str | float | int | bool | date
+
+_COMPARISONS: dict[type[exp.Expr], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "!=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+}
+_TURNED = {"=": "=", "!=": "!=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
+
+
+class Predicate(NamedTuple):
+    """`column op value`, which every row that the statement uses of a table fulfils."""
+
+    column: str
+    op: str
+    """`=`, `!=`, `>`, `>=`, `<`, `<=` or `in`."""
+    value: Literal | tuple[Literal, ...]
+
+
+class Named(NamedTuple):
+    """A table as a statement names it."""
+
+    namespace: str | None
+    name: str
+    predicates: tuple[Predicate, ...]
+
+    @property
+    def shown(self) -> str:
+        """As it is written."""
+        return f"{self.namespace}.{self.name}" if self.namespace else self.name
+
+
+class Statement(NamedTuple):
+    """A query, taken apart."""
+
+    sql: str
+    tables: tuple[Named, ...]
+    """Each once."""
+    identifiers: frozenset[str] | None
+    """Every name in the statement in lower case, so every column that it may read; None: all columns."""
+
+
+def read_statement(sql: str) -> Statement:
+    """Take a query apart.
+
+    Raises:
+        ValidationError: it is no SQL, more than one statement, or one that is not a query.
+    """
+    try:
+        parsed = [each for each in sqlglot.parse(sql, read="duckdb") if each is not None]
+    except SqlglotError as error:
+        raise ValidationError(f"the SQL cannot be read: {_plain(error)}") from error
+    if len(parsed) != 1:
+        raise ValidationError(f"{len(parsed)} statements were given: write one query")
+    tree = parsed[0]
+    if not isinstance(tree, exp.Query):
+        raise ValidationError(f"{sql.strip()[:80]!r} is no query: the lake is only read, so write a SELECT")
+    found: dict[tuple[str | None, str], list[tuple[Predicate, ...]]] = {}
+    for scope in traverse_scope(tree):
+        for alias, source in scope.sources.items():
+            if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
+                found.setdefault((source.db or None, source.name), []).append(_predicates(scope, alias))
+    seen = Counter(name.lower() for _, name in found)
+    tables = tuple(
+        Named(namespace, name, uses[0] if len(uses) == 1 and seen[name.lower()] == 1 else ())
+        for (namespace, name), uses in found.items()
+    )
+    return Statement(sql, tables, _identifiers(tree))
+
+
+def _identifiers(tree: exp.Expr) -> frozenset[str] | None:
+    names = {table.alias_or_name.lower() for table in tree.find_all(exp.Table)}
+    for star in tree.find_all(exp.Star):
+        if not isinstance(star.parent, exp.Count):
+            return None
+    for column in tree.find_all(exp.Column):
+        if not column.table and column.name.lower() in names:
+            return None  # a row as a whole
+    if any(True for _ in tree.find_all(exp.Pivot, exp.Columns)):
+        return None
+    if any(join.method == "NATURAL" for join in tree.find_all(exp.Join)):
+        return None
+    return frozenset(identifier.name.lower() for identifier in tree.find_all(exp.Identifier))
+
+
+def _predicates(scope: Scope, alias: str) -> tuple[Predicate, ...]:
+    """What the conjunction in WHERE says of one source of a SELECT."""
+    where = scope.expression.args.get("where")
+    if where is None:
+        return ()
+    alone = len(scope.sources) == 1
+    parts = where.this.flatten() if isinstance(where.this, exp.And) else [where.this]
+    found = (_predicate(part.unnest(), alias, alone=alone) for part in parts)
+    return tuple(each for each in found if each is not None)
+
+
+def _predicate(part: exp.Expr, alias: str, *, alone: bool) -> Predicate | None:
+    if isinstance(part, exp.In) and part.expressions:
+        column = _column(part.this, alias, alone=alone)
+        values = tuple(_literal(each) for each in part.expressions)
+        if column is None or any(value is None for value in values):
+            return None
+        return Predicate(column, "in", tuple(value for value in values if value is not None))
+    op = _COMPARISONS.get(type(part))
+    if op is None:
+        return None
+    column, value = _column(part.this, alias, alone=alone), _literal(part.expression)
+    if column is None:
+        column, value, op = _column(part.expression, alias, alone=alone), _literal(part.this), _TURNED[op]
+    return Predicate(column, op, value) if column is not None and value is not None else None
+
+
+def _column(node: exp.Expr, alias: str, *, alone: bool) -> str | None:
+    if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
+        return None
+    mine = node.table.lower() == alias.lower() if node.table else alone
+    return str(node.name) if mine else None
+
+
+def _literal(node: exp.Expr) -> Literal | None:
+    if isinstance(node, exp.Boolean):
+        return bool(node.this)
+    if isinstance(node, exp.Neg):
+        inner = _literal(node.this)
+        return -inner if isinstance(inner, int | float) and not isinstance(inner, bool) else None
+    if isinstance(node, exp.Cast) and node.to.is_type("date") and isinstance(node.this, exp.Literal):
+        try:
+            return date.fromisoformat(node.this.name)
+        except ValueError:
+            return None
+    if not isinstance(node, exp.Literal):
+        return None
+    if node.is_string:
+        return str(node.name)
+    return int(node.name) if node.is_int else float(node.name)
+
+
+def _plain(error: SqlglotError) -> str:
+    """The first complaint, without the colours of a terminal."""
+    return str(error).replace("\x1b[4m", "").replace("\x1b[0m", "").partition("\n")[0].strip()

@@ -1,0 +1,248 @@
+"""Questions to the lake: now and as of any moment, what is not flushed included, equal to the Python merge."""
+
+import json
+import random
+from collections import Counter
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from lakesync.analysis.moments import AsOf, shown
+from lakesync.analysis.query import query
+from lakesync.analysis.row_history import row_history
+from lakesync.cli.app import app
+from lakesync.cli.query import told
+from lakesync.config import load
+from lakesync.delta import delta_id
+from lakesync.engine import Engine
+from lakesync.exceptions import LakeUnavailableError, NotFoundError, ValidationError
+from lakesync.lww import RowState
+from lakesync.schema import parse_schema
+from lakesync.staging import open_store
+from lakesync.types import ColumnValue, RowDelta, SyncPush
+from resources.lake.cuts import make_cut
+from resources.lake.deltas import flush_due
+from resources.lake.state import merge_table
+from resources.lake.tables import LakeNames
+from resources.spark import session
+from tests.integration.gateway_support import wall_ms
+
+COLUMNS = {"title": "string", "size": "number", "done": "boolean", "extra": "json"}
+VALUES = {
+    "title": ["x", 'q"\\\n\u0001', "é\U0001f600", "", None, 3],
+    "size": [1, -2.5, 1e300, 0, None, "7"],
+    "done": [True, False, None, "true"],
+    "extra": [{"k": [1, None]}, [], "text", 5, None],
+}
+
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+
+
+class Story:
+    """Random pushes, what each arrived at, and what every table should be after any of them."""
+
+    def __init__(self, engine, seed):
+        self._engine, self._rng = engine, random.Random(seed)
+        self._start = wall_ms() << 16
+        self.pushed = []
+
+    def push(self, gateway, count=6, table="tasks"):
+        rng = self._rng
+        client = rng.choice("abc")
+        deltas = []
+        for _ in range(count):
+            op = rng.choices(["INSERT", "UPDATE", "DELETE"], [4, 6, 1])[0]
+            names = [] if op == "DELETE" else rng.sample(list(COLUMNS), rng.randint(1, 3))
+            cells = tuple(ColumnValue.of(name, rng.choice(VALUES[name])) for name in names)
+            row, hlc = f"row-{rng.randint(1, 14)}", self._start + rng.randint(1, 400)
+            identity = delta_id(client_id=client, hlc=hlc, table=table, row_id=row, columns=cells)
+            deltas.append(RowDelta(op, table, row, client, cells, hlc, identity))
+        known = {each.delta_id for _, _, each in self.pushed}
+        self._engine.gateway(gateway).handle_push(SyncPush(client, tuple(deltas)))
+        arrival = self._engine.store.hold(gateway).arrival
+        self.pushed += [(gateway, arrival, each) for each in deltas if each.delta_id not in known]
+        return arrival
+
+    def rows(self, upto, table="tasks"):
+        states = {}
+        for gateway, arrival, each in self.pushed:
+            if arrival <= upto and each.table == table:
+                states.setdefault((gateway, each.row_id), RowState()).merge(each)
+        return {
+            key: {name: typed(name, state.values().get(name)) for name in COLUMNS}
+            for key, state in states.items()
+            if state.visible
+        }
+
+
+def typed(name, raw):
+    """A value as its typed column holds it."""
+    value = None if raw is None else msgspec.json.decode(raw)
+    if value is None:
+        return None
+    match COLUMNS[name]:
+        case "string":
+            return value if isinstance(value, str) else None
+        case "number":
+            return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        case "boolean":
+            return value if isinstance(value, bool) else None
+    return value
+
+
+def asked(config, moment=None, where=""):
+    answer = query(config, f"SELECT * FROM tasks {where}", moment)
+    found = {}
+    for row in told(answer):
+        key = (row["_gateway"], row["_row"])
+        assert key not in found
+        extra = row["extra"]
+        found[key] = {name: row[name] for name in COLUMNS} | {"extra": None if extra is None else json.loads(extra)}
+    return found
+
+
+class Place:
+    """A lake with one cut, deltas that are flushed and not merged, and deltas that are not flushed."""
+
+    def __init__(self, config, story, moments, cut):
+        self.config, self.story, self.moments, self.cut = config, story, moments, cut
+
+
+@pytest.fixture(scope="module")
+def place(spark_server, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("query")
+    system, tables = f"sys_{folder.name}", f"tab_{folder.name}"
+    url = f"sqlite://{folder / 'staging'}"
+    lake = {"system_namespace": system, "namespace": tables}
+    config = spark_server["config"].replace(lake=lake, staging={"url": url})
+    names = LakeNames("lake", system, tables)
+    schema = parse_schema(
+        {"table": "tasks", "columns": [{"name": name, "type": kind} for name, kind in COLUMNS.items()]}
+    )
+    engine = Engine(open_store(url, wall_ms), wall_ms)
+    engine.open()
+    story = Story(engine, 7)
+    moments = [story.push(gateway) for gateway in ("shop", "other", "shop", "other", "shop", "shop")]
+    with session(config) as spark:
+        store = engine.store
+        flush_due(spark, store, names=names)
+        merge_table(spark, schema, {"other": moments[1]}, names=names)
+        cut = make_cut(spark, store, store.hold("shop"), [schema], directory_uri=folder.as_uri(), names=names)
+        moments += [story.push(gateway) for gateway in ("other", "shop", "other")]
+        flush_due(spark, store, names=names)
+    moments += [story.push("shop"), story.push("other"), story.push("shop", 2, "drafts")]
+    yield Place(config, story, moments, cut)
+    engine.close()
+
+
+def test_now_is_the_merge_of_everything_acknowledged(place):
+    assert asked(place.config) == place.story.rows(place.moments[-1])
+
+
+def test_any_moment_is_the_merge_of_what_had_arrived(place):
+    for moment in place.moments:
+        assert asked(place.config, AsOf(arrival=moment)) == place.story.rows(moment)
+    assert asked(place.config, AsOf(arrival=place.moments[3] - 1)) == place.story.rows(place.moments[3] - 1)
+
+
+def test_a_snapshot_is_read_as_it_is(place):
+    snapshot = place.cut.tables[0].snapshot_id
+    there = asked(place.config, AsOf(snapshot=snapshot), "WHERE _gateway = 'shop'")
+    expected = place.story.rows(place.cut.arrival)
+    assert there == {key: row for key, row in expected.items() if key[0] == "shop"}
+    with pytest.raises(NotFoundError, match=r"has snapshot 5: .* there are [0-9]+ of tasks"):
+        asked(place.config, AsOf(snapshot=5))
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "title = 'x'",
+        "size >= 0 AND _gateway = 'other'",
+        "_row IN ('row-1', 'row-2')",
+        "done AND size < 2 OR title = 'é😀'",
+        "title = 3::VARCHAR OR size = '7'",
+        "_arrival > 5",
+    ],
+)
+def test_filters_that_a_scan_takes_change_nothing(place, where):
+    everything = query(place.config, f"WITH t AS MATERIALIZED (FROM tasks) SELECT * FROM t WHERE {where}")
+    filtered = query(place.config, f"SELECT * FROM tasks WHERE {where}")
+    assert sorted(map(str, told(filtered))) == sorted(map(str, told(everything)))
+
+
+def test_the_history_has_every_delta_once_and_says_what_is_flushed(place):
+    (row,) = told(
+        query(
+            place.config,
+            "SELECT count(*) AS n, count(DISTINCT delta_id) AS ids, count(batch_id) AS flushed, "
+            "bool_and(day = CAST(hlc_time(arrival) AS DATE)) AS days FROM deltas",
+        )
+    )
+    pushed = place.story.pushed
+    waiting = sum(arrival in place.moments[-3:] for _, arrival, _ in pushed)
+    assert row == {"n": len(pushed), "ids": len(pushed), "flushed": len(pushed) - waiting, "days": True}
+    history = f"lake.{place.config.lake.system_namespace}.deltas"
+    counted = f"SELECT count(*) AS n FROM {history} WHERE gateway = 'shop' AND columns['title'] IS NOT NULL"
+    expected = [
+        each
+        for gateway, arrival, each in pushed
+        if gateway == "shop" and arrival <= place.moments[7] and any(cell.column == "title" for cell in each.columns)
+    ]
+    assert list(told(query(place.config, counted, AsOf(arrival=place.moments[7])))) == [{"n": len(expected)}]
+
+
+def test_a_table_that_no_flush_has_reached_is_there_with_its_columns(place):
+    (row,) = told(query(place.config, "SELECT count(*) AS n FROM drafts JOIN tasks USING (_gateway)"))
+    assert row["n"]
+
+
+def test_what_is_not_there_is_told_with_what_is(place):
+    with pytest.raises(NotFoundError, match="no table 'task' in the lake; there are deltas, drafts, tasks"):
+        query(place.config, "SELECT * FROM task")
+    with pytest.raises(NotFoundError, match=f"the first delta came at {shown(place.moments[0])}"):
+        query(place.config, "SELECT * FROM tasks", AsOf(arrival=place.moments[0] - 1))
+    with pytest.raises(ValidationError, match='Referenced column "titel" not found'):
+        query(place.config, "SELECT titel FROM tasks")
+
+
+def test_the_history_of_a_row_has_every_delta_and_one_fate_for_each(place):
+    counts = Counter((gateway, each.row_id) for gateway, _, each in place.story.pushed if each.table == "tasks")
+    (gateway, row), count = counts.most_common(1)[0]
+    found = row_history(place.config, "tasks", row, gateway)
+    mine = [each for name, _, each in place.story.pushed if (name, each.row_id, each.table) == (gateway, row, "tasks")]
+    assert [each.delta_id for each in found] == [each.delta_id for each in mine]
+    assert len(found) == count
+    live = {cell.column for each in found for cell in each.columns if cell.fate == "live"}
+    state = RowState()
+    for each in mine:
+        state.merge(each)
+    assert live == state.values().keys()
+    with pytest.raises(NotFoundError, match="never had a row 'row-99' in gateway 'shop'"):
+        row_history(place.config, "tasks", "row-99", "shop")
+    with pytest.raises(NotFoundError, match="no table 'task' in the lake; there are drafts, tasks"):
+        row_history(place.config, "task", row)
+
+
+def test_the_command_writes_rows_on_stdout(place, monkeypatch):
+    for name, value in place.config.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    sql = "SELECT _row, title FROM tasks ORDER BY ALL"
+    shown_rows = CliRunner().invoke(app, ["query", sql, "--json"], catch_exceptions=False)
+    rows = [json.loads(line) for line in shown_rows.stdout.splitlines()]
+    assert len(rows) == len(place.story.rows(place.moments[-1]))
+    early = CliRunner().invoke(app, ["query", sql, "--as-of", str(place.moments[2])], catch_exceptions=False)
+    expected = place.story.rows(place.moments[2])
+    assert all(row_id in early.stdout for _, row_id in expected)
+    assert f"{len(expected)} rows" in early.stderr
+    row_id = next(iter(expected))[1]
+    fates = CliRunner().invoke(app, ["row", "history", "tasks", row_id], catch_exceptions=False)
+    assert "what became of it" in fates.stdout
+
+
+def test_a_folder_without_a_lake_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    with pytest.raises(LakeUnavailableError, match="no Iceberg catalogue"):
+        query(load({"data_dir": tmp_path}), "SELECT * FROM tasks")

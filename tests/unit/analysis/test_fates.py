@@ -1,0 +1,75 @@
+"""Every delta of a row has a fate, every loss a reason."""
+
+import random
+
+from lakesync.analysis.fates import Arrived, fates
+from lakesync.delta import delta_id
+from lakesync.lww import RowState
+from lakesync.types import ColumnValue, RowDelta
+
+
+def delta(op, client, hlc, **values):
+    columns = tuple(ColumnValue.of(name, value) for name, value in values.items())
+    identity = delta_id(client_id=client, hlc=hlc, table="t", row_id="r", columns=columns)
+    return RowDelta(op, "t", "r", client, columns, hlc, identity)
+
+
+def told(*deltas):
+    found = fates([Arrived("g", 256 * place, True, each) for place, each in enumerate(deltas, 1)])
+    return [{cell.column: (cell.fate, cell.why) for cell in each.columns} or each.note for each in found]
+
+
+def at(client, hlc):
+    return f"{client} at 1970-01-01T00:00:00.{hlc:03}Z"
+
+
+def test_each_kind_of_loss_says_why():
+    first = delta("INSERT", "ann", 5 << 16, a=1, b=1)
+    story = [
+        first,
+        delta("UPDATE", "bob", 7 << 16, a=2),
+        delta("UPDATE", "cy", 6 << 16, a=3),
+        delta("UPDATE", "abe", 7 << 16, a=4),
+        delta("UPDATE", "bob", 7 << 16, a=0),
+        first,
+        delta("DELETE", "ann", 6 << 16),
+        delta("UPDATE", "dan", 4 << 16, b=9),
+        delta("DELETE", "eve", 3 << 16),
+        delta("UPDATE", "eve", 9 << 16),
+    ]
+    assert told(*story) == [
+        {"a": ("replaced", f"replaced by {at('bob', 7)}"), "b": ("deleted", f"deleted by {at('ann', 6)}")},
+        {"a": ("live", "")},
+        {"a": ("lost", f"{at('bob', 7)} wrote later, though it arrived before")},
+        {"a": ("lost", f"{at('bob', 7)} wrote at the same hlc, and the greater client id wins")},
+        {"a": ("lost", f"{at('bob', 7)} has the same stamp, and the greater value wins")},
+        {
+            "a": ("lost", f"{at('bob', 7)} wrote later, though it arrived before"),
+            "b": ("repeated", "the same delta had arrived before"),
+        },
+        "deletes what is stamped before it; what was there is newer, or was gone",
+        {"b": ("deleted", f"stamped no later than the DELETE of {at('ann', 6)}")},
+        f"nothing more to delete: {at('ann', 6)} deleted later",
+        "erased: what it said is gone",
+    ]
+
+
+def test_what_is_live_is_the_merge():
+    rng = random.Random(3)
+    for _ in range(200):
+        story = [
+            delta(
+                rng.choices(["INSERT", "UPDATE", "DELETE"], [3, 6, 1])[0],
+                rng.choice("abc"),
+                rng.randint(1, 9),
+                **{name: rng.randint(0, 2) for name in rng.sample("wxyz", rng.randint(1, 3))},
+            )
+            for _ in range(rng.randint(1, 12))
+        ]
+        state = RowState()
+        for each in story:
+            state.merge(each)
+        found = fates([Arrived("g", 256 * place, True, each) for place, each in enumerate(story, 1)])
+        live = {cell.column: bytes(cell.value) for each in found for cell in each.columns if cell.fate == "live"}
+        assert live == {name: bytes(value) for name, value in state.values().items()}
+        assert all(cell.why or cell.fate == "live" for each in found for cell in each.columns)

@@ -1,0 +1,101 @@
+"""A query taken apart: tables, columns and filters, always enough and seldom too much."""
+
+from datetime import date
+
+import pytest
+
+from lakesync.analysis.statement import Predicate, read_statement
+from lakesync.exceptions import ValidationError
+
+
+def named(sql):
+    return {each.shown for each in read_statement(sql).tables}
+
+
+def predicates(sql):
+    return {each.shown: set(each.predicates) for each in read_statement(sql).tables if each.predicates}
+
+
+@pytest.mark.parametrize(
+    ("sql", "tables"),
+    [
+        ("SELECT a FROM orders", {"orders"}),
+        ("FROM orders", {"orders"}),
+        ("SELECT * FROM tables.orders o JOIN lines USING (id)", {"tables.orders", "lines"}),
+        ("WITH orders AS (SELECT 1 AS a), b AS (FROM lines) SELECT * FROM orders, b", {"lines"}),
+        ("SELECT (SELECT max(a) FROM x) FROM y WHERE EXISTS (FROM z) UNION ALL SELECT a FROM w", set("wxyz")),
+        ("SELECT * FROM range(3)", set()),
+        ("SELECT 1", set()),
+    ],
+)
+def test_tables_are_found_wherever_they_stand(sql, tables):
+    assert named(sql) == tables
+
+
+@pytest.mark.parametrize(
+    ("sql", "columns"),
+    [
+        ('SELECT a, count(*) FROM t WHERE "B" > 1 GROUP BY a', {"a", "b"}),
+        ("SELECT count(*) FROM t", set()),
+        ("SELECT a FROM t JOIN u USING (id)", {"a", "id"}),
+        ("SELECT * FROM t", None),
+        ("SELECT u.* FROM t, u", None),
+        ("SELECT x FROM t AS x", None),
+        ("SELECT a FROM t NATURAL JOIN u", None),
+        ("FROM t", None),
+    ],
+)
+def test_columns_are_those_that_it_may_read(sql, columns):
+    found = read_statement(sql).identifiers
+    assert (found is None) == (columns is None)
+    assert columns is None or (found is not None and found >= columns and not found - columns - {"t", "u"})
+
+
+def test_filters_are_those_that_every_used_row_fulfils():
+    assert predicates(
+        "SELECT a FROM t WHERE a = 'x' AND (b >= -3) AND 2 < c AND d IN (1, 2) AND e = DATE '2026-01-02'"
+    ) == {
+        "t": {
+            Predicate("a", "=", "x"),
+            Predicate("b", ">=", -3),
+            Predicate("c", ">", 2),
+            Predicate("d", "in", (1, 2)),
+            Predicate("e", "=", date(2026, 1, 2)),
+        }
+    }
+    assert predicates("SELECT * FROM t LEFT JOIN u ON t.id = u.id WHERE t.a = 1 AND u.b = 'k' AND c = 2") == {
+        "t": {Predicate("a", "=", 1)},
+        "u": {Predicate("b", "=", "k")},
+    }
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT a FROM t WHERE a = 'x' OR b = 1",
+        "SELECT a FROM t WHERE NOT a = 'x'",
+        "SELECT a FROM t WHERE a = b",
+        "SELECT a FROM t WHERE a IS NULL",
+        "SELECT a FROM t WHERE lower(a) = 'x'",
+        "SELECT a FROM t WHERE a = 1 UNION SELECT a FROM T WHERE a = 2",
+        "SELECT a FROM t GROUP BY a HAVING a = 1",
+        "SELECT a FROM t, u WHERE a = 1",
+    ],
+)
+def test_filters_that_do_not_hold_for_every_row_are_left_to_the_database(sql):
+    assert predicates(sql) == {}
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("SELECT FROM WHERE", "cannot be read"),
+        ("", "0 statements"),
+        ("SELECT 1; SELECT 2", "2 statements"),
+        ("DROP TABLE orders", "'DROP TABLE orders' is no query"),
+        ("INSERT INTO orders VALUES (1)", "is no query"),
+    ],
+)
+def test_what_is_no_query_is_refused(sql, why):
+    with pytest.raises(ValidationError, match=why):
+        read_statement(sql)
