@@ -14,6 +14,7 @@ from lakesync.engine import Engine
 from lakesync.engine.flushing import Housekeeping
 from lakesync.exceptions import LakeSyncError
 from lakesync.flush import FlushReport, FlushSettings, Outlet
+from lakesync.flush.settings import adaptive
 
 log = structlog.get_logger("gateway")
 
@@ -73,6 +74,7 @@ def _outlet(config: Config, opening: ExitStack) -> Outlet | None:
         max_buffer_bytes=config.flush.bytes,
         max_buffer_age_ms=round(config.flush.age_seconds * 1000),
         per_table_budget_bytes=config.flush.table_bytes,
+        adaptive=adaptive(config.flush.wide_columns, config.flush.wide_reduction),
         flush_format=config.flush.format,
         batch_deltas=config.flush.batch_deltas,
     )

@@ -15,12 +15,16 @@ from lakesync.config_sections import FlushSection
 from lakesync.hlc import wall_of
 from lakesync.staging.records import Backlog
 from resources.pipeline import OpenPipeline
+from sensors.waiting import Exceeded, Watcher
 
-Reason = Literal["request", "bytes", "age", "failure"]
+Reason = Literal["request", "bytes", "wide", "table", "age", "failure"]
 
 FIRST_PAUSE = 5
 """Seconds after a failed run before the next one is asked for; twice as long after each further failure."""
 LONGEST_PAUSE = 300
+
+
+_NOTHING = Exceeded()
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -34,7 +38,7 @@ class Due(msgspec.Struct, frozen=True):
     """Oldest and newest arrival of what waits, as wall times."""
 
 
-def due(backlog: Sequence[Backlog], now_ms: int, limits: FlushSection) -> Due | None:
+def due(backlog: Sequence[Backlog], now_ms: int, limits: FlushSection, exceeded: Exceeded = _NOTHING) -> Due | None:
     """Whether a flush is wanted, and why; a request goes before bytes, and bytes before age."""
     waiting = [shard for shard in backlog if shard.oldest_ms is not None]
     gateway_bytes: dict[str, int] = {}
@@ -43,6 +47,8 @@ def due(backlog: Sequence[Backlog], now_ms: int, limits: FlushSection) -> Due | 
     wanted: dict[Reason, set[str]] = {
         "request": {shard.gateway for shard in waiting if shard.flush_requested_ms is not None},
         "bytes": {gateway for gateway, size in gateway_bytes.items() if size >= limits.bytes},
+        "wide": set(exceeded.wide),
+        "table": set(exceeded.table),
         "age": {shard.gateway for shard in waiting if now_ms - (shard.oldest_ms or 0) >= limits.age_seconds * 1000},
     }
     gateways = set().union(*wanted.values())
@@ -76,19 +82,21 @@ def flush_sensor(
     job: UnresolvedAssetJobDefinition, days: dg.TimeWindowPartitionsDefinition, open_pipeline: OpenPipeline
 ) -> dg.SensorDefinition:
     """The sensor of the flush job: one run for all gateways that are due."""
+    watchers: dict[FlushSection, Watcher] = {}  # kept from tick to tick
 
     @dg.sensor(
         name=FLUSH_SENSOR,
         job=job,
         minimum_interval_seconds=2,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Requests one flush for all gateways that hold 4 MiB, have waited 30 s, or were asked to.",
+        description="Requests one flush for all gateways that hold too much, have waited too long, or were asked to.",
     )
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         with open_pipeline() as pipeline:
-            backlog = pipeline.store.backlog()
+            backlog, limits = pipeline.store.backlog(), pipeline.config.flush
+            exceeded = watchers.setdefault(limits, Watcher(limits)).exceeded(pipeline.store, backlog)
         now_ms = WallClock(pipeline.config.clock_offset_file).now_ms()
-        wanted = due(backlog, now_ms, pipeline.config.flush) or cut_short(context.instance, now_ms)
+        wanted = due(backlog, now_ms, limits, exceeded) or cut_short(context.instance, now_ms)
         if wanted is None:
             return dg.SkipReason("nothing is due")
         held = hold(context.instance)

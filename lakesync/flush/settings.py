@@ -24,6 +24,11 @@ class AdaptiveBuffer(msgspec.Struct, frozen=True):
             raise ConfigurationError(f"reduction_factor is {self.reduction_factor}: give 0 or more, and less than 1")
 
 
+def adaptive(wide_columns: int | None, reduction: float) -> AdaptiveBuffer | None:
+    """As `[flush]` says it; None where it says nothing."""
+    return AdaptiveBuffer(wide_columns, reduction) if wide_columns is not None else None
+
+
 class FlushSettings(msgspec.Struct, frozen=True):
     """Thresholds of one gateway. Bytes are those that staging stores, which backpressure counts too."""
 

@@ -60,13 +60,14 @@ class Waiting:
 
     def __init__(self, gateway: str, store: PipelineStore) -> None:
         self._gateway = gateway
-        self._store = store
+        self.store = store
+        """Where it waits; who has another way to the same store may put it here."""
         self._shards: dict[str, _Shard] = {}
         self._lock = threading.Lock()
 
     def backlog(self) -> list[Backlog]:
         """What waits, shard by shard, as the store says it."""
-        return [shard for shard in self._store.backlog() if shard.gateway == self._gateway]
+        return [shard for shard in self.store.backlog() if shard.gateway == self._gateway]
 
     def buffer_stats(self) -> BufferStats:
         """Sizes over all tables."""
@@ -117,7 +118,7 @@ class Waiting:
             first = max(shard.seen, backlog.flushed_seq) + 1
             if first <= backlog.last_seq:
                 stretch = Stretch(self._gateway, backlog.shard, backlog.epoch, first, backlog.last_seq)
-                source = self._store.log_source(backlog.shard)
+                source = self.store.log_source(backlog.shard)
                 shard.pushes.extend(_summary(push) for push in read_log(source, stretch))
             shard.seen = max(shard.seen, backlog.last_seq)
 

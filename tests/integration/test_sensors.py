@@ -51,6 +51,7 @@ class House:
         self.config, self.clock, self.engine, self.instance = config, clock, engine, instance
         self.pipeline = Pipeline(config)
         self.pipeline.store = engine.store
+        self.sensor = flush_sensor(flush_job(60), DAYS, lambda: nullcontext(self.pipeline))
 
     def push(self, gateway="nyc", rows=1, width=10):
         deltas = tuple(
@@ -66,8 +67,13 @@ class House:
         )
         self.engine.gateway(gateway).handle_push(SyncPush("ua", deltas))
 
+    def wide(self, columns=100, gateway="nyc"):
+        values = {f"c{number}": number for number in range(columns)}
+        delta = extract_delta(None, values, table="wide", row_id="1", client_id="ua", hlc=self.clock() << 16)
+        self.engine.gateway(gateway).handle_push(SyncPush("ua", (delta,)))
+
     def tick(self):
-        sensor = flush_sensor(flush_job(60), DAYS, lambda: nullcontext(self.pipeline))
+        sensor = self.sensor
         with dg.build_sensor_context(self.instance) as context:
             return sensor(context)
 
@@ -281,3 +287,18 @@ def test_a_column_added_later_is_seen(house, webserver, watch):
     house.engine.gateway("nyc").register_schema(parse_schema({"table": "flights", "columns": columns}))
     assert watch(before) == "loaded again with flights"
     assert read_snapshot(snapshot_file(house.config)).tables[0].types == {"carrier": "string", "delay": "number"}
+
+
+def test_a_tables_budget_and_wide_rows_do_not_wait(house):
+    """Thresholds of bytes are 10,000; a budget of 300 and a width of two columns are far below."""
+    limits = {"bytes": 10_000, "table_bytes": 300, "wide_columns": 2, "wide_reduction": 0.99}
+    house.push()
+    assert house.tick().skip_message == "nothing is due"
+    house.pipeline.config = house.config.replace(flush={**limits, "wide_columns": None})
+    assert house.tick().skip_message == "nothing is due"
+    house.push(rows=30)
+    assert house.reason() == "table"
+    house.pipeline.config = house.config.replace(flush={**limits, "table_bytes": None})
+    assert house.tick().skip_message == "nothing is due"
+    house.wide()
+    assert house.reason() == "wide"
