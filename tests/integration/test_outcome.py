@@ -1,0 +1,62 @@
+"""How a step ends when LakeSync raises: Dagster tries again what may pass, and nothing else."""
+
+import dagster as dg
+import pytest
+
+from assets.outcome import RETRIES, outcome
+from lakesync.config import load
+from lakesync.exceptions import FlushError, IntegrityError, LakeUnavailableError, SchemaError
+from resources.pipeline import Pipeline
+
+SOON = 0.01
+
+
+def run(tmp_path, raised):
+    """Make an asset whose first attempts raise what is given, one each; the result, and how often it was tried."""
+    left = list(raised)
+    tries = []
+
+    @dg.asset
+    def table(context: dg.AssetExecutionContext):
+        tries.append(context.op_execution_context.retry_number)
+        with Pipeline(load({"data_dir": tmp_path})) as pipeline, outcome(context, pipeline):
+            if left:
+                raise left.pop(0)
+
+    return dg.materialize([table], raise_on_error=False), tries
+
+
+def test_a_transient_error_is_tried_again_after_the_time_that_it_states(tmp_path):
+    lost = [LakeUnavailableError("Spark is gone", retry_after=SOON), FlushError("not there", retry_after=SOON)]
+    result, tries = run(tmp_path, lost)
+    assert result.success
+    assert tries == [0, 1, 2]
+    waits = [event.event_specific_data.seconds_to_wait for event in result.all_events if event.is_step_up_for_retry]
+    assert waits == [SOON, SOON]
+
+
+def test_what_stays_transient_fails_in_the_end(tmp_path):
+    result, tries = run(tmp_path, [FlushError("not there", retry_after=SOON)] * (RETRIES + 2))
+    assert not result.success
+    assert len(tries) == RETRIES + 1
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        SchemaError("t.n is string in this schema and number in the lake"),
+        ExceptionGroup("cuts failed", [IntegrityError("a"), SchemaError("b")]),
+        KeyError("a defect of ours"),
+    ],
+)
+def test_a_terminal_error_or_a_defect_fails_at_once(tmp_path, raised):
+    result, tries = run(tmp_path, [raised] * 3)
+    assert not result.success
+    assert tries == [0]
+
+
+def test_a_group_with_a_transient_error_in_it_is_tried_again(tmp_path):
+    both = ExceptionGroup("cuts failed", [IntegrityError("a"), LakeUnavailableError("b", retry_after=SOON)])
+    result, tries = run(tmp_path, [both])
+    assert result.success
+    assert tries == [0, 1]
