@@ -59,9 +59,22 @@ class JiraClient:
         """What a path answers to a body; an empty object where it answers none."""
         return self._json("POST", path, json=body, repeatable=repeatable)
 
-    def search(self, jql: str, fields: Sequence[str] = FIELDS, size: int = PAGE, **more: Any) -> Json:
+    def search(
+        self,
+        jql: str,
+        fields: Sequence[str] = FIELDS,
+        size: int = PAGE,
+        *,
+        token: str | None = None,
+        properties: Sequence[str] = (),
+    ) -> Json:
         """One page of a search: `{issues, nextPageToken?}`; the last page has no token."""
-        return self.post("/search/jql", {"jql": jql, "fields": list(fields), "maxResults": size, **more})
+        asked: Json = {"jql": jql, "fields": list(fields), "maxResults": size}
+        if token is not None:
+            asked["nextPageToken"] = token
+        if properties:
+            asked["properties"] = list(properties)
+        return self.post("/search/jql", asked)
 
     def fetch(self, keys: Sequence[str], fields: Sequence[str]) -> list[Json]:
         """Those of at most 100 issues that are there and may be seen, as they are now."""

@@ -125,9 +125,8 @@ class JiraSource:
         at, newest, token = max(place - OVERLAP_MS, 0), place, None
         told: set[tuple[str, str]] = set()
         while True:
-            more: dict[str, str] = {} if token is None else {"nextPageToken": token}
             jql = combined(self._jql, f"updated >= {at}", order="updated ASC, key ASC")
-            page = self._client.search(jql, fields if "updated" in fields else (*fields, "updated"), **more)
+            page = self._client.search(jql, fields if "updated" in fields else (*fields, "updated"), token=token)
             issues: list[dict[str, Any]] = page["issues"]
             last = max((milliseconds(issue["fields"]["updated"]) for issue in issues), default=at)
             newest = max(newest, last)
@@ -140,13 +139,13 @@ class JiraSource:
 
     def _keys(self) -> Iterator[Sequence[str]]:
         jql = combined(self._jql, "updated >= 0", order="key ASC")
-        more: dict[str, str] = {}
+        token: str | None = None
         while True:
-            page = self._client.search(jql, ("key",), KEYS_PAGE, **more)
+            page = self._client.search(jql, ("key",), KEYS_PAGE, token=token)
             yield [issue["key"] for issue in page["issues"]]
             if "nextPageToken" not in page:
                 return
-            more = {"nextPageToken": page["nextPageToken"]}
+            token = page["nextPageToken"]
 
     def _gone(self, keys: set[str]) -> set[str]:
         known = sorted(keys)

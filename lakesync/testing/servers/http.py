@@ -50,6 +50,9 @@ class Service(Protocol):
     def answer(self, request: Request) -> Answer:
         """The answer to a request."""
 
+    def now(self) -> int:
+        """Its time, in milliseconds since the epoch."""
+
 
 @dataclass(frozen=True)
 class Served:
@@ -124,6 +127,9 @@ def _handler(service: Service, calls: list[tuple[str, str, int]], lock: threadin
             self.end_headers()
             if answer.status != 204:
                 self.wfile.write(body)
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return super().date_time_string(service.now() / 1000 if timestamp is None else timestamp)
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 names that the base class looks for
 

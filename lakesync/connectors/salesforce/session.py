@@ -1,0 +1,59 @@
+"""Signing in to Salesforce: the client credentials flow, or the older one with a user's password."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import requests
+
+from lakesync.connectors.http import HttpApi
+from lakesync.exceptions import AdapterError, AuthError, LakeSyncError, RateLimitedError
+
+_ADVICE = {
+    "invalid_client_id": "check clientId: it is the consumer key of a connected app",
+    "invalid_client": "check clientSecret",
+    "invalid_grant": "check username and password (with its security token behind it), and that the app may sign in so",
+    "unsupported_grant_type": "allow the connected app this flow",
+}
+
+
+def sign_in(settings: Mapping[str, Any], **patience: Any) -> tuple[str, str]:
+    """The address of the organisation and a token for it.
+
+    With a username the password flow is used, at the login server that `isSandbox` says; without, the flow of client
+    credentials, which is of the organisation's own domain.
+
+    Raises:
+        AuthError: Salesforce does not take them; the message says which.
+    """
+    form = {"client_id": settings["clientId"], "client_secret": settings["clientSecret"]}
+    if settings.get("username"):
+        form |= {"grant_type": "password", "username": settings["username"], "password": settings["password"]}
+        login = settings.get("loginUrl") or f"https://{'test' if settings.get('isSandbox') else 'login'}.salesforce.com"
+    else:
+        form["grant_type"] = "client_credentials"
+        login = settings.get("loginUrl") or settings["instanceUrl"]
+    api = HttpApi(login, _fault, **patience)
+    try:
+        answer = api.call("POST", "/services/oauth2/token", data=form).json()
+        return str(answer["instance_url"]), str(answer["access_token"])
+    except (requests.JSONDecodeError, KeyError, TypeError) as error:
+        raise AdapterError(f"{login} answered no token: is this the address of Salesforce?") from error
+    finally:
+        api.close()
+
+
+def _fault(answer: requests.Response) -> LakeSyncError | None:
+    if answer.status_code < 300:
+        return None
+    try:
+        said = answer.json()
+        code, words = str(said["error"]), str(said.get("error_description"))
+    except (requests.JSONDecodeError, KeyError, TypeError):
+        return AdapterError(f"Salesforce's login failed with status {answer.status_code}")
+    if answer.status_code >= 500:
+        return AdapterError(f"Salesforce's login failed with status {answer.status_code} ({code}: {words})")
+    if words == "login rate exceeded":
+        return RateLimitedError(f"Salesforce takes no more logins now ({words})")
+    return AuthError(f"Salesforce refuses the login ({code}: {words}): {_ADVICE.get(code, 'check the settings')}")

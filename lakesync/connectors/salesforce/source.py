@@ -1,0 +1,175 @@
+"""Salesforce as a source: records by `SystemModstamp`, deleted ones with them, large first loads as a bulk job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.conditions import condition
+from lakesync.connectors.salesforce import bulk
+from lakesync.connectors.salesforce.api import LocatorError, SalesforceClient
+from lakesync.connectors.salesforce.rows import OBJECTS, line_row, literal, milliseconds, record_row
+from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Table, Usage
+from lakesync.exceptions import NotFoundError
+
+OVERLAP_MS = 300_000
+"""How far behind the newest change a poll looks again: a transaction shows its changes when it ends, stamped with when
+they were made."""
+
+BULK_ROWS = 20_000
+"""A first load of more records is a bulk job."""
+
+_PIECE = 200
+_LOG_MS = 29 * 86_400_000
+_SWITCHES = {
+    "sf_accounts": "includeAccounts",
+    "sf_contacts": "includeContacts",
+    "sf_opportunities": "includeOpportunities",
+    "sf_leads": "includeLeads",
+}
+
+
+class SalesforceSource:
+    """An organisation as one user sees it. A cursor knows for which filter it is: with another it begins again."""
+
+    def __init__(self, config: ConnectorConfig, *, bulk_rows: int = BULK_ROWS, **patience: Any) -> None:
+        """Args: bulk_rows: above which a first load is a bulk job; patience: of `HttpApi`."""
+        settings = config.settings
+        self._client = SalesforceClient(settings, **patience)
+        self._filter: str | None = settings.get("soqlFilter")
+        self._condition = condition(self._filter, "soqlFilter") if self._filter else ""
+        self._bulk_rows = bulk_rows
+        self.tables = tuple(Table(name) for name, switch in _SWITCHES.items() if settings.get(switch, True))
+
+    @property
+    def usage(self) -> Usage:
+        """Calls made, and what the day's budget allows yet."""
+        return self._client.usage
+
+    def changes(self, table: str, cursor: Cursor | None) -> Iterator[Page]:
+        """Records changed since a cursor, deleted ones included."""
+        if cursor is None or cursor["filter"] != self._filter:
+            return self._first(table)
+        if "job" in cursor:
+            return self._loaded(table, cursor)
+        return self._changed(table, cursor["modified"])
+
+    def census(self, table: str) -> Census | None:
+        """The ids of all records."""
+        return Census(None, self._ids(table))
+
+    def read(self, table: str, row_ids: Sequence[str]) -> Iterator[Page]:
+        """Records by id."""
+        for piece in _divided(row_ids):
+            for page in self._client.query(self._select(table, f"Id IN ({_list(piece)})")):
+                yield Page(table, [record_row(table, record) for record in page["records"]])
+
+    def gone(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
+        """Those that are deleted, or outside of the filter.
+
+        A record of which nothing is told, neither by queries nor by the log of deletes, is hidden from this user, or
+        was deleted for good more than 30 days ago: it stays.
+        """
+        ids = {row.row_id for row in rows}
+        deleted, here = self._log(table) & ids, set[str]()
+        name = OBJECTS[table].name
+        for piece in _divided(sorted(ids - deleted)):
+            for page in self._client.query(
+                f"SELECT Id, IsDeleted FROM {name} WHERE Id IN ({_list(piece)})", deleted=True
+            ):
+                for record in page["records"]:
+                    (deleted if record["IsDeleted"] else here).add(record["Id"])
+        return deleted | (here - self._matching(table, here) if self._filter else set())
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._client.close()
+
+    def _first(self, table: str) -> Iterator[Page]:
+        count = next(self._client.query(self._where(f"SELECT COUNT() FROM {OBJECTS[table].name}")))["totalSize"]
+        if count <= self._bulk_rows:
+            yield from self._changed(table, 0)
+            return
+        job, made = bulk.begin(self._client, self._select(table))
+        # a kill from here on costs nothing: the job is found again
+        cursor = {**self._cursor(milliseconds(made)), "job": job, "locator": None}
+        yield Page(table, [], cursor)
+        yield from self._loaded(table, cursor)
+
+    def _loaded(self, table: str, cursor: Cursor) -> Iterator[Page]:
+        try:
+            bulk.wait(self._client, cursor["job"])
+            for piece in bulk.pieces(self._client, cursor["job"], cursor["locator"]):
+                rows = [line_row(table, line) for line in piece.lines]
+                done = self._cursor(cursor["modified"])
+                yield Page(table, rows, done if piece.locator is None else {**cursor, "locator": piece.locator})
+        except NotFoundError:
+            yield from self._first(table)
+            return
+        bulk.end(self._client, cursor["job"])
+        yield from self._changed(table, cursor["modified"])
+
+    def _changed(self, table: str, place: int) -> Iterator[Page]:
+        """Records modified since a place, oldest first. No time of this machine's clock is in it."""
+        newest = place
+        while True:
+            begun = newest
+            since = literal(max(newest - OVERLAP_MS, 0))
+            soql = self._select(table, f"SystemModstamp >= {since}", more=", IsDeleted, SystemModstamp")
+            try:
+                for page in self._client.query(f"{soql} ORDER BY SystemModstamp ASC, Id ASC", deleted=True):
+                    records = page["records"]
+                    newest = max([newest, *(milliseconds(record["SystemModstamp"]) for record in records)])
+                    yield Page(
+                        table,
+                        [record_row(table, record) for record in records if not record["IsDeleted"]],
+                        self._cursor(newest),
+                        deleted=[record["Id"] for record in records if record["IsDeleted"]],
+                    )
+                return
+            except LocatorError:
+                if newest == begun:
+                    raise
+
+    def _ids(self, table: str) -> Iterator[Sequence[str]]:
+        for page in self._client.query(self._where(f"SELECT Id FROM {OBJECTS[table].name}")):
+            yield [record["Id"] for record in page["records"]]
+
+    def _matching(self, table: str, ids: set[str]) -> set[str]:
+        name = OBJECTS[table].name
+        found = set()
+        for piece in _divided(sorted(ids)):
+            for page in self._client.query(self._where(f"SELECT Id FROM {name}", f"Id IN ({_list(piece)})")):
+                found |= {record["Id"] for record in page["records"]}
+        return found
+
+    def _log(self, table: str) -> set[str]:
+        """What the log of deletes holds of an object, by Salesforce's clock."""
+        name = OBJECTS[table].name
+        answer = self._client.call("GET", "/limits")
+        now = int(parsedate_to_datetime(answer.headers["Date"]).timestamp() * 1000)
+        span = {"start": literal(now - _LOG_MS), "end": literal(now + 60_000)}
+        told = self._client.call("GET", f"/sobjects/{name}/deleted", params=span).json()
+        return {record["id"] for record in told["deletedRecords"]}
+
+    def _select(self, table: str, *conditions: str, more: str = "") -> str:
+        found = OBJECTS[table]
+        return self._where(f"SELECT {', '.join(found.fields.values())}{more} FROM {found.name}", *conditions)
+
+    def _where(self, select: str, *conditions: str) -> str:
+        parts = [*([f"({self._condition})"] if self._condition else []), *conditions]
+        return f"{select} WHERE {' AND '.join(parts)}" if parts else select
+
+    def _cursor(self, modified: int) -> dict[str, Any]:
+        return {"modified": modified, "filter": self._filter}
+
+
+def _divided(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), _PIECE):
+        yield ids[start : start + _PIECE]
+
+
+def _list(ids: Sequence[str]) -> str:
+    return ", ".join(f"'{each}'" for each in ids)

@@ -1,0 +1,125 @@
+"""The REST API of an organisation: who signs in, what it costs, and where a request goes."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs
+
+from lakesync.testing.servers.http import Answer, Request
+from lakesync.testing.servers.salesforce import bulk, reading, records
+from lakesync.testing.servers.salesforce.org import Record, SalesforceOrg
+from lakesync.testing.servers.salesforce.soql import SoqlError
+
+Route = Callable[..., Answer]
+
+_ROUTES: tuple[tuple[str, re.Pattern[str], Route], ...] = tuple(
+    (method, re.compile(f"/services/data/v[0-9.]+/{pattern}"), route)
+    for method, pattern, route in (
+        ("GET", "query/?", reading.query),
+        ("GET", "queryAll/?", reading.query_all),
+        ("GET", "(?:query|queryAll)/([^/]+)", reading.query_more),
+        ("GET", "limits/?", reading.limits),
+        ("GET", "sobjects/([^/]+)/deleted/?", reading.deleted),
+        ("POST", "sobjects/([^/]+)/?", records.create),
+        ("PATCH", "sobjects/([^/]+)/([^/]+)", records.update),
+        ("PATCH", "sobjects/([^/]+)/([^/]+)/([^/]+)", records.upsert),
+        ("POST", "jobs/query/?", bulk.create),
+        ("GET", "jobs/query/([^/]+)", bulk.state),
+        ("GET", "jobs/query/([^/]+)/results", bulk.results),
+        ("DELETE", "jobs/query/([^/]+)", bulk.delete),
+    )
+)
+
+
+@dataclass
+class SalesforceApi:
+    """What answers for an organisation."""
+
+    org: SalesforceOrg
+    client_id: str = "consumer-key"
+    client_secret: str = "consumer-secret"  # noqa: S105 a server for tests
+    username: str = "sync@example.com"
+    password: str = "password-and-token"  # noqa: S105
+    daily_limit: int = 15_000
+    session_ms: int = 7_200_000
+    """How long an access token is good for."""
+    locator_ms: int = 172_800_000
+    """How long the rest of a query's result is kept."""
+    batch: int = 2_000
+    """Records a page."""
+    job_delay_ms: int = 0
+    """How long a bulk job takes."""
+    no_access: set[str] = field(default_factory=set)
+    """Objects that the user may not read."""
+    failures: deque[Answer] = field(default_factory=deque)
+    """Answered instead of what was asked, one a request; its status 0 asks as usual."""
+    url: str = ""
+    """Its own address, told with a token; unless set, the one that was asked."""
+    used: int = 0
+    """Calls of the day so far."""
+    sessions: dict[str, int] = field(default_factory=dict)
+    results: dict[str, tuple[int, tuple[str, ...], list[Record]]] = field(default_factory=dict)
+    """What is left of queries: until when, fields, records."""
+    jobs: dict[str, bulk.Job] = field(default_factory=dict)
+
+    def answer(self, request: Request) -> Answer:
+        """The answer to a request."""
+        if self.failures and (failure := self.failures.popleft()).status:
+            return failure
+        if request.path == "/services/oauth2/token" and request.method == "POST":
+            return self._sign_in(request)
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if self.sessions.get(token, 0) < self.now():
+            return error(401, "INVALID_SESSION_ID", "Session expired or invalid")
+        if self.used >= self.daily_limit:
+            return error(403, "REQUEST_LIMIT_EXCEEDED", "TotalRequests Limit exceeded.")
+        self.used += 1
+        headers = {"Sforce-Limit-Info": f"api-usage={self.used}/{self.daily_limit}"}
+        for method, pattern, route in _ROUTES:
+            if method == request.method and (found := pattern.fullmatch(request.path)):
+                try:
+                    answer = route(self, request, *found.groups())
+                except SoqlError as fault:
+                    return error(400, fault.code, str(fault))
+                except ValueError as fault:
+                    return error(400, "JSON_PARSER_ERROR", str(fault))
+                return Answer(answer.status, answer.body, {**headers, **answer.headers})
+        return error(404, "NOT_FOUND", "The requested resource does not exist")
+
+    def now(self) -> int:
+        """The organisation's time, in milliseconds."""
+        return self.org.clock()
+
+    def _sign_in(self, request: Request) -> Answer:
+        form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}
+
+        def refused(code: str, words: str) -> Answer:
+            return Answer(400, {"error": code, "error_description": words})
+
+        if form.get("client_id") != self.client_id:
+            return refused("invalid_client_id", "client identifier invalid")
+        if form.get("client_secret") != self.client_secret:
+            return refused("invalid_client", "invalid client credentials")
+        match form.get("grant_type"):
+            case "client_credentials":
+                pass
+            case "password":
+                if (form.get("username"), form.get("password")) != (self.username, self.password):
+                    return refused("invalid_grant", "authentication failure")
+            case _:
+                return refused("unsupported_grant_type", "grant type not supported")
+        token = secrets.token_urlsafe(16)
+        self.sessions[token] = self.now() + self.session_ms
+        url = self.url or f"http://{request.headers['host']}"
+        body: dict[str, Any] = {"access_token": token, "instance_url": url, "token_type": "Bearer"}
+        return Answer(200, {**body, "issued_at": str(self.now())})
+
+
+def error(status: int, code: str, message: str, **more: Any) -> Answer:
+    """An error as the API gives it: a list of one."""
+    return Answer(status, [{"message": message, "errorCode": code, **more}])

@@ -1,0 +1,97 @@
+"""Query jobs of the Bulk API 2.0: results as CSV, in pieces that a locator names."""
+
+from __future__ import annotations
+
+import csv
+import io
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lakesync.testing.servers.http import Answer, Request
+from lakesync.testing.servers.salesforce.org import Record, spelled
+from lakesync.testing.servers.salesforce.soql import SoqlError, parse
+
+if TYPE_CHECKING:
+    from lakesync.testing.servers.salesforce.api import SalesforceApi
+
+
+@dataclass
+class Job:
+    """A query job."""
+
+    id: str
+    operation: str
+    query: str
+    created: int
+    fields: tuple[str, ...]
+    found: list[Record]
+
+
+def create(api: SalesforceApi, request: Request) -> Answer:
+    """A new job; its result is that of this moment."""
+    asked = request.json
+    if asked.get("operation") not in ("query", "queryAll"):
+        raise SoqlError("INVALIDJOB", "operation must be query or queryAll")
+    query = parse(asked.get("query") or "", api.org)
+    if query.kind in api.no_access:
+        raise SoqlError("INVALID_TYPE", f"sObject type '{query.kind}' is not supported.")
+    found = query.select(api.org, deleted=asked["operation"] == "queryAll")
+    job = Job(f"750{secrets.token_hex(6)}AAA", asked["operation"], asked["query"], api.now(), query.fields, found)
+    api.jobs[job.id] = job
+    return Answer(200, _told(api, job))
+
+
+def state(api: SalesforceApi, _: Request, name: str) -> Answer:
+    """How far a job is."""
+    job = api.jobs.get(name)
+    return _unknown() if job is None else Answer(200, _told(api, job))
+
+
+def results(api: SalesforceApi, request: Request, name: str) -> Answer:
+    """A piece of a result; the header `Sforce-Locator` names the next one, or says null."""
+    job = api.jobs.get(name)
+    if job is None or _state(api, job) != "JobComplete":
+        return _unknown()
+    start = int(request.query.get("locator", 0))
+    size = int(request.query.get("maxRecords", 50_000))
+    written = io.StringIO()
+    lines = csv.writer(written, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    lines.writerow(job.fields)
+    piece = job.found[start : start + size]
+    for record in piece:
+        lines.writerow([_text(api.org.field_of(record, field)) for field in job.fields])
+    following = start + size
+    headers = {
+        "Content-Type": "text/csv",
+        "Sforce-Locator": str(following) if following < len(job.found) else "null",
+        "Sforce-NumberOfRecords": str(len(piece)),
+    }
+    return Answer(200, written.getvalue(), headers)
+
+
+def delete(api: SalesforceApi, _: Request, name: str) -> Answer:
+    """Forget a job."""
+    return _unknown() if api.jobs.pop(name, None) is None else Answer(204)
+
+
+def _state(api: SalesforceApi, job: Job) -> str:
+    return "JobComplete" if api.now() >= job.created + api.job_delay_ms else "InProgress"
+
+
+def _told(api: SalesforceApi, job: Job) -> dict[str, Any]:
+    done = _state(api, job) == "JobComplete"
+    told = {"id": job.id, "operation": job.operation, "createdDate": spelled(job.created), "state": _state(api, job)}
+    return told | ({"numberRecordsProcessed": len(job.found)} if done else {})
+
+
+def _unknown() -> Answer:
+    return Answer(404, [{"message": "The requested resource does not exist", "errorCode": "NOT_FOUND"}])
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(float(value)) if isinstance(value, int | float) else str(value)

@@ -1,0 +1,139 @@
+"""What an organisation holds: records of four objects and its users, deleted ones for as long as they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+
+def _fields(names: str) -> frozenset[str]:
+    common = "Id IsDeleted CreatedDate LastModifiedDate SystemModstamp OwnerId CreatedById"
+    return frozenset(f"{common} {names}".split())
+
+
+FIELDS: dict[str, frozenset[str]] = {
+    "Account": _fields(
+        "Name Type Industry Website Phone BillingCity BillingState BillingCountry AnnualRevenue NumberOfEmployees"
+        " ExternalKey__c"
+    ),
+    "Contact": _fields("FirstName LastName Email Phone Title AccountId MailingCity MailingState MailingCountry"),
+    "Opportunity": _fields("Name StageName Amount CloseDate Probability AccountId Type LeadSource IsClosed IsWon"),
+    "Lead": _fields(
+        "FirstName LastName Company Email Phone Title Status LeadSource IsConverted ConvertedAccountId"
+        " ConvertedContactId ConvertedOpportunityId"
+    ),
+}
+"""The fields of each object."""
+
+REQUIRED = {
+    "Account": ("Name",),
+    "Contact": ("LastName",),
+    "Opportunity": ("Name", "StageName", "CloseDate"),
+    "Lead": ("LastName", "Company"),
+}
+RELATIONS = {"Owner": "OwnerId", "Account": "AccountId"}
+"""Fields of another record that a query may name: `Owner.Name`."""
+EXTERNAL_IDS = {"Account": ("ExternalKey__c",)}
+
+_PREFIX = {"Account": "001", "Contact": "003", "Opportunity": "006", "Lead": "00Q"}
+
+
+@dataclass
+class Record:
+    """One record; times in milliseconds since the epoch, of whole seconds as Salesforce keeps them."""
+
+    kind: str
+    id: str
+    fields: dict[str, Any]
+    created: int
+    modified: int
+    deleted: bool = False
+    hidden: bool = False
+    """Whether sharing keeps it from the user who asks."""
+
+    def value(self, name: str) -> Any:
+        """A field's value as the API gives it."""
+        match name:
+            case "Id":
+                return self.id
+            case "IsDeleted":
+                return self.deleted
+            case "CreatedDate":
+                return spelled(self.created)
+            case "LastModifiedDate" | "SystemModstamp":
+                return spelled(self.modified)
+        return self.fields.get(name)
+
+
+@dataclass
+class SalesforceOrg:
+    """The state of an organisation, changed by these methods or over its API."""
+
+    clock: Callable[[], int]
+    """Milliseconds since the epoch."""
+    records: dict[str, Record] = field(default_factory=dict)
+    """By id, those in the recycle bin included."""
+    users: dict[str, str] = field(default_factory=lambda: {"005000000000001AAA": "Ada", "005000000000002AAA": "Grace"})
+    log: list[tuple[int, str, str]] = field(default_factory=list)
+    """What was deleted: when, object, id."""
+    _made: int = 0
+
+    def add(self, kind: str, **fields: Any) -> Record:
+        """A new record."""
+        self._made += 1
+        now = self._now()
+        owner = {"OwnerId": next(iter(self.users)), "CreatedById": next(iter(self.users))}
+        flags = {"Opportunity": {"IsClosed": False, "IsWon": False}, "Lead": {"IsConverted": False}}.get(kind, {})
+        made = Record(kind, f"{_PREFIX[kind]}{self._made:012d}AAA", {**owner, **flags, **fields}, now, now)
+        self.records[made.id] = made
+        return made
+
+    def edit(self, record: Record, **fields: Any) -> None:
+        """Change fields of a record."""
+        record.fields |= fields
+        record.modified = self._now()
+
+    def delete(self, record: Record) -> None:
+        """Put a record into the recycle bin."""
+        record.deleted, record.modified = True, self._now()
+        self.log.append((self._now(), record.kind, record.id))
+
+    def restore(self, record: Record) -> None:
+        """Take a record out of the recycle bin."""
+        record.deleted, record.modified = False, self._now()
+        self.log = [entry for entry in self.log if entry[2] != record.id]
+
+    def purge(self, record: Record) -> None:
+        """Delete a record for good: `queryAll` does not show it, the log of deletes still does."""
+        if not record.deleted:
+            self.delete(record)
+        del self.records[record.id]
+
+    def visible(self, kind: str, *, deleted: bool) -> list[Record]:
+        """The records of an object that a query sees."""
+        return [
+            each
+            for each in self.records.values()
+            if each.kind == kind and not each.hidden and (deleted or not each.deleted)
+        ]
+
+    def field_of(self, record: Record, name: str) -> Any:
+        """A field's value, of the record or of one that it refers to (`Account.Name`)."""
+        relation, dot, rest = name.partition(".")
+        if not dot:
+            return record.value(name)
+        other = record.fields.get(RELATIONS[relation])
+        if relation == "Owner":
+            return self.users.get(str(other))
+        found = self.records.get(str(other))
+        return found.value(rest) if found is not None else None
+
+    def _now(self) -> int:
+        return self.clock() // 1000 * 1000
+
+
+def spelled(ms: int) -> str:
+    """A time as the API spells it."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}.000+0000"

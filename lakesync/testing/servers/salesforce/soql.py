@@ -1,0 +1,236 @@
+"""As much of SOQL as connectors and users' filters need: SELECT, WHERE, ORDER BY, LIMIT, COUNT()."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from lakesync.testing.servers.salesforce.org import FIELDS, RELATIONS, Record, SalesforceOrg
+
+_TOKEN = re.compile(
+    r"""\s*(?:('(?:[^'\\]|\\.)*')|(!=|<>|>=|<=|[=<>(),])"""
+    r"""|(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)|\d{4}-\d\d-\d\d)|([^\s=<>!(),']+))"""
+)
+_WORDS = {"AND", "OR", "NOT", "IN", "LIKE"}
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<>": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+
+Test = Callable[[Record], bool]
+
+
+class SoqlError(ValueError):
+    """What the API says of a query that it does not take."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Query(NamedTuple):
+    """A query that was read."""
+
+    kind: str
+    fields: tuple[str, ...]
+    """Empty for `COUNT()`."""
+    matches: Test
+    order: tuple[tuple[str, bool], ...]
+    limit: int | None
+
+    def select(self, org: SalesforceOrg, *, deleted: bool) -> list[Record]:
+        """The records that match, in order."""
+        found = [each for each in org.visible(self.kind, deleted=deleted) if self.matches(each)]
+        found.sort(key=lambda each: each.id)
+        for name, down in reversed(self.order):
+            found.sort(key=lambda each, name=name: _key(org.field_of(each, name)), reverse=down)  # type: ignore[misc]
+        return found[: self.limit]
+
+
+def parse(soql: str, org: SalesforceOrg) -> Query:
+    """Read a query.
+
+    Raises:
+        SoqlError: MALFORMED_QUERY, INVALID_TYPE or INVALID_FIELD.
+    """
+    return _Parser(soql, org).query()
+
+
+class _Parser:
+    def __init__(self, soql: str, org: SalesforceOrg) -> None:
+        self._tokens = _tokens(soql)
+        self._at = 0
+        self._org = org
+        self._kind = ""
+
+    def query(self) -> Query:
+        self._expect("SELECT")
+        names = [self._take()]
+        if names[0].upper() == "COUNT":
+            self._expect("(")
+            self._expect(")")
+            names = []
+        while self._word() == ",":
+            self._take()
+            names.append(self._take())
+        self._expect("FROM")
+        self._kind = self._take()
+        if self._kind not in FIELDS:
+            raise SoqlError("INVALID_TYPE", f"sObject type '{self._kind}' is not supported.")
+        fields = tuple(self._field(name) for name in names)
+        test: Test = lambda _: True  # noqa: E731 a condition that is none
+        if self._word() == "WHERE":
+            self._take()
+            test = self._any()
+        order = self._order() if self._word() == "ORDER" else ()
+        limit = None
+        if self._word() == "LIMIT":
+            self._take()
+            limit = int(self._take())
+        if self._at < len(self._tokens):
+            raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{self._tokens[self._at]}'")
+        return Query(self._kind, fields, test, order, limit)
+
+    def _word(self) -> str:
+        return self._tokens[self._at].upper() if self._at < len(self._tokens) else ""
+
+    def _take(self) -> str:
+        if self._at == len(self._tokens):
+            raise SoqlError("MALFORMED_QUERY", "unexpected end of the query")
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _expect(self, word: str) -> None:
+        if (token := self._take()).upper() != word:
+            raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{token}'")
+
+    def _field(self, name: str) -> str:
+        relation, dot, _ = name.partition(".")
+        known = {each.lower(): each for each in FIELDS[self._kind]}
+        if dot and RELATIONS.get(relation) in FIELDS[self._kind]:
+            return name
+        if name.lower() not in known:
+            raise SoqlError("INVALID_FIELD", f"No such column '{name}' on entity '{self._kind}'.")
+        return known[name.lower()]
+
+    def _any(self) -> Test:
+        parts = [self._all()]
+        while self._word() == "OR":
+            self._take()
+            parts.append(self._all())
+        return lambda record: any(part(record) for part in parts)
+
+    def _all(self) -> Test:
+        parts = [self._one()]
+        while self._word() == "AND":
+            self._take()
+            parts.append(self._one())
+        return lambda record: all(part(record) for part in parts)
+
+    def _one(self) -> Test:
+        if self._word() == "NOT":
+            self._take()
+            inner = self._one()
+            return lambda record: not inner(record)
+        if self._word() == "(":
+            self._take()
+            inner = self._any()
+            self._expect(")")
+            return inner
+        return self._comparison()
+
+    def _comparison(self) -> Test:
+        name = self._field(self._take())
+        sign = self._take().upper()
+        negated = sign == "NOT"
+        if negated:
+            sign = self._take().upper()
+        if sign == "IN":
+            values = self._list()
+            return lambda record: (self._org.field_of(record, name) in values) != negated
+        if sign == "LIKE":
+            text = str(_value(self._take()))
+            pattern = re.compile(re.escape(text).replace("%", ".*").replace("_", "."), re.IGNORECASE | re.DOTALL)
+            return lambda record: pattern.fullmatch(str(self._org.field_of(record, name) or "")) is not None
+        if sign not in _COMPARE or negated:
+            raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{sign}'")
+        value, compare = _value(self._take()), _COMPARE[sign]
+
+        def test(record: Record) -> bool:
+            held = _comparable(self._org.field_of(record, name))
+            if held is None or value is None:
+                return compare(held, value) if sign in ("=", "!=", "<>") else False
+            try:
+                return compare(held, value)
+            except TypeError:
+                return False
+
+        return test
+
+    def _list(self) -> list[Any]:
+        self._expect("(")
+        values = []
+        while True:
+            values.append(_value(self._take()))
+            if (end := self._take()) == ")":
+                return values
+            if end != ",":
+                raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{end}'")
+
+    def _order(self) -> tuple[tuple[str, bool], ...]:
+        self._take()
+        self._expect("BY")
+        order = []
+        while True:
+            name = self._field(self._take())
+            down = self._word() == "DESC"
+            if self._word() in ("ASC", "DESC"):
+                self._take()
+            order.append((name, down))
+            if self._word() != ",":
+                return tuple(order)
+            self._take()
+
+
+def _tokens(soql: str) -> list[str]:
+    tokens, at = [], 0
+    while at < len(soql.rstrip()):
+        found = _TOKEN.match(soql, at)
+        if found is None:
+            raise SoqlError("MALFORMED_QUERY", f"line 1:{at} no viable alternative at character '{soql[at]}'")
+        tokens.append(next(group for group in found.groups() if group is not None))
+        at = found.end()
+    return tokens
+
+
+def _value(token: str) -> Any:
+    if token.startswith("'"):
+        return re.sub(r"\\(.)", r"\1", token[1:-1])
+    lowered = token.lower()
+    if lowered in ("true", "false", "null"):
+        return {"true": True, "false": False, "null": None}[lowered]
+    if re.fullmatch(r"-?\d+(\.\d+)?", token):
+        return float(token)
+    if re.match(r"\d{4}-\d\d-\d\d", token):
+        return _comparable(token)
+    raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{token}'")
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\dT.*", value):
+        return datetime.fromisoformat(value).timestamp()
+    if isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value
+
+
+def _key(value: Any) -> tuple[bool, Any]:
+    return (value is not None, _comparable(value) if value is not None else 0)
