@@ -66,3 +66,11 @@ def database(server: str) -> Iterator[str]:
             yield server.rpartition("/")[0] + f"/{name}"
         finally:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def empty(database: str) -> None:
+    """Take everything out of a database that holds a staging store, which is quicker than making another."""
+    query = "SELECT tablename FROM pg_tables WHERE schemaname = 'lakesync' AND tablename <> 'migration'"
+    with psycopg.connect(database) as connection:
+        for (table,) in connection.execute(query).fetchall():
+            connection.execute(f"DELETE FROM lakesync.{table}")

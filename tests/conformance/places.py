@@ -10,6 +10,7 @@ import pytest
 from lakesync.staging import open_store
 from lakesync.staging.store import Replayer, StagingStore
 from lakesync.testing.clock import ManualClock
+from tests.postgres_server import empty
 
 
 class Place:
@@ -54,10 +55,7 @@ def postgres(request: pytest.FixtureRequest) -> str:
     with psycopg.connect(server, autocommit=True) as connection:
         if connection.execute("SELECT 1 FROM pg_database WHERE datname = 'staging_conformance'").fetchone() is None:
             connection.execute("CREATE DATABASE staging_conformance")
-    with psycopg.connect(url) as connection:
-        query = "SELECT tablename FROM pg_tables WHERE schemaname = 'lakesync' AND tablename <> 'migration'"
-        for (table,) in connection.execute(query).fetchall():
-            connection.execute(f"DELETE FROM lakesync.{table}")
+    empty(url)
     return url
 
 

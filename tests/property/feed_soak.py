@@ -15,42 +15,43 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from tests.property.test_feed_oracle import RULES, histories, play, skews
+from tests.property.feed_places import histories_over
+from tests.property.test_feed_oracle import RULES, History, histories, play, skews
 
 _BATCH = 100
 Case = tuple[list[tuple[Any, ...]], tuple[int, ...], int]
 
 
-def _failure(case: Case) -> str | None:
+def _failure(case: Case, kind: type[History]) -> str | None:
     """What a case breaks; None where it holds."""
     history, skewed, rules = case
     try:
-        play(history, skewed, rules)
+        play(history, skewed, rules, kind)
     except Exception as error:  # a broken law, or a broken gateway: both are findings
         last = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__} at {last.name}: {str(error).splitlines()[0] if str(error) else ''}"
     return None
 
 
-def _smaller(case: Case) -> Case:
+def _smaller(case: Case, kind: type[History]) -> Case:
     """The case without what it does not need."""
     history, skewed, rules = case
     for size in (8, 4, 2, 1, 1):
         place = 0
         while place < len(history):
             without = history[:place] + history[place + size :]
-            if _failure((without, skewed, rules)):
+            if _failure((without, skewed, rules), kind):
                 history = without
             else:
                 place += 1
-    if _failure((history, (0, 0, 0), rules)):
+    if _failure((history, (0, 0, 0), rules), kind):
         skewed = (0, 0, 0)
-    if _failure((history, skewed, 0)):
+    if _failure((history, skewed, 0), kind):
         rules = 0
     return history, skewed, rules
 
 
-def _batch(number: int) -> tuple[int, list[Case]]:
+def _batch(number: int, kind: type[History]) -> tuple[int, list[Case]]:
     """How many cases were played, and those that failed."""
     played = 0
     failed: list[Case] = []
@@ -67,7 +68,7 @@ def _batch(number: int) -> tuple[int, list[Case]]:
     def run(case: Case) -> None:
         nonlocal played
         played += 1
-        if _failure(case) is not None:
+        if _failure(case, kind) is not None:
             failed.append(case)
 
     run()
@@ -77,25 +78,30 @@ def _batch(number: int) -> tuple[int, list[Case]]:
 def main(arguments: Sequence[str]) -> int:
     """Play batches until the time is over; 1 where a case failed."""
     parser = argparse.ArgumentParser(
-        prog="scripts/soak", description=__doc__, epilog="Example: scripts/soak --seconds 600 --seed 1"
+        prog="scripts/soak", description=__doc__, epilog="Example: scripts/soak --seconds 600 --seed 1 --over postgres"
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="how long; default: 60")
     parser.add_argument("--seed", type=int, default=1, help="of the first batch; each batch has the next one")
     parser.add_argument("--failures", type=int, default=3, help="stop after so many")
+    parser.add_argument(
+        "--over", choices=("sqlite", "sharded", "postgres"), default="sqlite", help="the store; default: sqlite"
+    )
     options = parser.parse_args(arguments)
-    began = time.monotonic()
     cases, number, found = 0, options.seed, 0
-    while time.monotonic() - began < options.seconds and found < options.failures:
-        played, failed = _batch(number)
-        cases += played
-        for case in failed[: options.failures - found]:
-            found += 1
-            small = _smaller(case)
-            print(f"seed {number}: {_failure(small) or 'fails only now and then'}")
-            print(f"@example(history={small[0]!r}, skews={small[1]!r}, rules={small[2]!r})", flush=True)
-        number += 1
-        print(f"{cases} cases, {found} failed, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    print(f"{cases} cases, seeds {options.seed} to {number - 1}, {found} failed, {time.process_time():.0f} s of CPU")
+    with histories_over(options.over) as kind:
+        began = time.monotonic()
+        while time.monotonic() - began < options.seconds and found < options.failures:
+            played, failed = _batch(number, kind)
+            cases += played
+            for case in failed[: options.failures - found]:
+                found += 1
+                small = _smaller(case, kind)
+                print(f"seed {number}: {_failure(small, kind) or 'fails only now and then'}")
+                print(f"@example(history={small[0]!r}, skews={small[1]!r}, rules={small[2]!r})", flush=True)
+            number += 1
+            print(f"{cases} cases, {found} failed, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    seeds = f"seeds {options.seed} to {number - 1}"
+    print(f"{options.over}: {cases} cases, {seeds}, {found} failed, {time.process_time():.0f} s of CPU")
     return 1 if found else 0
 
 

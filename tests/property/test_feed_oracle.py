@@ -22,6 +22,7 @@ from lakesync.feed import render
 from lakesync.rules.model import SyncRules, parse_rules
 from lakesync.staging.records import Cut, StoredRow
 from lakesync.staging.sqlite import SqliteStore
+from lakesync.staging.store import StagingStore
 from lakesync.types import Claims, PushResult, SyncPush, SyncResponse
 from tests.property.core_client import CoreClient
 from tests.property.feed_model import StockClient, World
@@ -162,11 +163,13 @@ class History:
         self.world.engine.close()
 
     def _open(self) -> Engine:
-        limits = EngineLimits(reindex_rows=1)
-        engine = _PatientEngine(SqliteStore(self.folder, lambda: self.now + self.ahead), lambda: self.now + 60, limits)
+        engine = _PatientEngine(self._store(), lambda: self.now + 60, EngineLimits(reindex_rows=1))
         engine.open()
         engine.gateway("g")
         return engine
+
+    def _store(self) -> StagingStore:
+        return SqliteStore(self.folder, lambda: self.now + self.ahead)
 
     def _reindex(self, rows: int) -> None:
         """Bring so many rows in line with the rules."""
