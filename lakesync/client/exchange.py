@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from lakesync.client.checkpoint import Progress, load_checkpoint
 from lakesync.client.core import FetchCheckpoint, Lost, Refused
@@ -79,7 +80,10 @@ class Exchange:
         if isinstance(request, FetchCheckpoint) and isinstance(answer, Refused) and answer.code == NotFoundError.code:
             tally.error = None
         if answer is not None:
-            tally.add(request, answer, self._replica.receive(answer))
+            changes = self._replica.receive(answer)
+            tally.add(request, answer, changes)
+            if any(edit is not None and edit.status == "refused" for edit in changes.edits.values()):
+                tally.error = None  # it is told edit by edit
 
     @property
     def clock_offset(self) -> float | None:
@@ -115,4 +119,5 @@ def explained(error: LakeSyncError, offset: float | None) -> LakeSyncError:
         return error
     way = "ahead of" if offset > 0 else "behind"
     measured = f"this machine's clock is about {abs(offset):.1f} s {way} the gateway's"
-    return ClockDriftError(f"{error}; {measured}", error.rejected)
+    rejected = [replace(why, message=f"{why.message}; {measured}") for why in error.rejected]
+    return ClockDriftError(f"{error}; {measured}", rejected)

@@ -18,7 +18,7 @@ from lakesync.types import SyncPull
 from tests.integration import client_writer
 from tests.integration.client_writer import ROWS, SCHEMA
 
-KILLS = 8
+KILLS = 5
 WRITER = Path(client_writer.__file__)
 
 

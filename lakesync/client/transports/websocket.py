@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import quote
 
@@ -62,29 +63,30 @@ class WebSocketTransport(HttpTransport):
             AuthError, ForbiddenError, NotFoundError, BackpressureError: the gateway does not let this client in.
         """
         try:
-            return WebSocketLine(self._open())
+            return WebSocketLine(*self._open())
         except InvalidStatus as error:
             refused = refusal(error.response.status_code, bytes(error.response.body or b""), error.response.headers)
             if refused.code != "AUTH_ERROR" or not self.tokens.renewable:
                 raise refused from None
             self.tokens.renew()
         try:
-            return WebSocketLine(self._open())
+            return WebSocketLine(*self._open())
         except InvalidStatus as error:
             raise refusal(
                 error.response.status_code, bytes(error.response.body or b""), error.response.headers
             ) from None
 
-    def _open(self) -> ClientConnection:
+    def _open(self) -> tuple[ClientConnection, ExitStack]:
         token = self.tokens.current()
         headers = dict(self._headers)
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         try:
-            socket: ClientConnection = connect(
+            held = ExitStack()
+            opening = connect(
                 self._line_url, additional_headers=headers, compression=None, max_size=None, **self._options
             )
-            return socket
+            return held.enter_context(opening), held
         except InvalidStatus:
             raise
         except (OSError, TimeoutError, WebSocketException) as error:
@@ -94,8 +96,10 @@ class WebSocketTransport(HttpTransport):
 class WebSocketLine:
     """An open WebSocket; a thread of its own takes what comes."""
 
-    def __init__(self, socket: ClientConnection) -> None:
+    def __init__(self, socket: ClientConnection, held: ExitStack) -> None:
+        """Args: held: closed to hang up."""
         self._socket = socket
+        self._held = held
         self._came: queue.SimpleQueue[bytes | LakeSyncError | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, name="lakesync-line", daemon=True).start()
 
@@ -128,7 +132,7 @@ class WebSocketLine:
 
     def close(self) -> None:
         """Hang up."""
-        self._socket.close()
+        self._held.close()
 
     def _read(self) -> None:
         try:
