@@ -16,6 +16,7 @@ Named = dict[RowKey, list[RowDelta]]
 """A push's deltas row by row, in order of first appearance."""
 
 _EVERYTHING = (EVERYTHING,)
+_NO_WRITER = (DELETED, 0)
 WRITERS_KEPT = 8
 """Writers remembered a row; one that fell out is treated as unsure."""
 
@@ -52,7 +53,7 @@ class _Touch:
         """The sender's own copy cannot be what the row is now."""
         self.deleted = self.inserted = False
         self.blind = False
-        """The sender changed the row before it inserted it, if it did: its copy may lack that."""
+        """The sender changed the row in this push before it inserted it, if it did: its copy may lack that."""
         self.last_op = ""
 
     @staticmethod
@@ -167,7 +168,8 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
                 moves += _moves_to(keys, row, at, voided=touch.voided)
                 row.keys = keys
         had, has = not allowed.isdisjoint(before.keys), not allowed.isdisjoint(row.keys)
-        stale = touch.stale or not has or (not had and (touch.blind or not touch.inserted))
+        blind = touch.blind or (not touch.deleted and before.writers.get(client_id, _NO_WRITER)[0] == 0)
+        stale = touch.stale or not has or (blind if touch.inserted else not had)
         returned = touch.last_op != "DELETE"
         if has:  # where it comes to be seen, what others wrote comes with it
             theirs = not had and any(part.client_id != client_id for part in row.state.live)

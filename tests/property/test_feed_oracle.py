@@ -21,6 +21,7 @@ from lakesync.exceptions import NotFoundError
 from lakesync.feed import render
 from lakesync.rules.model import SyncRules, parse_rules
 from lakesync.staging.records import Cut, StoredRow
+from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.sqlite import SqliteStore
 from lakesync.staging.store import StagingStore
 from lakesync.types import Claims, PushResult, SyncPush, SyncResponse
@@ -86,7 +87,7 @@ rules = st.one_of(
 )
 trouble = st.one_of(
     st.tuples(st.sampled_from(["connect", "disconnect", "reload", "wipe", "old pull", "old push"]), people, limits),
-    st.tuples(st.sampled_from(["restart", "flush", "cut", "checkpoint"]), people, limits),
+    st.tuples(st.sampled_from(["restart", "idle", "idle", "flush", "cut", "checkpoint"]), people, limits),
     st.tuples(st.just("clock"), people, st.sampled_from([-40, 40])),
 )
 
@@ -244,12 +245,20 @@ class History:
             case "restart":
                 self.close()
                 world.engine = self._open()
+            case "idle":
+                self._write_behind(self.world.engine.store)
             case "flush":
                 self._flush()
             case "cut":
                 self._cut()
             case "checkpoint":
                 self._first_sync(client, lost=detail[0] == 1)
+
+    def _write_behind(self, store: StagingStore) -> None:
+        """As a store does that has nothing to do: rows are then read as they are stored."""
+        for each in store.stores.values() if isinstance(store, ShardedStore) else [store]:
+            assert isinstance(each, SqliteStore)
+            each._read(each._open.behind.write)
 
     def _flush(self) -> None:
         store = self.world.engine.store
@@ -442,6 +451,27 @@ def play(
         ("broadcast", 1, 3),
         ("edit", 1, "INSERT", "r2", {}),
         ("push cut", 1, 1),
+    ],
+    skews=(0, 0, 0),
+    rules=0,
+)
+@example(  # a row is changed before it is inserted by one who does not know that it is there
+    history=[
+        ("edit", 2, "UPDATE", "r1", {"y": 1, "group": "b", "x": 1}),
+        ("edit", 0, "INSERT", "r1", {}),
+        ("edit", 2, "INSERT", "r1", {}),
+    ],
+    skews=(0, 0, 0),
+    rules=0,
+)
+@example(  # the same in two pushes
+    history=[
+        ("edit", 0, "INSERT", "r1", {}),
+        ("push", 0, "whole"),
+        ("edit", 2, "UPDATE", "r1", {"y": 1}),
+        ("push", 2, "whole"),
+        ("edit", 2, "INSERT", "r1", {}),
+        ("push", 2, "whole"),
     ],
     skews=(0, 0, 0),
     rules=0,
