@@ -25,6 +25,7 @@ from lakesync.rules.evaluation import holds, operands_of, text_of_raw
 from lakesync.rules.model import Bucket
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, StoredRow
 from lakesync.staging.store import View
+from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import WholeRow, whole_rows
 from lakesync.types import Claims, Op, RowKey
 
@@ -110,6 +111,10 @@ class _OneRow:
         """The row's entry under one bucket, with the row."""
         entries = self.entries_after((bucket,), since, limit)
         return whole_rows(entries, self.rows({entry.key for entry in entries}))
+
+    def stretch(self, bucket: str, since: int, until: int, limit: int, reader: Reader) -> Stretch | None:  # noqa: ARG002
+        """None: there is one row."""
+        return None
 
 
 def _next_pull(view: View, key: RowKey, client_id: str, at: Position, access: Access) -> tuple[Op, ...]:

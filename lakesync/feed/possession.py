@@ -49,19 +49,22 @@ def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at
     written = _written_since(row, client_id, at)
     if written is not None and written != DELETED:
         return True
-    return any(_may_hold(entry, at) for entry in history)
+    told = told_since_base(at)
+    return any(_may_hold(entry, at, told) for entry in history)
 
 
-def _may_hold(entry: Entry, at: Position) -> bool:
+def _may_hold(entry: Entry, at: Position, told: int) -> bool:
     if entry.bucket.startswith("@"):
         return True
     if not entry.first:
         return False
     if entry.bucket in at.then and ((entry.inside and entry.since <= at.base) or entry.first <= at.base < entry.left):
         return True
-    at_first, told = at.reach.get(entry.bucket, _NEVER)
-    was_there = (entry.inside and entry.since <= told) or entry.left > max(at_first, at.base)
-    return entry.first <= told and was_there
+    if not at.resync and _not_met(entry, at, told):
+        return False
+    at_first, reached = at.reach.get(entry.bucket, _NEVER)
+    was_there = (entry.inside and entry.since <= reached) or entry.left > max(at_first, at.base)
+    return entry.first <= reached and was_there
 
 
 def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:

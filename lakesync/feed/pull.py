@@ -19,12 +19,16 @@ from lakesync.feed.possession import (
 )
 from lakesync.staging.records import Entry, StoredRow
 from lakesync.staging.store import View
+from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import spell_client
 from lakesync.types import RowDelta, RowKey
 from lakesync.wire.json import encode_delta
 from lakesync.wire.spelled import SpelledDeltas
 
 _CHUNK = 500
+_FEWEST = 16
+_STRETCH = 1000
+"""Entries read at once: the most and the fewest one by one, and the most in a stretch."""
 
 
 class PulledPage(NamedTuple):
@@ -102,7 +106,7 @@ class _Walk:
         if self._only is not None and self._only in buckets:
             return self._through_only(self._only, low, high)
         cursor = low
-        while cursor < high and (entries := self._view.entries_after(buckets, cursor, min(_CHUNK, self._limit + 1))):
+        while cursor < high and (entries := self._view.entries_after(buckets, cursor, self._wanted())):
             entries = [entry for entry in entries if entry.changed <= high]
             places = {entry.key for entry in entries}
             rows = self._view.rows(places)
@@ -120,37 +124,66 @@ class _Walk:
         return high
 
     def _through_only(self, bucket: str, low: int, high: int) -> int:
-        """As `through`, where an entry is all that there is to be known of its row.
+        """As `through`, where an entry is all that there is to be known of its row."""
+        cursor = low
+        while cursor < high and not self.full:
+            stretch = self._stretch(bucket, cursor, high)
+            cursor = self._one_by_one(bucket, cursor, high) if stretch is None else self._take(stretch, bucket, cursor)
+        return cursor
 
-        A row that the client certainly lacks is sent as it is stored.
-        """
+    def _stretch(self, bucket: str, cursor: int, high: int) -> Stretch | None:
+        """The next entries, where the client lacks them all and has met none of them on its way."""
+        at, room = self._at, self._limit - self.count
+        met = at.resync or bucket not in self._access.keys or cursor < told_since_base(at)
+        if met or room <= 0 or cursor >= at.until:
+            return None
+        reader = Reader(at.base, spell_client(self._client_id), writers_known_from(at))
+        return self._view.stretch(bucket, cursor, min(high, at.until), min(room, _STRETCH), reader)
+
+    def _take(self, stretch: Stretch, bucket: str, cursor: int) -> int:
+        """Send a stretch, up to the limit; how far that is."""
+        text, deltas, last = stretch.text, stretch.deltas, stretch.last
+        if self.count + deltas > self._limit:
+            text, deltas, entries = stretch.first(self._limit - self.count)
+            last = self._view.entries_after((bucket,), cursor, entries)[-1].changed
+        if deltas:
+            self.parts.append(text)
+            self.count += deltas
+            self.told = max(self.told, last)
+        return last
+
+    def _one_by_one(self, bucket: str, low: int, high: int) -> int:
+        """Go through the next entries; a row that the client certainly lacks is sent as it is stored."""
         cursor, at = low, self._at
         visible = bucket in self._access.keys
         name, known_from, told = spell_client(self._client_id), writers_known_from(at), told_since_base(at)
-        while cursor < high and (found := self._view.whole_rows(bucket, cursor, min(_CHUNK, self._limit + 1))):
-            rows: dict[RowKey, StoredRow] = {}
-            for table, row_id, first, since, left, changed, inside, spelled, deltas, writers, floor in found:
-                if changed > high:
-                    return high
-                if self.count >= self._limit:
-                    self.full = True
-                    return cursor
-                key = (table, row_id)
-                if key in self._met:
-                    continue
-                entry = Entry(bucket, table, row_id, first, since, left, changed, bool(inside))
-                plain = visible and inside and name not in writers and floor <= known_from
-                if plain and spelled is not None and certainly_lacks(entry, at, told):
-                    self._met.add(key)
-                    self.parts.append(spelled)
-                    self.count += deltas
-                    self.told = max(self.told, changed)
-                else:
-                    rows = rows or self._view.rows([(other.table, other.row_id) for other in found])
-                    self._tell(rows[key], [entry], changed)
-                cursor = changed
-            cursor = max(cursor, found[-1].changed)
-        return high
+        found = self._view.whole_rows(bucket, low, self._wanted())
+        rows: dict[RowKey, StoredRow] = {}
+        for table, row_id, first, since, left, changed, inside, spelled, deltas, writers, floor in found:
+            if changed > high:
+                return high
+            if self.count >= self._limit:
+                self.full = True
+                return cursor
+            key = (table, row_id)
+            cursor = changed
+            if key in self._met:
+                continue
+            entry = Entry(bucket, table, row_id, first, since, left, changed, bool(inside))
+            plain = visible and inside and name not in writers and floor <= known_from
+            if plain and spelled is not None and certainly_lacks(entry, at, told):
+                self._met.add(key)
+                self.parts.append(spelled)
+                self.count += deltas
+                self.told = max(self.told, changed)
+            else:
+                rows = rows or self._view.rows([(other.table, other.row_id) for other in found])
+                self._tell(rows[key], [entry], changed)
+        return cursor if found else high
+
+    def _wanted(self) -> int:
+        """How many entries to look at next: one more than may be told says whether there are more."""
+        return min(_CHUNK, max(self._limit - self.count + 1, _FEWEST))
 
     def _is_place(self, entry: Entry, history: list[Entry]) -> bool:
         """Whether the row is met here, and not at a later entry of it."""

@@ -33,6 +33,7 @@ from lakesync.staging.records import (
     StoredRow,
     WriteScope,
 )
+from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import WholeRow
 from lakesync.types import Claims, RowDelta, RowKey, StoredConnector
 
@@ -69,6 +70,13 @@ class View(Protocol):
 
     def whole_rows(self, bucket: str, since: int, limit: int) -> list[WholeRow]:
         """As `entries_after` for one bucket, each entry with its row ready to be sent whole."""
+
+    def stretch(self, bucket: str, since: int, until: int, limit: int, reader: Reader) -> Stretch | None:
+        """Entries under one bucket with `since < changed <= until`, in order of `changed`, at most `limit`, joined.
+
+        None where there is no entry, where one is more to the reader than a row that it lacks or need not be told of,
+        and where the store cannot tell quickly.
+        """
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Every entry of these rows under these buckets, in no order."""

@@ -12,6 +12,7 @@ from lakesync.exceptions import IntegrityError, StagingUnavailableError, Staging
 from lakesync.rules.model import SyncRules
 from lakesync.staging import open_store
 from lakesync.staging.sqlite import SqliteStore, WriteBehind, recovery
+from lakesync.staging.stretch import Reader
 from tests.conformance.book import Book, contents, id_sum, make_delta
 
 LAZY = WriteBehind(seconds=3600, rows=10**9)
@@ -288,6 +289,7 @@ def test_no_statement_of_a_push_or_a_pull_reads_a_table_through(store, book):
     def pull(view):
         entries = view.entries_after(["*", "a"], 0, 10)
         assert view.whole_rows("*", 0, 10)
+        view.stretch("*", 0, view.arrival, 10, Reader(-1, b'"c"', 0))
         view.entries_of({entry.key for entry in entries}, ["*"])
         view.rows({entry.key for entry in entries})
         view.changed_after(["*"], 0)

@@ -19,6 +19,7 @@ from lakesync.staging.postgres.journal import Journal, client
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow, WriteScope
 from lakesync.staging.restored_log import RestoringCommit
 from lakesync.staging.side_tables import SideCommit, SideView
+from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import WholeRow, whole_rows
 from lakesync.types import Claims, RowDelta, RowKey
 
@@ -46,6 +47,10 @@ class PostgresView(HeadView, SideView):
         """Entries under one bucket, in order of `changed`, with their rows."""
         entries = self.entries_after((bucket,), since, limit)
         return whole_rows(entries, self.rows({entry.key for entry in entries}))
+
+    def stretch(self, bucket: str, since: int, until: int, limit: int, reader: Reader) -> Stretch | None:  # noqa: ARG002
+        """None: rows are not stored as they are sent."""
+        return None
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Every entry of these rows under these buckets."""

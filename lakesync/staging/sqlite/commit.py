@@ -17,6 +17,7 @@ from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, Stored
 from lakesync.staging.side_tables import SideCommit, SideView
 from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
 from lakesync.staging.sqlite.state import State
+from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import WholeRow
 from lakesync.types import Claims, RowDelta, RowKey
 
@@ -54,6 +55,10 @@ class SqliteView(HeadView, SideView):
     def whole_rows(self, bucket: str, since: int, limit: int) -> list[WholeRow]:
         """Entries under one bucket with `since < changed <= arrival`, in order of `changed`, with their rows."""
         return self._state.whole_rows(self.gateway, bucket, since, self.arrival, limit)
+
+    def stretch(self, bucket: str, since: int, until: int, limit: int, reader: Reader) -> Stretch | None:
+        """The next entries under one bucket, joined, where a reader lacks them all."""
+        return self._state.stretch(self.gateway, bucket, since, min(until, self.arrival), limit, reader)
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Every entry of these rows under these buckets."""

@@ -27,7 +27,9 @@ from lakesync.staging.sqlite.checkpointer import Checkpointer
 from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate
 from lakesync.staging.sqlite.pending import Changes, Layer
 from lakesync.staging.sqlite.rowcache import RowCache
+from lakesync.staging.sqlite.stretch import read_stretch
 from lakesync.staging.sqlite.undo import Undo
+from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import WholeRow, spelled_of
 from lakesync.types import RowKey
 
@@ -398,6 +400,19 @@ class State:
             row = front.get(entry.key) or frozen.get(entry.key)
             whole.append(entry if row is None else entry.of_row(row))
         return whole
+
+    def stretch(self, gateway: str, bucket: str, since: int, until: int, limit: int, reader: Reader) -> Stretch | None:
+        """A stretch of the feed as `View.stretch` has it; none where one of its rows is in memory alone."""
+        self._settle_entries()
+        number = self._bucket(gateway, bucket)
+        if number is None:
+            return None
+        front, frozen = self._unwritten(gateway)
+        waits = bool(front or frozen)
+        stretch, keys = read_stretch(self.sql, gateway, number, since, until, limit, reader, with_keys=waits)
+        if waits and not (front.keys().isdisjoint(keys) and frozen.keys().isdisjoint(keys)):
+            return None
+        return stretch
 
     def entries_of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Every entry of these rows under these buckets."""

@@ -1,0 +1,56 @@
+"""Rows of the feed in order, joined as they are sent whole to one reader."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import accumulate
+from typing import NamedTuple
+
+SEPARATOR = b"\0"
+"""Between rows that are joined: no JSON text has it."""
+
+
+class Reader(NamedTuple):
+    """A client that was told nothing of a part of the feed: it holds of it what it had before, or wrote itself."""
+
+    base: int
+    """It had what was inside of the bucket at this arrival; -1: it had nothing."""
+    writer: bytes
+    """`whole.spell_client` of its id."""
+    known_from: int
+    """Who wrote up to here and fell out of a row's writers does not matter to it."""
+
+
+class Stretch(NamedTuple):
+    """Entries under one bucket in order of `changed`, of which a reader lacks every row that is inside.
+
+    It holds none of the others either, and so need not be told of them.
+    """
+
+    joined: bytes
+    """The rows, each as `wire.spelled.spell_row` has it, with SEPARATOR between them."""
+    counts: str
+    """A character an entry, whose code is how many deltas of `joined` it is; 0 where the row is not inside."""
+    last: int
+    """`changed` of the last entry."""
+
+    @property
+    def deltas(self) -> int:
+        """How many deltas they are."""
+        return sum(map(ord, self.counts))
+
+    @property
+    def text(self) -> bytes:
+        """The rows as a part of a JSON array."""
+        return self.joined.replace(SEPARATOR, b",")
+
+    def first(self, wanted: int) -> tuple[bytes, int, int]:
+        """As few entries from the begin as have `wanted` deltas, where there are so many.
+
+        Returns:
+            Their rows as a part of a JSON array, deltas, entries.
+        """
+        sums = list(accumulate(map(ord, self.counts)))
+        entries = min(bisect_left(sums, wanted) + 1, len(sums))
+        rows = entries - self.counts.count("\0", 0, entries)
+        return b",".join(self.joined.split(SEPARATOR)[:rows]), sums[entries - 1], entries

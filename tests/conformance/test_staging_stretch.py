@@ -1,0 +1,119 @@
+"""Stretches of the feed: rows as they are sent whole, where a reader lacks them all."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakesync.staging.stretch import Reader
+from lakesync.staging.whole import spell_client
+from tests.conformance.book import EVERYONE, make_delta
+from tests.conformance.calls import push, read
+from tests.conformance.places import PLACES, Place
+
+STRANGER = Reader(-1, spell_client("stranger"), 2**62)
+
+
+@pytest.fixture
+def place(request, clock):
+    """A store that keeps rows as they are sent."""
+    here = Place(PLACES["sqlite"](request), clock)
+    yield here
+    here.close()
+
+
+def look(store, reader=STRANGER, since=0, limit=100):
+    """A stretch from there on, and the same rows one by one."""
+
+    def work(view):
+        stretch = view.stretch(EVERYONE, since, view.arrival, limit, reader)
+        return stretch, view.whole_rows(EVERYONE, since, limit)
+
+    return read(store, work)
+
+
+def written_behind(store):
+    """Nothing waits in memory."""
+    store._read(store._open.behind.write)
+
+
+def wrote(store, client, row_id):
+    """A client is among the writers of a row."""
+
+    def work(commit):
+        (row,) = commit.rows([("notes", row_id)]).values()
+        row.writers[client] = (0, row.arrival)
+        commit.put_rows([row])
+
+    store.submit("g", work).result()
+    written_behind(store)
+
+
+def test_rows_are_joined_in_the_order_of_the_feed(store, book):
+    push(store, book, make_delta("c", 1, "r1", x=1), make_delta("c", 2, "r2", x="é"), make_delta("c", 3, "r3", x=None))
+    push(store, book, make_delta("d", 4, "r1", y=1))
+    written_behind(store)
+    stretch, rows = look(store)
+    assert [row.row_id for row in rows] == ["r2", "r3", "r1"]
+    assert stretch.text == b",".join(row.spelled for row in rows)
+    assert (list(map(ord, stretch.counts)), stretch.deltas, stretch.last) == ([1, 1, 2], 4, rows[-1].changed)
+    assert look(store, limit=2)[0].text == b",".join(row.spelled for row in rows[:2])
+    assert look(store, since=rows[0].changed)[0].text == b",".join(row.spelled for row in rows[1:])
+    assert look(store, since=rows[-1].changed)[0] is None
+
+
+def test_a_stretch_is_cut_where_it_has_enough(store, book):
+    push(store, book, *(make_delta("c", at, f"r{at}", x=at) for at in range(1, 5)))
+    push(store, book, make_delta("d", 9, "r1", y=1), make_delta("d", 10, "r2", y=1))
+    push(store, book, make_delta("d", 11, "r3"))
+    written_behind(store)
+    stretch, rows = look(store)
+    spelled = {row.row_id: row.spelled for row in rows}
+    assert [row.row_id for row in rows] == ["r4", "r1", "r2", "r3"]
+    assert list(map(ord, stretch.counts)) == [1, 2, 2, 0]
+    assert stretch.first(1) == (spelled["r4"], 1, 1)
+    assert stretch.first(2) == stretch.first(3) == (spelled["r4"] + b"," + spelled["r1"], 3, 2)
+    assert stretch.first(5) == (stretch.text, 5, 3)
+    assert stretch.first(9) == (stretch.text, 5, 4)
+
+
+def test_a_row_that_is_gone_is_nothing_to_who_never_had_it(store, book):
+    push(store, book, make_delta("c", 1, "r1", x=1), make_delta("c", 2, "r2", x=1))
+    before = read(store, lambda view: view.arrival)
+    push(store, book, make_delta("d", 3, "r1"))
+    written_behind(store)
+    assert list(map(ord, look(store)[0].counts)) == [1, 0]
+    assert look(store, Reader(before, spell_client("stranger"), before), since=before)[0] is None
+    wrote(store, "d", "r1")
+    assert look(store, Reader(-1, spell_client("d"), 2**62), since=before)[0] is None
+
+
+@pytest.mark.parametrize("client", ["c", "d", 'quo"te'])
+def test_a_row_is_looked_at_by_itself_for_who_wrote_to_it(store, book, client):
+    push(store, book, make_delta("e", 1, "r1", x=1), make_delta("e", 2, "r2", x=1))
+    wrote(store, client, "r1")
+    assert look(store)[0] is not None
+    assert look(store, Reader(-1, spell_client(client), 2**62))[0] is None
+    place_of_first = look(store)[1][0].changed
+    assert look(store, Reader(-1, spell_client(client), 2**62), since=place_of_first)[0] is not None
+
+
+def test_a_row_that_a_client_had_is_looked_at_by_itself(store, book):
+    push(store, book, make_delta("c", 1, "r1", x=1))
+    base = read(store, lambda view: view.arrival)
+    push(store, book, make_delta("d", 2, "r2", x=1))
+    push(store, book, make_delta("d", 3, "r1", y=1))
+    written_behind(store)
+    reader = Reader(base, spell_client("stranger"), base)
+    assert look(store, reader, since=base)[0] is None
+    assert look(store, reader, since=base, limit=1)[0].text == look(store, limit=1)[1][0].spelled
+
+
+def test_what_waits_in_memory_is_not_read_from_the_file(store, book):
+    push(store, book, make_delta("c", 1, "r1", x=1), make_delta("c", 2, "r2", x=1))
+    written_behind(store)
+    push(store, book, make_delta("d", 3, "r2", x=2))
+    stretch, rows = look(store)
+    assert stretch is None
+    assert look(store, limit=1)[0].text == rows[0].spelled
+    written_behind(store)
+    assert look(store)[0].text == b",".join(row.spelled for row in rows)
