@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.auth import TokenVerifier
 from gateway.drain import Drain
@@ -23,39 +25,55 @@ from gateway.live.route import routes as live_routes
 from gateway.metrics import Metrics
 from gateway.openapi import document
 from gateway.routes import OPERATIONS
+from gateway.routing import SyncRoutes
 from gateway.services import Services
 from gateway.settings import GatewaySettings
 from lakesync.engine import Engine
 from lakesync.exceptions import NotFoundError, ValidationError
 
 _ASKED_HEADERS = ("Authorization", "Content-Type", "Content-Encoding", "X-LakeSync-Client", "X-Request-Id")
+_PACKED_FROM = 1024
+"""Bytes of an answer that is compressed where the caller takes that."""
 _TOLD_HEADERS = ("X-Checkpoint-Hlc", "X-Request-Id", "Retry-After")
+
+
+class _Application(FastAPI):
+    """FastAPI with the layers that stand here and no others."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or one connection."""
+        if self.middleware_stack is None or scope["type"] == "lifespan":
+            await super().__call__(scope, receive, send)
+            return
+        scope["app"] = self
+        await self.middleware_stack(scope, receive, send)
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """From the outermost to the routes."""
+        services: Services = self.state.services
+        packed = partial(GZipMiddleware, minimum_size=_PACKED_FROM, compresslevel=1)
+        router = packed(ExceptionMiddleware(self.router, {HTTPException: _no_route}))
+        routes = SyncRoutes(router, OPERATIONS, packed, _PACKED_FROM)
+        across_origins = CORSMiddleware(
+            Guard(routes, services.drain, services.settings.request_timeout),
+            allow_origins=services.settings.allowed_origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=_ASKED_HEADERS,
+            expose_headers=_TOLD_HEADERS,
+        )
+        return ExchangeRecorder(across_origins, services.metrics)
 
 
 def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
     """The server's application over an engine that is open; who opened the engine closes it."""
     metrics = Metrics(engine.store.backlog)
-    drain = Drain()
-    app = FastAPI(
+    app = _Application(
         title="LakeSync gateway",
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a redirect would be to whatever host the request names
         routes=[*(route for operation in OPERATIONS for route in operation.routes()), *live_routes()],
-        middleware=[
-            Middleware(ExchangeRecorder, metrics=metrics),
-            Middleware(
-                CORSMiddleware,
-                allow_origins=settings.allowed_origins,
-                allow_methods=("GET", "POST", "DELETE"),
-                allow_headers=_ASKED_HEADERS,
-                expose_headers=_TOLD_HEADERS,
-            ),
-            Middleware(GZipMiddleware, minimum_size=1024, compresslevel=1),
-            Middleware(Guard, drain=drain, timeout=settings.request_timeout),
-        ],
-        exception_handlers={HTTPException: _no_route},
     )
     app.state.services = Services(
         settings=settings,
@@ -63,7 +81,7 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
         verifier=TokenVerifier(settings.secrets) if settings.secrets else None,
         rate=RateLimit(settings.requests_per_second),
         metrics=metrics,
-        drain=drain,
+        drain=Drain(),
         hub=Hub(engine.store, settings.max_connections, metrics.broadcast.inc),
         live_rate=RateLimit(settings.messages_per_second),
         described=document(OPERATIONS),

@@ -54,7 +54,7 @@ class Guard:
         async def timed_send(message: Message) -> None:
             nonlocal begun
             begun = True
-            if not deadline.expired():
+            if message.get("more_body") and not deadline.expired():
                 deadline.reschedule(asyncio.get_running_loop().time() + self._timeout)
             await send(message)
 
