@@ -124,12 +124,30 @@ class Config(BaseSettings):
     def _check_urls(self) -> Config:
         for name, value, known in (
             ("staging.url", self.staging.url, ("sqlite:///", "postgresql://", "memory://")),
-            ("lake.catalog_uri", self.lake.catalog_uri, ("sqlite:////", "postgresql://")),
+            ("lake.catalog_uri", self.lake.catalog_uri, ("sqlite:////", "postgresql://", "http://", "https://")),
             ("lake.warehouse", self.lake.warehouse, ("file:///", "s3://")),
         ):
             if not value.startswith(known):
                 scheme = value.partition("://")[0]
                 raise ValueError(f"{name} starts with {scheme!r}; it must start with one of {', '.join(known)}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_nothing_is_shared(self) -> Config:
+        """A cluster's workers see no folder of this machine, whatever a test on one machine would let pass."""
+        if self.spark.master is None:
+            return self
+        for name, value, known in (
+            ("staging.url", self.staging.url, ("postgresql://",)),
+            ("lake.catalog_uri", self.lake.catalog_uri, ("postgresql://", "http://", "https://")),
+            ("lake.warehouse", self.lake.warehouse, ("s3://",)),
+            ("lake.checkpoints", self.lake.checkpoints, ("s3://",)),
+        ):
+            if not value.startswith(known):
+                raise ValueError(
+                    f"{name} is on this machine's disk, which the workers of spark.master {self.spark.master!r} do not "
+                    f"see; it must start with {' or '.join(known)}"
+                )
         return self
 
     def environment(self) -> dict[str, str]:

@@ -41,14 +41,14 @@ class LakeSection(_Section):
 
     catalog: str = "lake"
     catalog_uri: str = ""
-    """`sqlite:////ABSOLUTE/FILE` or `postgresql://…`; empty: SQLite in the data folder."""
+    """`sqlite:////ABSOLUTE/FILE`, `postgresql://…`, or `http(s)://…` (REST); empty: SQLite in the data folder."""
     warehouse: str = ""
-    """`file:///ABSOLUTE/FOLDER`; empty: a folder in the data folder."""
+    """`file:///ABSOLUTE/FOLDER` or `s3://BUCKET/PREFIX`; empty: a folder in the data folder."""
     system_namespace: str = "lakesync"
     namespace: str = "tables"
     """Of the state tables."""
     checkpoints: str = ""
-    """A folder for the frames of checkpoints; empty: one in the data folder."""
+    """A folder for the frames of checkpoints, or `s3://BUCKET/PREFIX`; empty: one in the data folder."""
 
 
 class SparkSection(_Section):
@@ -56,6 +56,8 @@ class SparkSection(_Section):
 
     remote: str | None = None
     """`sc://HOST:PORT`; where it is set, `lakesync up` starts no Spark."""
+    master: Annotated[str, Field(pattern=r"^(spark|k8s)://.+$|^yarn$")] | None = None
+    """A cluster whose executors the embedded server uses, in place of its own cores; no folder is shared with them."""
     port: Port = 0
     token: SecretStr | None = None
     memory: Annotated[str, Field(pattern=r"^[0-9]+[mg]$")] = "2g"

@@ -56,6 +56,16 @@ JARS = (
     ),
 )
 
+S3_JARS = (
+    Jar(
+        "org.apache.iceberg",
+        "iceberg-aws-bundle",
+        "1.12.0",
+        "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
+    ),
+)
+"""For a warehouse on S3."""
+
 
 def cache_folder() -> Path:
     """`lakesync/jars` in the user's cache folder."""
@@ -94,10 +104,10 @@ def ensure(jar: Jar, folder: Path) -> Path:
     return path
 
 
-def ensure_all(folder: Path | None = None) -> list[Path]:
-    """Every jar's path, in the order of the class path; raises as `ensure`."""
+def ensure_all(folder: Path | None = None, *, s3: bool = False) -> list[Path]:
+    """Every jar's path, in the order of the class path, those for S3 where they are asked for; raises as `ensure`."""
     target = folder or cache_folder()
-    return [ensure(jar, target) for jar in JARS]
+    return [ensure(jar, target) for jar in (*JARS, *(S3_JARS if s3 else ()))]
 
 
 def is_cached(jar: Jar, folder: Path) -> bool:

@@ -36,6 +36,11 @@ _OPENED = (
 )
 _OLDEST_JAVA = 17
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_FILE_IO = {
+    "file": "org.apache.iceberg.hadoop.HadoopFileIO",
+    "s3": "org.apache.iceberg.aws.s3.S3FileIO",
+}
+"""By the warehouse's scheme; S3's keys and region are those of the AWS variables."""
 _LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -87,7 +92,7 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
         "-Djdk.reflect.useDirectMethodHandle=false",
         "-Dio.netty.tryReflectionSetAccessible=true",
         *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
-        *(f"-D{key}={value}" for key, value in settings(config, port).items()),
+        *(f"-D{key}={value}" for key, value in {**_for_workers(config, jars), **settings(config, port)}.items()),
         "-cp",
         os.pathsep.join([str(home / "jars" / "*"), *map(str, jars)]),
         _MAIN,
@@ -118,7 +123,7 @@ def settings(config: Config, port: int) -> dict[str, str]:
     folder = config.data_dir / "spark"
     return {
         "spark.app.name": "lakesync",
-        "spark.master": f"local[{config.spark.cores}]",
+        "spark.master": config.spark.master or f"local[{config.spark.cores}]",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
         "spark.driver.host": "127.0.0.1",
@@ -144,13 +149,18 @@ def catalogue(config: Config) -> dict[str, str]:
     name = f"spark.sql.catalog.{config.lake.catalog}"
     return {
         name: "org.apache.iceberg.spark.SparkCatalog",
-        f"{name}.type": "jdbc",
         f"{name}.warehouse": config.lake.warehouse,
-        f"{name}.io-impl": "org.apache.iceberg.hadoop.HadoopFileIO",
+        f"{name}.io-impl": _FILE_IO[config.lake.warehouse.partition("://")[0]],
         f"{name}.cache-enabled": "false",  # or a session reads stale tables after another has committed
-        f"{name}.jdbc.schema-version": "V1",
-        **{f"{name}.{key}": value for key, value in _jdbc(config.lake.catalog_uri).items()},
+        **{f"{name}.{key}": value for key, value in _catalogue(config.lake.catalog_uri).items()},
     }
+
+
+def _for_workers(config: Config, jars: Sequence[Path]) -> dict[str, str]:
+    """Executors on other machines fetch the jars from the driver, as they have none of its folders."""
+    if config.spark.master is None:
+        return {}
+    return {"spark.jars": ",".join(jar.as_uri() for jar in jars)}
 
 
 def java_home() -> Path:
@@ -192,8 +202,14 @@ def _package(name: str) -> Path:
     return Path(found.submodule_search_locations[0])
 
 
+def _catalogue(uri: str) -> dict[str, str]:
+    """Iceberg's settings from a REST catalogue's address, or from the form that SQLAlchemy takes."""
+    if uri.startswith(("http://", "https://")):
+        return {"type": "rest", "uri": uri}
+    return {"type": "jdbc", "jdbc.schema-version": "V1", **_jdbc(uri)}
+
+
 def _jdbc(uri: str) -> dict[str, str]:
-    """Iceberg's JDBC settings from the form that SQLAlchemy takes."""
     if uri.startswith("sqlite:///"):
         return {"uri": f"jdbc:sqlite:file:{uri.removeprefix('sqlite:///')}"}
     parts = urlsplit(uri)

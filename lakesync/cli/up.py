@@ -182,7 +182,7 @@ def _with_places(config: Config, display: Display) -> tuple[Config, spark_server
         return config, None, chosen[3]
     check_port(spark_port, "127.0.0.1", "LAKESYNC_SPARK_PORT")
     with display.working("fetching Spark's jars"):
-        paths = jars.ensure_all()
+        paths = jars.ensure_all(s3=config.lake.warehouse.startswith("s3://"))
     spark = spark_server.prepare(config, port=spark_port, token=_plain(config.spark.token) or "", jars=paths)
     return config.replace(spark={"port": spark_port, "remote": spark.remote}), spark, chosen[3]
 

@@ -84,6 +84,19 @@ def test_relative_data_folder_belongs_to_the_file(tmp_path, monkeypatch):
     assert config.load().data_dir == tmp_path / "etc/kept"
 
 
+def test_a_cluster_shares_no_folder_with_this_machine(monkeypatch):
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    apart = {
+        "spark": {"master": "spark://m:7077"},
+        "staging": {"url": "postgresql://db/staging"},
+        "lake": {"catalog_uri": "http://catalogue/", "warehouse": "s3://b/w", "checkpoints": "s3://b/c"},
+    }
+    assert config.load(apart).spark.master == "spark://m:7077"
+    for key, local in (("catalog_uri", "sqlite:////d/catalog.db"), ("warehouse", "file:///d"), ("checkpoints", "/d")):
+        with pytest.raises(ConfigurationError, match=f"lake.{key} is on this machine's disk"):
+            config.load({**apart, "lake": {**apart["lake"], key: local}})
+
+
 def test_secrets_come_by_reference(tmp_path, monkeypatch):
     file = tmp_path / "lakesync.toml"
     (tmp_path / "secret").write_text("from the file\n")
@@ -107,6 +120,8 @@ def test_secrets_come_by_reference(tmp_path, monkeypatch):
         ('[staging]\nurl = "mysql://x"\n', "staging.url starts with 'mysql'"),
         ('jwt_secret = "env:NOT_SET_ANYWHERE"\n', "NOT_SET_ANYWHERE"),
         ("[gateway\n", "cannot be read"),
+        ('[spark]\nmaster = "spark://m:7077"\n', "staging.url is on this machine's disk"),
+        ('[spark]\nmaster = "local[4]"\n', "spark.master is 'local"),
     ],
 )
 def test_errors_name_the_setting(tmp_path, text, named):

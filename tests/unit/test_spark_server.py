@@ -43,6 +43,24 @@ def test_the_sqlite_catalogue_is_the_one_that_pyiceberg_opens(conf, tmp_path):
     assert conf.lake.catalog_uri == f"sqlite:///{tmp_path}/catalog.db"
 
 
+def test_a_rest_catalogue_and_a_warehouse_on_s3(conf):
+    conf = conf.replace(lake={"catalog_uri": "https://lake.test/api", "warehouse": "s3://bucket/lake"})
+    found = spark_server.catalogue(conf)
+    assert found["spark.sql.catalog.lake.type"] == "rest"
+    assert found["spark.sql.catalog.lake.uri"] == "https://lake.test/api"
+    assert found["spark.sql.catalog.lake.io-impl"].endswith("S3FileIO")
+    assert not any("jdbc" in key for key in found)
+
+
+def test_a_clusters_workers_fetch_the_jars_from_the_driver(conf, tmp_path):
+    conf = conf.replace(spark={"master": "spark://m:7077"})
+    server = spark_server.prepare(conf, port=4, token="t", jars=[tmp_path / "a.jar", tmp_path / "b.jar"])
+    lines = (tmp_path / "spark/server.args").read_text().splitlines()
+    assert '"-Dspark.master=spark://m:7077"' in lines
+    assert f'"-Dspark.jars=file://{tmp_path}/a.jar,file://{tmp_path}/b.jar"' in lines
+    assert server.port == 4
+
+
 def java(tmp_path, version):
     program = tmp_path / "bin/java"
     program.parent.mkdir()
