@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lakesync.engine.following import Found, Group, Interest, Standing
+from lakesync.engine.following import Found, Group, Standing
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.part import Part
 from lakesync.engine.sharding.pulling import start
-from lakesync.engine.sharding.steps import Steps
+from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.vectors import Place, Vectors
 from lakesync.exceptions import ResyncRequiredError
 from lakesync.feed.positions import Access
@@ -52,7 +52,7 @@ def _look_at(parts: Mapping[str, Part], vectors: Vectors, group: Group) -> Steps
     for name, part in parts.items():
         pull = SyncPull(client_id, cursors[name])
         try:
-            seen: tuple[bool, Interest] = yield part.submit_glance(pull, access.claims, interest)
+            seen = yield from of_shard(name, part.submit_glance(pull, access.claims, interest))
         except ResyncRequiredError:
             return Found(standing, pull=True)
         lacks, interest = lacks or seen[0], seen[1]

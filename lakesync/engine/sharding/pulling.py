@@ -8,7 +8,7 @@ from typing import NamedTuple
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.cursors import NOWHERE
 from lakesync.engine.sharding.part import Part
-from lakesync.engine.sharding.steps import Steps
+from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.vectors import Place, Vectors
 from lakesync.engine.sourcing import beside_sources
 from lakesync.exceptions import ResyncRequiredError
@@ -36,7 +36,7 @@ def start(parts: Mapping[str, Part], client_id: str, place: Place) -> Steps[dict
     # it pushed and never pulled: where it is known it wrote, where it is not it has nothing
     cursors = {}
     for name, part in parts.items():
-        known_there: bool = yield part.submit_knows(client_id)
+        known_there = yield from of_shard(name, part.submit_knows(client_id))
         cursors[name] = NEVER_PULLED if known_there else 0
     return cursors
 
@@ -45,6 +45,10 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: Asked) -> Steps[Syn
     """A page of what the client lacks in any shard.
 
     The shard that filled the last page comes last, so that a busy one does not keep the others waiting.
+
+    Raises:
+        ResyncRequiredError: the cursor is not known, and the client knows what to do then.
+        StagingUnavailableError: a shard cannot be reached.
     """
     request = asked.pull
     place: Place = yield vectors.submit_place(request.client_id, request.since_hlc)
@@ -63,15 +67,16 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: Asked) -> Steps[Syn
     for name in names[first:] + names[:first]:
         there = SyncPull(request.client_id, cursors[name], max(left, 1))
         if left <= 0:
-            more = more or (
-                yield parts[name].submit_lacks(
-                    there, asked.claims, resync_refused=asked.resync_refused, confirmed=asked.confirmed
-                )
+            lacking = parts[name].submit_lacks(
+                there, asked.claims, resync_refused=asked.resync_refused, confirmed=asked.confirmed
             )
+            lacks = yield from of_shard(name, lacking)
+            more = more or lacks
             continue
-        page: SyncPage = yield parts[name].submit_page(
+        telling = parts[name].submit_page(
             there, asked.claims, resync_refused=asked.resync_refused, confirmed=asked.confirmed
         )
+        page = yield from of_shard(name, telling)
         cursors[name] = page.server_hlc
         if page.deltas:
             pages.append(page.deltas)

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from lakesync.crash import crash_point
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.part import Part
-from lakesync.engine.sharding.steps import Steps
+from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.vectors import Place, Vectors
-from lakesync.exceptions import RefusedError
+from lakesync.exceptions import RefusedError, StagingUnavailableError
 from lakesync.staging.shards import ShardMap
 from lakesync.types import Claims, PushResult, RowDelta, SyncPush
 
@@ -38,7 +38,11 @@ def push(parts: Mapping[str, Part], shards: ShardMap, vectors: Vectors, given: G
 
     A crash in between is completed by the client's repeat: what a shard has is known there by its ids. Every shard is
     asked for its part of the answer's cursor, also one that the push does not concern: what the client was told there
-    since its last pull may be in doubt.
+    since its last pull may be in doubt. One that cannot be asked is left where the client surely was.
+
+    Raises:
+        RefusedError, BackpressureError: nothing was kept.
+        StagingUnavailableError: a shard that it concerns cannot be reached, or the default one.
     """
     client_id = given.push.client_id
     seen = yield from _seen(parts, vectors, given)
@@ -48,7 +52,8 @@ def push(parts: Mapping[str, Part], shards: ShardMap, vectors: Vectors, given: G
         yield from _check(parts, own, given.claims)
     cursors: dict[str, int] = {}
     for name, part in own.items():
-        kept: PushResult = yield parts[name].submit_part(part, given.claims, seen.get(name), admitted=several)
+        taking = parts[name].submit_part(part, given.claims, seen.get(name), admitted=several)
+        kept = yield from of_shard(name, taking)
         cursors[name] = kept.server_hlc
         crash_point("sharding.after_part")
     nothing = SyncPush(client_id, ())
@@ -58,8 +63,12 @@ def push(parts: Mapping[str, Part], shards: ShardMap, vectors: Vectors, given: G
         if name not in own
     }
     for name, asked in others.items():
-        told: PushResult = yield asked
-        cursors[name] = told.server_hlc
+        try:
+            told: PushResult = yield asked
+        except StagingUnavailableError:  # it is not needed: what was told since then is in doubt there
+            cursors[name] = seen[name] if name in seen else (yield vectors.submit_surely(client_id)).get(name, 0)
+        else:
+            cursors[name] = told.server_hlc
     cursor = max(cursors.values())
     if cursor > NEVER_PULLED:
         cursor = yield vectors.submit_hand_out(client_id, cursors)
@@ -86,7 +95,7 @@ def _check(parts: Mapping[str, Part], own: Mapping[str, SyncPush], claims: Claim
     refusals: list[RefusedError] = []
     for name, part in own.items():
         try:
-            yield parts[name].submit_check(part, claims)
+            yield from of_shard(name, parts[name].submit_check(part, claims))
         except RefusedError as error:
             refusals.append(error)
     if refusals:

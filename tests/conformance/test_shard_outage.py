@@ -1,0 +1,126 @@
+"""A shard that cannot be reached holds what needs it and nothing else, and nobody ends wrong by it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from itertools import count
+from typing import Any
+
+import pytest
+
+from lakesync.engine import Engine
+from lakesync.exceptions import StagingUnavailableError
+from lakesync.staging.memory import MemoryStore
+from lakesync.staging.sharded import ShardedStore
+from lakesync.staging.shards import ShardMap
+from lakesync.testing.clock import ManualClock
+from lakesync.types import Op
+from tests.property.feed_model import StockClient
+
+SHARDS = ShardMap({"orders": "shard-orders"}, "shard-default")
+
+
+class FrailStore(MemoryStore):
+    """Cannot be reached now and then."""
+
+    out = False
+
+    def submit(self, gateway: str, work: Any) -> Future[Any]:
+        return self._failed() if self.out else super().submit(gateway, work)
+
+    def read(self, gateway: str, work: Any) -> Future[Any]:
+        return self._failed() if self.out else super().read(gateway, work)
+
+    def _failed(self) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_exception(StagingUnavailableError("the line is cut", retry_after=7))
+        return future
+
+
+@pytest.fixture
+def stores():
+    clock = ManualClock()
+    return {name: FrailStore(clock, shard=name) for name in SHARDS.names}
+
+
+@pytest.fixture
+def gateway(stores):
+    clock = ManualClock()
+    engine = Engine(ShardedStore(SHARDS, stores), clock)
+    engine.open()
+    yield engine.gateway("g")
+    engine.close()
+
+
+def client(name: str) -> StockClient:
+    made = StockClient(name, [], 0)
+    made.tables = {"o1": "orders", "o2": "orders", "o3": "orders"}
+    return made
+
+
+_times = count(1_600_000_000_000)
+
+
+def edit(one: StockClient, row: str, op: Op = "INSERT", **values: int) -> None:
+    one.edit(op, row, values, next(_times))
+
+
+def settled(gateway, *clients: StockClient) -> None:
+    for one in clients:
+        one.catch_up(gateway, 2)
+    assert all(one.rows == clients[0].rows for one in clients)
+
+
+def test_pushes_to_other_shards_are_answered_and_others_name_the_shard(gateway, stores):
+    ann = client("ann")
+    edit(ann, "t1", x=1)
+    stores["shard-orders"].out = True
+    ann.push(gateway)
+    assert not ann.outbox
+    edit(ann, "o1", x=1)
+    for ask in (ann.push, lambda over: ann.ask(over, 10)):
+        with pytest.raises(StagingUnavailableError, match="shard 'shard-orders' is out") as told:
+            ask(gateway)
+        assert told.value.retry_after == 7
+    stores["shard-orders"].out = False
+    ann.push(gateway)
+    ben = client("ben")
+    settled(gateway, ann, ben)
+    assert ann.rows.keys() == {"t1", "o1"}
+
+
+@pytest.mark.parametrize("received", [False, True])
+def test_what_was_told_of_the_shard_before_is_neither_lost_nor_sent_as_new(gateway, stores, received):
+    ann, ben = client("ann"), client("ben")
+    edit(ben, "o1", x=1)
+    ben.push(gateway)
+    ann.take(ann.ask(gateway, 10))
+    edit(ben, "o2", x=1)
+    edit(ben, "o1", "DELETE")
+    ben.push(gateway)
+    page = ann.ask(gateway, 10)
+    if received:
+        ann.take(page)
+    stores["shard-orders"].out = True
+    edit(ann, "t1", x=1)
+    ann.push(gateway)
+    stores["shard-orders"].out = False
+    edit(ben, "o1", x=2)
+    edit(ben, "o3", x=1)
+    ben.push(gateway)
+    settled(gateway, ann, ben)
+    assert ann.rows.keys() == {"t1", "o1", "o2", "o3"}
+
+
+def test_a_client_that_never_pulled_is_told_everything(gateway, stores):
+    ann, ben = client("ann"), client("ben")
+    edit(ann, "o1", x=1)
+    ann.push(gateway)
+    edit(ben, "o2", x=1)
+    ben.push(gateway)
+    stores["shard-orders"].out = True
+    edit(ann, "t1", x=1)
+    ann.push(gateway)
+    stores["shard-orders"].out = False
+    settled(gateway, ann, ben)
+    assert ann.rows.keys() == {"t1", "o1", "o2"}
