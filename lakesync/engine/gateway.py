@@ -23,7 +23,7 @@ from lakesync.feed.memory import current, is_blank
 from lakesync.flush import Outlet
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
-from lakesync.staging.records import Cut, GatewayConfig, WriteScope
+from lakesync.staging.records import Backlog, Cut, GatewayConfig, WriteScope
 from lakesync.staging.store import Commit, StagingStore
 from lakesync.types import Claims, PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 
@@ -218,9 +218,13 @@ class SyncGateway(ImperativeGateway, Embedding):
         """Ask the pipeline to carry what waits to the lake now."""
         self._store.request_flush(self.gateway_id)
 
+    def backlog(self) -> list[Backlog]:
+        """What waits for the lake, shard by shard."""
+        return [shard for shard in self._store.backlog() if shard.gateway == self.gateway_id]
+
     def stats(self) -> GatewayStats:
         """What waits for the lake, over all shards."""
-        waiting = [shard for shard in self._store.backlog() if shard.gateway == self.gateway_id]
+        waiting = self.backlog()
         return GatewayStats(
             log_size=sum(shard.deltas for shard in waiting),
             byte_size=sum(shard.bytes for shard in waiting),

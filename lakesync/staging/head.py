@@ -86,12 +86,15 @@ class Head(msgspec.Struct, frozen=True):
             return self
         return msgspec.structs.replace(self, flush_requested_ms=wall_ms, flush_requested_seq=self.last_seq)
 
-    def backlog(self, oldest_ms: int | None, flushed_ms: int | None) -> Backlog:
+    def backlog(
+        self, oldest_ms: int | None, flushed_ms: int | None = None, flushed_snapshot: int | None = None
+    ) -> Backlog:
         """What waits.
 
         Args:
             oldest_ms: the server's wall time of log row `flushed_seq + 1`.
             flushed_ms: that at which the batch up to `flushed_seq` was confirmed.
+            flushed_snapshot: the lake's, in which it was read.
         """
         return Backlog(
             gateway=self.gateway,
@@ -105,6 +108,7 @@ class Head(msgspec.Struct, frozen=True):
             oldest_ms=oldest_ms,
             flush_requested_ms=self.flush_requested_ms,
             flushed_ms=flushed_ms,
+            flushed_snapshot=flushed_snapshot,
         )
 
 

@@ -305,6 +305,8 @@ class Backlog(msgspec.Struct, frozen=True):
     """When `/admin/flush` last asked and was not yet served."""
     flushed_ms: int | None = None
     """Server wall time at which the lake was last read to hold a batch; None before the first."""
+    flushed_snapshot: int | None = None
+    """The snapshot of the lake's `deltas` in which it was read; None where a flush without a pipeline did it."""
 
 
 class LedgerDay(msgspec.Struct, frozen=True):

@@ -71,9 +71,9 @@ class RemoteStore:
         """The open batch, or a new one; None when nothing waits."""
         return self._find("plan", Batch, gateway=gateway, shard=shard, max_deltas=max_deltas)
 
-    def confirm(self, batch_id: str, deltas: int, id_sum: int) -> None:
+    def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
         """Record that the lake was read and holds the batch."""
-        self._find("confirm", bool, batch_id=batch_id, deltas=deltas, id_sum=id_sum)
+        self._find("confirm", bool, batch_id=batch_id, deltas=deltas, id_sum=id_sum, snapshot_id=snapshot_id)
 
     def trim(self, gateway: str, shard: str) -> int:
         """Drop the bodies of confirmed batches; bytes freed."""

@@ -52,10 +52,10 @@ class ShardedPipeline:
         """The open batch of a shard, or a new one."""
         return self._named(shard).plan(gateway, shard, max_deltas)
 
-    def confirm(self, batch_id: str, deltas: int, id_sum: int) -> None:
+    def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
         """Record that the lake was read and holds the batch."""
         shard = batch_id.split(".")[1] if batch_id.count(".") > 1 else ""
-        self._named(shard).confirm(batch_id, deltas, id_sum)
+        self._named(shard).confirm(batch_id, deltas, id_sum, snapshot_id)
 
     def trim(self, gateway: str, shard: str) -> int:
         """Drop the bodies of a shard's confirmed batches."""

@@ -242,8 +242,8 @@ class PipelineStore(Protocol):
         holds at least one push and otherwise at most `max_deltas`.
         """
 
-    def confirm(self, batch_id: str, deltas: int, id_sum: int) -> None:
-        """Record that the lake was read and holds the batch; a repeat changes nothing.
+    def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
+        """Record that the lake was read, at a snapshot, and holds the batch; a repeat changes nothing.
 
         Raises:
             IntegrityError: count or sum differ from what the log holds; nothing is changed.

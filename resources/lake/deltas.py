@@ -193,7 +193,7 @@ def _flush_shard(
         if batch is None:
             break
         report = flush(spark, store, batch, names)
-        store.confirm(batch.batch_id, report.deltas, report.id_sum)
+        store.confirm(batch.batch_id, report.deltas, report.id_sum, report.snapshot_id)
         crash_point("flush.confirmed")
         yield report
         done = batch.to_seq

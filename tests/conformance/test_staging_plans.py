@@ -140,9 +140,12 @@ def test_the_ledger_sums_by_arrival_day(store, book, clock):
 def test_when_it_was_last_confirmed_is_told_and_survives_a_restart(place, store, book):
     first, second = many("c", 2)
     push(store, book, *first)
-    assert store.backlog()[0].flushed_ms is None
-    flush(store, first)
+    (waiting,) = store.backlog()
+    assert (waiting.flushed_ms, waiting.flushed_snapshot) == (None, None)
+    batch = store.plan("g", "main", 100)
+    store.confirm(batch.batch_id, len(first), id_sum(first), 2**62 + 1)
     push(store, book, *second)
     (waiting,) = store.backlog()
     assert waiting.flushed_ms is not None
+    assert waiting.flushed_snapshot == 2**62 + 1
     assert place.reopen(store, book).backlog() == [waiting]

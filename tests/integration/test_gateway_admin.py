@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from websockets.sync.client import connect
 
+from lakesync.delta import id_number
 from lakesync.types import SyncPull
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, decode_frame, encode_frame
@@ -108,6 +111,26 @@ def test_a_flush_is_requested_in_staging(served, prefix):
     assert answer.json() == {"requested": True}
     (waiting,) = [shard for shard in served.engine.store.backlog() if shard.gateway == client.gateway]
     assert waiting.flush_requested_ms is not None
+
+
+def test_a_flush_that_is_waited_for_is_answered_with_its_snapshot(served):
+    client = served.client()
+    pushed = delta("t1", {"n": 1})
+    client.push(pushed)
+    admin, store = client.admin(), served.engine.store
+    assert admin.call("POST", "/admin/flush/{gw}?wait=0.01").json() == {"requested": True, "flushed": False}
+    assert admin.call("POST", "/admin/flush/{gw}?wait=soon").status_code == 400
+
+    def pipeline():
+        batch = store.plan(client.gateway, "main", 10)
+        store.confirm(batch.batch_id, 1, id_number(pushed["deltaId"]), 77)
+
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(admin.call, "POST", "/admin/flush/{gw}?wait=20")
+        pipeline()
+        assert answer.result().json() == {"requested": True, "flushed": True, "snapshotId": "77"}
+    again = admin.call("POST", "/admin/flush/{gw}?wait=20")
+    assert again.json() == {"requested": True, "flushed": True, "snapshotId": "77"}, "nothing waits"
 
 
 def test_an_admin_reads_the_same_metrics(served):

@@ -2,12 +2,13 @@
 
 import pytest
 
+from assets.cut import make_cuts
 from lakesync.config_sections import ShardConfig
 from lakesync.delta import delta_id
 from lakesync.engine import Engine
 from lakesync.staging import open_staging
 from lakesync.staging.shards import shard_map
-from lakesync.types import ColumnValue, RowDelta, SyncPush
+from lakesync.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from resources.lake.checks import duplicate_deltas, ledger_against_lake
 from resources.lake.deltas import flush_due
 from resources.lake.tables import LakeNames
@@ -28,7 +29,8 @@ def delta(table, row):
 
 
 def test_the_deltas_of_every_shard_are_in_the_lake_once(spark_server, tmp_path):
-    config = spark_server["config"].replace(lake={"system_namespace": "sys_sharded"}, shard_config=SHARDS)
+    lake = {"system_namespace": "sys_sharded", "namespace": "tab_sharded", "checkpoints": str(tmp_path / "frames")}
+    config = spark_server["config"].replace(lake=lake, shard_config=SHARDS)
     names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
     engine = Engine(open_staging(f"sqlite://{tmp_path}", shard_map(SHARDS), wall_ms), wall_ms)
     engine.open()
@@ -61,5 +63,15 @@ def test_the_deltas_of_every_shard_are_in_the_lake_once(spark_server, tmp_path):
         with Pipeline(config) as pipeline:
             assert pipeline.flushed_of("orders") == {"sharded": arrivals["shard-orders"]}
             assert pipeline.flushed_of("todos") == {"sharded": arrivals["shard-default"]}
+            pipeline.store = engine.store
+            (cut,) = make_cuts(pipeline)
+        assert {part.table: part.rows for part in cut.tables} == {"orders": 7, "todos": 7}
+        assert {store.newest_cut("sharded").arrival for store in engine.store.stores.values()} == {cut.arrival}
+        bob = {"sub": "bob"}
+        checkpoint = gateway.submit_checkpoint("bob", bob).result()
+        assert [part.table for part in checkpoint.tables] == ["todos", "orders"]
+        gateway.handle_push(SyncPush("alice", (delta("orders", 8),)))
+        page = gateway.handle_pull(SyncPull("bob", checkpoint.arrival, 100), bob)
+        assert [(each.op, each.row_id) for each in page.deltas] == [("INSERT", "8")]
     finally:
         engine.close()

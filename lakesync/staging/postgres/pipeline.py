@@ -53,7 +53,7 @@ class Pipeline:
         with self._database.reading() as connection:
             for (gateway,) in connection.execute("SELECT id FROM gateway ORDER BY id").fetchall():
                 head = load_head(connection, gateway, self._configs, lock=False)
-                waiting.append(head.backlog(_oldest_ms(connection, head), _flushed_ms(connection, head)))
+                waiting.append(head.backlog(_oldest_ms(connection, head), *_newest(connection, head)))
         return waiting
 
     def plan(self, gateway: str, shard: str, max_deltas: int) -> Batch | None:
@@ -80,7 +80,7 @@ class Pipeline:
             )
             return batch
 
-    def confirm(self, batch_id: str, deltas: int, id_sum: int) -> None:
+    def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
         """Record that the lake holds the batch."""
         with self._database.writing() as connection:
             planned = _batch(connection, batch_id)
@@ -95,7 +95,10 @@ class Pipeline:
             check_read_back(batch, total(days.values()), Tally(deltas, id_sum))
             if confirmed_ms is not None:
                 return
-            connection.execute("UPDATE batch SET confirmed_ms = %s WHERE batch_id = %s", (self._wall(), batch_id))
+            connection.execute(
+                "UPDATE batch SET confirmed_ms = %s, snapshot_id = %s WHERE batch_id = %s",
+                (self._wall(), snapshot_id, batch_id),
+            )
             for day, tally in days.items():
                 _flushed(connection, batch.gateway, day, tally)
             save_head(connection, head.confirmed(batch))
@@ -164,12 +167,13 @@ def _oldest_ms(connection: Connection, head: Head) -> int | None:
     return found[0] if found else None
 
 
-def _flushed_ms(connection: Connection, head: Head) -> int | None:
+def _newest(connection: Connection, head: Head) -> tuple[int | None, int | None]:
+    """When the newest batch was confirmed, and in which snapshot."""
     found = connection.execute(
-        "SELECT confirmed_ms FROM batch WHERE gateway = %s AND shard = %s AND epoch = %s AND to_seq = %s",
+        "SELECT confirmed_ms, snapshot_id FROM batch WHERE gateway = %s AND shard = %s AND epoch = %s AND to_seq = %s",
         (head.gateway, head.shard, head.epoch, head.flushed_seq),
     ).fetchone()
-    return found[0] if found else None
+    return found or (None, None)
 
 
 def _flushed(connection: Connection, gateway: str, day: str, tally: Tally) -> None:

@@ -99,9 +99,9 @@ class PostgresStore(ErasingStore, HoldingStore):
         """The open batch, or a new one, durable before it is returned."""
         return self._pipeline.plan(gateway, shard, max_deltas)
 
-    def confirm(self, batch_id: str, deltas: int, id_sum: int) -> None:
+    def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
         """Record that the lake was read and holds the batch."""
-        self._pipeline.confirm(batch_id, deltas, id_sum)
+        self._pipeline.confirm(batch_id, deltas, id_sum, snapshot_id)
 
     def trim(self, gateway: str, shard: str) -> int:
         """Drop the bodies of confirmed batches; bytes freed."""

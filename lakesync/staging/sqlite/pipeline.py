@@ -32,7 +32,7 @@ class Pipeline:
     def backlog(self) -> list[Backlog]:
         """What waits, gateway by gateway."""
         heads = [head for _, head in sorted(self._journal.heads.items())]
-        return [head.backlog(self._oldest_ms(head), self._flushed_ms(head)) for head in heads]
+        return [head.backlog(self._oldest_ms(head), *self._flushed(head)) for head in heads]
 
     def _oldest_ms(self, head: Head) -> int | None:
         found = self._sql.execute(
@@ -41,12 +41,13 @@ class Pipeline:
         ).fetchone()
         return found[0] if found else None
 
-    def _flushed_ms(self, head: Head) -> int | None:
+    def _flushed(self, head: Head) -> tuple[int | None, int | None]:
+        """When the newest batch was confirmed, and in which snapshot."""
         found = self._sql.execute(
-            "SELECT confirmed_ms FROM batch WHERE gateway = ? AND shard = ? AND epoch = ? AND to_seq = ?",
+            "SELECT confirmed_ms, snapshot_id FROM batch WHERE gateway = ? AND shard = ? AND epoch = ? AND to_seq = ?",
             (head.gateway, head.shard, head.epoch, head.flushed_seq),
         ).fetchone()
-        return found[0] if found else None
+        return found or (None, None)
 
     def open_batch(self, head: Head) -> Batch | None:
         """The batch that was planned and not confirmed."""
@@ -70,7 +71,7 @@ class Pipeline:
         )
         return batch
 
-    def confirm(self, batch_id: str, deltas: int, id_sum: int) -> None:
+    def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
         """Record that the lake holds the batch."""
         self._journal.direct()
         found = self._sql.execute(
@@ -85,12 +86,15 @@ class Pipeline:
         check_read_back(batch, total(days.values()), Tally(deltas, id_sum))
         if confirmed_ms is not None:
             return
-        self._sql.execute("UPDATE batch SET confirmed_ms = ? WHERE batch_id = ?", (self._journal.wall(), batch_id))
+        self._sql.execute(
+            "UPDATE batch SET confirmed_ms = ?, snapshot_id = ? WHERE batch_id = ?",
+            (self._journal.wall(), snapshot_id, batch_id),
+        )
         for day, tally in days.items():
-            self._flushed(batch.gateway, day, tally)
+            self._tally(batch.gateway, day, tally)
         self._journal.set_head(self._journal.head(batch.gateway).confirmed(batch))
 
-    def _flushed(self, gateway: str, day: str, tally: Tally) -> None:
+    def _tally(self, gateway: str, day: str, tally: Tally) -> None:
         key = (gateway, day)
         count, id_sum = self._sql.execute(
             "SELECT flushed_count, flushed_id_sum FROM ledger WHERE gateway = ? AND day = ?", key
