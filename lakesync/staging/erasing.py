@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -118,6 +118,43 @@ class ErasingStore(ABC):
                 commit.put_erasure(msgspec.structs.replace(found, lake_ms=self._now_ms()))
 
         self.submit(gateway, work).result()
+
+    def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
+        """Take in what erased deltas had hidden, as the lake still knows it; the request as it is then.
+
+        The request's arrival is a new one: what was cut before it is not handed out any more.
+
+        Raises:
+            NotFoundError: there is no such request.
+        """
+
+        def work(commit: Commit) -> Erasure:
+            commit.run_alone()  # no log row says this again
+            found = next((each for each in commit.erasures() if each.seq == seq), None)
+            if found is None:
+                raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
+            self._take_in(commit, deltas)
+            restored = msgspec.structs.replace(found, arrival=commit.next_arrivals(1)[-1])
+            commit.put_erasure(restored)
+            return restored
+
+        return self.submit(gateway, work).result()
+
+    def _take_in(self, commit: Commit, deltas: Sequence[RowDelta]) -> None:
+        """Merge old deltas into the rows that there are."""
+        rows = commit.rows({delta.key for delta in deltas})
+        won: dict[RowKey, set[str]] = {}
+        for delta in deltas:
+            row = rows.get(delta.key)
+            outcome = row.state.merge(delta) if row is not None else None
+            if outcome is not None and outcome.changed:
+                won.setdefault(delta.key, set()).update(outcome.won)
+        changed = [rows[key] for key in won]
+        for row, arrival in zip(changed, commit.next_arrivals(len(changed)), strict=True):
+            row.arrival = arrival
+            row.touched |= dict.fromkeys(won[row.key], arrival)
+        if changed:
+            self._replay(commit).settle(commit, changed)
 
     def _finish_erasures(self) -> None:
         """Go on with what a crash cut short."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,7 +14,7 @@ from lakesync.exceptions import LakeSyncError, StagingUnavailableError, Transien
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.protocol import dispatch
 from lakesync.staging.records import Backlog, Batch, Cut, Erasure, GatewayConfig, Hold, LedgerDay, LogSource
-from lakesync.types import StoredConnector
+from lakesync.types import RowDelta, StoredConnector
 
 __all__ = ["RemoteStore", "dispatch"]
 
@@ -110,6 +111,10 @@ class RemoteStore:
     def erasures(self, gateway: str) -> list[Erasure]:
         """What was asked to be erased."""
         return self._call("erasures", list[Erasure], gateway=gateway)
+
+    def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
+        """Take in what an erasure had hidden."""
+        return self._call("restore", Erasure, gateway=gateway, seq=seq, deltas=deltas)
 
     def confirm_erasure(self, gateway: str, seq: int) -> None:
         """Record that the lake has erased it too."""

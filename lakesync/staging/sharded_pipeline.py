@@ -12,7 +12,7 @@ from lakesync.staging.holding import hold_together
 from lakesync.staging.records import Backlog, Batch, Cut, Erasure, GatewayConfig, HeldShard, Hold, LedgerDay, LogSource
 from lakesync.staging.shards import ShardMap
 from lakesync.staging.store import StagingStore
-from lakesync.types import StoredConnector
+from lakesync.types import RowDelta, StoredConnector
 
 _PLACE_BITS = 32
 """An erasure's `seq` is counted by each shard; above these bits it says which."""
@@ -145,16 +145,30 @@ class ShardedPipeline:
             for each in self.stores[name].erasures(gateway)
         ]
 
+    def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
+        """Take in what an erasure had hidden in the rows of its shard.
+
+        Raises:
+            NotFoundError: there is no such request.
+        """
+        place, inner = self._request(gateway, seq)
+        return self._told(place, self.stores[self.shards.names[place]].restore(gateway, inner, deltas))
+
     def confirm_erasure(self, gateway: str, seq: int) -> None:
         """Record that the lake has erased it too.
 
         Raises:
             NotFoundError: there is no such request.
         """
+        place, inner = self._request(gateway, seq)
+        self.stores[self.shards.names[place]].confirm_erasure(gateway, inner)
+
+    def _request(self, gateway: str, seq: int) -> tuple[int, int]:
+        """The place of the shard that a request is of, and its number there."""
         place, inner = seq >> _PLACE_BITS, seq & ((1 << _PLACE_BITS) - 1)
         if place >= len(self.shards.names):
             raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
-        self.stores[self.shards.names[place]].confirm_erasure(gateway, inner)
+        return place, inner
 
     def _everywhere(self, erase: Callable[[StagingStore], Erasure]) -> tuple[Sequence[Erasure], list[NotFoundError]]:
         done, unknown = [], []

@@ -299,6 +299,15 @@ class PipelineStore(Protocol):
     def erasures(self, gateway: str) -> list[Erasure]:
         """What was ever asked to be erased, in order: the lake has yet to erase what has no `lake_ms`."""
 
+    def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
+        """Take in what the deltas of an erasure had hidden, as the lake still knows it; a repeat changes no row.
+
+        The erasure's arrival is a new one afterwards, so that no cut from before is handed out any more.
+
+        Raises:
+            NotFoundError: there is no such request.
+        """
+
     def confirm_erasure(self, gateway: str, seq: int) -> None:
         """Record that the lake has erased it too; a repeat changes nothing.
 

@@ -197,6 +197,32 @@ def test_an_erased_client_leaves_what_others_wrote(world):
     assert {bytes(each) for (each,) in claims} == {b"{}"}
 
 
+def test_what_an_erased_client_had_hidden_comes_back_from_the_lake(world):
+    older = [world.write("a", "r1", name="theirs", phone="1"), world.write("a", "r2", name="gone")]
+    world.write("x", "r1", name=SECRET)
+    world.write("b", "r2")
+    world.pull("c")
+    erasure = world.store.erase_client("g", "x")
+    assert world.pull("c") == {"r1": {"phone": "1"}}
+    cut = Cut("g", world.store.backlog()[0].epoch, world.store.hold("g").arrival, 0, (), 0)
+    restored = world.store.restore("g", erasure.seq, older)
+    assert restored.arrival > cut.arrival >= erasure.arrival
+    world.close()
+    world.open()
+    for client in ("c", "new"):
+        assert world.pull(client) == {"r1": {"name": "theirs", "phone": "1"}}
+    world.store.confirm_erasure("g", erasure.seq)
+    assert world.store.read("g", lambda view: view.is_barred(cut)).result()
+    before = world.cursors["c"]
+    again = world.store.restore("g", erasure.seq, older)
+    assert again.arrival > restored.arrival
+    world.seen.clear()
+    world.pull("c")
+    assert (world.seen, world.cursors["c"] > before) == ([], True)
+    with pytest.raises(NotFoundError, match="no erasure 9"):
+        world.store.restore("g", 9, [])
+
+
 def test_an_erased_client_that_comes_back_is_not_wedged_and_brings_nothing_back(world):
     world.write("a", "r1", name="theirs")
     old = world.write("x", "r2", name=SECRET)
