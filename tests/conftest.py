@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shutil
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,6 +12,7 @@ from lakesync import config
 from lakesync.cli import jars
 from lakesync.cli.process import Process, accepts, free_ports
 from lakesync.cli.spark_server import prepare
+from tests.backend_servers import bigquery_server, mariadb_server, s3_server
 from tests.postgres_server import database, postgres_server
 
 # `--hypothesis-profile soak` looks much longer for a history that breaks a law, or a request that breaks the gateway
@@ -83,6 +85,29 @@ def postgres_uri():
     """A Postgres that listens on TCP, which JDBC needs; one database `postgres`, shared, any password."""
     with postgres_server() as server:
         yield server.uri
+
+
+@pytest.fixture(scope="session")
+def mariadb_uri():
+    """A MariaDB, shared; name a database behind it."""
+    if shutil.which("mariadbd") is None:
+        pytest.skip("there is no mariadbd: scripts/install --dev installs it where apt-get may")
+    with mariadb_server() as server:
+        yield server.uri
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint():
+    """An S3 with any credentials, shared."""
+    with s3_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def bigquery_endpoint():
+    """An emulator of BigQuery, shared."""
+    with bigquery_server() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture

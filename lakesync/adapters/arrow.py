@@ -1,25 +1,33 @@
 """Deltas as Arrow and Parquet, with the names and types that the lake's own table `deltas` has.
 
+The column `columns` comes in two forms: **mapped**, column name to the value's JSON text, as the lake and Parquet
+files have it, and **spelled**, one JSON object in a text, as SQL databases have it. `mapped` and `spelled` change one
+into the other; what takes tables of deltas takes both.
+
 Needs pyarrow: `pip install 'lakesync[parquet]'`.
 """
 
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Raw
 
 from lakesync.adapters.base import Held, StoredDelta
 from lakesync.adapters.flat import COLUMNS, FlatDelta, flat, unflat
-from lakesync.delta import id_number, jcs_raw
+from lakesync.delta import id_digests, jcs_raw
 from lakesync.exceptions import ConfigurationError, IntegrityError
 from lakesync.types import ColumnValue, RowDelta
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def require_pyarrow() -> None:
@@ -58,32 +66,85 @@ def to_arrow(deltas: Sequence[StoredDelta]) -> pa.Table:
 
 
 def from_arrow(table: pa.Table) -> list[StoredDelta]:
-    """What `to_arrow` made a table of."""
+    """What `to_arrow` made a table of, in either form."""
     rows: Iterable[FlatDelta[Any]] = zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True)
-    return [unflat((*row[:-1], _columns(row[-1]))) for row in rows]
+    read = _columns_of_text if is_spelled(table) else _columns
+    return [unflat((*row[:-1], read(row[-1]))) for row in rows]
 
 
-def encode_parquet(deltas: Sequence[StoredDelta], about: dict[str, str]) -> bytes:
+def is_spelled(table: pa.Table) -> bool:
+    """Whether a table of deltas has its `columns` as text."""
+    import pyarrow as pa
+
+    kind = table.schema.field("columns").type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def spelled(table: pa.Table) -> pa.Table:
+    """A table of deltas with its `columns` as JSON objects."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if is_spelled(table):
+        return table
+    place = table.schema.get_field_index("columns")
+    chunks = []
+    for chunk in table.column(place).chunks:
+        offsets = pc.subtract(chunk.offsets, chunk.offsets[0])  # `keys` and `items` of a slice begin with it
+        cells = pc.binary_join_element_wise('"', chunk.keys, '":', chunk.items, "")
+        joined = pc.binary_join(pa.ListArray.from_arrays(offsets, cells), ",")
+        chunks.append(pc.binary_join_element_wise("{", joined, "}", ""))
+    return table.set_column(place, "columns", pa.chunked_array(chunks, pa.string()))
+
+
+def mapped(table: pa.Table) -> pa.Table:
+    """A table of deltas with its `columns` as maps."""
+    import pyarrow as pa
+
+    if not is_spelled(table):
+        return table
+    place = table.schema.get_field_index("columns")
+    cells = [
+        [(name, bytes(raw).decode()) for name, raw in _decode_object(text).items()]
+        for text in table.column(place).to_pylist()
+    ]
+    field = arrow_schema().field("columns")
+    return table.set_column(place, field, pa.array(cells, field.type))
+
+
+def held_in_table(table: pa.Table) -> Held:
+    """How many deltas a table has, and the sum of their ids."""
+    return held_of_ids(table.column("delta_id").to_pylist())
+
+
+def held_of_ids(delta_ids: Sequence[str]) -> Held:
+    """How many deltas, and the sum of their ids."""
+    numbers = struct.unpack(f">{len(delta_ids)}Q", id_digests(delta_ids))
+    return Held(len(delta_ids), sum(numbers) % 2**64)
+
+
+def encode_parquet(deltas: pa.Table, about: dict[str, str]) -> bytes:
     """A Parquet file of deltas.
 
     Args:
-        deltas: in order.
+        deltas: in order, in either form.
         about: kept in the file's metadata.
     """
     import pyarrow.parquet as pq
 
     file = io.BytesIO()
-    pq.write_table(to_arrow(deltas).replace_schema_metadata(about), file, compression="zstd")
+    table = mapped(deltas).select(list(COLUMNS)).cast(arrow_schema()).replace_schema_metadata(about)
+    pq.write_table(table, file, compression="zstd")
     return file.getvalue()
 
 
-def decode_parquet(data: bytes) -> list[StoredDelta]:
+def decode_parquet(data: bytes) -> pa.Table:
     """The deltas of a Parquet file.
 
     Raises:
         IntegrityError: the file is damaged, or is not one of deltas.
     """
-    return from_arrow(_table(data, COLUMNS))
+    return _table(data, COLUMNS)
 
 
 def held_in_parquet(data: bytes) -> Held:
@@ -92,8 +153,7 @@ def held_in_parquet(data: bytes) -> Held:
     Raises:
         IntegrityError: as `decode_parquet`.
     """
-    ids = _table(data, ("delta_id",)).column("delta_id").to_pylist()
-    return Held(len(ids), sum(id_number(delta_id) for delta_id in ids) % 2**64)
+    return held_in_table(_table(data, ("delta_id",)))
 
 
 def _table(data: bytes, columns: Sequence[str]) -> pa.Table:
@@ -111,6 +171,10 @@ def _table(data: bytes, columns: Sequence[str]) -> pa.Table:
 
 def _cells(delta: RowDelta) -> list[tuple[str, str]]:
     return [(cell.column, jcs_raw(cell.value)) for cell in delta.columns]
+
+
+def _columns_of_text(text: str) -> tuple[ColumnValue, ...]:
+    return tuple(ColumnValue(column, Raw(bytes(raw))) for column, raw in _decode_object(text).items())
 
 
 def _columns(cells: Iterable[tuple[str, str]]) -> tuple[ColumnValue, ...]:

@@ -11,7 +11,7 @@ Every failure of the backend is an `AdapterError`, which a repeat may cure; each
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -23,19 +23,26 @@ from lakesync.schema import TableSchema
 from lakesync.types import RowDelta
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from typing_extensions import TypeIs
 
 __all__ = [
     "Adapter",
+    "ArrowAdapter",
+    "ArrowPage",
     "DatabaseAdapter",
     "DeltaBatch",
     "DeltaPage",
     "DeltaQuery",
     "Held",
     "Identity",
+    "Mark",
+    "Marked",
     "Materialisable",
     "Order",
     "Position",
+    "Prunable",
+    "StateWriter",
     "StoredDelta",
     "is_object_store",
     "position_of",
@@ -119,6 +126,15 @@ class DeltaPage(msgspec.Struct, frozen=True):
     """Where the next page starts; None when nothing is left."""
 
 
+class ArrowPage(msgspec.Struct, frozen=True):
+    """A part of what a query finds, as a table."""
+
+    deltas: pa.Table
+    """In the query's order, at most its limit; the columns of `arrow.arrow_schema`, in either form."""
+    end: Position | None
+    """Where the next page starts; None when nothing is left."""
+
+
 class DatabaseAdapter(Protocol):
     """A place that keeps deltas, one by one, for good."""
 
@@ -192,6 +208,80 @@ class Materialisable(Protocol):
 
         Raises:
             AdapterError: the backend refused; nothing was changed.
+        """
+
+
+@runtime_checkable
+class StateWriter(Materialisable, Protocol):
+    """A `Materialisable` that takes rows' states from elsewhere, as compositions of several places need."""
+
+    def write_states(self, schema: TableSchema, read: Callable[[], Mapping[str, RowState]]) -> int:
+        """Bring rows of the destination's table in line with states.
+
+        Args:
+            schema: the table's; `ensure_schema` has been called with it.
+            read: the states by row id, asked for when nobody else writes the table any more.
+
+        Raises:
+            AdapterError: the backend refused; nothing was changed.
+        """
+
+
+@runtime_checkable
+class ArrowAdapter(Protocol):
+    """A `DatabaseAdapter` that takes and gives large amounts as Arrow tables; the promises are the same."""
+
+    def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> Held:
+        """`insert_deltas` of a table with the columns of `arrow.arrow_schema`, in either form."""
+
+    def query_arrow(self, query: DeltaQuery) -> ArrowPage:
+        """`query_deltas_since` as a table."""
+
+
+@runtime_checkable
+class Prunable(Protocol):
+    """A `DatabaseAdapter` that can let go of deltas: what a hot tier must be able to do."""
+
+    def delete_deltas(self, deltas: pa.Table) -> int:
+        """Remove, durably, exactly these deltas, by their identity; nothing where one is not held.
+
+        Args:
+            deltas: as `ArrowAdapter` has them.
+
+        Returns:
+            How many were removed.
+
+        Raises:
+            AdapterError: some may be gone; a repeat is safe.
+        """
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """How far a follower is, as the place that it writes to knows it."""
+
+    name: str
+    """Of the follower: 1 to 512 characters."""
+    was: str | None
+    """What it found there when it began; None where there was none."""
+    now: str
+    """What is true once the batch is in."""
+
+
+@runtime_checkable
+class Marked(Protocol):
+    """A `DatabaseAdapter` that keeps followers' marks beside the deltas, so that both change together."""
+
+    def mark(self, name: str) -> str | None:
+        """The mark of a follower; None where it never wrote one."""
+
+    def follow(self, batch: DeltaBatch, mark: Mark, schemas: Sequence[TableSchema] = ()) -> Held:
+        """`insert_deltas`, the tables of rows that `schemas` name brought in line, and the mark: all or nothing.
+
+        May be repeated after an answer that was lost: a mark that is `now` already is left so.
+
+        Raises:
+            IntegrityError: the mark is neither `was` nor `now`: another run has moved it.
+            AdapterError: it may or may not have happened; a repeat is safe.
         """
 
 

@@ -11,14 +11,22 @@ given twice; merging does not mind. Reading rows by id looks into every object o
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import quote
 
 from lakesync import hlc
-from lakesync.adapters.arrow import decode_parquet, encode_parquet, held_in_parquet, require_pyarrow
+from lakesync.adapters.arrow import (
+    decode_parquet,
+    encode_parquet,
+    from_arrow,
+    held_in_parquet,
+    require_pyarrow,
+    to_arrow,
+)
 from lakesync.adapters.base import (
+    ArrowPage,
     DeltaBatch,
     DeltaPage,
     DeltaQuery,
@@ -26,14 +34,17 @@ from lakesync.adapters.base import (
     Order,
     Position,
     StoredDelta,
-    position_of,
 )
 from lakesync.adapters.envelope import decode_envelope, encode_envelope
 from lakesync.adapters.object_store import LakeAdapter
+from lakesync.adapters.pieces import Piece, chosen, in_order, last_position, page_of
 from lakesync.adapters.recent import Recent
-from lakesync.adapters.selection import held, merged, selected
+from lakesync.adapters.selection import held, merged
 from lakesync.exceptions import ValidationError
 from lakesync.lww import RowState
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FlushFormat = Literal["parquet", "json"]
 DELTAS_PREFIX = "deltas"
@@ -74,72 +85,74 @@ class ObjectDeltas:
 
     def insert_deltas(self, batch: DeltaBatch) -> Held:
         """Keep a batch as one object, and read it back."""
-        key = self._key(batch)
         if self._format == "parquet":
-            data = encode_parquet(batch.deltas, {"lakesync.batch_id": batch.batch_id})
-        else:
-            data = encode_envelope(batch.gateway, batch.deltas, hlc.wall_clock())
-        written = _parse(key, self._prefix)
-        if written is None:
-            raise ValidationError(f"{batch.gateway!r} cannot be a gateway id in an object's key {key!r}")
-        self.objects.put_object(key, data, if_absent=True)
-        return self._held(written)
+            return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
+        arrivals = [stored.arrival for stored in batch.deltas]
+        hlcs = [stored.delta.hlc for stored in batch.deltas]
+        each = self._named(batch.batch_id, batch.gateway, (min(arrivals), max(arrivals)), (min(hlcs), max(hlcs)))
+        return self._put(each, encode_envelope(batch.gateway, batch.deltas, hlc.wall_clock()))
+
+    def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> Held:
+        """Keep a batch as one object, and read it back."""
+        if self._format == "json":
+            return self.insert_deltas(DeltaBatch(batch_id, gateway, tuple(from_arrow(deltas))))
+        each = self._named(batch_id, gateway, _span(deltas, "arrival"), _span(deltas, "hlc"))
+        return self._put(each, encode_parquet(deltas, {"lakesync.batch_id": batch_id}))
 
     def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
-        """A page, from the objects that may hold some of it.
+        """A page, from the objects that may hold some of it."""
+        page = self.query_arrow(query)
+        return DeltaPage(tuple(from_arrow(page.deltas)), page.end)
 
-        Objects are read in the order of their least value until what was found lies below all that is left.
-        """
-        objects = sorted(self._reaching(query), key=lambda each: each.span(query.order)[0])
-        found: dict[Position, StoredDelta] = {}
-        for place, each in enumerate(objects):
-            for stored in selected(self._read(each), query):
-                found.setdefault(position_of(stored, query.order), stored)
-            if len(found) > query.limit and place + 1 < len(objects):
-                beyond = sorted(found)[query.limit]
-                if beyond.value < objects[place + 1].span(query.order)[0]:
-                    break
-        places = sorted(found)
-        page = tuple(found[place] for place in places[: query.limit])
-        return DeltaPage(page, places[query.limit - 1] if len(places) > query.limit else None)
+    def query_arrow(self, query: DeltaQuery) -> ArrowPage:
+        """A page, from the objects that may hold some of it."""
+        return page_of(self._reaching(query), self._read, query)
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
         """The merge of all deltas held of each row."""
         query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids))
         if not row_ids:
             return {}
-        return merged(stored.delta for each in self._reaching(query) for stored in selected(self._read(each), query))
+        found = (chosen(self._read(piece.name), query) for piece in self._reaching(query))
+        return merged(stored.delta for some in found for stored in from_arrow(some))
 
     def newest_position(self) -> Position | None:
         """The place after the last of all deltas, from the objects that reach furthest."""
-        objects = list(self._reaching(DeltaQuery()))
-        latest = max((each.arrivals[1] for each in objects), default=0)
-        last = [stored for each in objects if each.arrivals[1] == latest for stored in self._read(each)]
-        return max((position_of(stored, "arrival") for stored in last), default=None)
+        pieces = list(self._reaching(DeltaQuery()))
+        latest = max((piece.high for piece in pieces), default=0)
+        last = [self._read(piece.name) for piece in pieces if piece.high == latest]
+        return max((last_position(in_order(some, "arrival"), "arrival") for some in last), default=None)
 
     def close(self) -> None:
         """Release the object store's connections."""
         self.objects.close()
 
-    def _key(self, batch: DeltaBatch) -> str:
-        arrivals = [stored.arrival for stored in batch.deltas]
-        hlcs = [stored.delta.hlc for stored in batch.deltas]
-        day = datetime.fromtimestamp(hlc.decode(min(arrivals))[0] / 1000, UTC).strftime("%Y-%m-%d")
-        spans = "-".join(f"{value:016x}" for value in (min(arrivals), max(arrivals), min(hlcs), max(hlcs)))
-        name = quote(batch.batch_id.removeprefix(f"{batch.gateway}."), safe="")
+    def _named(self, batch_id: str, gateway: str, arrivals: tuple[int, int], hlcs: tuple[int, int]) -> _Named:
+        day = datetime.fromtimestamp(hlc.decode(arrivals[0])[0] / 1000, UTC).strftime("%Y-%m-%d")
+        spans = "-".join(f"{value:016x}" for value in (*arrivals, *hlcs))
+        name = quote(batch_id.removeprefix(f"{gateway}."), safe="")
         ending = "parquet" if self._format == "parquet" else "json"
-        return f"{self._prefix}/{batch.gateway}/{day}/{spans}.{name}.{ending}"
+        key = f"{self._prefix}/{gateway}/{day}/{spans}.{name}.{ending}"
+        each = _parse(key, self._prefix)
+        if each is None:
+            raise ValidationError(f"{gateway!r} cannot be a gateway id in an object's key {key!r}")
+        return each
 
-    def _reaching(self, query: DeltaQuery) -> Iterator[_Named]:
+    def _put(self, each: _Named, data: bytes) -> Held:
+        """Write an object, unless it is there, and read it back."""
+        self.objects.put_object(each.key, data, if_absent=True)
+        back = self.objects.get_object(each.key)
+        return held_in_parquet(back) if each.key.endswith(".parquet") else held(_of_envelope(back, each))
+
+    def _reaching(self, query: DeltaQuery) -> Iterator[Piece[_Named]]:
         """The objects that may hold something of what is asked for."""
-        after = query.after.value if query.after is not None else query.since
         for key in self._keys(f"{self._prefix}/{query.gateway}/" if query.gateway else f"{self._prefix}/"):
             each = _parse(key, self._prefix)
             if each is None:
                 continue
-            low, high = each.span(query.order)
-            if high >= max(after, query.since) and (query.until is None or low <= query.until):
-                yield each
+            piece = Piece(each, *each.span(query.order))
+            if piece.reaches(query):
+                yield piece
 
     def _keys(self, prefix: str) -> Iterator[str]:
         after, more = "", True
@@ -150,20 +163,21 @@ class ObjectDeltas:
             after = page.objects[-1].key if page.objects else after
             more = page.more
 
-    def _held(self, each: _Named) -> Held:
-        """What an object holds, read back."""
-        if each.key.endswith(".parquet"):
-            return held_in_parquet(self.objects.get_object(each.key))
-        return held(self._decoded(each))
-
-    def _read(self, each: _Named) -> Sequence[StoredDelta]:
+    def _read(self, each: _Named) -> pa.Table:
         return self._recent.get(each.key, lambda _: self._decoded(each))
 
-    def _decoded(self, each: _Named) -> Sequence[StoredDelta]:
+    def _decoded(self, each: _Named) -> pa.Table:
         data = self.objects.get_object(each.key)
         if each.key.endswith(".parquet"):
             return decode_parquet(data)
-        return _of_envelope(data, each)
+        return to_arrow(_of_envelope(data, each))
+
+
+def _span(deltas: pa.Table, name: Order) -> tuple[int, int]:
+    import pyarrow.compute as pc
+
+    between = pc.min_max(deltas.column(name)).as_py()
+    return between["min"], between["max"]
 
 
 def _of_envelope(data: bytes, each: _Named) -> list[StoredDelta]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from lakesync.adapters.base import StoredDelta
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MOST_DELTAS = 100_000
 
@@ -16,11 +18,11 @@ class Recent:
 
     def __init__(self, most: int = MOST_DELTAS) -> None:
         self._most = most
-        self._held: OrderedDict[str, Sequence[StoredDelta]] = OrderedDict()
+        self._held: OrderedDict[str, pa.Table] = OrderedDict()
         self._deltas = 0
         self._lock = threading.Lock()
 
-    def get(self, key: str, read: Callable[[str], Sequence[StoredDelta]]) -> Sequence[StoredDelta]:
+    def get(self, key: str, read: Callable[[str], pa.Table]) -> pa.Table:
         """The deltas of an object, by `read` where they are not at hand."""
         with self._lock:
             if key in self._held:

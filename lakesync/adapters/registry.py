@@ -84,4 +84,35 @@ def _sqlite(uri: str) -> Adapter:
     return SqliteAdapter(_path(uri))
 
 
-_BUILT_IN: dict[str, Factory] = {"file": _local, "sqlite": _sqlite}
+def _postgres(uri: str) -> Adapter:
+    from lakesync.adapters.postgres import PostgresAdapter
+
+    return PostgresAdapter(uri)
+
+
+def _mysql(uri: str) -> Adapter:
+    from lakesync.adapters.mysql import MySqlAdapter
+
+    return MySqlAdapter(uri)
+
+
+def _s3(uri: str) -> Adapter:
+    from lakesync.adapters.s3 import S3Objects
+
+    return S3Objects.of(uri)
+
+
+def _bigquery(uri: str) -> Adapter:
+    from lakesync.adapters.bigquery import BigQueryAdapter
+
+    return BigQueryAdapter(uri)
+
+
+_BUILT_IN: dict[str, Factory] = {
+    "bigquery": _bigquery,
+    "file": _local,
+    "mysql": _mysql,
+    "postgresql": _postgres,
+    "s3": _s3,
+    "sqlite": _sqlite,
+}

@@ -2,25 +2,104 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+import pymysql
+import requests
 
 from lakesync.adapters import DatabaseAdapter, LakeAdapter, LocalDisk, ObjectDeltas, SqliteAdapter
+from lakesync.adapters.bigquery import BigQueryAdapter
+from lakesync.adapters.mysql import MySqlAdapter
+from lakesync.adapters.postgres import PostgresAdapter
+from lakesync.adapters.s3 import S3Objects
+from lakesync.adapters.uri import Address
+
+SERVERS: dict[str, str] = {}
+"""Where the servers of this session listen, by their fixture: filled when a test asks for them."""
+
+
+def start_server(request) -> None:
+    """For a fixture whose parameter is the name of a place: start what is behind it."""
+    fixture = NEEDS.get(request.param)
+    if fixture is not None:
+        SERVERS[fixture] = request.getfixturevalue(fixture)
+
+
+def _own(folder: Path) -> str:
+    """A name that stands for a folder."""
+    return "own_" + hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+
+
+def postgres_uri(folder: Path) -> str:
+    """A schema of the folder's own."""
+    name = _own(folder)
+    with psycopg.connect(SERVERS["postgres_uri"], autocommit=True) as sql:
+        sql.execute(f"CREATE SCHEMA IF NOT EXISTS {name}".encode())
+    return f"{SERVERS['postgres_uri']}?options={quote(f'-csearch_path={name}')}"
+
+
+def mysql_uri(folder: Path) -> str:
+    """A database of the folder's own."""
+    name, server = _own(folder), Address.of(SERVERS["mariadb_uri"])
+    sql = pymysql.connect(host=server.host, port=server.port or 0, user=server.user, password=server.password)
+    with sql, sql.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE IF NOT EXISTS {name}")
+    return f"{SERVERS['mariadb_uri']}/{name}"
+
+
+def s3_objects(folder: Path) -> LakeAdapter:
+    """A bucket of the folder's own; the prefix is one that another store's keys must not meet."""
+    endpoint, bucket = SERVERS["s3_endpoint"], _own(folder).replace("_", "-")
+    requests.put(f"{endpoint}/{bucket}", timeout=30)
+    return S3Objects(bucket, "a/b", endpoint=endpoint, region="us-east-1", access_key="k", secret_key="s")
+
+
+def bigquery_uri(folder: Path) -> str:
+    """A dataset of the folder's own."""
+    endpoint, name = SERVERS["bigquery_endpoint"], _own(folder)
+    about = {"datasetReference": {"projectId": "p", "datasetId": name}}
+    requests.post(f"{endpoint}/bigquery/v2/projects/p/datasets", json=about, timeout=60)
+    return f"bigquery://p/{name}?endpoint={endpoint}"
+
 
 OBJECT_STORES: dict[str, Callable[[Path], LakeAdapter]] = {
     "local disk": lambda folder: LocalDisk(folder / "objects"),
+    "s3": s3_objects,
 }
 """An object store over a fresh folder; called again, another one over the same objects."""
 
 DATABASES: dict[str, Callable[[Path], DatabaseAdapter]] = {
     "sqlite": lambda folder: SqliteAdapter(folder / "deltas.db"),
+    "postgres": lambda folder: PostgresAdapter(postgres_uri(folder)),
+    "mariadb": lambda folder: MySqlAdapter(mysql_uri(folder)),
+    "bigquery": lambda folder: BigQueryAdapter(bigquery_uri(folder)),
     "parquet on local disk": lambda folder: ObjectDeltas(LocalDisk(folder / "objects")),
     "json on local disk": lambda folder: ObjectDeltas(LocalDisk(folder / "objects"), "json"),
+    "parquet on s3": lambda folder: ObjectDeltas(s3_objects(folder)),
 }
 """A place for deltas over a fresh folder; called again, another one over the same deltas."""
 
-KEEPS_BATCHES = {"parquet on local disk", "json on local disk"}
+NEEDS = {
+    "bigquery": "bigquery_endpoint",
+    "postgres": "postgres_uri",
+    "mariadb": "mariadb_uri",
+    "parquet on s3": "s3_endpoint",
+    "s3": "s3_endpoint",
+}
+"""The fixtures of the servers behind these."""
+
+TABLES = ("sqlite", "postgres", "mariadb", "bigquery")
+"""These keep tables of rows and marks too."""
+
+KEEPS_BATCHES = {"parquet on local disk", "json on local disk", "parquet on s3"}
 """These give a delta, in order of arrival, once for each batch that it came in."""
 
 COARSE_ARRIVALS = {"json on local disk"}
 """These give every delta of a batch the batch's last arrival."""
+
+EXAMPLES = {"postgres": 12, "mariadb": 8, "bigquery": 2, "parquet on s3": 5, "s3": 5}
+"""How many histories are tried where each costs a server's time; 40 elsewhere."""

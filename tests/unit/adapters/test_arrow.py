@@ -34,18 +34,18 @@ def test_names_and_types_are_the_lakes():
 
 def test_any_tool_reads_it(tmp_path):
     file = tmp_path / "deltas.parquet"
-    file.write_bytes(encode_parquet(DELTAS, {"lakesync.batch_id": "b"}))
+    file.write_bytes(encode_parquet(to_arrow(DELTAS), {"lakesync.batch_id": "b"}))
     found = duckdb.sql(f"SELECT op, hlc, columns['x'] AS x FROM '{file}' ORDER BY hlc").fetchall()
     assert found == [("INSERT", 5, "1"), ("DELETE", 6, None)]
     assert pq.read_metadata(file).metadata[b"lakesync.batch_id"] == b"b"
 
 
 def test_the_tally_is_that_of_the_deltas():
-    assert held_in_parquet(encode_parquet(DELTAS, {})) == held(DELTAS)
+    assert held_in_parquet(encode_parquet(to_arrow(DELTAS), {})) == held(DELTAS)
 
 
 def test_what_is_damaged_is_refused():
-    whole = encode_parquet(DELTAS, {})
+    whole = encode_parquet(to_arrow(DELTAS), {})
     other = io.BytesIO()
     pq.write_table(pa.table({"x": [1]}), other)
     for damaged in (b"", whole[:-9], b"PAR1" + b"x" * 100 + b"PAR1", other.getvalue()):

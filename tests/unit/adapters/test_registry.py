@@ -37,14 +37,14 @@ def test_the_built_in_ones(tmp_path):
 
 
 def test_a_package_brings_one(installed):
-    assert schemes() == ["broken", "file", "mine", "sqlite"]
+    assert {"broken", "file", "mine", "sqlite"} <= {*schemes()}
     found = open_adapter("mine:somewhere")
     assert isinstance(found, LocalDisk)
     assert str(found.folder) == "/somewhere"
 
 
 def test_what_cannot_be_opened_is_named(installed):
-    with pytest.raises(ConfigurationError, match=r"'gopher' \(known: broken, file, mine, sqlite\)"):
+    with pytest.raises(ConfigurationError, match=r"'gopher' \(known: .*broken, .*mine"):
         open_adapter("gopher://hole")
     with pytest.raises(ConfigurationError, match="broken"):
         open_adapter("broken:it")

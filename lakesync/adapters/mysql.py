@@ -1,0 +1,284 @@
+"""MySQL and MariaDB: batches go in by LOAD DATA LOCAL where the server allows it, else by INSERTs of many rows.
+
+Needs pymysql: `pip install 'lakesync[mysql]'`. Tested on MariaDB.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value
+from lakesync.adapters.sql.pool import Pool
+from lakesync.adapters.uri import Address, without_password
+from lakesync.exceptions import AdapterError, ConfigurationError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pymysql
+    from pymysql.connections import Connection as Driver
+
+_TYPES: dict[Kind, str] = {
+    "id": "VARCHAR(512) CHARACTER SET utf8mb4 COLLATE {collation}",
+    "name": "VARCHAR(64) CHARACTER SET utf8mb4 COLLATE {collation}",
+    "text": "LONGTEXT CHARACTER SET utf8mb4",
+    "string": "LONGTEXT CHARACTER SET utf8mb4",
+    "integer": "BIGINT",
+    "number": "DOUBLE",
+    "boolean": "BOOLEAN",
+    "json": "JSON",
+    "time": "DATETIME(3)",
+}
+_KEY_CHARS = 700
+"""What all texts of a key may have together: InnoDB takes 3,072 bytes, four a character."""
+_SECONDS = 10
+_LOCAL_REFUSED = frozenset({1148, 2068, 3948, 3950, 4166})
+"""LOAD DATA LOCAL is switched off on one of the two sides."""
+_OPTIONS = frozenset({"ssl_ca"})
+
+
+class MySqlAdapter(SqlAdapter):
+    """Over one database; any number of processes may write it. Numbers of tables of rows are doubles."""
+
+    def __init__(self, uri: str) -> None:
+        """Args: uri: `mysql://USER:PASSWORD@HOST:PORT/DATABASE`, and `?ssl_ca=FILE` for TLS.
+
+        Raises:
+            ConfigurationError: the URI names no database, or the driver is not installed.
+        """
+        executor = MySqlExecutor(uri)
+        super().__init__(executor, MySqlDialect(executor))
+
+
+class MySqlDialect(Dialect):
+    """SQL as MySQL and MariaDB have it."""
+
+    def __init__(self, executor: MySqlExecutor) -> None:
+        """Args: executor: knows which of the two it is."""
+        self._executor = executor
+
+    def column(self, kind: Kind) -> str:
+        """The type of a column; keys compare by code point, without padding, which both call otherwise."""
+        return _TYPES[kind].format(collation=self._executor.collation)
+
+    def scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
+        """A temporary table, made again."""
+        defined = ", ".join([*map(self.define, columns), f"PRIMARY KEY ({', '.join(key)})"])
+        return [f"DROP TEMPORARY TABLE IF EXISTS {name}", f"CREATE TEMPORARY TABLE {name} ({defined})"]
+
+    def merge(self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]) -> str:
+        """INSERT … ON DUPLICATE KEY UPDATE."""
+        names = ", ".join(columns)
+        do = ", ".join(f"{column} = VALUES({column})" for column in update) or f"{key[0]} = {table}.{key[0]}"
+        return f"INSERT INTO {table} ({names}) SELECT {names} FROM {scratch} ON DUPLICATE KEY UPDATE {do}"
+
+    def quote(self, name: str) -> str:
+        """A name in backticks."""
+        return f"`{name}`"
+
+    def table(self, name: str, columns: Sequence[Column], key: Sequence[str], uniques: Sequence[str]) -> Sequence[str]:
+        """A table; a key that is longer than InnoDB takes is looked into by its beginnings, and unique by our doing."""
+        long = [column.name for column in columns if column.name in key and column.kind == "id"]
+        if len(long) < 2:
+            return super().table(name, columns, key, uniques)
+        parts = [self.define(column) for column in columns]
+        parts += [f"UNIQUE ({column})" for column in uniques]
+        begins = [f"{column}({_KEY_CHARS // len(long)})" if column in long else column for column in key]
+        return [f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(parts)}, KEY ({', '.join(begins)}))"]
+
+    def index(self, name: str, table: str, columns: Sequence[str]) -> Sequence[str]:
+        """An index, which only MariaDB makes where there is none: so it comes with a table that was just made."""
+        if_absent = "IF NOT EXISTS " if self._executor.is_mariadb else ""
+        return [f"CREATE INDEX {if_absent}{name} ON {table} ({', '.join(columns)})"]
+
+    def define(self, column: Column) -> str:
+        """A column; MySQL wants the default of a JSON column as an expression."""
+        if column.default is not None:
+            column = column._replace(default=f"({column.default})")
+        return super().define(column)
+
+
+class MySqlExecutor:
+    """Connections by pymysql."""
+
+    def __init__(self, uri: str) -> None:
+        """Args: uri: `mysql://USER:PASSWORD@HOST:PORT/DATABASE`.
+
+        Raises:
+            ConfigurationError: it names no database, or the driver is not installed.
+        """
+        try:
+            import pymysql
+        except ImportError as error:
+            raise ConfigurationError("MySQL needs its driver: pip install 'lakesync[mysql]'") from error
+        self._uri = uri
+        self._address = Address.of(uri, _OPTIONS)
+        if not self._address.path:
+            raise ConfigurationError(f"{without_password(uri)!r} names no database: write mysql://USER@HOST/DATABASE")
+        self._driver = pymysql
+        self._pool = Pool(self._connect, self._alive, self._close)
+        self._version: str | None = None
+
+    @property
+    def is_mariadb(self) -> bool:
+        """Which of the two it is, as the first connection was told."""
+        return "mariadb" in (self._version or "").lower()
+
+    @property
+    def collation(self) -> str:
+        """By code point, blanks at the end included."""
+        return "utf8mb4_nopad_bin" if self.is_mariadb else "utf8mb4_0900_bin"
+
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        """A connection of the pool."""
+        try:
+            with self._pool.lease() as connection:
+                yield _MySqlConnection(connection)
+        except (self._driver.Error, OSError) as error:
+            told = error.args[1] if len(error.args) > 1 else error
+            raise AdapterError(f"MySQL at {without_password(self._uri)} refused: {told}") from error
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._pool.close()
+
+    def _connect(self) -> Driver[Any]:
+        where = self._address
+        connection = self._driver.connect(
+            host=where.host,
+            port=where.port or 3306,
+            user=where.user or None,
+            password=where.password,
+            database=where.path,
+            charset="utf8mb4",
+            autocommit=True,
+            local_infile=True,
+            connect_timeout=_SECONDS,
+            init_command="SET SESSION time_zone = '+00:00',"
+            " sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES'",
+            ssl={"ca": where.options["ssl_ca"]} if "ssl_ca" in where.options else None,
+        )
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            cursor.execute("SELECT VERSION()")
+            ((self._version,),) = cursor.fetchall()
+        return connection
+
+    def _alive(self, connection: Driver[Any]) -> bool:
+        try:
+            connection.ping(reconnect=False)
+        except (self._driver.Error, OSError):
+            return False
+        return True
+
+    def _close(self, connection: Driver[Any]) -> None:
+        with suppress(self._driver.Error, OSError):
+            connection.close()
+
+
+class _MySqlConnection:
+    def __init__(self, connection: Driver[Any]) -> None:
+        self._sql = connection
+
+    def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
+        with self._sql.cursor() as cursor:
+            return int(cursor.execute(_marked(statement), [_naive(value) for value in values]))
+
+    def rows(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
+        with self._sql.cursor() as cursor:
+            cursor.execute(_marked(statement), [_naive(value) for value in values])
+            return list(cursor.fetchall())
+
+    def arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
+        import pyarrow as pa
+
+        found = self.rows(statement, values)
+        columns = zip(*found, strict=True) if found else [()] * len(schema)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+    def columns(self, table: str) -> list[str]:
+        found = self.rows(
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ?"
+            " ORDER BY ordinal_position",
+            [table],
+        )
+        return [name for (name,) in found]
+
+    def load(self, table: str, rows: pa.Table) -> None:
+        try:
+            self._load_file(table, _lines(rows))
+        except self._errors as error:
+            if error.args[0] not in _LOCAL_REFUSED:
+                raise
+            self._insert(table, rows)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self._sql.begin()
+        try:
+            yield
+        except BaseException:
+            with suppress(self._errors, OSError):
+                self._sql.rollback()
+            raise
+        self._sql.commit()
+
+    @property
+    def _errors(self) -> type[pymysql.Error]:
+        import pymysql
+
+        return pymysql.Error
+
+    def _load_file(self, table: str, lines: bytes) -> None:
+        with tempfile.NamedTemporaryFile(prefix="lakesync-") as file:
+            file.write(lines)
+            file.flush()
+            self.execute(
+                f"LOAD DATA LOCAL INFILE '{file.name}' INTO TABLE {table} CHARACTER SET utf8mb4"
+                r" FIELDS TERMINATED BY '	' ESCAPED BY '\'" + " LINES TERMINATED BY '\n'"
+            )
+
+    def _insert(self, table: str, rows: pa.Table) -> None:
+        places = ", ".join(["%s"] * rows.num_columns)
+        values = [
+            [_naive(value) for value in row] for row in zip(*(each.to_pylist() for each in rows.columns), strict=True)
+        ]
+        with self._sql.cursor() as cursor:
+            cursor.executemany(f"INSERT INTO {table} VALUES ({places})", values)
+
+
+def _lines(rows: pa.Table) -> bytes:
+    r"""Rows as LOAD DATA reads them: tabs between, `\N` for null, and escapes for what stands in their way."""
+    import pyarrow.compute as pc
+
+    columns = [pc.fill_null(_escaped(column), "\\N") for column in rows.columns]
+    lines = pc.binary_join_element_wise(*columns, "\t")
+    return "\n".join([*lines.to_pylist(), ""]).encode()
+
+
+def _escaped(column: pa.ChunkedArray) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_timestamp(column.type):
+        return pc.strftime(column, "%Y-%m-%d %H:%M:%S")
+    if pa.types.is_boolean(column.type):
+        return column.cast(pa.int8()).cast(pa.string())
+    text = column.cast(pa.string())
+    if pa.types.is_string(column.type):
+        for plain, spelled in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n")):
+            text = pc.replace_substring(text, plain, spelled)
+    return text
+
+
+def _naive(value: Value) -> Value:
+    return value.replace(tzinfo=None) if isinstance(value, datetime) else value
+
+
+def _marked(statement: str) -> str:
+    return statement.replace("%", "%%").replace("?", "%s")

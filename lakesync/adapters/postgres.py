@@ -1,0 +1,185 @@
+"""Postgres: batches go in and come out by COPY, as CSV that Arrow writes and reads.
+
+Needs psycopg: `pip install 'lakesync[postgres]'`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value
+from lakesync.adapters.sql.pool import Pool
+from lakesync.adapters.uri import without_password
+from lakesync.exceptions import AdapterError, ConfigurationError
+
+if TYPE_CHECKING:
+    import psycopg
+    import pyarrow as pa
+
+_TYPES: dict[Kind, str] = {
+    "id": 'text COLLATE "C"',
+    "name": 'text COLLATE "C"',
+    "text": "text",
+    "string": "text",
+    "integer": "bigint",
+    "number": "numeric",
+    "boolean": "boolean",
+    "json": "jsonb",
+    "time": "timestamptz",
+}
+_MAKERS = 0x1A4E_57AC
+"""The advisory lock under which tables are made: `IF NOT EXISTS` fails where two say it at once."""
+_CONNECT_SECONDS = 10
+
+
+class PostgresAdapter(SqlAdapter):
+    """Over one database; any number of processes may write it."""
+
+    def __init__(self, uri: str) -> None:
+        """Args: uri: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, as libpq reads it.
+
+        Raises:
+            ConfigurationError: the driver is not installed.
+        """
+        super().__init__(PostgresExecutor(uri), PostgresDialect())
+
+
+class PostgresDialect(Dialect):
+    """SQL as Postgres has it."""
+
+    def column(self, kind: Kind) -> str:
+        """The type of a column; the collation C compares by code point."""
+        return _TYPES[kind]
+
+    def scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+        """A temporary table, made again."""
+        defined = ", ".join(self.define(column) for column in columns)
+        return [f"DROP TABLE IF EXISTS pg_temp.{name}", f"CREATE TEMPORARY TABLE {name} ({defined})"]
+
+    def merge(self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]) -> str:
+        """INSERT … ON CONFLICT; in order of the key, so that two who write the same rows do not wait for each other."""
+        names = ", ".join(columns)
+        do = f"UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in update)}" if update else "NOTHING"
+        keys = ", ".join(key)
+        return (
+            f"INSERT INTO {table} ({names}) SELECT {names} FROM {scratch} ORDER BY {keys} ON CONFLICT ({keys}) DO {do}"
+        )
+
+    def table(self, name: str, columns: Sequence[Column], key: Sequence[str], uniques: Sequence[str]) -> Sequence[str]:
+        """A table, made by one at a time."""
+        return [f"SELECT pg_advisory_xact_lock({_MAKERS})", *super().table(name, columns, key, uniques)]
+
+
+class PostgresExecutor:
+    """Connections by psycopg."""
+
+    def __init__(self, uri: str) -> None:
+        """Args: uri: as libpq reads it.
+
+        Raises:
+            ConfigurationError: the driver is not installed.
+        """
+        try:
+            import psycopg
+        except ImportError as error:
+            raise ConfigurationError("Postgres needs its driver: pip install 'lakesync[postgres]'") from error
+        self._driver = psycopg
+        self._uri = uri
+        self._pool = Pool(self._connect, _alive, lambda connection: connection.close())
+
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        """A connection of the pool."""
+        try:
+            with self._pool.lease() as connection:
+                yield _PostgresConnection(connection)
+        except self._driver.Error as error:
+            raise AdapterError(f"Postgres at {without_password(self._uri)} refused: {_told(error)}") from error
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._pool.close()
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        connection = self._driver.connect(self._uri, autocommit=True, connect_timeout=_CONNECT_SECONDS)
+        connection.execute("SET TIME ZONE 'UTC'")
+        return connection
+
+
+class _PostgresConnection:
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._sql = connection
+
+    def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
+        return max(0, self._sql.execute(_marked(statement), list(values)).rowcount)
+
+    def rows(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
+        return self._sql.execute(_marked(statement), list(values)).fetchall()
+
+    def arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
+        from psycopg import ClientCursor
+
+        with ClientCursor(self._sql) as cursor:  # COPY takes no parameters
+            query = cursor.mogrify(_marked(statement), list(values))
+            with cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT csv)".encode()) as copy:
+                return _read_csv(b"".join(copy), schema)
+
+    def columns(self, table: str) -> list[str]:
+        found = self.rows(
+            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped"
+            " ORDER BY attnum",
+            [f'"{table}"'],
+        )
+        return [name for (name,) in found]
+
+    def load(self, table: str, rows: pa.Table) -> None:
+        from pyarrow import csv
+
+        file = io.BytesIO()
+        csv.write_csv(rows, file, csv.WriteOptions(include_header=False))
+        with (
+            self._sql.cursor() as cursor,
+            cursor.copy(f"COPY pg_temp.{table} FROM STDIN (FORMAT csv)".encode()) as copy,
+        ):
+            copy.write(file.getbuffer())
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with self._sql.transaction():
+            yield
+
+
+def _read_csv(text: bytes, schema: pa.Schema) -> pa.Table:
+    from pyarrow import csv
+
+    if not text:
+        return schema.empty_table()
+    return csv.read_csv(
+        io.BytesIO(text),
+        csv.ReadOptions(column_names=schema.names, block_size=max(1 << 20, min(len(text), 2**31 - 1))),
+        csv.ParseOptions(newlines_in_values=True),
+        csv.ConvertOptions(
+            column_types=schema, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
+        ),
+    )
+
+
+def _marked(statement: str) -> bytes:
+    return statement.replace("%", "%%").replace("?", "%s").encode()
+
+
+def _alive(connection: psycopg.Connection[Any]) -> bool:
+    import psycopg
+
+    try:
+        connection.execute("SELECT 1")
+    except psycopg.Error:
+        return False
+    return True
+
+
+def _told(error: psycopg.Error) -> str:
+    return (error.diag.message_primary or str(error)).strip()

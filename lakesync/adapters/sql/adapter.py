@@ -1,0 +1,276 @@
+"""A SQL database as a place for deltas, tables of rows and marks: everything but words and wires.
+
+A batch is loaded into a scratch table of the connection by the driver's bulk path, and brought over by one statement in
+one transaction; what is held of it is read back after the commit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lakesync.adapters.arrow import arrow_schema, from_arrow, held_of_ids, require_pyarrow, to_arrow
+from lakesync.adapters.base import (
+    ArrowPage,
+    DeltaBatch,
+    DeltaPage,
+    DeltaQuery,
+    Held,
+    Mark,
+    Position,
+    StoredDelta,
+    position_of,
+)
+from lakesync.adapters.flat import COLUMNS
+from lakesync.adapters.pieces import last_position
+from lakesync.adapters.selection import merged
+from lakesync.adapters.sql import marks, tables
+from lakesync.adapters.sql.dialect import Dialect
+from lakesync.adapters.sql.executor import Connection, Executor
+from lakesync.adapters.sql.marks import MARKS
+from lakesync.adapters.sql.query import PLACE, conditions
+from lakesync.adapters.sql.stored import DELTAS, INDEXES, KEY, STORED, TRUE_ID, stored_rows
+from lakesync.crash import crash_point
+from lakesync.lww import RowState
+from lakesync.schema import TableSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_INCOMING = "lakesync_incoming"
+_SELECT = ", ".join(f"{TRUE_ID} AS delta_id" if name == "delta_id" else name for name in COLUMNS)
+_ROWS_AT_ONCE = 500
+
+
+class SqlAdapter:
+    """`DatabaseAdapter`, and all that goes beyond, over a dialect and an executor."""
+
+    def __init__(self, executor: Executor, dialect: Dialect) -> None:
+        """Nothing is asked of the database before the first call.
+
+        Raises:
+            ConfigurationError: pyarrow is not installed.
+        """
+        require_pyarrow()
+        self._executor = executor
+        self._dialect = dialect
+        self._made = threading.Event()
+
+    def prepare(self) -> None:
+        """Make the tables that are missing, now rather than at the first call.
+
+        Raises:
+            AdapterError: the database refused.
+        """
+        with self._executor.connect() as connection:
+            self._prepare(connection)
+
+    # -- deltas --------------------------------------------------------------------------------------------------------
+
+    def insert_deltas(self, batch: DeltaBatch) -> Held:
+        """Keep a batch in one transaction, and read it back."""
+        return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
+
+    def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> Held:  # noqa: ARG002 deltas know theirs
+        """Keep a batch in one transaction, and read it back."""
+        with self._connected() as connection:
+            incoming = self._load(connection, deltas)
+            with connection.transaction():
+                connection.execute(self._add)
+            crash_point("sql.after_commit")
+            return self._held(connection, incoming)
+
+    def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
+        """A page, found by the index of its order."""
+        page = self.query_arrow(query)
+        return DeltaPage(tuple(from_arrow(page.deltas)), page.end)
+
+    def query_arrow(self, query: DeltaQuery) -> ArrowPage:
+        """A page, found by the index of its order.
+
+        First the value at which it ends, which an index alone tells, then all of it up to there in order: so only what
+        shares that value is sorted in vain.
+        """
+        where, values = conditions(query)
+        order = query.order
+        with self._connected() as connection:
+            last = connection.rows(
+                f"SELECT {order} FROM {DELTAS} WHERE {where} ORDER BY {order} LIMIT 1 OFFSET {query.limit}", values
+            )
+            if last:
+                where, values = conditions(replace(query, until=last[0][0]))
+            statement = f"SELECT {_SELECT} FROM {DELTAS} WHERE {where}"
+            found = connection.arrow(
+                f"{statement} ORDER BY {', '.join(PLACE[order])} LIMIT {query.limit + 1}", values, _spelled_schema()
+            )
+        page = found.slice(0, query.limit)
+        return ArrowPage(page, last_position(page, order) if len(found) > query.limit else None)
+
+    def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
+        """The merge of all deltas held of each row."""
+        with self._connected() as connection:
+            return merged(stored.delta for stored in _of_rows(connection, gateway, table, list(row_ids)))
+
+    def newest_position(self) -> Position | None:
+        """The place after the last of all deltas, by its index."""
+        with self._connected() as connection:
+            last = connection.rows(f"SELECT arrival FROM {DELTAS} ORDER BY arrival DESC LIMIT 1")
+            if not last:
+                return None
+            found = connection.arrow(
+                f"SELECT {_SELECT} FROM {DELTAS} WHERE arrival = ?", [last[0][0]], _spelled_schema()
+            )
+        return max(position_of(stored, "arrival") for stored in from_arrow(found))
+
+    def delete_deltas(self, deltas: pa.Table) -> int:
+        """Remove these deltas, in one statement."""
+        with self._connected() as connection:
+            between = _bounds(self._load(connection, deltas))
+            same = " AND ".join(f"i.{name} = {DELTAS}.{name}" for name in KEY)
+            there = f"EXISTS (SELECT 1 FROM {_INCOMING} i WHERE {same})"
+            return connection.execute(f"DELETE FROM {DELTAS} WHERE hlc >= ? AND hlc <= ? AND {there}", between)
+
+    # -- tables of rows ------------------------------------------------------------------------------------------------
+
+    def ensure_schema(self, schema: TableSchema) -> None:
+        """Make the destination's table, or add the columns that it lacks."""
+        with self._connected() as connection:
+            tables.ensure_table(connection, self._dialect, schema)
+            marks.open_lock(connection, tables.lock_of(schema))
+
+    def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
+        """Bring rows of the destination's table in line with the deltas, in one transaction."""
+        with self._connected() as connection:
+            return self._write(
+                connection,
+                schema,
+                lambda: merged(each.delta for each in _of_rows(connection, gateway, schema.table, row_ids)),
+            )
+
+    def write_states(self, schema: TableSchema, read: Callable[[], Mapping[str, RowState]]) -> int:
+        """Bring rows of the destination's table in line with states, in one transaction."""
+        with self._connected() as connection:
+            return self._write(connection, schema, read)
+
+    def write_rows(self, schema: TableSchema, rows: pa.Table) -> int:
+        """Bring visible rows in, as a table that `tables.rows_schema` describes, in one transaction: for large amounts.
+
+        Raises:
+            AdapterError: the backend refused; nothing was changed.
+        """
+        with self._connected() as connection:
+            scratch = tables.load_rows(connection, self._dialect, schema, rows)
+            with connection.transaction():
+                marks.lock(connection, tables.lock_of(schema))
+                tables.bring_rows(connection, self._dialect, schema, scratch)
+        return len(rows)
+
+    # -- marks ---------------------------------------------------------------------------------------------------------
+
+    def mark(self, name: str) -> str | None:
+        """The mark of a follower."""
+        with self._connected() as connection:
+            return marks.read(connection, name)
+
+    def follow(self, batch: DeltaBatch, mark: Mark, schemas: Sequence[TableSchema] = ()) -> Held:
+        """A batch, its tables of rows and the mark in one transaction."""
+        for schema in schemas:
+            self.ensure_schema(schema)
+        with self._connected() as connection:
+            incoming = self._load(connection, to_arrow(batch.deltas))
+            with connection.transaction():
+                marks.move(connection, mark)
+                connection.execute(self._add)
+                for schema in schemas:
+                    rows = {each.delta.row_id: None for each in batch.deltas if each.delta.table == schema.table}
+                    marks.lock(connection, tables.lock_of(schema))
+                    states = merged(
+                        each.delta for each in _of_rows(connection, batch.gateway, schema.table, list(rows))
+                    )
+                    tables.write_states(connection, self._dialect, schema, states)
+            return self._held(connection, incoming)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._executor.close()
+
+    # -- beneath -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        with self._executor.connect() as connection:
+            if not self._made.is_set():
+                self._prepare(connection)
+            yield connection
+
+    def _prepare(self, connection: Connection) -> None:
+        dialect = self._dialect
+        if not connection.columns(MARKS):  # the last one to be made
+            statements = list(dialect.table(DELTAS, STORED, KEY, ()))
+            for name, columns in INDEXES.items():
+                statements += dialect.index(name, DELTAS, columns)
+            statements += dialect.table(MARKS, marks.COLUMNS, ("name",), ())
+            with connection.transaction():
+                for statement in statements:
+                    connection.execute(statement)
+        self._made.set()
+
+    @property
+    def _add(self) -> str:
+        return self._dialect.merge(DELTAS, _INCOMING, [column.name for column in STORED], KEY, ())
+
+    def _load(self, connection: Connection, deltas: pa.Table) -> pa.Table:
+        rows = stored_rows(deltas)
+        for statement in self._dialect.scratch(_INCOMING, STORED, KEY):
+            connection.execute(statement)
+        connection.load(_INCOMING, rows)
+        return rows
+
+    @staticmethod
+    def _held(connection: Connection, incoming: pa.Table) -> Held:
+        """What is held of the loaded deltas; the bounds let the database leave out what is older or younger."""
+        import pyarrow as pa
+
+        same = " AND ".join(f"i.{name} = d.{name}" for name in KEY)
+        found = connection.arrow(
+            f"SELECT COALESCE(d.long_id, d.delta_id) AS delta_id FROM {_INCOMING} i JOIN {DELTAS} d ON {same}"
+            " WHERE d.hlc >= ? AND d.hlc <= ?",
+            _bounds(incoming),
+            pa.schema([pa.field("delta_id", pa.string())]),
+        )
+        return held_of_ids(found.column("delta_id").to_pylist())
+
+    def _write(self, connection: Connection, schema: TableSchema, read: Callable[[], Mapping[str, RowState]]) -> int:
+        with connection.transaction():
+            marks.lock(connection, tables.lock_of(schema))
+            states = read()
+            tables.write_states(connection, self._dialect, schema, states)
+        return len(states)
+
+
+def _bounds(rows: pa.Table) -> list[int]:
+    """The least and the greatest hlc."""
+    import pyarrow.compute as pc
+
+    between = pc.min_max(rows.column("hlc")).as_py()
+    return [between["min"], between["max"]]
+
+
+def _spelled_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    schema = arrow_schema()
+    return schema.set(schema.get_field_index("columns"), pa.field("columns", pa.string()))
+
+
+def _of_rows(connection: Connection, gateway: str | None, table: str, row_ids: Sequence[str]) -> Iterator[StoredDelta]:
+    for start in range(0, len(row_ids), _ROWS_AT_ONCE):
+        query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids[start : start + _ROWS_AT_ONCE]))
+        where, values = conditions(query)
+        yield from from_arrow(
+            connection.arrow(f"SELECT {_SELECT} FROM {DELTAS} WHERE {where}", values, _spelled_schema())
+        )

@@ -1,0 +1,54 @@
+"""How statements reach a database: the driver's side of an adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Value = str | int | datetime | None
+"""What stands for a `?`; instants are UTC and know it."""
+
+
+class Connection(Protocol):
+    """One connection; each statement is a transaction of its own unless one is open."""
+
+    def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
+        """Run a statement; how many rows it changed."""
+
+    def rows(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
+        """Run a query that finds little."""
+
+    def arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
+        """Run a query that may find much: strings and 64-bit integers, none of them null, as the schema names them."""
+
+    def columns(self, table: str) -> list[str]:
+        """The names of a table's columns."""
+
+    def load(self, table: str, rows: pa.Table) -> None:
+        """Add rows to a scratch table by the quickest way there is.
+
+        Columns have the scratch table's names and order: strings, 64-bit integers, booleans and
+        `timestamp("ms", "UTC")`, nulls among them; numbers and JSON come as text.
+        """
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """All statements within, or none. What others have committed when the first query begins is seen."""
+
+
+class Executor(Protocol):
+    """Makes connections, keeps them for the next, and is safe between threads."""
+
+    def connect(self) -> AbstractContextManager[Connection]:
+        """A connection for as long as the `with` lasts: a live one, also after the database was started again.
+
+        Raises:
+            AdapterError: whatever the driver raises within, saying which database and what went wrong.
+        """
+
+    def close(self) -> None:
+        """Close every connection."""

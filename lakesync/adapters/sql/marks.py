@@ -1,0 +1,56 @@
+"""How far followers are, and whose turn it is to write a table: one small table for both.
+
+A row of it that is changed is locked to the end of the transaction, in every database that has transactions.
+"""
+
+from __future__ import annotations
+
+from lakesync.adapters.base import Mark
+from lakesync.adapters.sql.dialect import Column
+from lakesync.adapters.sql.executor import Connection
+from lakesync.exceptions import IntegrityError
+
+MARKS = "lakesync_marks"
+COLUMNS = (Column("name", "id"), Column("mark", "text"), Column("turn", "integer"))
+
+_MAKE = (
+    f"INSERT INTO {MARKS} (name, mark, turn) SELECT ?, ?, 0 FROM (SELECT 1 AS one) AS single"
+    f" WHERE NOT EXISTS (SELECT 1 FROM {MARKS} WHERE name = ?)"
+)
+
+
+def read(connection: Connection, name: str) -> str | None:
+    """A mark; None where it was never written."""
+    found = connection.rows(f"SELECT mark FROM {MARKS} WHERE name = ?", [name])
+    return found[0][0] if found else None
+
+
+def move(connection: Connection, mark: Mark) -> None:
+    """Write a mark, within the caller's transaction.
+
+    Raises:
+        IntegrityError: it is not where the caller found it.
+    """
+    if mark.was is None:
+        changed = connection.execute(_MAKE, [mark.name, mark.now, mark.name])
+    else:
+        changed = connection.execute(
+            f"UPDATE {MARKS} SET mark = ?, turn = turn + 1 WHERE name = ? AND mark = ?", [mark.now, mark.name, mark.was]
+        )
+    if changed == 0:
+        found = read(connection, mark.name)
+        if found != mark.now:
+            raise IntegrityError(
+                f"the mark {mark.name!r} is {found!r} and was thought to be {mark.was!r}: another run has moved it, "
+                "so begin again where it is now"
+            )
+
+
+def open_lock(connection: Connection, name: str) -> None:
+    """Make what `lock` takes."""
+    connection.execute(_MAKE, [name, "", name])
+
+
+def lock(connection: Connection, name: str) -> None:
+    """Wait until nobody else holds a lock, and hold it to the end of the transaction."""
+    connection.execute(f"UPDATE {MARKS} SET turn = turn + 1 WHERE name = ?", [name])

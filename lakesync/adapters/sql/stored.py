@@ -1,0 +1,74 @@
+"""The table of deltas: its columns, and Arrow tables as rows of it.
+
+It is unique by (hlc, client id, delta id, gateway), which is a delta's identity in the order that reading by hlc wants.
+Delta ids are the clients' affair and may be longer than a key takes: a long one lies in a column of its own, and what
+stands for it in the key is `#` and its SHA-256, which no short id can be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from lakesync.adapters.arrow import spelled
+from lakesync.adapters.sql.dialect import Column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DELTAS = "lakesync_deltas"
+
+STORED = (
+    Column("hlc", "integer"),
+    Column("client_id", "id"),
+    Column("delta_id", "name"),
+    Column("gateway", "name"),
+    Column("arrival", "integer"),
+    Column("table_name", "name"),
+    Column("row_id", "id"),
+    Column("op", "name"),
+    Column("columns", "text"),
+    Column("long_id", "id", required=False),
+)
+KEY = ("hlc", "client_id", "delta_id", "gateway")
+INDEXES = {"lakesync_by_arrival": ("arrival",), "lakesync_by_row": ("table_name", "row_id")}
+TRUE_ID = "COALESCE(long_id, delta_id)"
+"""A delta's id, as SQL."""
+
+_SHORT = 64
+_HASH = r"^[0-9a-f]{64}$"
+
+
+def stored_rows(deltas: pa.Table) -> pa.Table:
+    """Deltas, in either form, as rows of the table."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = spelled(deltas)
+    ids = table.column("delta_id").cast(pa.string())
+    long = pc.and_(pc.greater_equal(pc.utf8_length(ids), _SHORT), pc.invert(pc.match_substring_regex(ids, _HASH)))
+    absent = pa.nulls(len(table), pa.string())
+    if pc.any(long).as_py():
+        keys = pa.array(
+            [_key(text) if is_long else text for text, is_long in zip(ids.to_pylist(), long.to_pylist(), strict=True)],
+            pa.string(),
+        )
+        table = table.append_column("long_id", pc.if_else(long, ids, absent))
+        table = table.set_column(table.schema.get_field_index("delta_id"), "delta_id", keys)
+    else:
+        table = table.append_column("long_id", absent)
+    return _each_once(table.select([column.name for column in STORED]))
+
+
+def _each_once(rows: pa.Table) -> pa.Table:
+    """Without what comes again under its key."""
+    if len(rows.group_by(KEY).aggregate([])) == len(rows):
+        return rows
+    first: dict[tuple[object, ...], int] = {}
+    for place, key in enumerate(zip(*(rows.column(name).to_pylist() for name in KEY), strict=True)):
+        first.setdefault(key, place)
+    return rows.take(list(first.values()))
+
+
+def _key(delta_id: str) -> str:
+    return "#" + hashlib.sha256(delta_id.encode()).hexdigest()[1:]

@@ -1,0 +1,126 @@
+"""Servers of backends for tests, each of one's own for as long as a `with` lasts. `scripts/install --dev` brings them.
+
+MariaDB stands for MySQL, moto for S3, and `bqemulator` for BigQuery.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pymysql
+
+from lakesync.cli.process import Process, accepts, free_ports
+
+SERVERS = Path(__file__).parents[1] / ".venv-servers" / "bin"
+_READY_SECONDS = 90
+
+
+class Server:
+    """A process that listens on a port of loopback; may be killed and started again there."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        """Args: folder: its own."""
+        self.name = name
+        self.folder = folder
+        (self.port,) = free_ports(1)
+        self._process: Process | None = None
+
+    def start(
+        self, command: Sequence[str], ready: Callable[[], bool], environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start it and wait until it is ready."""
+        self._process = Process(self.name, command, environment or {}, self.folder / f"{self.name}.log")
+        self._process.wait_ready(ready, timeout=_READY_SECONDS)
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        assert self._process is not None
+        self._process.signal(signal.SIGKILL)
+        self._process.stop(grace=10)
+
+    def listens(self) -> bool:
+        """Whether its port accepts."""
+        return accepts(self.port)
+
+
+class MariaDbServer(Server):
+    """Its user `root` has no password, `tester` has `secret`."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start it."""
+        super().__init__("mariadb", folder)
+        install = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={folder}/data"]
+        options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
+        subprocess.run([*install, *options], check=True, capture_output=True)
+        self.again()
+        with self._connected() as sql, sql.cursor() as cursor:
+            cursor.execute("CREATE USER tester@'127.0.0.1' IDENTIFIED BY 'secret'")
+            cursor.execute("GRANT ALL ON *.* TO tester@'127.0.0.1'")
+        self.uri = f"mysql://tester:secret@127.0.0.1:{self.port}"
+
+    def again(self) -> None:
+        """Start it."""
+        data = ["--no-defaults", "--user=root", f"--datadir={self.folder}/data", f"--socket={self.folder}/s"]
+        network = [f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-name-resolve"]
+        self.start(["mariadbd", *data, *network, "--local-infile=1", "--skip-log-bin"], self._answers)
+
+    def _answers(self) -> bool:
+        with suppress(pymysql.Error):
+            self._connected().close()
+            return True
+        return False
+
+    def _connected(self) -> pymysql.connections.Connection:
+        return pymysql.connect(host="127.0.0.1", port=self.port, user="root", autocommit=True)
+
+
+@contextmanager
+def mariadb_server() -> Iterator[MariaDbServer]:
+    """A MariaDB."""
+    with _folder() as folder:
+        server = MariaDbServer(folder)
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """moto's S3, with any credentials, as `http://HOST:PORT`; what it holds is in memory."""
+    with _folder() as folder:
+        server = Server("moto", folder)
+        server.start([str(SERVERS / "moto_server"), "-H", "127.0.0.1", "-p", str(server.port)], server.listens)
+        try:
+            yield f"http://127.0.0.1:{server.port}"
+        finally:
+            server.kill()
+
+
+@contextmanager
+def bigquery_server() -> Iterator[str]:
+    """The emulator of BigQuery, as `http://HOST:PORT`."""
+    with _folder() as folder:
+        server = Server("bigquery", folder)
+        launcher = str(Path(__file__).with_name("bigquery_launcher.py"))
+        command = [str(SERVERS / "python"), launcher, "start", "--rest-port", str(server.port), "--grpc-port", "0"]
+        server.start(command, server.listens)
+        try:
+            yield f"http://127.0.0.1:{server.port}"
+        finally:
+            server.kill()
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    folder = tempfile.mkdtemp(prefix="lakesync-server-", dir="/tmp")  # short: a socket's path has at most 107 bytes
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
