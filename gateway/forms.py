@@ -64,6 +64,7 @@ CONDITIONS: dict[str, dict[str, Any]] = {
         "if": {"properties": {"op": {"const": "DELETE"}}},
         "then": {"properties": {"columns": {"maxItems": 0}}},
     },
+    "SyncPull": {"required": ["clientId"]},
     "Connector": {
         "oneOf": [
             {

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from lakesync.connectors.source import Source
 from lakesync.exceptions import ConfigurationError
 from lakesync.handlers import ActionDescriptor, ActionHandler
 from lakesync.schema import TableSchema
@@ -61,6 +62,10 @@ def _none(config: ConnectorConfig) -> ActionHandler:
     raise ConfigurationError(f"connectors of type {config.type!r} do no actions")
 
 
+def _no_source(config: ConnectorConfig) -> Source:
+    raise ConfigurationError(f"connectors of type {config.type!r} are not polled")
+
+
 @dataclass(frozen=True)
 class ConnectorType:
     """A type of connector. One is found by an entry point of the group `lakesync.connectors` that names it."""
@@ -70,3 +75,5 @@ class ConnectorType:
     """What its connectors do."""
     make_handler: Callable[[ConnectorConfig], ActionHandler] = _none
     """Called for each action, so it is quick and opens nothing that is not closed."""
+    open_source: Callable[[ConnectorConfig], Source] = _no_source
+    """Called for each poll, which closes it."""

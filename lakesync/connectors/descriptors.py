@@ -27,13 +27,14 @@ def _count(description: str, **more: Any) -> dict[str, Any]:
     return {"type": "integer", "minimum": 1, "description": description, **more}
 
 
-def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+def _object(properties: dict[str, Any], *required: str, **more: Any) -> dict[str, Any]:
     return {
         "$schema": _DIALECT,
         "type": "object",
         "properties": properties,
         "required": list(required),
         "additionalProperties": False,
+        **more,
     }
 
 
@@ -84,7 +85,20 @@ DATABASE_INGEST = _object(
     "tables",
 )
 
-API_INGEST = _object(_PACE)
+_CENSUS = {
+    "censusIntervalMs": _count(
+        "Milliseconds between two counts of what is still there, for deletes.", default=86_400_000
+    ),
+    "deletedShare": {
+        "type": "number",
+        "minimum": 0,
+        "maximum": 1,
+        "description": "The share of a table's rows that a count may delete; above it, it stops and says so.",
+        "default": 0.2,
+    },
+}
+
+API_INGEST = _object({**_PACE, **_CENSUS})
 
 
 def _database(kind: str, name: str, config: dict[str, Any]) -> ConnectorDescriptor:
@@ -129,6 +143,7 @@ BUILT_IN = (
                 "jql": _text("Which issues; all, unless given."),
                 "includeComments": _flag("Whether comments are polled.", default=True),
                 "includeProjects": _flag("Whether projects are polled.", default=True),
+                "baseUrl": _text("Where the site is, if not at atlassian.net.", pattern="^https?://[^/]+/?$"),
             },
             "domain",
             "email",
@@ -147,8 +162,9 @@ BUILT_IN = (
                 "instanceUrl": _text("https://NAME.my.salesforce.com.", pattern="^https?://[^/]+/?$"),
                 "clientId": _text("Consumer key of the connected app."),
                 "clientSecret": _secret("Consumer secret of the connected app."),
-                "username": _text("Who signs in."),
-                "password": _secret("The password, followed by the security token."),
+                "username": _text("Who signs in; without, the app itself does, by the client credentials flow."),
+                "password": _secret("That user's password, followed by the security token."),
+                "loginUrl": _text("Where to sign in, if not where isSandbox says.", pattern="^https?://[^/]+/?$"),
                 "apiVersion": _text("Of the REST API.", default="v62.0"),
                 "isSandbox": _flag("Whether it is a sandbox, which signs in elsewhere.", default=False),
                 "soqlFilter": _text("A condition that every query gets besides its own."),
@@ -160,11 +176,25 @@ BUILT_IN = (
             "instanceUrl",
             "clientId",
             "clientSecret",
-            "username",
-            "password",
+            dependentRequired={"username": ["password"], "password": ["username"]},
         ),
         API_INGEST,
         SALESFORCE,
     ),
+    ConnectorDescriptor(
+        "webhook",
+        "Webhook",
+        "Posts what clients send to one address, signed.",
+        "api",
+        _object(
+            {
+                "url": _text("Where it is posted.", pattern="^https?://"),
+                "secret": _secret("By which the receiver knows that it came from here."),
+            },
+            "url",
+            "secret",
+        ),
+        {"not": {}, "description": "A webhook is not polled."},
+    ),
 )
-"""By type: postgres, mysql, bigquery, jira, salesforce."""
+"""By type: postgres, mysql, bigquery, jira, salesforce, webhook."""

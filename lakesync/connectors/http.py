@@ -45,7 +45,7 @@ class HttpApi:
         params: Mapping[str, Any] | None = None,
         json: Any = None,
         headers: Mapping[str, str] | None = None,
-        data: Mapping[str, str] | None = None,
+        data: Mapping[str, str] | bytes | None = None,
     ) -> requests.Response:
         """The answer of a call, which is no error.
 

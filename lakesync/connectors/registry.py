@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakesync.connectors.base import ConnectorConfig, ConnectorDescriptor, ConnectorType
-from lakesync.connectors.descriptors import BUILT_IN
+from lakesync.connectors.built_in import BUILT_IN
 from lakesync.connectors.secrets import Secrets
 from lakesync.exceptions import ConfigurationError, ValidationError
 from lakesync.json_schema import Form
@@ -135,7 +135,7 @@ def installed() -> list[ConnectorType]:
     Raises:
         ConfigurationError: a package's entry point cannot be loaded, or names something else.
     """
-    found = [ConnectorType(descriptor) for descriptor in BUILT_IN]
+    found = list(BUILT_IN)
     for entry in entry_points(group=GROUP):
         try:
             named = entry.load()

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.polling import poll
-from lakesync.connectors.salesforce import SalesforceSource
+from lakesync.connectors.salesforce.source import SalesforceSource
 from lakesync.testing.clock import ManualClock
 from lakesync.testing.landing import MemoryLanding
 from lakesync.testing.servers import serving

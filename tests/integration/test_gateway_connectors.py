@@ -59,7 +59,7 @@ def test_the_types_are_open_to_everyone_and_their_secrets_are_marked(served):
     answer = requests.get(served.url + "/connectors/types", timeout=DEADLINE)
     assert answer.status_code == 200
     described = {each["type"]: each for each in answer.json()}
-    assert list(described) == ["bigquery", "jira", "mysql", "postgres", "salesforce"]
+    assert list(described) == ["bigquery", "jira", "mysql", "postgres", "salesforce", "webhook"]
     assert set(described["jira"]) == {
         "type",
         "displayName",

@@ -1,5 +1,1 @@
 """Salesforce: accounts, contacts, opportunities and leads, and records created and changed there."""
-
-from lakesync.connectors.salesforce.source import SalesforceSource
-
-__all__ = ["SalesforceSource"]

@@ -135,7 +135,7 @@ def _fault(answer: requests.Response) -> LakeSyncError | None:
         return LocatorError(f"Salesforce keeps the rest of the result no more ({said}): the query is asked again")
     if code == "INVALID_TYPE":
         return ForbiddenError(f"Salesforce shows no such object to this user ({said}): give it read access")
-    if code in _QUERY:
+    if code in _QUERY and "query" in path:
         return ConfigurationError(f"Salesforce refuses the query ({said}): mend the connector's soqlFilter")
     if status == 401:
         return AuthError(f"Salesforce does not know this user ({said})")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Request:
 
     method: str
     path: str
-    """Without the query, percent-decoded."""
+    """Without the query, as it was sent."""
     query: Mapping[str, str]
     headers: Mapping[str, str]
     """By lower-case name."""
@@ -103,7 +103,7 @@ def _handler(service: Service, calls: list[tuple[str, str, int]], lock: threadin
             url = urlsplit(self.path)
             request = Request(
                 self.command,
-                unquote(url.path),
+                url.path,
                 {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()},
                 {name.lower(): value for name, value in self.headers.items()},
                 self.rfile.read(int(self.headers.get("Content-Length") or 0)),

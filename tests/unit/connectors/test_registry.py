@@ -149,13 +149,14 @@ def test_a_body_that_is_no_connector_is_refused(connectors, body):
 
 def test_the_built_in_types_describe_themselves(connectors):
     described = {each.type: each for each in connectors.descriptors()}
-    assert list(described) == ["bigquery", "jira", "mysql", "postgres", "salesforce"]
+    assert list(described) == ["bigquery", "jira", "mysql", "postgres", "salesforce", "webhook"]
     assert {name: sorted(each.secrets) for name, each in described.items()} == {
         "bigquery": [],
         "jira": ["apiToken"],
         "mysql": ["connectionString"],
         "postgres": ["connectionString"],
         "salesforce": ["clientSecret", "password"],
+        "webhook": ["secret"],
     }
     tables = {table.table: len(table.columns) for each in BUILT_IN for table in each.output_tables or ()}
     assert tables == {

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from urllib.parse import unquote
 
 from lakesync.testing.servers.http import Answer, Request
 from lakesync.testing.servers.jira import reading, writing
@@ -83,7 +84,7 @@ class JiraApi:
         for method, pattern, route in _ROUTES:
             if method == request.method and (found := pattern.fullmatch(request.path)):
                 try:
-                    answer = route(self, request, *found.groups())
+                    answer = route(self, request, *map(unquote, found.groups()))
                 except ValueError:
                     return Answer(400, fault("Invalid request payload. Refer to the REST API documentation."))
                 return Answer(answer.status, answer.body, {**headers, **answer.headers})

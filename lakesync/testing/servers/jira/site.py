@@ -83,7 +83,9 @@ class JiraSite:
         self._numbers.setdefault(key, count(1))
         return made
 
-    def add_issue(self, project: str, summary: str, **fields: Any) -> Issue:
+    def add_issue(
+        self, project: str, summary: str, *, properties: dict[str, Any] | None = None, **fields: Any
+    ) -> Issue:
         """A new issue of a project, with the next number as its key."""
         now = self.clock()
         made = Issue(
@@ -93,6 +95,7 @@ class JiraSite:
             now,
             now,
             {"summary": summary, "status": "To Do", "priority": "Medium", "issuetype": "Task", "labels": [], **fields},
+            properties=properties or {},
         )
         self.issues[made.id] = made
         self._written(made)

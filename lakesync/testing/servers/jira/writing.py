@@ -33,8 +33,9 @@ def create_issue(api: JiraApi, request: Request) -> Answer:
     more = {name: fields[name] for name in ("description", "labels") if fields.get(name) is not None}
     if fields.get("priority"):
         more["priority"] = fields["priority"].get("name")
-    made = api.site.add_issue(key, fields["summary"], issuetype=kind, reporter="Sync", **more)
-    made.properties |= _properties(asked)
+    made = api.site.add_issue(
+        key, fields["summary"], issuetype=kind, reporter="Sync", properties=_properties(asked), **more
+    )
     return Answer(201, {"id": made.id, "key": made.key, "self": f"/rest/api/3/issue/{made.id}"})
 
 

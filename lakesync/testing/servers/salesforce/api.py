@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 from lakesync.testing.servers.http import Answer, Request
 from lakesync.testing.servers.salesforce import bulk, reading, records
@@ -83,7 +83,7 @@ class SalesforceApi:
         for method, pattern, route in _ROUTES:
             if method == request.method and (found := pattern.fullmatch(request.path)):
                 try:
-                    answer = route(self, request, *found.groups())
+                    answer = route(self, request, *map(unquote, found.groups()))
                 except SoqlError as fault:
                     return error(400, fault.code, str(fault))
                 except ValueError as fault:

@@ -1,0 +1,51 @@
+"""The connector types that LakeSync comes with: what describes them, what they do, how they are polled.
+
+The code of a type is imported when one of its connectors is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from lakesync.connectors.base import ConnectorConfig, ConnectorDescriptor, ConnectorType
+from lakesync.connectors.descriptors import BUILT_IN as DESCRIPTORS
+from lakesync.connectors.jira.offers import ADD_COMMENT, CREATE_ISSUE, TRANSITION
+from lakesync.connectors.salesforce.offers import CREATE_RECORD, UPDATE_RECORD
+from lakesync.connectors.webhook.offers import SEND
+from lakesync.handlers import ActionDescriptor
+
+_ACTIONS: dict[str, tuple[str, tuple[ActionDescriptor, ...]]] = {
+    "jira": ("lakesync.connectors.jira.actions:JiraActions", (CREATE_ISSUE, ADD_COMMENT, TRANSITION)),
+    "salesforce": ("lakesync.connectors.salesforce.actions:SalesforceActions", (CREATE_RECORD, UPDATE_RECORD)),
+    "webhook": ("lakesync.connectors.webhook.actions:WebhookActions", (SEND,)),
+}
+_SOURCES = {
+    "jira": "lakesync.connectors.jira.source:JiraSource",
+    "salesforce": "lakesync.connectors.salesforce.source:SalesforceSource",
+}
+
+
+class _Late:
+    """A class of a module that is imported when it is first called."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __call__(self, config: ConnectorConfig) -> Any:
+        module, _, name = self._place.partition(":")
+        return getattr(import_module(module), name)(config)
+
+
+def _whole(descriptor: ConnectorDescriptor) -> ConnectorType:
+    more: dict[str, Any] = {}
+    if descriptor.type in _ACTIONS:
+        place, offered = _ACTIONS[descriptor.type]
+        more |= {"actions": offered, "make_handler": _Late(place)}
+    if descriptor.type in _SOURCES:
+        more["open_source"] = _Late(_SOURCES[descriptor.type])
+    return ConnectorType(descriptor, **more)
+
+
+BUILT_IN = tuple(_whole(descriptor) for descriptor in DESCRIPTORS)
+"""By type: postgres, mysql, bigquery, jira, salesforce, webhook."""

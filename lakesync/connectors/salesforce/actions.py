@@ -1,0 +1,76 @@
+"""What clients can have done in Salesforce: a record created, or changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.salesforce.api import SalesforceClient
+from lakesync.connectors.salesforce.offers import CREATE_RECORD, UPDATE_RECORD
+from lakesync.connectors.salesforce.rows import literal
+from lakesync.handlers import ActionContext
+from lakesync.types import Action
+
+
+class SalesforceActions:
+    """The actions of one connector."""
+
+    supported_actions = (CREATE_RECORD, UPDATE_RECORD)
+
+    def __init__(self, config: ConnectorConfig) -> None:
+        self._config = config
+        self._does: dict[str, Callable[[SalesforceClient, Action, ActionContext], Mapping[str, Any]]] = {
+            CREATE_RECORD.action_type: _create,
+            UPDATE_RECORD.action_type: _update,
+        }
+
+    def execute_action(self, action: Action, context: ActionContext) -> Mapping[str, Any]:
+        """Do it, and tell the record's id: `{id}`.
+
+        Raises:
+            LakeSyncError: Salesforce refused it, by its class; a terminal one is final.
+        """
+        client = SalesforceClient(self._config.settings)
+        try:
+            return self._does[action.action_type](client, action, context)
+        finally:
+            client.close()
+
+
+def _create(client: SalesforceClient, action: Action, context: ActionContext) -> Mapping[str, Any]:
+    params = msgspec.json.decode(action.params)
+    kind, fields = params["object"], dict(params["fields"])
+    if "externalIdField" in params:
+        way = f"/sobjects/{kind}/{params['externalIdField']}/{quote(params['externalId'], safe='')}"
+        return {"id": client.call("PATCH", way, json=fields).json()["id"]}
+    if context.attempt > 1 and (found := _made_before(client, action, kind, fields)) is not None:
+        return {"id": found}
+    return {"id": client.call("POST", f"/sobjects/{kind}", json=fields, repeatable=False).json()["id"]}
+
+
+def _made_before(client: SalesforceClient, action: Action, kind: str, fields: Mapping[str, Any]) -> str | None:
+    """The record that an earlier try made, if it did: the newest with the same values since the action was asked."""
+    since = literal(max((action.hlc >> 16) - 60_000, 0))
+    same = " AND ".join(f"{name} = {_literal(value)}" for name, value in fields.items())
+    soql = f"SELECT Id FROM {kind} WHERE CreatedDate >= {since} AND {same} ORDER BY CreatedDate DESC LIMIT 1"
+    records = next(client.query(soql))["records"]
+    return records[0]["Id"] if records else None
+
+
+def _update(client: SalesforceClient, action: Action, _: ActionContext) -> Mapping[str, Any]:
+    params = msgspec.json.decode(action.params)
+    client.call("PATCH", f"/sobjects/{params['object']}/{params['id']}", json=dict(params["fields"]))
+    return {"id": params["id"]}
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
+        return f"'{escaped}'"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "null" if value is None else str(value)

@@ -1,0 +1,19 @@
+"""What a webhook offers to do, and the JSON Schema of the params."""
+
+from __future__ import annotations
+
+from lakesync.handlers import ActionDescriptor
+
+SEND = ActionDescriptor(
+    "send",
+    "Post an event",
+    {
+        "type": "object",
+        "properties": {
+            "event": {"type": "string", "minLength": 1, "maxLength": 200},
+            "payload": {"description": "Any JSON."},
+        },
+        "required": ["event"],
+        "additionalProperties": False,
+    },
+)
