@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -23,7 +25,6 @@ MAX_DEPTH = 100
 _TOO_DEEP = f"the value is nested more than {MAX_DEPTH} deep: flatten it"
 _CANONICAL = re.compile(rb'0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]*"')
 _HEX_CHARS = 64
-_HEX = re.compile(r"[0-9a-f]*")
 _HEX_ID = re.compile(r"[0-9a-f]{64}")
 _decode = msgspec.json.Decoder().decode
 
@@ -118,13 +119,13 @@ def id_digest(delta_id: str) -> bytes:
 def id_digests(delta_ids: Sequence[str]) -> bytes:
     """The `id_digest` of each, one after another."""
     joined = "".join(delta_ids)
-    if (
-        len(joined) == _HEX_CHARS * len(delta_ids)
-        and set(map(len, delta_ids)) <= {_HEX_CHARS}
-        and _HEX.fullmatch(joined)
-    ):
-        return bytes.fromhex("".join([delta_id[:16] for delta_id in delta_ids]))
-    return b"".join(map(id_digest, delta_ids))
+    hashes = b""
+    if set(map(len, delta_ids)) == {_HEX_CHARS} and joined == joined.lower():
+        with suppress(ValueError):
+            hashes = bytes.fromhex(joined)
+    if 2 * len(hashes) < _HEX_CHARS * len(delta_ids):  # or there was space in it, which is left out
+        return b"".join(map(id_digest, delta_ids))
+    return b"".join(struct.unpack("8s24x" * len(delta_ids), hashes))
 
 
 def id_number(delta_id: str) -> int:

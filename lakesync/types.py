@@ -39,7 +39,7 @@ class ColumnValue(msgspec.Struct, frozen=True, gc=False):
         return msgspec.json.decode(self.value)
 
 
-class RowDelta(msgspec.Struct, frozen=True, rename="camel"):
+class RowDelta(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """A column-level change of one row."""
 
     op: Op

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
 
 from lakesync.exceptions import Rejection, ValidationError
 from lakesync.schema import is_identifier
@@ -54,26 +53,25 @@ def _all_well_formed(deltas: Sequence[RowDelta]) -> bool:
     ids += {delta.client_id for delta in deltas}
     lengths = [*map(len, ids)]
     stamps = [delta.hlc for delta in deltas]
+    names = [cell.column for delta in deltas for cell in delta.columns]
     return (
         min(lengths) > 0
         and max(lengths) <= MAX_ID_CHARS
         and "\0" not in "".join(ids)
         and min(stamps) >= 0
         and max(stamps) <= MAX_HLC
-        and all(is_identifier(table) for table in {delta.table for delta in deltas})
-        and all(
-            _may_be_columns(names) and not (names and op == "DELETE")
-            for op, names in {(delta.op, tuple(map(_name, delta.columns))) for delta in deltas}
-        )
+        and all(map(is_identifier, {delta.table for delta in deltas}.union(names)))
+        and not any(delta.columns for delta in deltas if delta.op == "DELETE")
+        and _each_once(deltas, names)
     )
 
 
-def _may_be_columns(names: Collection[str]) -> bool:
-    """Whether a delta may have columns of these names."""
-    return all(is_identifier(name) for name in names) and len(set(names)) == len(names)
-
-
-_name = attrgetter("column")
+def _each_once(deltas: Sequence[RowDelta], names: list[str]) -> bool:
+    """Whether no delta gives a column twice; `names` are their columns, one delta's after another's."""
+    width = len(deltas[0].columns)
+    if {len(delta.columns) for delta in deltas} == {width} and names == names[:width] * len(deltas):
+        return len(set(names)) == width
+    return all(len({cell.column for cell in delta.columns}) == len(delta.columns) for delta in deltas)
 
 
 def _fault(delta: RowDelta) -> str | None:
