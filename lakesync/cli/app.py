@@ -11,10 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
+from lakesync.cli import fake as fake_commands
 from lakesync.cli import row as row_commands
 from lakesync.cli import staging as staging_commands
 from lakesync.cli.erase import erase
 from lakesync.cli.examples import examples
+from lakesync.cli.migrate import migrate
 from lakesync.cli.query import query
 from lakesync.config import load
 from lakesync.exceptions import ConfigurationError, StartupError
@@ -36,12 +38,19 @@ app = typer.Typer(
 
 app.add_typer(staging_commands.app, name="staging")
 app.add_typer(row_commands.app, name="row")
+app.add_typer(fake_commands.app, name="fake")
 app.command(
     epilog=examples(
         ("lakesync erase --gateway shop --client alice", "all that she wrote"),
         ("lakesync erase --gateway shop --table orders --row 4711 --yes", "one row"),
     )
 )(erase)
+app.command(
+    epilog=examples(
+        ("lakesync migrate --from sqlite:///var/lib/old.db --to env:NEW_URI", "all of it"),
+        ("lakesync migrate --from file:///objects --to postgresql://host/db --table orders --dry-run", "what there is"),
+    )
+)(migrate)
 app.command(
     epilog=examples(
         ("lakesync query 'SELECT status, count(*) FROM orders GROUP BY ALL'", "now, with what is not flushed yet"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -62,6 +62,12 @@ class Served:
     """`http://127.0.0.1:PORT`, without a slash at the end."""
     calls: list[tuple[str, str, int]]
     """Method, path and status of every call so far."""
+    _lock: threading.Lock
+
+    def between(self, change: Callable[[], None]) -> None:
+        """Change the service's state while it answers nobody."""
+        with self._lock:
+            change()
 
 
 @contextmanager
@@ -75,11 +81,12 @@ def serving(service: Service, *, host: str = "127.0.0.1", port: int = 0) -> Iter
         OSError: the port is taken.
     """
     calls: list[tuple[str, str, int]] = []
-    server = _Server((host, port), _handler(service, calls, threading.Lock()))
+    lock = threading.Lock()
+    server = _Server((host, port), _handler(service, calls, lock))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
-        yield Served(f"http://{host}:{server.server_address[1]}", calls)
+        yield Served(f"http://{host}:{server.server_address[1]}", calls, lock)
     finally:
         server.shutdown()
         server.server_close()

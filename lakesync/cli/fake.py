@@ -1,0 +1,129 @@
+"""`lakesync fake`: a vendor's API that listens on this machine, with a state of its own, to try connectors on."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from lakesync.cli.examples import examples
+
+app = typer.Typer(
+    no_args_is_help=True, help="Servers that speak as Jira and Salesforce do, for trying connectors without an account."
+)
+
+Port = Annotated[int, typer.Option(help="The port to listen on; 0: a free one.")]
+Every = Annotated[float, typer.Option(help="Seconds between two changes by itself; 0: none.", min=0)]
+Seed = Annotated[int, typer.Option(help="Of what is made up: the same seed makes the same.")]
+AsJson = Annotated[bool, typer.Option("--json", help="How to reach it, as one JSON object.")]
+
+_WORDS = ["engine", "harbour", "lamp", "mill", "river", "signal", "tower", "valve", "window", "yard"]
+
+
+@app.command(
+    epilog=examples(
+        ("lakesync fake jira", "a site with 200 issues on a free port"),
+        ("lakesync fake jira --port 8081 --issues 5000 --every 1", "that changes every second"),
+    )
+)
+def jira(
+    port: Port = 0,
+    issues: Annotated[int, typer.Option(help="Issues that there are at first.", min=0)] = 200,
+    every: Every = 0.0,
+    seed: Seed = 0,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """A Jira Cloud site, until Ctrl-C."""
+    from lakesync.testing.servers.jira import JiraApi, JiraSite
+
+    chance, site = random.Random(seed), JiraSite(_now)  # noqa: S311 made-up data
+    for key in ("SUP", "OPS"):
+        site.add_project(key)
+
+    def change() -> None:
+        known = list(site.issues.values())
+        if not known or chance.random() < 0.5:
+            site.add_issue(chance.choice(("SUP", "OPS")), _title(chance))
+        else:
+            site.edit(chance.choice(known), summary=_title(chance))
+
+    for _ in range(issues):
+        site.add_issue(chance.choice(("SUP", "OPS")), _title(chance))
+    api = JiraApi(site)
+    settings = {"domain": "fake", "email": api.email, "apiToken": api.token}
+    _listen(api, "jira", settings, "baseUrl", port, change, every, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        ("lakesync fake salesforce --json", "one line that tells a script where it is"),
+        ("lakesync fake salesforce --accounts 100000", "enough for the Bulk API"),
+    )
+)
+def salesforce(
+    port: Port = 0,
+    accounts: Annotated[int, typer.Option(help="Accounts that there are at first.", min=0)] = 200,
+    every: Every = 0.0,
+    seed: Seed = 0,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """A Salesforce organisation, until Ctrl-C."""
+    from lakesync.testing.servers.salesforce import SalesforceApi, SalesforceOrg
+
+    chance, org = random.Random(seed), SalesforceOrg(_now)  # noqa: S311 made-up data
+
+    def change() -> None:
+        known = list(org.records.values())
+        if not known or chance.random() < 0.5:
+            org.add("Account", Name=_title(chance))
+        else:
+            org.edit(chance.choice(known), Phone=str(chance.randrange(10**9)))
+
+    for _ in range(accounts):
+        org.add("Account", Name=_title(chance), NumberOfEmployees=chance.randrange(1, 5000))
+    api = SalesforceApi(org)
+    settings = {"clientId": api.client_id, "clientSecret": api.client_secret}
+    _listen(api, "salesforce", settings, "instanceUrl", port, change, every, as_json=as_json)
+
+
+def _listen(
+    api: Any,
+    kind: str,
+    settings: dict[str, str],
+    address: str,
+    port: int,
+    change: Callable[[], None],
+    every: float,
+    *,
+    as_json: bool,
+) -> None:
+    from lakesync.testing.servers import serving
+
+    stop = threading.Event()
+    with serving(api, port=port) as served:
+        body = {"name": kind, "type": kind, kind: {address: served.url, **settings}}
+        if as_json:
+            print(json.dumps({"url": served.url, "connector": body}), flush=True)
+        else:
+            print(f"{kind} listens at {served.url}. A connector to it (POST /admin/connectors/GATEWAY):", flush=True)
+            print(json.dumps(body, indent=2), flush=True)
+        try:
+            while not stop.wait(every or None):
+                served.between(change)
+        except KeyboardInterrupt:
+            pass
+
+
+def _title(chance: random.Random) -> str:
+    return f"{chance.choice(_WORDS)} {chance.choice(_WORDS)} {chance.randrange(1000)}"
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,32 @@
+"""`lakesync fake`: a vendor's API in a process of its own, reached by the connector that it prints."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.built_in import BUILT_IN
+from lakesync.connectors.polling import poll
+from lakesync.testing.landing import MemoryLanding
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "table"), [("jira", "--issues", "jira_issues"), ("salesforce", "--accounts", "sf_accounts")]
+)
+def test_what_it_prints_can_be_polled(kind, option, table):
+    command = [sys.executable, "-c", "from lakesync.cli import main; main()", "fake", kind, option, "7", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        told = json.loads(process.stdout.readline())["connector"]
+        config = ConnectorConfig("gw", told["name"], kind, told[kind])
+        source = next(each for each in BUILT_IN if each.descriptor.type == kind).open_source(config)
+        landing = MemoryLanding(source.tables)
+        assert poll(source, landing).error is None
+        assert len(landing.rows[table]) == 7
+        source.close()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
