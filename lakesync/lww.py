@@ -8,6 +8,7 @@ map of last-writer-wins registers in the sense of Shapiro et al., "A comprehensi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -95,8 +96,8 @@ class RowState(msgspec.Struct, array_like=True, gc=False):
         stamp = (delta.hlc, delta.client_id)
         tombstone = self.tombstone
         dead = tombstone is not None and stamp <= tombstone
-        after = None if dead else self.overwritten(delta)
-        if after is not None:
+        if not dead and self.is_before(delta):
+            after = self.overwritten((delta,))
             self.live, self.inserted = after.live, after.inserted
             return Outcome(tuple(after.live[-1].columns), (), True, was_visible, True)
         if delta.op == "DELETE":
@@ -112,24 +113,31 @@ class RowState(msgspec.Struct, array_like=True, gc=False):
         won, lost = self._claim(delta, stamp)
         return Outcome(won, lost, changed or bool(won), was_visible, True if won else self.visible)
 
-    def overwritten(self, delta: RowDelta) -> RowState | None:
-        """The state with a delta that is newer than all that the row has: it owns all of its columns.
+    def is_before(self, delta: RowDelta) -> bool:
+        """Whether a delta is newer than all that the row has, and comes to own all of its columns, one at least."""
+        if delta.op == "DELETE" or not delta.columns:
+            return False
+        stamp = (delta.hlc, delta.client_id)
+        if self.live and stamp <= (self.live[-1].hlc, self.live[-1].client_id):
+            return False
+        return self.tombstone is None or stamp > self.tombstone
 
-        None where it is not so, or is a DELETE, or has no columns: `merge` is to be asked.
-        """
-        hlc, client_id, live, op = delta.hlc, delta.client_id, self.live, delta.op
-        if op == "DELETE" or not delta.columns:
-            return None
-        if live and hlc <= live[-1].hlc and (hlc, client_id) <= (live[-1].hlc, live[-1].client_id):
-            return None
-        if self.tombstone is not None and (hlc, client_id) <= self.tombstone:
-            return None
-        won = {cell.column: cell.value.copy() for cell in delta.columns}
-        new = LiveDelta(hlc, client_id, delta.delta_id, won, len(won))
+    def overwritten(self, deltas: Sequence[RowDelta]) -> RowState:
+        """The state after deltas, each of which is newer than the one before, and the first than all (`is_before`)."""
+        live: list[LiveDelta] = []
         inserted = self.inserted
-        if op == "INSERT" and (inserted is None or (hlc, client_id) > inserted):
-            inserted = (hlc, client_id)
-        return RowState([*_without(live, won.keys()), new] if live else [new], self.tombstone, inserted)
+        owned: dict[str, Raw] = {}
+        for delta in reversed(deltas):
+            won = {cell.column: cell.value.copy() for cell in delta.columns if cell.column not in owned}
+            if won:
+                live.append(LiveDelta(delta.hlc, delta.client_id, delta.delta_id, won, len(delta.columns)))
+                owned = {**owned, **won} if owned else won
+            if delta.op == "INSERT" and (inserted is None or (delta.hlc, delta.client_id) > inserted):
+                inserted = (delta.hlc, delta.client_id)
+        if self.live:
+            live += reversed(_without(self.live, owned.keys()))
+        live.reverse()
+        return RowState(live, self.tombstone, inserted)
 
     def _bury(self, stamp: Stamp) -> None:
         self.tombstone = stamp

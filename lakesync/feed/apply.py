@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from lakesync.lww import RowState
 from lakesync.rules.keys import EVERYTHING, BucketIndex
+from lakesync.staging.hot_rows import HotRow, note_writer, overwrite
 from lakesync.staging.records import ARRIVAL_STEP, DELETED, Move, MoveKind, StoredRow
 from lakesync.staging.store import Commit
 from lakesync.types import Op, RowDelta, RowKey
@@ -17,8 +18,6 @@ Named = dict[RowKey, list[RowDelta]]
 
 _EVERYTHING = (EVERYTHING,)
 _NO_WRITER = (DELETED, 0)
-WRITERS_KEPT = 8
-"""Writers remembered a row; one that fell out is treated as unsure."""
 
 
 class Sender(NamedTuple):
@@ -137,58 +136,66 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
         named: its deltas, `by_row`.
         arrival: the push's last arrival.
     """
-    stored = commit.rows(named)
+    hot = commit.hot_rows(named)
     allowed = frozenset(sender.keys)
-    own, client_id = own_bucket(sender.client_id), sender.client_id
-    rows: list[StoredRow] = []
+    after: dict[RowKey, HotRow] = {}
     moves: list[Move] = []
     stays: dict[str, dict[RowKey, int]] = defaultdict(dict)
     clean = True
     at = arrival - ARRIVAL_STEP * len(named)
     for key, changes in named.items():
         at += ARRIVAL_STEP
-        before = stored.get(key) or StoredRow(*key, arrival=0, state=RowState())
-        state = before.state.overwritten(changes[0]) if len(changes) == 1 else None
-        if state is not None:
-            row, touch = _overwritten(before, state, at), _OVERWRITES[changes[0].op]
-            same_keys = sender.in_line and before.state.live and not index.reads(state.live[-1].columns)
-        else:
-            row, touch, same_keys = before.copy(), _Touch(), False
-            row.arrival = at
-            for delta in changes:
-                touch.merge(row, delta, at)
-        if touch.changed:
-            if touch.deleted:
-                row.touched = {column: at for column, at in row.touched.items() if row.state.owner(column) is not None}
-            keys = row.keys if same_keys else keys_of(row, index)
-            if keys == row.keys and not touch.voided:
-                for bucket in keys:
-                    stays[bucket][key] = at
-            else:
-                moves += _moves_to(keys, row, at, voided=touch.voided)
-                row.keys = keys
-        had, has = not allowed.isdisjoint(before.keys), not allowed.isdisjoint(row.keys)
-        blind = touch.blind or (not touch.deleted and before.writers.get(client_id, _NO_WRITER)[0] == 0)
-        stale = touch.stale or not has or (blind if touch.inserted else not had)
-        returned = touch.last_op != "DELETE"
-        if has:  # where it comes to be seen, what others wrote comes with it
-            theirs = not had and any(part.client_id != client_id for part in row.state.live)
-            returned = stale or touch.contested or theirs
+        before, delta = hot.get(key), changes[0]
+        if (
+            before is not None
+            and delta.hlc > before.newest
+            and delta.op == "UPDATE"
+            and delta.columns
+            and len(changes) == 1
+            and sender.in_line
+            and not allowed.isdisjoint(before.keys)
+            and not index.reads(delta.columns)
+        ):
+            after[key] = before.overwritten(delta, at)
+            for bucket in before.keys:
+                stays[bucket][key] = at
+            continue
+        row = before.merged() if before is not None else StoredRow(*key, arrival=0, state=RowState())
+        row, moved, returned = _applied(row, changes, at, allowed, index)
+        moves += moved
         if returned:
             clean = False
-            moves.append(move(row, own, at, "own"))
-        _note_writer(touch, row, client_id, stale=stale)
-        rows.append(row)
-    commit.put_rows(rows)
+            moves.append(move(row, own_bucket(sender.client_id), at, "own"))
+        after[key] = HotRow.of(row)
+    commit.put_hot_rows(after)
     commit.put_moves(moves, stays)
     return Applied(clean)
 
 
-def _overwritten(before: StoredRow, state: RowState, at: int) -> StoredRow:
-    """A row whose newest live delta is all that is new to it."""
-    touched = {**before.touched, **dict.fromkeys(state.live[-1].columns, at)}
-    writers = before.writers.copy()
-    return StoredRow(before.table, before.row_id, at, state, touched, writers, before.writers_floor, before.keys)
+def _applied(
+    before: StoredRow, changes: Sequence[RowDelta], at: int, allowed: Collection[str], index: BucketIndex
+) -> tuple[StoredRow, list[Move], bool]:
+    """A row after its deltas of a push; its moves; whether the sender has to be sent something of it."""
+    client_id = changes[0].client_id
+    if len(changes) == 1 and before.state.is_before(changes[0]):
+        row, touch = overwrite(before, [(changes[0], at)]), _OVERWRITES[changes[0].op]
+    else:
+        row, touch = before.copy(), _Touch()
+        row.arrival = at
+        for delta in changes:
+            touch.merge(row, delta, at)
+        note_writer(row, client_id, at, inserted=touch.inserted, deleted=touch.deleted)
+    moves = _moves(touch, row, index) if touch.changed else []
+    had, has = not set(before.keys).isdisjoint(allowed), not set(row.keys).isdisjoint(allowed)
+    blind = touch.blind or (not touch.deleted and before.writers.get(client_id, _NO_WRITER)[0] == 0)
+    stale = touch.stale or not has or (blind if touch.inserted else not had)
+    if stale and touch.last_op != "DELETE":
+        row.writers[client_id] = (-at, at)  # astray
+    if not has:
+        return row, moves, touch.last_op != "DELETE"
+    # where the sender comes to see the row, what others wrote comes with it
+    theirs = not had and any(part.client_id != client_id for part in row.state.live)
+    return row, moves, stale or touch.contested or theirs
 
 
 def keys_of(row: StoredRow, index: BucketIndex) -> tuple[str, ...]:
@@ -205,24 +212,18 @@ def move(row: StoredRow, bucket: str, arrival: int, kind: MoveKind) -> Move:
     return Move(bucket, row.table, row.row_id, arrival, kind)
 
 
-def _moves_to(keys: tuple[str, ...], row: StoredRow, arrival: int, *, voided: bool) -> list[Move]:
-    """Leaves and joins by the row's new keys.
+def _moves(touch: _Touch, row: StoredRow, index: BucketIndex) -> list[Move]:
+    """Give the row its new keys; its leaves, joins and stays.
 
-    A row that stayed visible although a tombstone took columns from it (it is `voided`) leaves and joins again: whoever
-    has it must drop those columns.
+    A row that stayed visible although a tombstone took columns from it leaves and joins again: whoever has it must
+    drop those columns.
     """
-    moves = [move(row, bucket, arrival, "leave") for bucket in row.keys if voided or bucket not in keys]
-    return moves + [move(row, each, arrival, "join" if voided or each not in row.keys else "stay") for each in keys]
-
-
-def _note_writer(touch: _Touch, row: StoredRow, client_id: str, *, stale: bool) -> None:
-    arrival, writers = row.arrival, row.writers
-    known = writers.pop(client_id, None)
-    inserted = DELETED if touch.deleted else known[0] if known is not None else 0
-    if stale and touch.last_op != "DELETE":
-        inserted = -arrival  # astray
-    elif touch.inserted and inserted >= DELETED:
-        inserted = arrival
-    writers[client_id] = (inserted, arrival)  # behind the others: they stand in order of their latest deltas
-    if len(writers) > WRITERS_KEPT:
-        row.writers_floor = max(row.writers_floor, writers.pop(next(iter(writers)))[1])
+    old, new = row.keys, keys_of(row, index)
+    if touch.deleted:
+        row.touched = {column: at for column, at in row.touched.items() if row.state.owner(column) is not None}
+    row.keys = new
+    moves = [move(row, bucket, row.arrival, "leave") for bucket in old if touch.voided or bucket not in new]
+    for bucket in new:
+        again = touch.voided or bucket not in old
+        moves.append(move(row, bucket, row.arrival, "join" if again else "stay"))
+    return moves

@@ -16,7 +16,7 @@ import msgspec
 
 from lakesync.rules.evaluation import ORDER_CHARS, holds, operands_of, text_of_raw
 from lakesync.rules.model import Bucket, Filter, SyncRules
-from lakesync.types import Claims
+from lakesync.types import Claims, ColumnValue
 
 EVERYTHING = "*"
 """The one key where there are no buckets."""
@@ -35,9 +35,9 @@ class BucketIndex:
         )
         self._columns = frozenset(condition.column for bucket in rules.buckets for condition in bucket.filters)
 
-    def reads(self, columns: Iterable[str]) -> bool:
+    def reads(self, cells: Iterable[ColumnValue]) -> bool:
         """Whether any row's keys depend on any of these columns."""
-        return not self._columns.isdisjoint(columns)
+        return bool(self._columns) and any(cell.column in self._columns for cell in cells)
 
     @property
     def everything(self) -> bool:

@@ -5,13 +5,14 @@ One conformance suite (`tests/conformance/test_staging_*.py`) runs over every im
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
 from lakesync.staging.head import MAIN_SHARD
+from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.moves import NO_STAYS, Stays
 from lakesync.staging.notices import Listener
 from lakesync.staging.records import (
@@ -131,6 +132,12 @@ class Commit(View, Protocol):
 
     def append(self, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims) -> LogEntry:
         """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
+
+    def hot_rows(self, keys: Collection[RowKey]) -> Mapping[RowKey, HotRow]:
+        """The stored rows among `keys`, as they are when nobody has looked at them."""
+
+    def put_hot_rows(self, rows: Mapping[RowKey, HotRow]) -> None:
+        """Write rows."""
 
     def put_rows(self, rows: Iterable[StoredRow]) -> None:
         """Write rows whole."""

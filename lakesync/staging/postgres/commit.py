@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from psycopg import sql
@@ -12,6 +12,7 @@ from lakesync.schema import TableSchema
 from lakesync.staging.configuration import with_rules, with_schema, with_write_scope
 from lakesync.staging.head import Head
 from lakesync.staging.head_view import HeadView
+from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.moves import NO_STAYS, Stays, buckets_of
 from lakesync.staging.postgres import feed
 from lakesync.staging.postgres.connection import Connection
@@ -109,6 +110,14 @@ class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
     def append(self, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims) -> LogEntry:
         """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
         return self._journal.append(client_id, deltas, arrival, claims)
+
+    def hot_rows(self, keys: Collection[RowKey]) -> dict[RowKey, HotRow]:
+        """The stored rows among `keys`."""
+        return {key: HotRow.of(row) for key, row in self.rows(keys).items()}
+
+    def put_hot_rows(self, rows: Mapping[RowKey, HotRow]) -> None:
+        """Write rows."""
+        self.put_rows([row.merged() for row in rows.values()])
 
     def put_rows(self, rows: Iterable[StoredRow]) -> None:
         """Write rows whole."""

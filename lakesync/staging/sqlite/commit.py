@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -11,6 +11,7 @@ from lakesync.schema import TableSchema
 from lakesync.staging.configuration import with_rules, with_schema, with_write_scope
 from lakesync.staging.head import Head
 from lakesync.staging.head_view import HeadView
+from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.moves import NO_STAYS, Stays, buckets_of
 from lakesync.staging.notices import Announcement
 from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow, WriteScope
@@ -123,9 +124,17 @@ class SqliteCommit(SqliteView, SideCommit):
         """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
         return self._journal.append(self.gateway, client_id, deltas, arrival, claims)
 
+    def hot_rows(self, keys: Collection[RowKey]) -> dict[RowKey, HotRow]:
+        """The stored rows among `keys`, as they wait in memory."""
+        return self._state.hot_rows(self.gateway, keys)
+
+    def put_hot_rows(self, rows: Mapping[RowKey, HotRow]) -> None:
+        """Write rows."""
+        self._state.put_rows(self.gateway, rows)
+
     def put_rows(self, rows: Iterable[StoredRow]) -> None:
         """Write rows whole."""
-        self._state.put_rows(self.gateway, rows)
+        self._state.put_rows(self.gateway, {row.key: HotRow.of(row) for row in rows})
 
     def put_moves(self, moves: Collection[Move], stays: Stays = NO_STAYS) -> None:
         """Write feed entries."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.moves import EntryChange, Stays, changed_by, stayed
-from lakesync.staging.records import Move, StoredRow
+from lakesync.staging.records import Move
 from lakesync.staging.sqlite.undo import Undo
 from lakesync.types import RowKey
 
@@ -47,7 +48,7 @@ class Layer:
     __slots__ = ("changes", "count", "newest", "rows", "rows_written")
 
     def __init__(self) -> None:
-        self.rows: dict[str, dict[RowKey, StoredRow]] = defaultdict(dict)
+        self.rows: dict[str, dict[RowKey, HotRow]] = defaultdict(dict)
         self.changes = Changes()
         self.newest: dict[tuple[str, str], int] = {}
         """`(gateway, bucket)` → the newest `changed` of its entries."""
@@ -65,11 +66,11 @@ class Layer:
         return changes
 
 
-def put_rows(layer: Layer, gateway: str, rows: Iterable[StoredRow], undo: Undo) -> None:
-    """Put rows into a layer; they must not be changed afterwards."""
+def put_rows(layer: Layer, gateway: str, rows: Mapping[RowKey, HotRow], undo: Undo) -> None:
+    """Put rows into a layer."""
     held = layer.rows[gateway]
     before = len(held)
-    undo.update(held, {(row.table, row.row_id): row for row in rows})
+    undo.update(held, rows)
     layer.count += len(held) - before
 
 

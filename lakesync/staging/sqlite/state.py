@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import os
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import msgspec
 
 from lakesync.staging.head import Head
+from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.moves import Stays
 from lakesync.staging.records import Entry, Move, StoredRow
 from lakesync.staging.sqlite import bulk, pending
@@ -254,15 +255,19 @@ class State:
             self._begun = True
 
     def _written(self, layer: Layer) -> Iterator[None]:
-        """Write a layer, in order of keys, rows first; stops after each bit."""
+        """Write a layer, rows first; stops after each bit.
+
+        New rows stand in the file as they came, which is how a page reads them; entries are written in order of keys.
+        """
         self._begin()
-        for gateway, rows in layer.rows.items():
-            for keys in _parts(sorted(rows)):
-                bodies = [_encode(rows[key]) for key in keys]
-                stored = [_stored(gateway, rows[key], body) for key, body in zip(keys, bodies, strict=True)]
+        for gateway, waiting in layer.rows.items():
+            for keys in _parts(list(waiting)):
+                rows = [waiting[key].merged() for key in keys]
+                bodies = [_encode(row) for row in rows]
+                stored = [_stored(gateway, row, body) for row, body in zip(rows, bodies, strict=True)]
                 bulk.insert(self.sql, "row_state", stored, _PUT_ROW)
-                for key, body in zip(keys, bodies, strict=True):
-                    self._cache.put(gateway, rows[key], len(body))
+                for row, body in zip(rows, bodies, strict=True):
+                    self._cache.put(gateway, row, len(body))
                 yield
         layer.rows_written = True
         yield from self._written_entries(layer.changes)
@@ -327,11 +332,31 @@ class State:
 
     def rows(self, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
         """The stored rows among `keys`, not to be changed."""
+        front, frozen = self._unwritten(gateway)
+        found: dict[RowKey, StoredRow] = {}
+        written = []
+        for key in keys:
+            hot = front.get(key) or frozen.get(key)
+            if hot is not None:
+                found[key] = hot.merged()
+            else:
+                written.append(key)
+        return found | self._written_rows(gateway, written) if written else found
+
+    def hot_rows(self, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, HotRow]:
+        """The stored rows among `keys`, not merged where they need not be."""
+        front = self._front.rows[gateway]
+        found = {key: hot for key in keys if (hot := front.get(key)) is not None}
+        if len(found) < len(keys):
+            rows = self.rows(gateway, [key for key in keys if key not in found])
+            found.update((key, HotRow.of(row)) for key, row in rows.items())
+        return found
+
+    def _written_rows(self, gateway: str, keys: Iterable[RowKey]) -> dict[RowKey, StoredRow]:
         found: dict[RowKey, StoredRow] = {}
         missing: dict[str, list[str]] = {}
-        front, frozen = self._unwritten(gateway)
         for key in keys:
-            row = front.get(key) or frozen.get(key) or self._cache.get(gateway, key)
+            row = self._cache.get(gateway, key)
             if row is not None:
                 found[key] = row
             else:
@@ -343,13 +368,13 @@ class State:
                 found[row.key] = row
         return found
 
-    def _unwritten(self, gateway: str) -> tuple[dict[RowKey, StoredRow], dict[RowKey, StoredRow]]:
+    def _unwritten(self, gateway: str) -> tuple[dict[RowKey, HotRow], dict[RowKey, HotRow]]:
         """The rows in memory that the file may not hold: the newer layer, then the older one."""
         frozen = self._frozen.rows.get(gateway, {}) if self._frozen is not None else {}
         return self._front.rows.get(gateway, {}), frozen  # a layer that is being written must not grow
 
-    def put_rows(self, gateway: str, rows: Iterable[StoredRow]) -> None:
-        """Write rows whole; they must not be changed afterwards."""
+    def put_rows(self, gateway: str, rows: Mapping[RowKey, HotRow]) -> None:
+        """Write rows; they must not be changed afterwards."""
         pending.put_rows(self._front, gateway, rows, self._undo)
 
     def scan_rows(self, gateway: str, after: RowKey | None, limit: int) -> list[StoredRow]:
@@ -397,8 +422,8 @@ class State:
             return list(map(WholeRow._make, found))
         whole = []
         for entry in map(WholeRow._make, found):
-            row = front.get(entry.key) or frozen.get(entry.key)
-            whole.append(entry if row is None else entry.of_row(row))
+            hot = front.get(entry.key) or frozen.get(entry.key)
+            whole.append(entry if hot is None else entry.of_row(hot.merged()))
         return whole
 
     def stretch(self, gateway: str, bucket: str, since: int, until: int, limit: int, reader: Reader) -> Stretch | None:

@@ -1,0 +1,40 @@
+"""A row that is overwritten again and again is the same, whenever somebody looks at it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakesync.lww import RowState
+from lakesync.staging.hot_rows import WRITERS_KEPT, HotRow, note_writer
+from lakesync.staging.records import ARRIVAL_STEP, StoredRow
+from lakesync.types import ColumnValue, RowDelta
+
+_WRITES = st.lists(
+    st.tuples(
+        st.integers(0, WRITERS_KEPT + 2),
+        st.sampled_from(["INSERT", "UPDATE", "DELETE"]),
+        st.dictionaries(st.sampled_from("abc"), st.integers(0, 3), min_size=1),
+        st.booleans(),
+    ),
+    max_size=20,
+)
+
+
+@given(_WRITES)
+def test_a_row_is_the_same_merged_at_once_or_later(writes):
+    eager = StoredRow("t", "r", arrival=0, state=RowState())
+    hot = HotRow.of(eager.copy())
+    for number, (writer, op, columns, looked_at) in enumerate(writes, 1):
+        client, at = f"c{writer}", number * ARRIVAL_STEP
+        cells = () if op == "DELETE" else tuple(ColumnValue.of(*cell) for cell in columns.items())
+        delta = RowDelta(op, "t", "r", client, cells, number, f"{number:064x}")
+        plain = op != "DELETE" and delta.hlc > hot.newest
+        assert plain <= eager.state.is_before(delta)
+        eager.touched.update(dict.fromkeys(eager.state.merge(delta).won, at))
+        eager.arrival = at
+        note_writer(eager, client, at, inserted=op == "INSERT", deleted=op == "DELETE")
+        hot = hot.overwritten(delta, at) if plain else HotRow.of(eager.copy())
+        if looked_at:
+            assert hot.merged() == eager
+    assert hot.merged() == eager
