@@ -34,6 +34,7 @@ def run(options: Namespace) -> dict[str, Any]:
     with server.folder(options.folder) as place:
         with server.gateway(place / "gateway") as gateway:
             fill(gateway.port, few)
+            pulled(gateway.port, "first", 1)
             small = report.figures(pulled(gateway.port, "small", options.clients))
             fill(gateway.port, options.rows, options.updates)
             pulled(gateway.port, "warming", 1)

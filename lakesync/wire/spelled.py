@@ -25,9 +25,9 @@ class SpelledDeltas(Sequence[RowDelta]):
         self._decoded: list[RowDelta] | None = None
 
     @property
-    def array(self) -> bytes:
-        """The JSON array."""
-        return b"[" + b",".join(self._parts) + b"]"
+    def text(self) -> bytes:
+        """What stands in the JSON array."""
+        return b",".join(self._parts)
 
     def __len__(self) -> int:
         return self._count
@@ -44,7 +44,7 @@ class SpelledDeltas(Sequence[RowDelta]):
 
     def _deltas(self) -> list[RowDelta]:
         if self._decoded is None:
-            self._decoded = decode_deltas(self.array)
+            self._decoded = decode_deltas(b"[%b]" % self.text)
         return self._decoded
 
 
@@ -53,7 +53,7 @@ def encode_page(page: SyncPage) -> bytes:
     if not isinstance(page.deltas, SpelledDeltas):
         return encode_response(page)
     more = b"true" if page.has_more else b"false"
-    return b'{"deltas":%b,"serverHlc":"%d","hasMore":%b}' % (page.deltas.array, page.server_hlc, more)
+    return b'{"deltas":[%b],"serverHlc":"%d","hasMore":%b}' % (page.deltas.text, page.server_hlc, more)
 
 
 class Group(NamedTuple):

@@ -101,5 +101,5 @@ def _joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
         return pages[0]
     spelled = [page for page in pages if isinstance(page, SpelledDeltas)]
     if pages and len(spelled) == len(pages):
-        return SpelledDeltas([page.array[1:-1] for page in spelled], sum(len(page) for page in spelled))
+        return SpelledDeltas([page.text for page in spelled if page], sum(len(page) for page in spelled))
     return [delta for page in pages for delta in page]
