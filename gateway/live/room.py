@@ -174,7 +174,7 @@ class Room:
         pulls = []
         for connection, follower in members:
             stands = connection.follower is follower and follower.standing is before and connection.ready
-            if not (stands and same_rules):
+            if not (stands and same_rules) or follower.own:  # heard of meanwhile: it may be of what was looked at
                 follower.own |= follower.client_id in group.apart
                 self._again((connection,))
                 continue

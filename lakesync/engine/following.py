@@ -106,8 +106,9 @@ class Follower:
 
         A page mark does not say that it has all up to there, but this connection's own cursor does.
         """
-        if not self.standing.more and cursor > self.cursor and cursor % ARRIVAL_STEP == 0:
-            self.standing = replace(self.standing, cursor=cursor)
+        further = not self.standing.more and cursor > self.cursor and cursor % ARRIVAL_STEP == 0
+        # a new one in any case: what was found before for the old one does not know of the push
+        self.standing = replace(self.standing, cursor=cursor if further else self.cursor)
 
 
 class Group(NamedTuple):
@@ -187,9 +188,11 @@ def _look_at(view: View, group: Group, rules: RulesCache, known: dict[tuple[obje
     writers: set[str] = set()
     shared = pull_page(view, _NOBODY, at, access, standing.limit, writers)
     doubted = at._replace(exact=False, reach=dict.fromkeys(keys, Reach(standing.cursor, view.arrival)))
+    alone = {own_bucket(name): name for name in group.clients}
+    apart = group.apart.union(alone[bucket] for bucket in view.unheard(alone, standing.cursor))
     others = {
         name: pull_page(view, name, doubted if name in group.doubled else at, access, standing.limit)
-        for name in group.apart | group.doubled | group.clients & writers
+        for name in apart | group.doubled | group.clients & writers
     }
     if shared.has_more or any(page.has_more for page in others.values()):
         return Found(standing, pull=True)

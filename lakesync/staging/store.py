@@ -85,6 +85,12 @@ class View(Protocol):
     def changed_after(self, buckets: Collection[str], since: int) -> bool:
         """Whether any entry under `buckets` has `changed > since`."""
 
+    def unheard(self, buckets: Collection[str], since: int) -> Collection[str]:
+        """Those of `buckets` with an entry whose `changed > since`, of which listeners may not have been told yet.
+
+        None where a store tells its listeners of each commit before it lets anybody read it.
+        """
+
     def buckets(self, prefix: str) -> list[str]:
         """The bucket keys in use that start with `prefix`."""
 

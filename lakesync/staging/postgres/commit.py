@@ -61,6 +61,10 @@ class PostgresView(HeadView, SideView):
         """Whether any entry under `buckets` has `changed > since`."""
         return feed.changed_after(self._connection, self.gateway, buckets, since)
 
+    def unheard(self, buckets: Collection[str], since: int) -> Collection[str]:
+        """All that have such an entry: a snapshot shows commits of which no notice has come yet."""
+        return feed.changed_among(self._connection, self.gateway, buckets, since)
+
     def buckets(self, prefix: str) -> list[str]:
         """The bucket keys in use that start with `prefix`."""
         return feed.buckets_with(self._connection, self.gateway, prefix)

@@ -50,6 +50,10 @@ _CHANGED_AFTER = (
     "SELECT EXISTS (SELECT 1 FROM bucket b CROSS JOIN LATERAL"
     " (SELECT 1 FROM entry WHERE bucket = b.id AND changed > %s LIMIT 1) e WHERE b.gateway = %s AND b.name = ANY(%s))"
 )
+_CHANGED_AMONG = (
+    "SELECT b.name FROM bucket b WHERE b.gateway = %s AND b.name = ANY(%s)"
+    " AND EXISTS (SELECT 1 FROM entry WHERE bucket = b.id AND changed > %s)"
+)
 _decode_row = msgspec.json.Decoder(StoredRow).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -119,6 +123,11 @@ def changed_after(connection: Connection, gateway: str, buckets: Collection[str]
     """Whether any entry under `buckets` has `changed > since`."""
     found = connection.execute(_CHANGED_AFTER, (since, gateway, list(buckets))).fetchone()
     return bool(found and found[0])
+
+
+def changed_among(connection: Connection, gateway: str, buckets: Collection[str], since: int) -> list[str]:
+    """Those of `buckets` with an entry whose `changed > since`."""
+    return [name for (name,) in connection.execute(_CHANGED_AMONG, (gateway, list(buckets), since)).fetchall()]
 
 
 def buckets_with(connection: Connection, gateway: str, prefix: str) -> list[str]:

@@ -69,6 +69,10 @@ class SqliteView(HeadView, SideView):
         """Whether any entry under `buckets` has `changed > since`."""
         return self._state.changed_after(self.gateway, buckets, since)
 
+    def unheard(self, buckets: Collection[str], since: int) -> Collection[str]:  # noqa: ARG002
+        """None: the thread that reads has told of what was committed."""
+        return ()
+
     def buckets(self, prefix: str) -> list[str]:
         """The bucket keys in use that start with `prefix`."""
         return self._state.buckets(self.gateway, prefix)

@@ -1,0 +1,137 @@
+"""A staging store in which nothing happens until somebody says what."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from lakesync.staging.memory import MemoryStore
+from lakesync.staging.notices import Listener, Notice
+from lakesync.staging.store import View
+
+T = TypeVar("T")
+
+
+class Event(NamedTuple):
+    """Something that may happen next."""
+
+    name: str
+    happen: Callable[[], object]
+
+
+class _Work(NamedTuple):
+    """A work or reading of the store."""
+
+    name: str
+    writes: bool
+    run: Callable[[], Future[Any]]
+    answer: Future[Any]
+
+
+class _Done(NamedTuple):
+    """A work that was run, and whose answer is to be told."""
+
+    name: str
+    answer: Future[Any]
+    ended: Future[Any]
+
+
+class _Snapshot:
+    """A view that may show what no notice has told of yet, as on Postgres."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name)
+
+    def unheard(self, buckets: Collection[str], since: int) -> Collection[str]:
+        """Whatever changed."""
+        return [bucket for bucket in buckets if self._view.changed_after((bucket,), since)]
+
+
+class HeldStore:
+    """A store whose works wait to be run, and whose answers wait to be told."""
+
+    def __init__(self, wall: Callable[[], int]) -> None:
+        self._store = MemoryStore(wall)
+        self.held = False
+        self.loose = False
+        """Readings run and end in any order and notices come late, as on Postgres; otherwise as on SQLite."""
+        self.waiting: list[_Work] = []
+        self.done: list[_Done] = []
+        self._listeners: list[tuple[Listener, deque[Notice]]] = []
+        self._store.watch(self._note)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def submit(self, gateway: str, work: Callable[[Any], T]) -> Future[T]:
+        """As the store's; one after another in the order in which they came."""
+        return self._take(work, True, lambda: self._store.submit(gateway, work))
+
+    def read(self, gateway: str, work: Callable[[Any], T]) -> Future[T]:
+        """As the store's."""
+        return self._take(work, False, lambda: self._store.read(gateway, self._reading(work)))
+
+    def watch(self, listener: Listener) -> Callable[[], None]:
+        """As the store's, one listener a server."""
+        entry: tuple[Listener, deque[Notice]] = (listener, deque())
+        self._listeners.append(entry)
+        return lambda: self._listeners.remove(entry)
+
+    def events(self) -> Iterator[Event]:
+        """What the store may do next."""
+        for place, each in enumerate(self.done):
+            yield Event(f"tell {each.name}", partial(self._tell, place))
+            if not self.loose:
+                break
+        first: set[bool] = set()
+        for work in self.waiting:
+            if work.writes not in first or (self.loose and not work.writes):
+                first.add(work.writes)
+                yield Event(f"run {work.name}", partial(self._run, work))
+        for place, (listener, notices) in enumerate(self._listeners):
+            if notices:
+                yield Event(f"notice {place}", partial(_pass_on, listener, notices))
+
+    def _take(self, work: Callable[[Any], T], writes: bool, run: Callable[[], Future[T]]) -> Future[T]:
+        if not self.held:
+            return run()
+        answer: Future[T] = Future()
+        name = work.__qualname__.partition(".<locals>")[0].rpartition(".")[2].removeprefix("submit").strip("_")
+        self.waiting.append(_Work(name, writes, run, answer))
+        return answer
+
+    def _reading(self, work: Callable[[Any], T]) -> Callable[[Any], T]:
+        return (lambda view: work(_Snapshot(view))) if self.loose else work
+
+    def _run(self, work: _Work) -> None:
+        self.waiting.remove(work)
+        if not work.writes and not self.loose:
+            for listener, notices in self._listeners:
+                while notices:
+                    listener(notices.popleft())
+        ended = work.run()
+        ended.exception()
+        self._store.gateways()  # a reading behind it: its notices are told
+        self.done.append(_Done(work.name, work.answer, ended))
+
+    def _tell(self, place: int) -> None:
+        _, answer, ended = self.done.pop(place)
+        error = ended.exception()
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(ended.result())
+
+    def _note(self, notice: Notice) -> None:
+        for _, notices in self._listeners:
+            notices.append(notice)
+
+
+def _pass_on(listener: Listener, notices: deque[Notice]) -> None:
+    listener(notices.popleft())

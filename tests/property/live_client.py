@@ -1,0 +1,185 @@
+"""A client of a WebSocket as spec section 5 tells of the reference's, one step after another."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from websockets.frames import Frame
+from websockets.streams import StreamReader
+
+from lakesync import hlc
+from lakesync.delta import delta_id
+from lakesync.types import Claims, ColumnValue, Op, RowDelta, SyncPull, SyncPush, SyncResponse
+from lakesync.wire import protobuf
+from lakesync.wire.frames import FrameTag, encode_frame
+from tests.property.feed_model import TABLE, Row, WedgedError
+
+
+@dataclass
+class Frames:
+    """What is on its way over a line."""
+
+    up: deque[bytes] = field(default_factory=deque)
+    down: deque[bytes] = field(default_factory=deque)
+    reason: str = ""
+    """Why the server ended the line; the client learns it behind the frames."""
+    cut: bool = False
+    """The client takes nothing more of it, whether the server knows or not."""
+
+
+class LiveClient:
+    """Does what its script says, one thing after another; takes frames in the order of the line.
+
+    A page that names a row with an edit that may not be pushed yet is dropped whole, with its line and what that still
+    brings; edits are pushed before the next pull then.
+    """
+
+    def __init__(self, name: str, group: str, page: int = 3, batch: int = 2, clock: int = 0) -> None:
+        """Args: clock: how far its clock is ahead of others', in ticks."""
+        self.name = name
+        self.claims: Claims = {"sub": name, "group": group}
+        self.page, self.batch = page, batch
+        self.script: deque[tuple[Any, ...]] = deque()
+        self.rows: dict[str, Row] = {}
+        self.cursor = 0
+        self.outbox: list[RowDelta] = []
+        self.pushed: dict[str, RowDelta] = {}
+        """Whatever may have reached the gateway, by id."""
+        self.told: set[str] = set()
+        self.named: set[str] = set()
+        self.frames: Frames | None = None
+        self.heard = False
+        """It pulled on this line, and took the answer."""
+        self.stuck = False
+        self.last: SyncResponse | None = None
+        """The answer to its last pull."""
+        self._asked: list[RowDelta] | None = None
+        """What a push asked that has no answer yet; empty: a pull did."""
+        self._stamp = hlc.encode(1_600_000_000_000, 0) + clock
+
+    # -- what it does by itself ----------------------------------------------------------------------------------
+
+    @property
+    def wants_line(self) -> bool:
+        """Its next step needs a line."""
+        return bool(self.script) and self.script[0][0] in ("pull", "push")
+
+    @property
+    def can_act(self) -> bool:
+        """It has a step to do."""
+        return bool(self.script) and (self._asked is None or self.script[0][0] not in ("pull", "push"))
+
+    def act(self) -> None:
+        """Do the next step of the script."""
+        kind, *detail = self.script.popleft()
+        match kind:
+            case "edit":
+                self._edit(*detail)
+            case "pull":
+                self._ask([] if not self.stuck else self.outbox[: self.batch])
+            case "push":
+                if self.outbox:
+                    self._ask(self.outbox[: self.batch])
+            case "cut":
+                self.cut()
+            case "reload":
+                self.cut()
+                self.cursor = 0
+
+    def cut(self) -> None:
+        """Lose the line, and what is on it."""
+        if self.frames is not None:
+            self.frames.cut = True
+        self.frames, self._asked, self.heard = None, None, False
+
+    def _ask(self, part: Sequence[RowDelta]) -> None:
+        assert self.frames is not None
+        self._asked = list(part)
+        if part:
+            self.pushed |= {delta.delta_id: delta for delta in part}
+            frame = encode_frame(FrameTag.PUSH, protobuf.encode_push(SyncPush(self.name, tuple(part))))
+        else:
+            frame = encode_frame(FrameTag.PULL, protobuf.encode_pull(SyncPull(self.name, self.cursor, self.page)))
+        self.frames.up.append(frame)
+
+    def _edit(self, op: Op, row_id: str, values: Row) -> None:
+        """As far as plain SQL can."""
+        if op == "INSERT" and (row_id in self.rows or any(edit.row_id == row_id for edit in self.outbox)):
+            op = "UPDATE"
+        if op != "INSERT" and row_id not in self.rows:
+            return
+        self.named.add(row_id)
+        self._stamp += 1
+        if op == "DELETE":
+            values = {}
+            del self.rows[row_id]
+        elif op == "INSERT":
+            self.rows[row_id] = dict(values)
+        else:
+            self.rows[row_id].update(values)
+        columns = tuple(ColumnValue.of(column, value) for column, value in values.items())
+        identity = delta_id(client_id=self.name, hlc=self._stamp, table=TABLE, row_id=row_id, columns=columns)
+        self.outbox.append(RowDelta(op, TABLE, row_id, self.name, columns, self._stamp, identity))
+
+    # -- what it is told -----------------------------------------------------------------------------------------
+
+    def take(self) -> None:
+        """Take the oldest frame on the line, or learn that it has ended."""
+        assert self.frames is not None
+        if not self.frames.down:
+            raise AssertionError(f"{self.name}'s line was ended: {self.frames.reason}")
+        frame = _message(self.frames.down.popleft())
+        if frame[:1] == bytes((FrameTag.BROADCAST,)):
+            page = protobuf.decode_response(frame[1:])
+            if self._apply(page):
+                self.cursor = max(self.cursor, page.server_hlc)
+            else:
+                self.cut()
+            return
+        answer, asked = protobuf.decode_response(frame), self._asked
+        self._asked = None
+        if asked:
+            assert answer.server_hlc > 0, "L8: a client with cursor 0 asks for a checkpoint again"
+            done = {delta.delta_id for delta in asked}
+            self.outbox = [delta for delta in self.outbox if delta.delta_id not in done]
+            self.cursor = answer.server_hlc
+            self.stuck = self.stuck and bool(self.outbox)
+        elif self._apply(answer):
+            self.last, self.heard = answer, True
+            if answer.deltas:
+                self.cursor = answer.server_hlc
+        else:
+            self.stuck = True
+            self.cut()
+
+    def _apply(self, page: SyncResponse) -> bool:
+        self.told |= {delta.row_id for delta in page.deltas}
+        if {edit.row_id for edit in self.outbox} & {delta.row_id for delta in page.deltas}:
+            return False
+        for delta in page.deltas:
+            values = {part.column: part.decoded() for part in delta.columns}
+            if delta.op == "DELETE":
+                self.rows.pop(delta.row_id, None)
+            elif delta.op == "INSERT":
+                if delta.row_id in self.rows:
+                    raise WedgedError(f"{self.name} was sent INSERT of {delta.row_id}, which it has")
+                self.rows[delta.row_id] = values
+            elif delta.row_id in self.rows:
+                self.rows[delta.row_id].update(values)
+        return True
+
+
+def _message(frame: bytes) -> bytes:
+    """The message of a server's frame."""
+    reader = StreamReader()
+    reader.feed_data(frame)
+    parsing = Frame.parse(reader.read_exact, mask=False, max_size=None)
+    try:
+        while True:
+            next(parsing)
+    except StopIteration as ended:
+        message: bytes = ended.value.data
+        return message

@@ -1,0 +1,254 @@
+"""Clients of WebSockets around one gateway, in a world where a history says what happens next.
+
+The rooms, connections and engine are the real ones. What is not is time: the store's works, their answers, its notices
+and the frames on the lines wait until it is their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from starlette.types import Message
+
+from gateway.admission import Caller
+from gateway.app import create_app
+from gateway.exchange import Exchange
+from gateway.live.connection import LiveConnection
+from gateway.live.hub import Hub
+from gateway.live.protocol import LiveProtocol
+from gateway.services import Services
+from gateway.settings import GatewaySettings
+from lakesync.engine import Engine, SyncGateway
+from tests.property.held_store import Event, HeldStore
+from tests.property.live_client import Frames, LiveClient
+
+T = TypeVar("T")
+
+START = 1_700_000_000_000
+_TURNS = 16
+"""Of the event loop, until nothing moves any more."""
+_AGES = 1e9
+
+
+class Line:
+    """The server's side of a connection, in the place of a `LiveProtocol`."""
+
+    open = True
+    keeps_up = True
+    queued = 0
+    on_writable: Callable[[], None] | None = None
+
+    def __init__(self) -> None:
+        self.frames = Frames()
+        self._messages: asyncio.Queue[Message] = asyncio.Queue()
+        self.code: int | None = None
+
+    def begin(self) -> None:
+        """Nothing has to be done."""
+
+    async def taken(self) -> None:
+        """The client reads all the time."""
+
+    def put(self, frame: bytes) -> None:
+        """A frame for the client."""
+        if self.open:
+            self.frames.down.append(frame)
+
+    def end(self, code: int, reason: str) -> None:
+        """The server ends the connection."""
+        if self.open:
+            self.code = code
+            self.frames.reason = f"{code} {reason}"
+            self.gone()
+
+    def gone(self) -> None:
+        """The server knows that the line has ended."""
+        self.open = False
+        self._messages.put_nowait({"type": "websocket.disconnect", "code": 1006})
+
+    def arrive(self) -> None:
+        """The client's oldest frame on its way comes to the server."""
+        self._messages.put_nowait({"type": "websocket.receive", "bytes": self.frames.up.popleft()})
+
+    async def receive(self) -> Message:
+        """As an ASGI server's."""
+        return await self._messages.get()
+
+
+@dataclass
+class _Connected:
+    client: LiveClient
+    line: Line
+    task: asyncio.Task[None]
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """Time passes when somebody says so."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        """Seconds."""
+        return self.now
+
+
+class Crowd:
+    """Clients, servers and the store, one event after another."""
+
+    def __init__(
+        self, store: HeldStore, services: Sequence[Services], gateway: SyncGateway, clients: Sequence[LiveClient]
+    ) -> None:
+        self.store = store
+        self.services = services
+        self.gateway = gateway
+        self.clients = clients
+        self._connected: list[_Connected] = []
+
+    async def play(self, order: Sequence[tuple[int, int]] = ()) -> None:
+        """Let everything happen that can, in an order of choice; where that says nothing, what began first first."""
+        choices = iter(order)
+        for _ in range(5000):
+            events = list(self._events())
+            if not events:
+                if not await self._pass_time():
+                    return
+                continue
+            choice, turns = next(choices, (0, 0))
+            if choice < 0:
+                await self._pass_time()
+                continue
+            events[choice % len(events)].happen()
+            await self._settle(turns or _TURNS)
+        raise AssertionError("the world does not come to rest")
+
+    async def follow(self, *names: str) -> None:
+        """Let these events happen, one after another; `…` stands for whatever can, except what is named next."""
+        for place, name in enumerate(names):
+            if name == "…":
+                await self._all_but(names[place + 1] if place + 1 < len(names) else "")
+                continue
+            events = list(self._events())
+            event = next((event for event in events if event.name == name), None)
+            assert event is not None, f"{name!r} cannot happen now, only {[event.name for event in events]}"
+            event.happen()
+            await self._settle(_TURNS)
+
+    async def _all_but(self, name: str) -> None:
+        while event := next((event for event in self._events() if event.name != name), None):
+            event.happen()
+            await self._settle(_TURNS)
+
+    async def close(self) -> None:
+        """Every server ends its connections."""
+        for service in self.services:
+            service.hub.drain()
+            service.hub.close()
+        self.store.held = False
+        while self.store.waiting or self.store.done:
+            for event in list(self.store.events()):
+                event.happen()
+            await self._settle(_TURNS)
+        await asyncio.gather(*(each.task for each in self._connected))
+
+    def _events(self) -> Iterator[Event]:
+        yield from self.store.events()
+        for each in self._connected:
+            frames, name = each.line.frames, each.client.name
+            if frames.cut:
+                if each.line.open:
+                    yield Event(f"gone {name}", each.line.gone)
+            elif frames.down or frames.reason:
+                yield Event(f"take {name}", each.client.take)
+            if frames.up and each.line.open:
+                yield Event(f"arrive {name}", each.line.arrive)
+        for client in self.clients:
+            if client.frames is None and client.wants_line:
+                for place, services in enumerate(self.services):
+                    yield Event(f"connect {client.name} {place}", partial(self._connect, client, services))
+            elif client.can_act:
+                yield Event(f"{client.script[0][0]} {client.name}", client.act)
+        self._connected = [each for each in self._connected if not each.task.done()]
+
+    def _connect(self, client: LiveClient, services: Services) -> None:
+        line = Line()
+        caller = Caller(self.gateway, client.claims, math.inf)
+        opening = Exchange("live", gateway=self.gateway.gateway_id, client=client.name)
+        wire = cast("LiveProtocol", line)
+        connection = LiveConnection(services, wire, caller, opening, knows_resync=False)
+        client.frames = line.frames
+
+        async def live() -> None:
+            room = services.hub.enter(self.gateway, connection)
+            try:
+                await connection.run(line.receive, room)
+            finally:
+                services.hub.leave(self.gateway, connection)
+
+        self._connected.append(_Connected(client, line, asyncio.create_task(live())))
+
+    async def _pass_time(self) -> bool:
+        """Whether anything happened when a while passed."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Loop)
+        loop.now += 1
+        await self._settle(_TURNS)
+        return bool(self.store.waiting) or any(each.line.frames.down for each in self._connected)
+
+    async def _settle(self, turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+
+class Places:
+    """A store and servers that histories share, each on a gateway of its own."""
+
+    def __init__(self) -> None:
+        """Open them."""
+        self._made = 0
+        self._now = START
+        """Stands still within a history: arrivals are side by side, as on a busy gateway."""
+        self._store = HeldStore(lambda: self._now)
+        self._engine = Engine(cast("Any", self._store), lambda: self._now)
+        self._engine.open()
+        settings = GatewaySettings(
+            request_timeout=_AGES, slow_reader_seconds=_AGES, page_patience=0.5, messages_per_second=_AGES
+        )
+        self._services: Services = create_app(settings, self._engine).state.services
+
+    def close(self) -> None:
+        """Close them."""
+        self._engine.close()
+
+    def gateway(self) -> SyncGateway:
+        """A new one."""
+        self._made += 1
+        self._now += 10_000
+        return self._engine.gateway(f"g{self._made}")
+
+    def crowd(
+        self, gateway: SyncGateway, clients: Sequence[LiveClient], processes: int = 1, *, loose: bool = False
+    ) -> Crowd:
+        """Clients around so many servers.
+
+        Args:
+            gateway: theirs.
+            clients: without a line yet.
+            processes: servers.
+            loose: as `HeldStore.loose`.
+        """
+        services = [
+            replace(self._services, hub=Hub(cast("Any", self._store), 1000, lambda _: None)) for _ in range(processes)
+        ]
+        self._store.held, self._store.loose = True, loose
+        return Crowd(self._store, services, gateway, clients)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine where time passes when it says so."""
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        return runner.run(work)

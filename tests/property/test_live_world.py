@@ -1,0 +1,159 @@
+"""W2: whatever is under way at once, clients of WebSockets are told what they lack, and end with their rows.
+
+`live_soak.py` beside the integration tests does the same over real connections.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import structlog
+from hypothesis import given, settings
+
+from lakesync.rules.model import parse_rules
+from tests.integration.live_model import merged
+from tests.property.feed_model import Row
+from tests.property.live_client import LiveClient
+from tests.property.live_world import Crowd, Places, run
+
+RULES = parse_rules(
+    {
+        "version": 1,
+        "buckets": [{"name": "mine", "tables": [], "filters": [{"column": "group", "op": "eq", "value": "jwt:group"}]}],
+    }
+)
+PEOPLE = (("ann", "a"), ("ben", "b"), ("cat", "a"))
+
+values = st.fixed_dictionaries({"x": st.integers(0, 2)}, optional={"group": st.sampled_from(["a", "b"])})
+rows = st.tuples(st.sampled_from(PEOPLE), st.integers(0, 1)).map(lambda each: f"{each[0][0]}-{each[1]}")
+ops = st.sampled_from(["INSERT", "UPDATE", "UPDATE", "DELETE"])
+steps = st.one_of(
+    st.tuples(st.just("edit"), ops, rows, values),
+    st.tuples(st.just("edit"), ops, rows, values),
+    st.sampled_from([("pull",), ("push",), ("push",), ("cut",), ("reload",)]),
+)
+order = st.lists(st.tuples(st.integers(-1, 40), st.integers(0, 3)), max_size=200)
+
+
+@pytest.fixture(scope="module")
+def places() -> Iterator[Places]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    opened = Places()
+    yield opened
+    opened.close()
+    structlog.reset_defaults()
+
+
+async def end(crowd: Crowd, filtered: bool) -> None:
+    """Everything is pushed; who was told on a line has its rows then, and everybody has once it pulled."""
+
+    def wanted(client: LiveClient) -> dict[str, Row]:
+        made = merged(delta for each in crowd.clients for delta in each.pushed.values())
+        return {
+            row_id: row for row_id, row in made.items() if not filtered or row.get("group") == client.claims["group"]
+        }
+
+    for client in crowd.clients:
+        for _ in range(20):
+            client.script.extend([("push",)] if client.outbox else [])
+            await crowd.play()
+        assert not client.outbox
+    for client in crowd.clients:
+        if client.frames is not None and client.heard:
+            assert client.rows == wanted(client), f"{client.name} was not told all"
+    for client in crowd.clients:
+        await caught_up(crowd, client)
+        assert client.rows == wanted(client), client.name
+
+
+async def caught_up(crowd: Crowd, client: LiveClient) -> None:
+    """Pull on a new line until nothing is left."""
+    client.cut()
+    for _ in range(100):
+        client.last = None
+        client.script.append(("pull",))
+        await crowd.play()
+        if client.last is not None and not client.last.deltas and not client.last.has_more:
+            client.cut()
+            return
+    raise AssertionError("paging does not end")
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    scripts=st.lists(st.lists(steps, max_size=14), min_size=2, max_size=3),
+    order=order,
+    filtered=st.booleans(),
+    loose=st.booleans(),
+    processes=st.integers(1, 2),
+)
+def test_w2_in_any_order_every_client_is_told_what_it_lacks(
+    places: Places,
+    scripts: list[list[tuple[Any, ...]]],
+    order: Sequence[tuple[int, int]],
+    filtered: bool,
+    loose: bool,
+    processes: int,
+) -> None:
+    gateway = places.gateway()
+    if filtered:
+        gateway.set_rules(RULES)
+    clients = [LiveClient(name, group) for name, group in PEOPLE[: len(scripts)]]
+    for client, script in zip(clients, scripts, strict=True):
+        client.script.extend(script)
+
+    async def play() -> None:
+        crowd = places.crowd(gateway, clients, processes, loose=loose)
+        try:
+            await crowd.play(order)
+            await end(crowd, filtered)
+        finally:
+            await crowd.close()
+
+    run(play())
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def crowd(request: pytest.FixtureRequest, places: Places) -> Crowd:
+    """Ann, whose clock is behind, and Ben."""
+    clients = [LiveClient("ann", "a", clock=0), LiveClient("ben", "a", clock=100)]
+    return places.crowd(places.gateway(), clients, loose=request.param == "postgres")
+
+
+def test_l5_what_a_push_lost_to_reaches_its_client_though_others_are_told_meanwhile(crowd: Crowd) -> None:
+    async def play() -> None:
+        ann, ben = crowd.clients
+        ann.script.append(("pull",))
+        ben.script.extend([("pull",), ("edit", "INSERT", "r", {"x": 5}), ("push",)])
+        await crowd.follow("…")
+        ben.script.extend([("edit", "INSERT", "q", {"x": 1}), ("push",)])
+        await crowd.follow("edit ben", "push ben", "arrive ben", "run push", "tell push", "notice 0")
+        ann.script.extend([("edit", "UPDATE", "r", {"x": 7}), ("push",)])
+        await crowd.follow("edit ann", "push ann", "arrive ann", "run push", "tell push", "run look", "tell look", "…")
+        assert ann.rows == ben.rows == {"r": {"x": 5}, "q": {"x": 1}}
+        await crowd.close()
+
+    run(play())
+
+
+def test_what_was_found_before_a_push_is_not_told_after_its_answer(places: Places) -> None:
+    ann, ben = LiveClient("ann", "a", clock=200), LiveClient("ben", "a", clock=100)
+
+    async def play() -> None:
+        crowd = places.crowd(places.gateway(), (ann, ben), loose=True)
+        ann.script.extend([("pull",), ("edit", "INSERT", "r", {"x": 5}), ("push",)])
+        ben.script.append(("pull",))
+        await crowd.follow("…")
+        ben.script.extend([("edit", "DELETE", "r", {}), ("push",)])
+        await crowd.follow("edit ben", "push ben", "arrive ben", "run push", "tell push", "notice 0", "run look")
+        ann.script.extend([("edit", "DELETE", "r", {}), ("push",), ("edit", "INSERT", "r", {"x": 6}), ("push",)])
+        pushed = ("edit ann", "push ann", "arrive ann", "run push", "tell push", "take ann")
+        await crowd.follow(*pushed, *pushed, "tell look", "…")
+        assert ann.rows == ben.rows == {"r": {"x": 6}}
+        await crowd.close()
+
+    run(play())
