@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import dagster as dg
 import msgspec
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 
 from assets.labels import DELTAS, state_key
 from assets.outcome import outcome
@@ -56,8 +57,10 @@ def days_in_time(instance: dg.DagsterInstance, pipeline: Pipeline, key: dg.Asset
     return [msgspec.structs.replace(day, late=day.late or _end(day.day) > through) for day in history]
 
 
-def evaluation(key: dg.AssetKey, days: Sequence[Day]) -> dg.AssetCheckEvaluation:
-    """What is told of an asset's days."""
+def evaluation(
+    key: dg.AssetKey, days: Sequence[Day], newest: dg.EventLogRecord | None = None
+) -> dg.AssetCheckEvaluation:
+    """What is told of an asset's days; `newest` is the materialisation of which it is told outside a run."""
     late = [day.day for day in days if day.late]
     lines = "\n".join(
         f"| {day.day} | {day.acknowledged:,} | {day.flushed:,} | {'**late**' if day.late else 'in time'} |"
@@ -67,6 +70,11 @@ def evaluation(key: dg.AssetKey, days: Sequence[Day]) -> dg.AssetCheckEvaluation
         asset_key=key,
         check_name=FRESH,
         passed=not late,
+        target_materialization_data=AssetCheckEvaluationTargetMaterializationData(
+            storage_id=newest.storage_id, run_id=newest.run_id, timestamp=newest.timestamp
+        )
+        if newest is not None
+        else None,
         severity=dg.AssetCheckSeverity.WARN,
         description=f"late: {', '.join(late)}" if late else None,
         metadata={
@@ -109,9 +117,15 @@ def _days_of_history(store: PipelineStore, due_ms: int) -> list[Day]:
     return [found[day] for day in sorted(found)]
 
 
+def newest_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.EventLogRecord | None:
+    """An asset's newest materialisation."""
+    records = instance.fetch_materializations(key, limit=1).records
+    return records[0] if records else None
+
+
 def _behind(instance: dg.DagsterInstance, key: dg.AssetKey) -> tuple[float, float | None]:
     """Up to which moment a table has everything, and since when the history has more; in seconds, None where not."""
-    newest = instance.get_latest_materialization_event(key)
+    newest = newest_of(instance, key)
     made = newest.asset_materialization if newest is not None else None
     through = made.metadata.get("valid_through") if made is not None else None
     later = instance.fetch_materializations(

@@ -1,11 +1,11 @@
-"""Tells which days of arrival are late, without a run: when that changes, and once an hour."""
+"""Tells which days of arrival are late, without a run: when that changes, after materialisations, and once an hour."""
 
 import json
 import time
 
 import dagster as dg
 
-from assets.freshness import days_in_time, evaluation, fresh_assets
+from assets.freshness import days_in_time, evaluation, fresh_assets, newest_of
 from resources.pipeline import OpenPipeline
 from resources.snapshot import SchemaSnapshot
 
@@ -13,7 +13,7 @@ TELL_AGAIN_SECONDS = 3600
 
 
 def freshness_sensor(snapshot: SchemaSnapshot, open_pipeline: OpenPipeline) -> dg.SensorDefinition:
-    """The sensor of the checks named `fresh`; its cursor is what was told last, and when."""
+    """The sensor of the checks named `fresh`; its cursor is what was told last, of which materialisation, and when."""
 
     @dg.sensor(
         name="freshness_sensor",
@@ -22,17 +22,19 @@ def freshness_sensor(snapshot: SchemaSnapshot, open_pipeline: OpenPipeline) -> d
         description="Tells for each day of arrival whether the history and the state tables have it in time.",
     )
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        told: dict[str, tuple[list[str], float]] = json.loads(context.cursor or "{}")
+        told: dict[str, tuple[list[str], int, float]] = json.loads(context.cursor or "{}")
         now = time.time()
         events = []
         with open_pipeline() as pipeline:
             for key in fresh_assets(snapshot):
+                name = key.to_user_string()
                 days = days_in_time(context.instance, pipeline, key, now)
-                late = [day.day for day in days if day.late]
-                before, at = told.get(key.to_user_string(), (None, 0.0))
-                if days and (late != before or now - at >= TELL_AGAIN_SECONDS):
-                    events.append(evaluation(key, days))
-                    told[key.to_user_string()] = (late, now)
+                newest = newest_of(context.instance, key)
+                state = ([day.day for day in days if day.late], newest.storage_id if newest else 0)
+                *before, at = told.get(name, ([], -1, 0.0))
+                if days and (state != tuple(before) or now - at >= TELL_AGAIN_SECONDS):
+                    events.append(evaluation(key, days, newest))
+                    told[name] = (*state, now)
         if not events:
             return dg.SkipReason("nothing has become late, nor ceased to be")
         return dg.SensorResult(asset_events=events, cursor=json.dumps(told))

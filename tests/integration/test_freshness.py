@@ -110,8 +110,13 @@ def test_the_sensor_tells_without_a_run_and_once(house):
     first = tick(None)
     assert [(event.asset_key, event.passed) for event in first.asset_events] == [(DELTAS, True), (TABLE, True)]
     assert isinstance(tick(first.cursor), dg.SkipReason)
+    house.made(DELTAS, NOON)
+    made = tick(first.cursor)
+    (event,) = made.asset_events
+    assert event.target_materialization_data.storage_id > 0
+    assert isinstance(tick(made.cursor), dg.SkipReason)
     house.set(NOON + LATE * 1000 + 1000)
-    second = tick(first.cursor)
+    second = tick(made.cursor)
     assert [event.passed for event in second.asset_events] == [False, False]
     assert second.asset_events[0].description == "late: 2026-03-01"
     assert "| 2026-03-01 | 1 | 0 | **late** |" in second.asset_events[0].metadata["days"].value
