@@ -4,36 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from lakesync.exceptions import ConfigurationError
 from lakesync.rules.evaluation import matches
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import Cut
 from lakesync.types import Claims
 from lakesync.wire import protobuf
+from lakesync.wire.frame_places import FramePlace
 from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
 from lakesync.wire.lakesync_pb2 import RowDelta, SyncResponse
 
 
-def frame_files(cut: Cut) -> list[Path]:
+def frame_files(cut: Cut) -> list[FramePlace]:
     """The cut's frame files, in order.
 
     Raises:
-        ConfigurationError: a frame is not on the local disk.
+        ConfigurationError: a frame is neither on a local disk nor on S3.
         FileNotFoundError: a frame is gone.
     """
-    files = [_local(uri) for table in cut.tables for uri in table.frames]
+    files = [FramePlace(uri) for table in cut.tables for uri in table.frames]
     for file in files:
-        file.stat()
+        file.check()
     return files
 
 
-def visible_frames(files: Iterable[Path], rules: SyncRules | None, claims: Claims) -> Iterator[bytes]:
+def visible_frames(files: Iterable[FramePlace], rules: SyncRules | None, claims: Claims) -> Iterator[bytes]:
     """Length and message of each frame, with only the rows that the rules show to these claims.
 
     Memory is bounded by one frame.
@@ -42,7 +40,7 @@ def visible_frames(files: Iterable[Path], rules: SyncRules | None, claims: Claim
         ValidationError: a file ends within a frame, or a frame is above 16 MB.
     """
     for file in files:
-        with file.open("rb") as stream:
+        with file.open() as stream:
             for message in read_checkpoint(stream):
                 visible = _visible(message, rules, claims) if rules is not None and rules.buckets else message
                 if visible:
@@ -65,10 +63,3 @@ def _visible(message: bytes, rules: SyncRules, claims: Claims) -> bytes:
 def _merged(deltas: list[RowDelta]) -> dict[str, Any]:
     """The row's values: of a row's deltas, which stand in order of stamp, each column is in one."""
     return {cell.column: msgspec.json.decode(cell.value) for delta in deltas for cell in delta.columns}
-
-
-def _local(uri: str) -> Path:
-    parts = urlsplit(uri)
-    if parts.scheme not in ("", "file"):
-        raise ConfigurationError(f"checkpoint frame {uri!r} is not on a local disk; set a checkpoint folder on one")
-    return Path(unquote(parts.path))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from pyspark import TaskContext
 
+from lakesync.wire.frame_places import s3
 from transforms.frames import frames
 
 if TYPE_CHECKING:
@@ -33,15 +34,21 @@ def write_frames(
 
 
 def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival: int) -> pa.RecordBatch:
-    """Write one file by a temporary name; its `WRITTEN_SCHEMA` row. Nothing is written for no visible row."""
-    file_system, path = pafs.FileSystem.from_uri(uri)
+    """Write one file, whole under its name or not at all; its `WRITTEN_SCHEMA` row.
+
+    On a disk that is by a temporary name; an object of S3 is there when its last part is. Nothing is written for no
+    visible row.
+    """
+    on_s3 = uri.startswith("s3://")
+    file_system, path = (s3(), uri.removeprefix("s3://")) if on_s3 else pafs.FileSystem.from_uri(uri)
     seen = _Seen()
     made = iter(frames(seen.watch(batches), table, arrival))
     first = next(made, None)
     if first is None:
         return _written("", 0, 0, seen.highest_arrival)
-    file_system.create_dir(posixpath.dirname(path), recursive=True)
-    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+    temporary = path if on_s3 else f"{path}.{uuid.uuid4().hex}.tmp"
+    if not on_s3:
+        file_system.create_dir(posixpath.dirname(path), recursive=True)
     rows, size = first.rows, len(first.data)
     with file_system.open_output_stream(temporary) as file:
         file.write(first.data)
@@ -49,7 +56,8 @@ def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival:
             file.write(frame.data)
             rows += frame.rows
             size += len(frame.data)
-    file_system.move(temporary, path)
+    if not on_s3:
+        file_system.move(temporary, path)
     return _written(uri, rows, size, seen.highest_arrival)
 
 

@@ -1,0 +1,78 @@
+"""Frames of checkpoints on S3: written by a task, checked and read by the gateway, one frame in memory at a time."""
+
+from __future__ import annotations
+
+import boto3
+import pyarrow as pa
+import pytest
+
+from gateway.frames import frame_files, visible_frames
+from lakesync.exceptions import ConfigurationError
+from lakesync.rules.model import parse_rules
+from lakesync.staging.records import Cut, CutTable
+from lakesync.wire.frame_places import FramePlace, s3
+from lakesync.wire.frames import encode_checkpoint_frame
+from lakesync.wire.protobuf import decode_response
+from resources.lake.frame_files import write_file
+from transforms.kernel import CELL, STAMP
+
+OWN = parse_rules(
+    {
+        "version": 1,
+        "buckets": [{"name": "own", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "red"}]}],
+    }
+)
+
+
+@pytest.fixture
+def bucket(s3_endpoint, monkeypatch):
+    variables = {"ENDPOINT_URL": s3_endpoint, "ACCESS_KEY_ID": "any", "SECRET_ACCESS_KEY": "any", "REGION": "us-east-1"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    s3.cache_clear()
+    boto3.client("s3").create_bucket(Bucket="frames")
+    yield "s3://frames/checkpoints"
+    s3.cache_clear()
+
+
+def states(count):
+    """Rows of a state table, every other one of the red team."""
+    rows = [
+        {
+            "_row": f"r{number}",
+            "_cells": [
+                (
+                    "team",
+                    {"hlc": 1, "client_id": "a", "delta_id": "d", "width": 1, "value": ['"red"', '"blue"'][number % 2]},
+                )
+            ],
+            "_tombstone": None,
+            "_inserted": {"hlc": 1, "client_id": "a"},
+            "_gone": False,
+            "_arrival": 256,
+        }
+        for number in range(count)
+    ]
+    fields = {"_row": pa.string(), "_cells": pa.map_(pa.string(), CELL), "_tombstone": STAMP, "_inserted": STAMP}
+    schema = pa.schema([*fields.items(), ("_gone", pa.bool_()), ("_arrival", pa.int64())])
+    return pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def test_what_a_task_wrote_is_served(bucket):
+    written = write_file([states(50)], f"{bucket}/g/1-256/t/00000.frames", "t", 256).to_pylist()[0]
+    assert (written["rows"], written["highest_arrival"]) == (50, 256)
+    cut = Cut("g", 1, 256, 0, (CutTable("t", 1, 50, (written["uri"],), written["bytes"]),), 0)
+    whole = list(visible_frames(frame_files(cut), None, {"sub": "bob"}))
+    assert sum(map(len, whole)) == written["bytes"]
+    (frame,) = visible_frames(frame_files(cut), OWN, {"sub": "bob"})
+    shown = decode_response(frame[4:]).deltas
+    assert [delta.row_id for delta in shown] == [f"r{number}" for number in range(0, 50, 2)]
+    assert encode_checkpoint_frame(whole[0][4:]) == whole[0]
+
+
+def test_a_frame_that_is_gone_is_named(bucket):
+    gone = CutTable("t", 1, 1, (f"{bucket}/nowhere.frames",), 1)
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.frames"):
+        frame_files(Cut("g", 1, 256, 0, (gone,), 0))
+    with pytest.raises(ConfigurationError, match="neither on a local disk nor on S3"):
+        FramePlace("ftp://host/file")

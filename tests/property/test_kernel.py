@@ -1,0 +1,134 @@
+"""M1 to M5 for the kernel that merges buckets: the same state as the Python merge, at once and in steps."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakesync.lww import RowState
+from lakesync.testing import strategies
+from lakesync.wire.json import decode_deltas
+from lakesync.wire.log import encode_body
+from tests.lake_support import LOG_FIELDS
+from tests.spelling import spelled
+from transforms.decode import _ARROW, decode_batches
+from transforms.frames import stored_row
+from transforms.kernel import STORED, merge
+from transforms.typed import typed_values
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+
+
+def history(deltas):
+    """Rows of `deltas`, as a flush decodes them, in the form that the kernel reads."""
+    log = pa.RecordBatch.from_pydict(
+        dict(zip(LOG_FIELDS, [["g"], ["main"], [1], [1], [256], ["c"], [encode_body(deltas)]], strict=True))
+    )
+    return pa.Table.from_batches(decode_batches([log], "batch"), schema=_ARROW)
+
+
+def states(table):
+    found = {}
+    for row in table.to_pylist():
+        state = stored_row("t", row).state
+        assert row["_gone"] == (not state.visible)
+        assert row["_row"] not in found
+        found[row["_row"]] = spelled(state)
+    return found
+
+
+def python_merge(deltas):
+    rows = {}
+    for delta in deltas:
+        rows.setdefault(delta.row_id, RowState()).merge(delta)
+    return {row: spelled(state) for row, state in rows.items()}
+
+
+def test_m5_golden_table():
+    for case in json.loads((VECTORS / "merge.json").read_text("utf-8")):
+        deltas = [
+            msgspec.structs.replace(each, row_id="r") for each in decode_deltas(json.dumps(case["deltas"]).encode())
+        ]
+        merged = states(merge(history(deltas), STORED.empty_table()).states)
+        assert merged.get("r", spelled(RowState())) == case["state"], case["label"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    deltas=st.lists(
+        st.tuples(st.sampled_from("xyz"), strategies.deltas(stamps=st.integers(1, 4))), min_size=1, max_size=25
+    ),
+    at=st.integers(0, 25),
+    apart=st.sampled_from([0, 1 << 58]),
+    seed=st.integers(0, 99),
+)
+def test_m5_at_once_and_in_steps_that_overlap(deltas, at, apart, seed):
+    """`apart`: stamps so far from one another that they do not fit one integer, and are ranked."""
+    given_deltas = [
+        msgspec.structs.replace(
+            delta,
+            row_id=row,
+            hlc=delta.hlc + apart * (delta.hlc % 2),
+            columns=() if delta.op == "DELETE" else delta.columns,
+        )
+        for row, delta in deltas
+    ]
+    expected = python_merge(given_deltas)
+    once = merge(history(given_deltas), STORED.empty_table()).states
+    assert states(once) == expected
+    shuffled = list(given_deltas)
+    random.Random(seed).shuffle(shuffled)
+    first = merge(history(shuffled[:at]), STORED.empty_table()).states if at else STORED.empty_table()
+    second = merge(history(shuffled[max(0, at - 3) :] or shuffled[:1]), first).states
+    assert states(second) == expected
+    empty = history(given_deltas[:1]).slice(0, 0)
+    assert states(merge(empty, second).states) == expected
+
+
+def test_rows_of_many_columns_of_which_few_are_written():
+    """No place is kept for each of 2,000 rows times 600 columns."""
+    rows = 2_000
+    deltas = pa.table(
+        {
+            "gateway": ["g"] * rows,
+            "row_id": [f"r{number}" for number in range(rows)],
+            "op": ["INSERT"] * rows,
+            "client_id": ["c"] * rows,
+            "hlc": [1 << 50] * rows,
+            "delta_id": [f"{number}" for number in range(rows)],
+            "width": pa.array([1] * rows, pa.int32()),
+            "columns": pa.array(
+                [[(f"c{number % 600}", "1")] for number in range(rows)], pa.map_(pa.string(), pa.string())
+            ),
+            "arrival": [256] * rows,
+        }
+    )
+    merged = merge(deltas, STORED.empty_table())
+    assert len(merged.values) == rows
+    again = merge(deltas, merged.states)
+    assert again.states.equals(merged.states)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits"),
+    [
+        ("string", {'"a"': "a", '"q\\"\\n\\\\"': 'q"\n\\', '"é😀"': "é😀", '""': "", "1": None, "null": None}),
+        (
+            "number",
+            {"1": 1.0, "-1.5e+300": -1.5e300, "0": 0.0, "5e-324": 5e-324, '"1"': None, "true": None, "null": None},
+        ),
+        ("boolean", {"true": True, "false": False, '"true"': None, "null": None, "0": None}),
+        ("json", {'{"k":[1]}': '{"k":[1]}', '"t"': '"t"', "null": None}),
+        ("null", {"1": None, "null": None}),
+    ],
+)
+def test_texts_as_values_of_a_column(kind, fits):
+    texts = pa.array([*fits, None], pa.string())
+    assert typed_values(texts, kind).to_pylist() == [*fits.values(), None]
