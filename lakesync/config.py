@@ -25,6 +25,7 @@ from lakesync.config_sections import (
     GatewaySection,
     LakeSection,
     LimitsSection,
+    MaintenanceSection,
     ShardConfig,
     SparkSection,
     StagingSection,
@@ -80,6 +81,7 @@ class Config(BaseSettings):
     spark: SparkSection = SparkSection()
     dagster: DagsterSection = DagsterSection()
     flush: FlushSection = FlushSection()
+    maintenance: MaintenanceSection = MaintenanceSection()
     limits: LimitsSection = LimitsSection()
     connectors: ConnectorsSection = ConnectorsSection()
     sources: dict[str, str] = {}

@@ -105,6 +105,27 @@ class FlushSection(_Section):
     """The most deltas in one batch."""
 
 
+class MaintenanceSection(_Section):
+    """`[maintenance]`: the upkeep of the lake's files, of staging's log and of Dagster's records."""
+
+    schedule: str = "17 * * * *"
+    """When it runs, as cron has it, in UTC; each part does something only where its threshold is passed."""
+    min_files: Annotated[int, Field(ge=2)] = 8
+    """Small files of a partition, or of a gateway's day in `deltas`, from which they are joined."""
+    file_bytes: PositiveInt = 128 * _MIB
+    """What files are joined up to."""
+    delete_ratio: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Deleted rows in a file, of all, from which it is written anew."""
+    max_manifests: PositiveInt = 20
+    """Manifests of a table from which they are rewritten."""
+    snapshot_hours: Annotated[float, Field(ge=2)] = 72.0
+    """How long a snapshot can be read by its id; longer than any run, which commits against the one that it read."""
+    orphan_hours: Annotated[float, Field(ge=24)] = 72.0
+    """How old a file must be that no snapshot names before it is removed."""
+    run_days: PositiveFloat = 14.0
+    """How long Dagster's runs are kept; those that made the newest state of a partition stay."""
+
+
 class ConnectorsSection(_Section):
     """`[connectors]`: what connectors may refer to."""
 

@@ -7,16 +7,27 @@ import dagster as dg
 
 from assets.checks import checks
 from assets.cut import cut_and_checkpoint
+from assets.erasure import erasure
 from assets.external import sources
 from assets.flush import history
 from assets.freshness import FRESH, fresh_assets, freshness_checks
+from assets.maintenance import maintenance
 from assets.tables import state_tables
 from lakesync.config import Config, load
-from lakesync_dagster.jobs import audit_job, audit_schedule, flush_job, tables_job
+from lakesync_dagster.jobs import (
+    audit_job,
+    audit_schedule,
+    erasure_job,
+    flush_job,
+    maintenance_job,
+    maintenance_schedule,
+    tables_job,
+)
 from lakesync_dagster.partitions import arrival_days
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot, read_snapshot, snapshot_file
 from sensors.alerts import Alerts
+from sensors.erasure import erasure_sensor
 from sensors.failure import check_failure_sensor, run_failure_sensor
 from sensors.flush import flush_sensor
 from sensors.freshness import freshness_sensor
@@ -30,6 +41,8 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
     flush = flush_job(config.dagster.max_run_seconds, told_by_sensor)
     tables = tables_job(config.dagster.max_run_seconds, told_by_sensor)
     audit = audit_job(config.dagster.max_run_seconds)
+    tidying = maintenance_job(config.dagster.max_run_seconds)
+    erasing = erasure_job(config.dagster.max_run_seconds)
     alerts = Alerts(config.dagster.alert_webhook, config.dagster.alert_secret, config.dagster.url)
 
     open_pipeline = partial(Pipeline, config)
@@ -44,13 +57,16 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
             history(days),
             *state_tables(snapshot, days),
             cut_and_checkpoint(snapshot),
+            *maintenance(snapshot),
+            *erasure(snapshot),
         ],
         asset_checks=[*checks(snapshot), *freshness_checks(snapshot)],
-        jobs=[flush, tables, audit],
-        schedules=[audit_schedule(audit)],
+        jobs=[flush, tables, audit, tidying, erasing],
+        schedules=[audit_schedule(audit), maintenance_schedule(tidying, config.maintenance.schedule)],
         sensors=[
             flush_sensor(flush, days, open_pipeline),
             schema_sensor(snapshot, open_pipeline),
+            erasure_sensor(erasing, open_pipeline),
             freshness_sensor(snapshot, open_pipeline),
             run_failure_sensor(alerts),
             check_failure_sensor(alerts),

@@ -1,4 +1,4 @@
-"""The jobs: a flush with all that follows it, the state tables alone, and the checks of everything."""
+"""The jobs: a flush with all that follows it, the state tables alone, checks of everything, upkeep, and erasure."""
 
 from collections.abc import Sequence
 
@@ -32,6 +32,38 @@ def audit_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
         "audit",
         selection=dg.AssetSelection.all_asset_checks(),
         description="Checks the whole history, every state table and every checkpoint, and changes nothing.",
+        tags={"dagster/max_runtime": str(max_seconds)},
+    )
+
+
+def maintenance_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
+    """The upkeep of every table, of staging and of Dagster's records."""
+    return dg.define_asset_job(
+        "maintenance",
+        selection=dg.AssetSelection.groups("maintenance"),
+        description="Joins small files, expires snapshots, removes orphans, trims the log, deletes old runs.",
+        tags={"dagster/max_runtime": str(max_seconds)},
+    )
+
+
+def maintenance_schedule(job: UnresolvedAssetJobDefinition, cron: str) -> dg.ScheduleDefinition:
+    """The upkeep, when the configuration says."""
+    return dg.ScheduleDefinition(
+        name="maintenance",
+        job=job,
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Tidies what has passed a threshold; `[maintenance]` in lakesync.toml names them.",
+    )
+
+
+def erasure_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
+    """Everything that holds data, in the pools of all writers at once."""
+    return dg.define_asset_job(
+        "erasure",
+        selection=dg.AssetSelection.groups("erasure"),
+        description="Carries requests to erase through history, tables, snapshots and checkpoints, and proves it.",
         tags={"dagster/max_runtime": str(max_seconds)},
     )
 

@@ -48,7 +48,9 @@ def test_the_location_loads_without_a_connection_and_without_spark(config):
     )
     assert done.returncode == 0, done.stderr
     assets, heavy = done.stdout.splitlines()
-    assert assets.split() == ["checkpoint", "cut", "deltas", "tables/flights", "tables/planes"]
+    apart = ("maintenance/", "erasure/")
+    data = [name for name in assets.split() if not name.startswith(apart)]
+    assert data == ["checkpoint", "cut", "deltas", "tables/flights", "tables/planes"]
     assert not heavy
     assert not done.stderr
 
@@ -130,9 +132,25 @@ def test_each_writer_has_a_pool_of_its_own(config):
     assert all(pools.values())
 
 
+def test_upkeep_and_erasure_wait_for_the_writers_of_the_same_table(config):
+    definitions = make_definitions(config, SNAPSHOT)
+
+    def pools(job):
+        return {node.definition.pool for node in definitions.resolve_job_def(job).nodes if node.definition.pool}
+
+    writers = {"lakesync_deltas", "lakesync_table_flights", "lakesync_table_planes"}
+    assert pools("maintenance") == writers
+    assert pools("erasure") == {*writers, "lakesync_cut"}
+    assert pools("flush") == pools("erasure")
+    schedules = {each.name: each for each in definitions.get_repository_def().schedule_defs}
+    assert schedules["maintenance"].cron_schedule == config.maintenance.schedule
+    assert schedules["maintenance"].default_status is dg.DefaultScheduleStatus.RUNNING
+
+
 def test_sensors_run_from_the_first_start(config):
     sensors = make_definitions(config, SNAPSHOT).get_repository_def().sensor_defs
     names = {"flush_sensor", "schema_sensor", "freshness_sensor", "run_failure_sensor", "check_failure_sensor"}
+    names.add("erasure_sensor")
     assert {sensor.name for sensor in sensors} == names
     assert all(sensor.default_status is dg.DefaultSensorStatus.RUNNING for sensor in sensors)
 

@@ -1,0 +1,143 @@
+"""Erasure of what clients asked to be gone, carried through the lake in the pools of all of its writers."""
+
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import msgspec
+
+from assets.cut import make_cuts
+from assets.labels import DELTAS, OWNERS, state_key
+from assets.outcome import outcome
+from lakesync.exceptions import FlushError
+from resources.pipeline import Pipeline
+from resources.snapshot import SchemaSnapshot
+
+if TYPE_CHECKING:
+    from lakesync.staging.records import Erasure
+
+GROUP = "erasure"
+HISTORY = dg.AssetKey([GROUP, "deltas"])
+REPORT = dg.AssetKey([GROUP, "report"])
+
+
+def erasure(snapshot: SchemaSnapshot) -> list[dg.AssetsDefinition]:
+    """One step for the history, one for each state table, and the one that proves and confirms."""
+    return [redacted_history(), *(cleared_table(schema.table) for schema in snapshot.tables), report(snapshot)]
+
+
+def redacted_history() -> dg.AssetsDefinition:
+    """Flushes what still waits, then takes from the history what requests cover."""
+
+    @dg.asset(
+        key=HISTORY,
+        deps=[DELTAS],
+        pool="lakesync_deltas",
+        description="The history without what erased rows and clients said; the places of their deltas stay.",
+        group_name=GROUP,
+        kinds={"spark", "iceberg"},
+        owners=OWNERS,
+    )
+    def history(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
+        from resources.lake.deltas import flush_due
+        from resources.lake.erasure import open_requests, redact
+
+        with outcome(context, pipeline):
+            requests = open_requests(pipeline.store)
+            if requests:
+                flush_due(
+                    pipeline.spark,
+                    pipeline.store,
+                    gateways=requests,
+                    max_deltas=pipeline.config.flush.batch_deltas,
+                    names=pipeline.names,
+                )
+            done = {gateway: redact(pipeline.spark, mine, pipeline.names) for gateway, mine in _due(pipeline).items()}
+        return dg.MaterializeResult(
+            metadata={
+                "requests": sum(len(mine) for mine in requests.values()),
+                "deltas": sum(each.rows for each in done.values()),
+                "files_rewritten": dg.MetadataValue.json({gateway: each.files for gateway, each in done.items()}),
+            }
+        )
+
+    return history
+
+
+def cleared_table(table: str) -> dg.AssetsDefinition:
+    """Makes again the rows of one table that held something, and leaves it one snapshot."""
+
+    @dg.asset(
+        key=dg.AssetKey([GROUP, *state_key(table).path]),
+        deps=[HISTORY, state_key(table)],
+        pool=f"lakesync_table_{table}",
+        description=f"The table `{table}` without erased values, in its rows, its files and its snapshots.",
+        group_name=GROUP,
+        kinds={"spark", "iceberg"},
+        owners=OWNERS,
+    )
+    def cleared(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
+        from resources.lake.erasure import clear_table
+
+        with outcome(context, pipeline):
+            done = [
+                found
+                for mine in _due(pipeline).values()
+                if (found := clear_table(pipeline.spark, table, mine, pipeline.names)) is not None
+            ]
+        return dg.MaterializeResult(
+            metadata={
+                "rows": sum(each.rows for each in done),
+                "files_rewritten": dg.MetadataValue.json([file for each in done for file in each.files]),
+            }
+        )
+
+    return cleared
+
+
+def report(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
+    """Clears what is left, searches every file, confirms what is proven, and cuts anew."""
+
+    @dg.asset(
+        key=REPORT,
+        deps=[HISTORY, *(dg.AssetKey([GROUP, *state_key(schema.table).path]) for schema in snapshot.tables)],
+        pool="lakesync_cut",
+        description="What was asked to be erased, and the proof that no file of the lake holds anything of it.",
+        group_name=GROUP,
+        kinds={"spark", "iceberg"},
+        owners=OWNERS,
+    )
+    def reported(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
+        from resources.lake.erasure import conclude
+
+        with outcome(context, pipeline):
+            due = _due(pipeline)
+            ended = [
+                conclude(pipeline.spark, pipeline.store, mine, pipeline.names, pipeline.checkpoints_uri)
+                for mine in due.values()
+            ]
+            if due:
+                pipeline.flushed(anew=True)
+                make_cuts(pipeline)
+            left = [each for one in ended for each in one.left]
+            if left:
+                raise FlushError(
+                    f"{len(left)} data files still hold what is to be erased, written meanwhile by another run; the "
+                    "next run goes on"
+                )
+        proofs = [msgspec.to_builtins(each) for one in ended for each in one.proven]
+        return dg.MaterializeResult(metadata={"confirmed": len(proofs), "report": dg.MetadataValue.json(proofs)})
+
+    return reported
+
+
+def _due(pipeline: Pipeline) -> "dict[str, list[Erasure]]":
+    """Gateway → requests of which the lake holds all that it ever will."""
+    from resources.lake.erasure import open_requests, reached
+
+    requests = open_requests(pipeline.store)
+    backlog = pipeline.store.backlog() if requests else []
+    due = {
+        gateway: reached(mine, [each for each in backlog if each.gateway == gateway])
+        for gateway, mine in requests.items()
+    }
+    return {gateway: mine for gateway, mine in due.items() if mine}

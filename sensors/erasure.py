@@ -1,0 +1,39 @@
+"""Asks for an erasure in the lake when staging has erased something."""
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from assets.labels import REQUESTED_BY
+from resources.pipeline import OpenPipeline
+
+ERASURE_SENSOR = "erasure_sensor"
+
+
+def erasure_sensor(job: UnresolvedAssetJobDefinition, open_pipeline: OpenPipeline) -> dg.SensorDefinition:
+    """The sensor of the erasure job: one run for all requests that are open."""
+
+    @dg.sensor(
+        name=ERASURE_SENSOR,
+        job=job,
+        minimum_interval_seconds=120,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Requests a run that erases from the lake what was erased from staging.",
+    )
+    def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        with open_pipeline() as pipeline:
+            store = pipeline.store
+            waiting = [
+                each
+                for gateway in store.gateways()
+                for each in store.erasures(gateway)
+                if each.done_ms is not None and each.lake_ms is None
+            ]
+        if not waiting:
+            return dg.SkipReason("nothing is to be erased")
+        runs = context.instance.get_run_records(dg.RunsFilter(tags={REQUESTED_BY: ERASURE_SENSOR}), limit=1)
+        if any(not record.dagster_run.is_finished for record in runs):
+            return dg.SkipReason("an erasure is under way")
+        context.log.info("%d requests of %s", len(waiting), ", ".join(sorted({each.gateway for each in waiting})))
+        return dg.SensorResult(run_requests=[dg.RunRequest(tags={REQUESTED_BY: ERASURE_SENSOR})])
+
+    return watch

@@ -1,0 +1,40 @@
+"""Old runs go, but for those that an asset's page still stands on."""
+
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+
+from assets.old_runs import delete_old_runs
+
+DAYS = dg.StaticPartitionsDefinition(["monday", "tuesday"])
+
+
+@dg.asset(partitions_def=DAYS)
+def state():
+    return None
+
+
+@dg.asset
+def cut():
+    return None
+
+
+@dg.asset
+def failing():
+    raise ValueError("as it should")
+
+
+def test_runs_go_unless_the_newest_state_of_a_partition_came_from_them():
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def run(asset, partition=None):
+            return dg.materialize([asset], instance=instance, partition_key=partition, raise_on_error=False).run_id
+
+        gone = {run(state, "monday"), run(cut), run(failing), run(cut)}
+        kept = {run(state, "monday"), run(state, "tuesday"), run(cut)}
+        later = datetime.now(UTC) + timedelta(seconds=5)
+        assert delete_old_runs(instance, datetime.now(UTC) - timedelta(days=1)) == (0, 0)
+        assert delete_old_runs(instance, later) == (len(gone), len(kept))
+        assert {each.run_id for each in instance.get_runs()} == kept
+        assert instance.get_materialized_partitions(state.key) == {"monday", "tuesday"}
+        assert delete_old_runs(instance, later) == (0, len(kept))
