@@ -1,132 +1,157 @@
-"""Many rows written at once: rows of which nothing is known yet and that have no edits, as a first sync brings them.
+"""Many rows at once: settled rows, which have no edits, and whose values their table holds as they are.
 
-Values are looked at by column, statements take many rows, and of a row no object is made.
+Values are looked at by column, a statement takes many rows, and no object is made of a row. What does not fit goes the
+way of `lakesync.client.core.pages`, row by row, with the same outcome.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from lakesync.client.sql_values import FITTING
 from lakesync.schema import ColumnType
 
-Value = bytes | memoryview
+Value = bytes | memoryview | msgspec.Raw
 Part = tuple[str, str, int, str, tuple[str, ...], Sequence[Any]]
 """A delta that makes a row or adds to it: table, row id, hlc, client id, its columns, and their values as JSON text."""
+Types = Mapping[str, Mapping[str, ColumnType]]
 
+_KNOW = "INSERT OR REPLACE INTO _lakesync_known (tbl, row_id, generation, stamps, whole) VALUES (?, ?, ?, ?, NULL)"
+_NOTHING = type(None)
+_FITTING: dict[ColumnType, frozenset[type]] = {
+    "string": frozenset({str, _NOTHING}),
+    "number": frozenset({int, float, _NOTHING}),
+    "boolean": frozenset({bool, _NOTHING}),
+    "null": frozenset({_NOTHING}),
+}
+_SAFE_DIGITS = 18
+"""Of an integer that has certainly no more than 64 bits."""
 _decode = msgspec.json.Decoder().decode
 _spelled = msgspec.json.Encoder().encode
-_KNOWN = "INSERT OR REPLACE INTO _lakesync_known (tbl, row_id, generation, stamps, whole) VALUES (?, ?, ?, ?, NULL)"
 
 
-class Misfit(Exception):  # noqa: N818 it is no error: these rows go another way
-    """A row cannot be written this way: its table has no schema, lacks a column, or its type does not hold a value."""
+class MisfitError(Exception):
+    """A table has no schema, lacks a column, or a type does not hold a value: these rows go the other way."""
 
 
-class _Group:
+class Group:
     """Rows of one table with the same columns."""
 
     def __init__(self, table: str, names: tuple[str, ...]) -> None:
         self.table = table
         self.names = names
         self.row_ids: list[str] = []
-        self.values: list[Sequence[Value]] = []
-        self.live: list[str] = []
-        """Of each row, its parts with columns as the store spells them."""
-        self.inserted: list[str] = []
-        """And the stamp of its INSERT."""
+        self.values: list[Sequence[Any]] = []
+        self.stamps: list[str] = []
+        """Of each row, what is kept of it: `SqliteRows`' stamps."""
+
+    def columns(self, types: Types) -> list[Sequence[Any]]:
+        """The values by column, as SQLite takes them.
+
+        Raises:
+            MisfitError: a value is not of its column's type.
+        """
+        kinds = types.get(self.table)
+        if kinds is None or not all(name in kinds for name in self.names):
+            raise MisfitError
+        by_column = zip(*self.values, strict=True) if self.names else ()
+        return [_column(kinds[name], values) for name, values in zip(self.names, by_column, strict=True)]
 
 
-def write_new(
-    db: sqlite3.Connection,
-    types: Mapping[str, Mapping[str, ColumnType]],
-    generation: int,
-    parts: Iterable[Part],
-) -> tuple[int, int]:
-    """Write rows and what is known of them; `(rows, highest hlc)`. The parts of a row stand together, INSERT first.
+class Groups:
+    """New rows, grouped as they come; the parts of a row come one after another, its INSERT first."""
 
-    Raises:
-        Misfit: a row cannot be written this way; some may be written already.
-    """
-    groups, highest = _grouped(parts)
-    for group in groups.values():
-        kinds = types.get(group.table)
-        if kinds is None or not all(name in kinds for name in group.names):
-            raise Misfit
-        columns = [_column(kinds[name], values) for name, values in zip(group.names, _transposed(group), strict=True)]
-        names = "".join(f', "{name}"' for name in group.names)
-        marks = ", ?" * len(group.names)
-        try:
-            db.executemany(
-                f'INSERT OR REPLACE INTO "{group.table}" (row_id{names}) VALUES (?{marks})',
-                zip(group.row_ids, *columns, strict=True),
-            )
-        except OverflowError:  # an integer beyond 64 bits
-            raise Misfit from None
-        table = group.table
-        db.executemany(
-            _KNOWN,
-            [
-                (table, row_id, generation, f"[[{live}],null,{inserted}]".encode())
-                for row_id, live, inserted in zip(group.row_ids, group.live, group.inserted, strict=True)
-            ],
-        )
-    return sum(len(group.row_ids) for group in groups.values()), highest
+    def __init__(self) -> None:
+        self.highest = 0
+        """The highest hlc."""
+        self._groups: dict[tuple[str, tuple[str, ...]], Group] = {}
+        self._texts: dict[str | tuple[str, ...], str] = {}
 
+    def __iter__(self) -> Iterator[Group]:
+        return (group for group in self._groups.values() if group.row_ids)
 
-def _grouped(parts: Iterable[Part]) -> tuple[dict[tuple[str, tuple[str, ...]], _Group], int]:
-    groups: dict[tuple[str, tuple[str, ...]], _Group] = {}
-    texts: dict[str | tuple[str, ...], str] = {}
-    group = _Group("", ())
-    highest = 0
-    last = ("", "")
-    for table, row_id, hlc, client_id, columns, cells in parts:
-        names, values = columns, cells
-        highest = max(highest, hlc)
-        stamp = f"{hlc},{texts.get(client_id) or _spell(texts, client_id)}"
-        live = f"[{stamp},{texts.get(names) or _spell(texts, names)}]" if names else ""
-        inserted = f"[{stamp}]"
-        if (table, row_id) == last:  # a further part: the row has its columns too
-            group.row_ids.pop()
-            live = ",".join(filter(None, (group.live.pop(), live)))
-            inserted = group.inserted.pop()
-            values = [*group.values.pop(), *values]
-            names = group.names + names
-            if len(set(names)) < len(names):
-                raise Misfit
-        last = (table, row_id)
-        if names != group.names or table != group.table:
-            group = groups.get((table, names)) or groups.setdefault((table, names), _Group(table, names))
-        group.row_ids.append(row_id)
-        group.values.append(values)
-        group.live.append(live)
-        group.inserted.append(inserted)
-    return groups, highest
+    def add(self, parts: Iterable[Part]) -> None:
+        """Take rows in.
+
+        Raises:
+            MisfitError: two parts of a row have a column in common, or do not stand in order of stamp.
+        """
+        texts, spell = self._texts, self.spell
+        group = Group("", ())
+        last, live, inserted, newest = ("", ""), "", "", (0, "")
+        highest = self.highest
+        for table, row_id, hlc, client_id, columns, cells in parts:
+            names, values = columns, cells
+            highest = max(highest, hlc)
+            stamp = f"{hlc},{texts.get(client_id) or spell(client_id)}"
+            part = f"[{stamp},{texts.get(names) or spell(names)}]" if names else ""
+            if (table, row_id) == last:  # a further part: the row has its columns too
+                group.row_ids.pop()
+                group.stamps.pop()
+                live = f"{live},{part}" if live and part else live + part
+                values = [*group.values.pop(), *values]
+                names = group.names + names
+                if len(set(names)) < len(names) or (hlc, client_id) <= newest:
+                    raise MisfitError
+            else:
+                last, live, inserted = (table, row_id), part, f"[{stamp}]"
+            newest = (hlc, client_id)
+            if names != group.names or table != group.table:
+                group = self._group(table, names)
+            group.row_ids.append(row_id)
+            group.values.append(values)
+            group.stamps.append(f"[[{live}],null,{inserted}]")
+        self.highest = highest
+
+    def spell(self, what: str | tuple[str, ...]) -> str:
+        """The JSON of a client id or of column names, remembered."""
+        return self._texts.setdefault(what, _spelled(what).decode())
+
+    def _group(self, table: str, names: tuple[str, ...]) -> Group:
+        found = self._groups.get((table, names))
+        if found is None:
+            found = self._groups[table, names] = Group(table, names)
+        return found
 
 
-def _spell(texts: dict[str | tuple[str, ...], str], what: str | tuple[str, ...]) -> str:
-    return texts.setdefault(what, _spelled(what).decode())
+def insert(db: sqlite3.Connection, group: Group, columns: Sequence[Sequence[Any]], generation: int) -> None:
+    """Write rows that are not there, and what is known of them."""
+    names = "".join(f', "{name}"' for name in group.names)
+    marks = ", ?" * len(group.names)
+    db.executemany(
+        f'INSERT OR REPLACE INTO "{group.table}" (row_id{names}) VALUES (?{marks})',
+        sorted(zip(group.row_ids, *columns, strict=True)),  # neighbours share pages of the file
+    )
+    table = group.table
+    kept = sorted(zip(group.row_ids, group.stamps, strict=True))
+    db.executemany(_KNOW, [(table, row_id, generation, stamps.encode()) for row_id, stamps in kept])
 
 
-def _transposed(group: _Group) -> Iterable[Sequence[Value]]:
-    return zip(*group.values, strict=True) if group.names else ()
+def update(db: sqlite3.Connection, group: Group, columns: Sequence[Sequence[Any]]) -> None:
+    """Change columns of rows that are there, and what is known of them."""
+    changes = ", ".join(f'"{name}" = ?' for name in group.names)
+    db.executemany(f'UPDATE "{group.table}" SET {changes} WHERE row_id = ?', zip(*columns, group.row_ids, strict=True))
+    table = group.table
+    kept = sorted(zip(group.row_ids, group.stamps, strict=True))
+    db.executemany(
+        "UPDATE _lakesync_known SET stamps = ? WHERE tbl = ? AND row_id = ?",
+        [(stamps.encode(), table, row_id) for row_id, stamps in kept],
+    )
 
 
-def _column(kind: ColumnType, values: Sequence[Value]) -> list[Any]:
-    """A column's values as SQLite takes them."""
-    fitting = FITTING[kind]
-    if not {value[0] for value in values} <= fitting:
-        raise Misfit
+def _column(kind: ColumnType, values: Sequence[Value]) -> Sequence[Any]:
     if kind == "json":
-        return [None if value == b"null" else bytes(value).decode() for value in values]
+        return [None if (text := bytes(value).decode()) == "null" else text for value in values]
+    joined = b",".join(values)
     try:
-        found: list[Any] = _decode(b"[" + b",".join(values) + b"]")
+        found: list[Any] = _decode(b"[" + joined + b"]")
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise Misfit from None
-    if len(found) != len(values):
-        raise Misfit
+        raise MisfitError from None
+    if len(found) != len(values) or not set(map(type, found)) <= _FITTING[kind]:
+        raise MisfitError
+    if kind == "number" and max(map(len, joined.split(b","))) > _SAFE_DIGITS:
+        raise MisfitError
     return found

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from lakesync.client.bulk import Misfit, Part, write_new
+from lakesync.client.bulk import Groups, MisfitError, Part, Types, insert
 from lakesync.client.core import CheckpointEnd, ClientCore, Frame
 from lakesync.client.core.pages import apply_page
 from lakesync.client.sqlite_rows import known_deltas
@@ -84,9 +84,9 @@ def _load(
             end = _end_of_rows(deltas, start + AT_ONCE)
             db.execute("BEGIN")
             try:
-                count, high = write_new(db, types, _FRESH, _parts(deltas, start, end))
+                count, high = _write(db, types, _parts(deltas, start, end))
                 db.execute("COMMIT")
-            except Misfit:
+            except MisfitError:
                 db.execute("ROLLBACK")
                 one = protobuf.decode_response(pb.SyncResponse(deltas=deltas[start:end]).SerializeToString())
                 changes = apply_page(store, one.deltas, _FRESH)
@@ -104,11 +104,21 @@ def _parts(deltas: Any, start: int, end: int) -> Iterator[Part]:
     for delta in deltas[start:end]:
         table, row_id = delta.table, delta.row_id
         if delta.op != pb.DELTA_OP_INSERT and (delta.op != pb.DELTA_OP_UPDATE or (table, row_id) != seen):
-            raise Misfit
+            raise MisfitError
         seen = (table, row_id)
         cells = [(cell.column, cell.value) for cell in delta.columns]
         names, values = zip(*cells, strict=True) if cells else ((), ())
         yield table, row_id, delta.hlc, delta.client_id, shapes.setdefault(names, names), values
+
+
+def _write(db: sqlite3.Connection, types: Types, parts: Iterable[Part]) -> tuple[int, int]:
+    groups = Groups()
+    groups.add(parts)
+    count = 0
+    for group in groups:
+        insert(db, group, group.columns(types), _FRESH)
+        count += len(group.row_ids)
+    return count, groups.highest
 
 
 def _end_of_rows(deltas: Any, end: int) -> int:

@@ -44,7 +44,7 @@ class Tally(msgspec.Struct):
         if isinstance(request, SyncPush) and isinstance(answer, PushResult):
             self.pushed += len(request.deltas)
         else:
-            self.pulled += len(changes.rows)
+            self.pulled += changes.count
         self.tables |= changes.tables
         self.refused += [edit for edit in changes.edits.values() if edit is not None and edit.status == "refused"]
 

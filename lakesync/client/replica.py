@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 AT_ONCE = 5000
 """Rows recorded in one transaction."""
+_PRAGMAS = ("PRAGMA cache_size = -32000", "PRAGMA wal_autocheckpoint = 8000")
 
 
 class SyncThread(threading.Thread):
@@ -66,6 +67,8 @@ class Replica:
         self.path = path
         self.mode: Mode = mode
         self.db = connect(path, autocommit=True)
+        for pragma in _PRAGMAS:
+            self.db.execute(pragma)
         try:
             self.store = SqliteClientStore(self.db, schemas)
             self._core = self._make_core()

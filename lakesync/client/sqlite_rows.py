@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 from msgspec import Raw
 
+from lakesync.client.bulk_page import Settled
 from lakesync.client.core.records import UNSWEPT, KnownRow
 from lakesync.client.sql_values import DECLARED, SqlValue, fits, from_sql, to_sql
 from lakesync.client.tracking import was
@@ -106,6 +107,19 @@ class SqliteRows:
                     raise IntegrityError(f"row {row_id!r} of table {table!r} was deleted past LakeSync: sync it anew")
                 found[table, row_id] = KnownRow(_state(_decode_stamps(stamps), values[row_id]), generation)
         return found
+
+    def settled(self, keys: Collection[RowKey]) -> tuple[dict[RowKey, Settled], set[RowKey]]:
+        """What is kept of settled rows, and the rows that are kept whole."""
+        found: dict[RowKey, Settled] = {}
+        whole: set[RowKey] = set()
+        statement = f"SELECT row_id, generation, stamps FROM _lakesync_known WHERE tbl = ? AND row_id IN {AMONG}"
+        for table, row_ids in by_table(keys).items():
+            for row_id, generation, stamps in self._db.execute(statement, (table, id_list(sorted(row_ids)))):
+                if stamps is None:
+                    whole.add((table, row_id))
+                else:
+                    found[table, row_id] = Settled(generation, stamps)
+        return found, whole
 
     def older_than(self, generation: int) -> list[RowKey]:
         """Known rows of older generations."""

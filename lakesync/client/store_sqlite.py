@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 
+from lakesync.client.bulk_page import BulkChanges, cut
 from lakesync.client.core.records import Changes, Edit, EditStatus, KnownRow, Position
 from lakesync.client.core.rows import seen
 from lakesync.client.schemas import check_names, grown
 from lakesync.client.sqlite_rows import AMONG, SqliteRows, by_table, id_list
 from lakesync.client.tracking import Tracking
 from lakesync.schema import TableSchema
-from lakesync.types import RowKey
+from lakesync.types import RowDelta, RowKey
 from lakesync.wire.json import decode_deltas, encode_deltas
 
 _TABLES = (
@@ -47,6 +48,9 @@ class SqliteClientStore:
     Rows of tables without a schema are kept for the day when they have one. What the app writes by itself, on any
     connection, is in `tracking` until it is recorded. Use it from one thread at a time.
     """
+
+    fewest = 20
+    """Deltas of a page below which it is merged row by row."""
 
     def __init__(self, connection: sqlite3.Connection, schemas: Iterable[TableSchema], *, tracked: bool = True) -> None:
         """Make what is missing.
@@ -149,6 +153,17 @@ class SqliteClientStore:
                 found.setdefault(key, []).append(edit)
         return found
 
+    def prepare(self, deltas: Collection[RowDelta], generation: int) -> tuple[BulkChanges | None, Collection[RowDelta]]:
+        """Rows without edits, of which nothing is known or a newer UPDATE is all that is said, are written at once."""
+        if len(deltas) < self.fewest:
+            return None, deltas
+        keys = {delta.key for delta in deltas}
+        settled, unsettled = self._rows.settled(keys)
+        if self._db.execute("SELECT 1 FROM _lakesync_edits LIMIT 1").fetchone() is not None:
+            unsettled |= keys.intersection(self.edited())
+        types = {table: schema.types for table, schema in self.schemas.items()}
+        return cut(deltas, generation, types, settled, unsettled)
+
     def edited(self) -> list[RowKey]:
         """The rows that have edits."""
         return self._db.execute("SELECT DISTINCT tbl, row_id FROM _lakesync_edits").fetchall()
@@ -170,6 +185,8 @@ class SqliteClientStore:
             edited = {edit.delta.key for edit in changes.edits.values() if edit is not None}
             self._rows.unsettle(edited - changes.known.keys())
             self._put_edits(changes.edits)
+            if isinstance(changes.bulk, BulkChanges):
+                changes.bulk.write(self._db)
             self._rows.put(changes.rows)
             self._rows.put_known(changes.known, self.edits_of(changes.known))
             self.tracking.changed(changes.tables)

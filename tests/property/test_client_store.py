@@ -7,10 +7,11 @@ from collections.abc import Collection
 from contextlib import closing
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 
 from lakesync.client.core import Changes, Edit, KnownRow, MemoryStore, Position
 from lakesync.client.core.records import EditStatus
+from lakesync.client.core.rows import seen
 from lakesync.client.sql_values import to_sql
 from lakesync.client.store_sqlite import SqliteClientStore
 from lakesync.delta import jcs_raw
@@ -75,6 +76,24 @@ class Twins(MemoryStore):
         return cell
 
 
+class AtOnce(SqliteClientStore):
+    """Writes at once whatever can be."""
+
+    fewest = 0
+
+    @property
+    def rows(self) -> dict[RowKey, dict[str, bytes]]:
+        """What is known and the edits, merged, where the app's table has the row with these columns."""
+        table = {row_id: cells for row_id, *cells in self._db.execute("SELECT row_id, x, y, z FROM t")}
+        known, edits = self.known([("t", "r")]), self.edits_of([("t", "r")])
+        merged = seen(known["t", "r"].state if known else None, edits.get(("t", "r"), ()))
+        assert table.keys() == ({"r"} if merged is not None else set())
+        if merged is None:
+            return {}
+        assert [cell is None for cell in table["r"]] == [bytes(merged.get(name, b"null")) == b"null" for name in "xyz"]
+        return {("t", "r"): {name: bytes(text) for name, text in merged.items()}}
+
+
 def _spelled(known: dict[RowKey, KnownRow]) -> dict[RowKey, Any]:
     return {
         key: (
@@ -87,7 +106,15 @@ def _spelled(known: dict[RowKey, KnownRow]) -> dict[RowKey, Any]:
     }
 
 
+@settings(deadline=None)
 @given(steps)
 def test_sqlite_keeps_what_memory_keeps(steps: list[tuple[str, Any]]) -> None:
     with closing(sqlite3.connect(":memory:")) as db:
         Law(Twins(db)).play(steps)
+
+
+@settings(deadline=None)
+@given(steps)
+def test_what_is_written_at_once_is_what_the_merge_makes(steps: list[tuple[str, Any]]) -> None:
+    with closing(sqlite3.connect(":memory:")) as db:
+        Law(AtOnce(db, [SCHEMA])).play(steps)

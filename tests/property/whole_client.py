@@ -169,6 +169,7 @@ class WholeClient(CoreClient):
         self.close()
         wall: Callable[[], int] = lambda: self.now + self.skew  # noqa: E731
         self._replica = HastyReplica(self._path, self._name, [SCHEMA], limits=self._limits, wall=wall)
+        self._replica.store.fewest = 0
         self._replica.db.execute("PRAGMA synchronous = OFF")
         self._db: sqlite3.Connection = connect(self._path, autocommit=False)
         self._db.execute("PRAGMA synchronous = OFF")

@@ -25,7 +25,7 @@ class Book:
         position = replace(self.position, hlc=self.clock.last, seen=self.clock.seen, **moved)
         if position != self.position:
             changes.position = position
-        if changes.position is not None or changes.known or changes.rows or changes.edits:
+        if changes.position is not None or changes.known or changes.rows or changes.edits or changes.bulk:
             self.store.commit(changes)
         self.position = position
         return changes

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from lakesync.client.core.records import UNSWEPT, Changes, Edit, EditStatus, KnownRow, Position
 from lakesync.lww import decode_state, encode_state
-from lakesync.types import RowKey
+from lakesync.types import RowDelta, RowKey
 
 
 class MemoryStore:
@@ -48,6 +48,10 @@ class MemoryStore:
             if edit.delta.key in keys:
                 found.setdefault(edit.delta.key, []).append(edit)
         return found
+
+    def prepare(self, deltas: Collection[RowDelta], generation: int) -> tuple[None, Collection[RowDelta]]:  # noqa: ARG002
+        """Nothing: the core merges it all."""
+        return None, deltas
 
     def commit(self, changes: Changes) -> None:
         """Keep all of the changes."""

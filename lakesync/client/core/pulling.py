@@ -143,4 +143,7 @@ class Pulling:
     def _applied(self, deltas: Collection[RowDelta], generation: int) -> Changes:
         if deltas:
             self._book.clock.observe(max(delta.hlc for delta in deltas))
-        return apply_page(self._book.store, deltas, generation)
+        prepared, rest = self._book.store.prepare(deltas, generation)
+        changes = apply_page(self._book.store, rest, generation)
+        changes.bulk = prepared
+        return changes

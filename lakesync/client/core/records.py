@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -72,6 +72,18 @@ class LocalChange(NamedTuple):
     """When it was made, in milliseconds on this machine's clock; None: now."""
 
 
+class BulkChanges(Protocol):
+    """What a store prepared of a page: rows without edits, in no need of being merged one by one."""
+
+    @property
+    def tables(self) -> set[str]:
+        """Of which rows change."""
+
+    @property
+    def count(self) -> int:
+        """How many rows change."""
+
+
 class Changes(msgspec.Struct):
     """What one step changes: a store makes all of it durable, or none."""
 
@@ -82,8 +94,16 @@ class Changes(msgspec.Struct):
     """The app's rows as they are now, whole, columns without a value left out; None: not there."""
     edits: dict[int, Edit | None] = {}
     """By number; None: no longer kept, accepted or dropped."""
+    bulk: BulkChanges | None = None
+    """Changes of further rows, as the store itself prepared them."""
 
     @property
     def tables(self) -> set[str]:
         """The tables of which rows changed."""
-        return {table for table, _ in self.rows}
+        tables = {table for table, _ in self.rows}
+        return tables if self.bulk is None else tables | self.bulk.tables
+
+    @property
+    def count(self) -> int:
+        """How many rows changed."""
+        return len(self.rows) + (self.bulk.count if self.bulk is not None else 0)

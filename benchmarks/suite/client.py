@@ -1,0 +1,233 @@
+"""The Python client in one process: tracked local writes, remote deltas applied, a first sync, and imports.
+
+Nothing here waits for a network: pages and checkpoint frames are ready in memory, as HTTP hands them over, and are
+decoded, merged and committed durably. CPU seconds are the process's own.
+"""
+
+from __future__ import annotations
+
+import resource
+import sqlite3
+import statistics
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks import server
+from lakesync.client.checkpoint import load_checkpoint
+from lakesync.client.client import Client, open_client
+from lakesync.client.core import CoreLimits, FetchCheckpoint, Refused, Wait
+from lakesync.client.transports.base import Checkpoint
+from lakesync.client.transports.local import LocalTransport
+from lakesync.delta import delta_id
+from lakesync.types import ColumnValue, Op, RowDelta, SyncPull, SyncResponse
+from lakesync.wire import json as wire_json
+from lakesync.wire import protobuf
+
+_START = 1_780_000_000_000 << 16
+_COLUMNS = (("title", "string"), ("team", "string"), ("n", "number"), ("done", "boolean"))
+_SCHEMA = {"table": "todos", "columns": [{"name": name, "type": kind} for name, kind in _COLUMNS]}
+_FRAME_ROWS = 50_000
+_MIB = 1 << 20
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("--deltas", type=int, default=100_000, help="remote deltas to apply")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the checkpoint")
+    parser.add_argument("--page", type=int, default=5000, help="deltas in a page")
+    parser.add_argument("--transactions", type=int, default=200, help="of 100 local writes each")
+
+
+def run(options: Namespace) -> dict[str, Any]:
+    """Measure."""
+    with server.folder(options.folder) as place:
+        found = _imports() | _writes(place, options.transactions)
+        found |= _pages(place, options.deltas, options.page)
+        return found | _apart(place, options.rows)
+
+
+def _client(place: Path, name: str, page: int = 1000) -> Client:
+    nobody: Any = None
+    limits = CoreLimits(pull_deltas=page)
+    return open_client(
+        place / f"{name}.db", transport=LocalTransport(nobody), client_id=name, schemas=[_SCHEMA], limits=limits
+    )
+
+
+def _imports() -> dict[str, Any]:
+    def spent(*command: str) -> float:
+        used: list[float] = []
+        for _ in range(5):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        return round(min(used) * 1000, 1)
+
+    return {
+        "python_cpu_ms": spent("-c", "pass"),
+        "import_client_cpu_ms": spent("-c", "import lakesync.client"),
+        "import_open_cpu_ms": spent("-c", "import lakesync; lakesync.open"),
+        "help_cpu_ms": spent("-c", "import sys; sys.argv[1:] = ['--help']; from lakesync.cli import main; main()"),
+    }
+
+
+def _writes(place: Path, transactions: int) -> dict[str, Any]:
+    """Local writes in transactions of 100: through the table, by SQL, and to a database that nobody tracks."""
+    found: dict[str, Any] = {}
+    with _client(place, "writer") as client:
+        table = client["todos"]
+
+        def by_table(number: int) -> None:
+            with client.transaction():
+                for each in range(100):
+                    table.insert({"title": "Buy oat milk", "n": each}, row_id=f"{number}-{each}")
+
+        def by_sql(number: int) -> None:
+            _insert(client.conn, f"sql-{number}")
+
+        found["write_us"], found["write_p99_us"], found["write_cpu_us"] = _each(by_table, transactions)
+        found["sql_write_us"], _, found["sql_write_cpu_us"] = _each(by_sql, transactions)
+        begun = time.process_time()
+        count = len(client.pending())
+        found["record_us"] = round((time.process_time() - begun) / count * 1e6, 1)
+    with sqlite3.connect(place / "plain.db") as plain:
+        plain.executescript("PRAGMA journal_mode = WAL; CREATE TABLE todos (row_id TEXT PRIMARY KEY, title, n)")
+        found["untracked_us"], _, found["untracked_cpu_us"] = _each(lambda n: _insert(plain, f"sql-{n}"), transactions)
+    plain.close()
+    return found
+
+
+def _insert(db: sqlite3.Connection, name: str) -> None:
+    for place in range(100):
+        db.execute("INSERT INTO todos (row_id, title, n) VALUES (?, 'Buy oat milk', ?)", (f"{name}-{place}", place))
+    db.commit()
+
+
+def _each(work: Callable[[int], None], times: int) -> tuple[float, float, float]:
+    """Microseconds a write of a hundred, commit included: the median, the slowest of a hundred, and of the CPU."""
+    spent = []
+    cpu = time.process_time()
+    for number in range(times):
+        begun = time.perf_counter()
+        work(number)
+        spent.append((time.perf_counter() - begun) / 100 * 1e6)
+    cpu = (time.process_time() - cpu) / times / 100 * 1e6
+    return round(statistics.median(spent), 1), round(sorted(spent)[int(times * 0.99)], 1), round(cpu, 1)
+
+
+def _pages(place: Path, deltas: int, page: int) -> dict[str, Any]:
+    """Pages of INSERTs of rows that the client lacks, then of UPDATEs of all of them, as JSON."""
+    found: dict[str, Any] = {}
+    with _client(place, "reader", page) as client:
+        replica = client.coordinator.replica
+        rounds: list[tuple[str, Op, int]] = [("insert", "INSERT", _START), ("update", "UPDATE", _START + (1 << 32))]
+        for name, op, hlc in rounds:
+            bodies = list(_bodies(_deltas(op, deltas, hlc), page, hlc))
+            begun, cpu = time.perf_counter(), time.process_time()
+            replica.core.sync()
+            for body in bodies:
+                request = replica.next_request()
+                if isinstance(request, FetchCheckpoint):
+                    replica.receive(Refused("NOT_FOUND", "none"))
+                    request = replica.next_request()
+                assert isinstance(request, SyncPull)
+                replica.receive(wire_json.decode_response(body))
+            found[f"{name}_rate"] = round(deltas / (time.perf_counter() - begun))
+            found[f"{name}_cpu_rate"] = round(deltas / (time.process_time() - cpu))
+            assert isinstance(replica.next_request(), Wait)
+        assert len(client["todos"]) == deltas
+    return found
+
+
+def _bodies(deltas: Iterator[RowDelta], page: int, hlc: int) -> Iterator[bytes]:
+    taken: list[RowDelta] = []
+    pages: list[list[RowDelta]] = []
+    for delta in deltas:
+        taken.append(delta)
+        if len(taken) == page:
+            pages.append(taken)
+            taken = []
+    pages += [taken] if taken else []
+    for number, each in enumerate(pages, 1):
+        yield wire_json.encode_response(SyncResponse(tuple(each), hlc + (number << 8), number < len(pages)))
+
+
+def _deltas(op: Op, count: int, hlc: int) -> Iterator[RowDelta]:
+    names = [name for name, _ in _COLUMNS]
+    for number in range(count):
+        row_id = f"{number * 2_654_435_761 % (1 << 32):08x}-{number:08x}"
+        values: list[Any] = [f"Buy oat milk, number {number}", f"team-{number % 100}", number, number % 2 == 0]
+        if op == "UPDATE":
+            values = values[:1] + values[2:3]
+        chosen = names if op == "INSERT" else [names[0], names[2]]
+        columns = tuple(map(ColumnValue.of, chosen, values))
+        who = f"client-{number % 50}"
+        name = delta_id(client_id=who, hlc=hlc + number, table="todos", row_id=row_id, columns=columns)
+        yield RowDelta(op, "todos", row_id, who, columns, hlc + number, name)
+
+
+def _apart(place: Path, rows: int) -> dict[str, Any]:
+    """The first sync in a process of its own, so that its memory is its own."""
+    frames = place / "frames"
+    with frames.open("wb") as file:
+        taken: list[RowDelta] = []
+        for delta in _deltas("INSERT", rows, _START):
+            taken.append(delta)
+            if len(taken) == _FRAME_ROWS:
+                _put(file, taken)
+                taken = []
+        if taken:
+            _put(file, taken)
+    code = f"from benchmarks.suite.client import first_sync; first_sync({str(place)!r})"
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE)
+    found = msgspec.json.decode(done.stdout)
+    assert found.pop("rows") == rows
+    return {f"first_sync_{name}": value for name, value in found.items()}
+
+
+def _put(file: Any, deltas: list[RowDelta]) -> None:
+    message = protobuf.encode_response(SyncResponse(tuple(deltas), _START))
+    file.write(len(message).to_bytes(4, "big") + message)
+
+
+def first_sync(folder: str) -> None:
+    """Load the frames of a folder into a new client; figures as JSON on stdout."""
+    place = Path(folder)
+    with _client(place, "newcomer") as client:
+        replica = client.coordinator.replica
+        base = _peak_mib()
+        begun, cpu = time.perf_counter(), time.process_time()
+        replica.core.sync()
+        assert isinstance(replica.next_request(), FetchCheckpoint)
+        loaded = load_checkpoint(replica, Checkpoint(_START, _frames(place / "frames")), lambda _: None)
+        seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
+        assert len(client["todos"]) == loaded.rows
+    found = {
+        "rows": loaded.rows,
+        "rate": round(loaded.rows / seconds),
+        "cpu_rate": round(loaded.rows / cpu),
+        "peak_mib": _peak_mib(),
+        "base_mib": base,
+        "file_mib": round((place / "newcomer.db").stat().st_size / _MIB),
+    }
+    print(msgspec.json.encode(found).decode())
+
+
+def _peak_mib() -> int:
+    """The most memory that this process ever had; `getrusage` counts what its parent had too."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) // 1024
+
+
+def _frames(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while prefix := file.read(4):
+            yield file.read(int.from_bytes(prefix, "big"))
