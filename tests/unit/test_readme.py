@@ -14,7 +14,10 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 
-FOR_MAINTAINERS = {"lock", "screenshot-lineage", "screenshots.py"}
+FOR_MAINTAINERS = {
+    *("lock", "screenshot-lineage", "screenshots.py"),
+    *("dagster-pictures", "dagster_pictures.py", "dagster_scene.py"),
+}
 
 
 def anchor(heading: str) -> str:

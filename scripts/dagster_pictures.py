@@ -1,0 +1,99 @@
+"""Takes the pictures for `scripts/dagster-pictures`: house.png, backfill.png, failed-run.png and failed-check.png."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_scene import DAYS, Scene, running
+from playwright.sync_api import expect, sync_playwright
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+GROUPS = ("clients", "gateway", "flush", "tables", "cut", "checkpoint")
+PATIENCE_MS = 300_000
+
+
+def main() -> None:
+    """Play the scene and take a picture wherever there is something to see."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, help="where `lakesync up` runs or is to run; a new folder unless told")
+    parser.add_argument("--into", type=Path, default=Path("docs/img"))
+    options = parser.parse_args()
+    options.into.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch, running(options.data or Path(scratch) / "data") as scene:
+        play(scene, options.into)
+
+
+def play(scene: Scene, into: Path) -> None:
+    """Six days, a backfill of five, and a row that is there twice."""
+    scene.register()
+    for back in reversed(range(DAYS)):
+        scene.push_day(back)
+    scene.flush()
+    backfill = scene.backfill()
+    with browser_page() as page:
+        all_is_well(scene, page, backfill, into)
+        a_row_is_there_twice(scene, page, into)
+
+
+@contextmanager
+def browser_page() -> Iterator[Page]:
+    """A page of a real browser."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"),
+            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+        )
+        page = browser.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        yield page
+        browser.close()
+
+
+def all_is_well(scene: Scene, page: Page, backfill: str, into: Path) -> None:
+    """The lineage and the backfill."""
+    page.set_viewport_size({"width": 2400, "height": 1020})
+    expanded = ",".join(f"global@global:{group}" for group in GROUPS)
+    page.goto(f"{scene.dagster}/asset-groups?expanded={expanded}")
+    page.get_by_text("Hide navigation").click()
+    _take(page, f"{scene.dagster}/asset-groups?expanded={expanded}", "checkpoint", into / "house.png")
+    page.set_viewport_size({"width": 1800, "height": 430})
+    _take(page, f"{scene.dagster}/runs/b/{backfill}", "Succeeded", into / "backfill.png")
+
+
+def a_row_is_there_twice(scene: Scene, page: Page, into: Path) -> None:
+    """The run that a check ended, and the check's page.
+
+    Nothing is pushed to the table with the planted row, as a merge of so small a table would have mended it.
+    """
+    page.set_viewport_size({"width": 1800, "height": 800})
+    scene.plant()
+    scene.push(0, [("flights", "1-1", {"delay": 99})])
+    failed = scene.flush()
+    page.goto(f"{scene.dagster}/runs/{failed}")
+    page.get_by_text("RUN_FAILURE").first.wait_for()
+    page.locator("button:has([aria-label=expand_arrows])").first.click()  # all steps rather than the log
+    _take(page, f"{scene.dagster}/runs/{failed}", "Errored (", into / "failed-run.png")  # drawn anew, with room
+    detail = f"{scene.dagster}/assets/tables/planes?view=checks&checkDetail=row_once"
+    _take(page, detail, "1 found", into / "failed-check.png")
+
+
+def _take(page: Page, address: str, shows: str, file: Path) -> None:
+    """Open a page, wait until it shows a text and everything else has come too, and keep a picture."""
+    page.goto(address)
+    page.get_by_text(shows).first.wait_for()
+    expect(page.get_by_text("Loading")).to_have_count(0, timeout=PATIENCE_MS)
+    page.wait_for_load_state("networkidle")
+    page.screenshot(path=file)
+    print(file)
+
+
+if __name__ == "__main__":
+    main()

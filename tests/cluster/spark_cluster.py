@@ -1,0 +1,106 @@
+"""A Spark standalone cluster on one machine: a master, and workers of one core each in folders of their own."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from lakesync.cli.process import Process, accepts, free_ports
+from lakesync.cli.spark_server import java_home
+
+READY_SECONDS = 240
+WORKER_MEMORY = "1200m"
+_SHIM = """\
+#!/bin/bash
+# Spark gives its executors a module that a small Java lacks, and that nothing here needs.
+kept=()
+for argument in "$@"; do [[ $argument == --add-modules=jdk.incubator.vector ]] || kept+=("$argument"); done
+exec {java} "${{kept[@]}}"
+"""
+
+
+class SparkCluster:
+    """A cluster, once it is started."""
+
+    def __init__(self, folder: Path, home: Path, environment: Mapping[str, str]) -> None:
+        """Args: folder: its own; home: pyspark's; environment: what the workers have, S3's keys for example."""
+        self._folder, self._home = folder, home
+        (port, self._pages) = free_ports(2)
+        self.master = f"spark://127.0.0.1:{port}"
+        self.java = _java(folder)
+        self._environment = {
+            **environment,
+            "SPARK_HOME": str(home),
+            "SPARK_SCALA_VERSION": "2.13",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_NO_DAEMONIZE": "1",
+            "JAVA_HOME": str(self.java),
+        }
+        self._port = port
+        self._processes: dict[str, Process] = {}
+
+    def start(self) -> None:
+        """Start the master, then the workers, and wait for all."""
+        where = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(self._pages)]
+        master = self._start("master.Master", "master", where)
+        master.wait_ready(lambda: accepts(self._port) and accepts(self._pages), timeout=READY_SECONDS)
+        for name in ("worker-1", "worker-2"):
+            size = ["-c", "1", "-m", WORKER_MEMORY, "-d", str(self._folder / name), "--webui-port", "0"]
+            self._start("worker.Worker", name, ["--host", "127.0.0.1", *size, self.master])
+        master.wait_ready(lambda: self.workers() == 2, timeout=READY_SECONDS)
+
+    def workers(self) -> int:
+        """How many are alive."""
+        return int(self._told()["aliveworkers"])
+
+    def cores_at_work(self) -> int:
+        """Cores that applications have."""
+        return int(self._told()["coresused"])
+
+    def kill(self, worker: str) -> None:
+        """End a worker and its executor as a power cut does."""
+        self._processes[worker].signal(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End all of it."""
+        for process in self._processes.values():
+            process.stop(grace=5)
+
+    def _told(self) -> dict[str, Any]:
+        with requests.Session() as session:
+            session.trust_env = False
+            return dict(session.get(f"http://127.0.0.1:{self._pages}/json/", timeout=10).json())
+
+    def _start(self, what: str, name: str, options: list[str]) -> Process:
+        command = [str(self.java / "bin" / "java"), "-Xmx192m", "-cp", str(self._home / "jars" / "*")]
+        main = f"org.apache.spark.deploy.{what}"
+        log = self._folder / f"{name}.log"
+        self._processes[name] = Process(name, [*command, main, *options], self._environment, log)
+        return self._processes[name]
+
+
+@contextmanager
+def spark_cluster(folder: Path, home: Path, environment: Mapping[str, str]) -> Iterator[SparkCluster]:
+    """A cluster, ended at the end."""
+    cluster = SparkCluster(folder, home, environment)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def _java(folder: Path) -> Path:
+    """A JAVA_HOME whose `java` takes every flag that Spark gives."""
+    home = folder / "java"
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(_SHIM.format(java=java_home() / "bin" / "java"), "utf-8")
+    program.chmod(0o755)
+    (home / "lib").symlink_to(java_home() / "lib")
+    return home
