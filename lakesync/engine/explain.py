@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import cast
 
@@ -112,7 +112,7 @@ class _OneRow:
         entries = self.entries_after((bucket,), since, limit)
         return whole_rows(entries, self.rows({entry.key for entry in entries}))
 
-    def stretch(self, bucket: str, since: int, until: int, limit: int, reader: Reader) -> Stretch | None:  # noqa: ARG002
+    def stretch(self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader) -> Stretch | None:  # noqa: ARG002
         """None: there is one row."""
         return None
 

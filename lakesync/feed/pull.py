@@ -82,9 +82,14 @@ class _Walk:
         self.told = 0
         self.full = False
         self._met: set[RowKey] = set()
-        in_use = [] if at.moved or at.turn else [key for key in self.buckets if view.changed_after((key,), 0)]
-        self._only = in_use[0] if len(in_use) == 1 and writers is None else None
+        alone = writers is not None or at.moved or at.turn > 0
+        in_use = [] if alone else [key for key in self.buckets if view.changed_after((key,), 0)]
+        self._only = in_use[0] if len(in_use) == 1 else None
         """The one bucket key that was ever in use of those that concern the client."""
+        shared = [key for key in in_use if key != own_bucket(client_id)]
+        plain = not at.resync and access.directly is None and access.keys.issuperset(shared)
+        self._shared = shared if plain else []
+        """The bucket keys in use, where the client may see all that is inside of them."""
 
     def again(self, ranges: Sequence[Range]) -> tuple[Range, ...]:
         """Go through ranges of the feed: up to the turn by the keys that not both of then and now have.
@@ -103,54 +108,54 @@ class _Walk:
 
     def through(self, buckets: Sequence[str], low: int, high: int) -> int:
         """Go through a part of the feed in order of arrival; how far it was gone through."""
-        if self._only is not None and self._only in buckets:
-            return self._through_only(self._only, low, high)
-        cursor = low
-        while cursor < high and (entries := self._view.entries_after(buckets, cursor, self._wanted())):
-            entries = [entry for entry in entries if entry.changed <= high]
-            places = {entry.key for entry in entries}
-            rows = self._view.rows(places)
-            histories = _by_row(self._view.entries_of(places, self.buckets))
-            for entry in entries:
-                history = histories[entry.key]
-                if entry.key in self._met or not self._is_place(entry, history):
-                    continue
-                if self.count >= self._limit:
-                    self.full = True
-                    return cursor
-                self._tell(rows[entry.key], history, entry.changed)
-                cursor = entry.changed
-            cursor = max(cursor, entries[-1].changed) if entries else high
-        return high
-
-    def _through_only(self, bucket: str, low: int, high: int) -> int:
-        """As `through`, where an entry is all that there is to be known of its row."""
         cursor = low
         while cursor < high and not self.full:
-            stretch = self._stretch(bucket, cursor, high)
-            cursor = self._one_by_one(bucket, cursor, high) if stretch is None else self._take(stretch, bucket, cursor)
+            if (stretch := self._stretch(cursor, high)) is not None:
+                cursor = self._take(stretch, buckets, cursor)
+            elif self._only is not None and self._only in buckets:
+                cursor = self._one_by_one(self._only, cursor, high)
+            else:
+                cursor = self._by_history(buckets, cursor, high)
         return cursor
 
-    def _stretch(self, bucket: str, cursor: int, high: int) -> Stretch | None:
-        """The next entries, where the client lacks them all and has met none of them on its way."""
+    def _stretch(self, cursor: int, high: int) -> Stretch | None:
+        """The next entries, where the client lacks their rows and has met none of them on its way."""
         at, room = self._at, self._limit - self.count
-        met = at.resync or bucket not in self._access.keys or cursor < told_since_base(at)
-        if met or room <= 0 or cursor >= at.until:
+        if not self._shared or room <= 0 or not told_since_base(at) <= cursor < at.until:
             return None
-        reader = Reader(at.base, spell_client(self._client_id), writers_known_from(at))
-        return self._view.stretch(bucket, cursor, min(high, at.until), min(room, _STRETCH), reader)
+        name = self._client_id
+        reader = Reader(at.base, spell_client(name), writers_known_from(at), own_bucket(name))
+        return self._view.stretch(self._shared, cursor, min(high, at.until), min(room, _STRETCH), reader)
 
-    def _take(self, stretch: Stretch, bucket: str, cursor: int) -> int:
+    def _take(self, stretch: Stretch, buckets: Sequence[str], cursor: int) -> int:
         """Send a stretch, up to the limit; how far that is."""
         text, deltas, last = stretch.text, stretch.deltas, stretch.last
         if self.count + deltas > self._limit:
             text, deltas, entries = stretch.first(self._limit - self.count)
-            last = self._view.entries_after((bucket,), cursor, entries)[-1].changed
+            last = self._view.entries_after(buckets, cursor, entries)[-1].changed
         if deltas:
             self.parts.append(text)
             self.count += deltas
             self.told = max(self.told, last)
         return last
+
+    def _by_history(self, buckets: Sequence[str], low: int, high: int) -> int:
+        """Go through the next entries, each row at the latest of its own."""
+        cursor = low
+        entries = [each for each in self._view.entries_after(buckets, low, self._wanted()) if each.changed <= high]
+        places = {entry.key for entry in entries}
+        rows = self._view.rows(places)
+        histories = _by_row(self._view.entries_of(places, self.buckets))
+        for entry in entries:
+            history = histories[entry.key]
+            if entry.key in self._met or not self._is_place(entry, history):
+                continue
+            if self.count >= self._limit:
+                self.full = True
+                return cursor
+            self._tell(rows[entry.key], history, entry.changed)
+            cursor = entry.changed
+        return max(cursor, entries[-1].changed) if entries else high
 
     def _one_by_one(self, bucket: str, low: int, high: int) -> int:
         """Go through the next entries; a row that the client certainly lacks is sent as it is stored."""

@@ -72,11 +72,14 @@ class View(Protocol):
     def whole_rows(self, bucket: str, since: int, limit: int) -> list[WholeRow]:
         """As `entries_after` for one bucket, each entry with its row ready to be sent whole."""
 
-    def stretch(self, bucket: str, since: int, until: int, limit: int, reader: Reader) -> Stretch | None:
-        """Entries under one bucket with `since < changed <= until`, in order of `changed`, at most `limit`, joined.
+    def stretch(self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader) -> Stretch | None:
+        """Entries with `since < changed <= until`, in order of `changed`, about `limit`, joined.
 
-        None where there is no entry, where one is more to the reader than a row that it lacks or need not be told of,
+        None where there is no entry, where a row is more to the reader than one that it lacks or need not be told of,
         and where the store cannot tell quickly.
+
+        Args:
+            buckets: under these and `reader.own`. What is inside of any of these, the reader may see.
         """
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:

@@ -19,18 +19,20 @@ class Reader(NamedTuple):
     """`whole.spell_client` of its id."""
     known_from: int
     """Who wrote up to here and fell out of a row's writers does not matter to it."""
+    own: str
+    """The bucket key of what concerns it alone."""
 
 
 class Stretch(NamedTuple):
-    """Entries under one bucket in order of `changed`, of which a reader lacks every row that is inside.
+    """Entries in order of `changed`: rows that a reader lacks whole, and such as it need not be told of there.
 
-    It holds none of the others either, and so need not be told of them.
+    These are not inside of anything and not held by it, or have another, later entry.
     """
 
     joined: bytes
     """The rows, each as `wire.spelled.spell_row` has it, with SEPARATOR between them."""
     counts: str
-    """A character an entry, whose code is how many deltas of `joined` it is; 0 where the row is not inside."""
+    """A character an entry, whose code is how many deltas of `joined` it is; 0 where it has not to be told."""
     last: int
     """`changed` of the last entry."""
 

@@ -289,7 +289,8 @@ def test_no_statement_of_a_push_or_a_pull_reads_a_table_through(store, book):
     def pull(view):
         entries = view.entries_after(["*", "a"], 0, 10)
         assert view.whole_rows("*", 0, 10)
-        view.stretch("*", 0, view.arrival, 10, Reader(-1, b'"c"', 0))
+        for keys in (["*"], ["*", "a"]):
+            view.stretch(keys, 0, view.arrival, 10, Reader(-1, b'"c"', 0, "@c"))
         view.entries_of({entry.key for entry in entries}, ["*"])
         view.rows({entry.key for entry in entries})
         view.changed_after(["*"], 0)

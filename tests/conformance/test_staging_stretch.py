@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from lakesync.staging.records import Move
 from lakesync.staging.stretch import Reader
 from lakesync.staging.whole import spell_client
 from tests.conformance.book import EVERYONE, make_delta
 from tests.conformance.calls import push, read
 from tests.conformance.places import PLACES, Place
 
-STRANGER = Reader(-1, spell_client("stranger"), 2**62)
+STRANGER = Reader(-1, spell_client("stranger"), 2**62, "@stranger")
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def look(store, reader=STRANGER, since=0, limit=100):
     """A stretch from there on, and the same rows one by one."""
 
     def work(view):
-        stretch = view.stretch(EVERYONE, since, view.arrival, limit, reader)
+        stretch = view.stretch([EVERYONE], since, view.arrival, limit, reader)
         return stretch, view.whole_rows(EVERYONE, since, limit)
 
     return read(store, work)
@@ -82,9 +83,9 @@ def test_a_row_that_is_gone_is_nothing_to_who_never_had_it(store, book):
     push(store, book, make_delta("d", 3, "r1"))
     written_behind(store)
     assert list(map(ord, look(store)[0].counts)) == [1, 0]
-    assert look(store, Reader(before, spell_client("stranger"), before), since=before)[0] is None
+    assert look(store, Reader(before, spell_client("stranger"), before, "@stranger"), since=before)[0] is None
     wrote(store, "d", "r1")
-    assert look(store, Reader(-1, spell_client("d"), 2**62), since=before)[0] is None
+    assert look(store, Reader(-1, spell_client("d"), 2**62, "@stranger"), since=before)[0] is None
 
 
 @pytest.mark.parametrize("client", ["c", "d", 'quo"te'])
@@ -92,9 +93,9 @@ def test_a_row_is_looked_at_by_itself_for_who_wrote_to_it(store, book, client):
     push(store, book, make_delta("e", 1, "r1", x=1), make_delta("e", 2, "r2", x=1))
     wrote(store, client, "r1")
     assert look(store)[0] is not None
-    assert look(store, Reader(-1, spell_client(client), 2**62))[0] is None
+    assert look(store, Reader(-1, spell_client(client), 2**62, "@stranger"))[0] is None
     place_of_first = look(store)[1][0].changed
-    assert look(store, Reader(-1, spell_client(client), 2**62), since=place_of_first)[0] is not None
+    assert look(store, Reader(-1, spell_client(client), 2**62, "@stranger"), since=place_of_first)[0] is not None
 
 
 def test_a_row_that_a_client_had_is_looked_at_by_itself(store, book):
@@ -103,7 +104,7 @@ def test_a_row_that_a_client_had_is_looked_at_by_itself(store, book):
     push(store, book, make_delta("d", 2, "r2", x=1))
     push(store, book, make_delta("d", 3, "r1", y=1))
     written_behind(store)
-    reader = Reader(base, spell_client("stranger"), base)
+    reader = Reader(base, spell_client("stranger"), base, "@stranger")
     assert look(store, reader, since=base)[0] is None
     assert look(store, reader, since=base, limit=1)[0].text == look(store, limit=1)[1][0].spelled
 
@@ -117,3 +118,57 @@ def test_what_waits_in_memory_is_not_read_from_the_file(store, book):
     assert look(store, limit=1)[0].text == rows[0].spelled
     written_behind(store)
     assert look(store)[0].text == b",".join(row.spelled for row in rows)
+
+
+def moved(store, *moves):
+    """Rows that are there join, stay in or leave buckets, each at an arrival of its own."""
+
+    def work(commit):
+        arrivals = commit.next_arrivals(len(moves))
+        commit.put_moves(
+            [
+                Move(bucket, "notes", row_id, at, kind)
+                for at, (row_id, *each) in zip(arrivals, moves, strict=True)
+                for bucket, kind in each
+            ]
+        )
+
+    store.submit("g", work).result()
+    written_behind(store)
+
+
+def counts(store, buckets, reader=STRANGER, since=0):
+    """How many deltas of each entry of several buckets are sent; None where the rows are looked at by themselves."""
+    stretch = read(store, lambda view: view.stretch(buckets, since, view.arrival, 100, reader))
+    return None if stretch is None else list(map(ord, stretch.counts))
+
+
+def test_a_row_in_several_buckets_is_sent_at_its_latest_place(store, book):
+    push(store, book, *(make_delta("c", at, f"r{at}", x=at) for at in range(1, 4)))
+    moved(store, ("r1", ("a", "join"), ("b", "join")), ("r2", ("b", "join")), ("r3", ("a", "join")))
+    assert counts(store, ["a", "b"]) == [1, 0, 1, 1]
+    moved(store, ("r1", ("b", "leave")), ("r3", ("b", "join")))
+    assert counts(store, ["a", "b"]) == [0, 1, 0, 1, 1]
+    assert counts(store, ["a", "b", "never used"]) == [0, 1, 0, 1, 1]
+    assert counts(store, ["b"]) == [1, 0, 1]
+
+
+def test_a_row_that_several_buckets_had_is_looked_at_by_itself(store, book):
+    push(store, book, make_delta("c", 1, "r1", x=1), make_delta("c", 2, "r2", x=1))
+    moved(store, ("r1", ("a", "join")))
+    base = read(store, lambda view: view.arrival)
+    moved(store, ("r2", ("b", "join")))
+    there = Reader(base, spell_client("stranger"), base, "@stranger")
+    assert counts(store, ["a", "b"], there, since=base) == [1]
+    moved(store, ("r1", ("a", "leave"), ("b", "join")))
+    assert counts(store, ["a", "b"], there, since=base) is None
+    assert counts(store, ["a", "b"]) == [1, 1, 0]
+
+
+def test_a_row_out_of_sight_that_concerns_the_reader_alone_is_looked_at_by_itself(store, book):
+    push(store, book, make_delta("c", 1, "r1", x=1))
+    moved(store, ("r1", ("a", "join")), ("r1", ("@stranger", "own")))
+    assert counts(store, ["a", "b"]) == [0, 1]
+    moved(store, ("r1", ("a", "leave")))
+    assert counts(store, ["a", "b"]) is None
+    assert counts(store, ["a", "b"], STRANGER._replace(own="@another")) == [0]

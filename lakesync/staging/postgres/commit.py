@@ -49,7 +49,7 @@ class PostgresView(HeadView, SideView):
         entries = self.entries_after((bucket,), since, limit)
         return whole_rows(entries, self.rows({entry.key for entry in entries}))
 
-    def stretch(self, bucket: str, since: int, until: int, limit: int, reader: Reader) -> Stretch | None:  # noqa: ARG002
+    def stretch(self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader) -> Stretch | None:  # noqa: ARG002
         """None: rows are not stored as they are sent."""
         return None
 

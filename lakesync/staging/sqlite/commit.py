@@ -57,9 +57,9 @@ class SqliteView(HeadView, SideView):
         """Entries under one bucket with `since < changed <= arrival`, in order of `changed`, with their rows."""
         return self._state.whole_rows(self.gateway, bucket, since, self.arrival, limit)
 
-    def stretch(self, bucket: str, since: int, until: int, limit: int, reader: Reader) -> Stretch | None:
-        """The next entries under one bucket, joined, where a reader lacks them all."""
-        return self._state.stretch(self.gateway, bucket, since, min(until, self.arrival), limit, reader)
+    def stretch(self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader) -> Stretch | None:
+        """The next entries under these buckets, joined, where a reader lacks them all."""
+        return self._state.stretch(self.gateway, buckets, since, min(until, self.arrival), limit, reader)
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Every entry of these rows under these buckets."""

@@ -28,7 +28,7 @@ from lakesync.staging.sqlite.checkpointer import Checkpointer
 from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate
 from lakesync.staging.sqlite.pending import Changes, Layer
 from lakesync.staging.sqlite.rowcache import RowCache
-from lakesync.staging.sqlite.stretch import read_stretch
+from lakesync.staging.sqlite.stretch import MOST_BUCKETS, Buckets, read_stretch
 from lakesync.staging.sqlite.undo import Undo
 from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import WholeRow, spelled_of
@@ -426,15 +426,18 @@ class State:
             whole.append(entry if hot is None else entry.of_row(hot.merged()))
         return whole
 
-    def stretch(self, gateway: str, bucket: str, since: int, until: int, limit: int, reader: Reader) -> Stretch | None:
+    def stretch(
+        self, gateway: str, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader
+    ) -> Stretch | None:
         """A stretch of the feed as `View.stretch` has it; none where one of its rows is in memory alone."""
         self._settle_entries()
-        number = self._bucket(gateway, bucket)
-        if number is None:
+        shared = [number for bucket in buckets if (number := self._bucket(gateway, bucket)) is not None]
+        numbers = Buckets(shared, self._bucket(gateway, reader.own))
+        if not shared or len(shared) >= MOST_BUCKETS:
             return None
         front, frozen = self._unwritten(gateway)
         waits = bool(front or frozen)
-        stretch, keys = read_stretch(self.sql, gateway, number, since, until, limit, reader, with_keys=waits)
+        stretch, keys = read_stretch(self.sql, gateway, numbers, since, until, limit, reader, with_keys=waits)
         if waits and not (front.keys().isdisjoint(keys) and frozen.keys().isdisjoint(keys)):
             return None
         return stretch

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -10,28 +12,53 @@ import msgspec
 from lakesync.staging.stretch import Reader, Stretch
 from lakesync.types import RowKey
 
+MOST_BUCKETS = 16
+"""With more of them rows are looked at one by one."""
 _MOST_DELTAS = 1000
 """Of a row in a stretch: a character says how many."""
-_OTHER = chr(_MOST_DELTAS + 1)
-"""In place of a number: the entry is neither whole nor nothing to the reader."""
+_OTHER_KIND = _MOST_DELTAS + 1
+_OTHER = chr(_OTHER_KIND)
+"""In place of a number: the row is neither whole nor nothing to the reader."""
 
-_KIND = f"""
-CASE
-WHEN e.inside AND NOT (e.since <= :base OR (e.first <= :base AND e.left_at > :base)) AND r.spelled IS NOT NULL
-    AND r.deltas <= {_MOST_DELTAS} AND r.writers_floor <= :known_from AND instr(r.writers, :writer) = 0 THEN r.deltas
-WHEN NOT e.inside AND NOT (e.first > 0 AND e.first <= :base AND e.left_at > :base)
-    AND instr(r.writers, :writer) = 0 THEN 0
-ELSE {_MOST_DELTAS + 1} END"""
-_STRETCH = f"""
-SELECT max(changed), group_concat(char(kind), ''), cast(group_concat(iif(kind, spelled, NULL), x'00') AS BLOB){{keys}}
-FROM (
-    SELECT e.table_name, e.row_id, e.changed, r.spelled, {_KIND} AS kind
-    FROM entry e LEFT JOIN row_state r ON r.gateway = :gateway AND r.table_name = e.table_name AND r.row_id = e.row_id
-    WHERE e.bucket = :bucket AND e.changed > :since AND e.changed <= :until
-    ORDER BY e.changed, e.table_name, e.row_id LIMIT :limit
-)"""
-_WITH_KEYS = _STRETCH.format(keys=", json_group_array(json_array(table_name, row_id))")
-_WITHOUT_KEYS = _STRETCH.format(keys="")
+# without its LIMIT the inner query becomes part of the outer one, which then finds `kind` twice
+_JOINED = """
+SELECT max(changed), group_concat(char(kind), ''), cast(group_concat(iif(kind, spelled, NULL), x'00') AS BLOB){keys}
+FROM ({entries} LIMIT -1)"""
+_KEYS = ", json_group_array(json_array(table_name, row_id))"
+_ROW = "LEFT JOIN row_state r ON r.gateway = :gateway AND r.table_name = e.table_name AND r.row_id = e.row_id"
+_PART = "changed > :since AND changed <= :until ORDER BY changed, table_name, row_id"
+
+_HELD = "(e.inside AND e.since <= :base OR e.first <= :base AND e.left_at > :base AND e.first > 0)"
+"""Whether the reader may have had the row at its base, by an entry."""
+_WHOLE = (
+    f"iif(r.spelled IS NOT NULL AND r.deltas <= {_MOST_DELTAS} AND r.writers_floor <= :known_from"
+    f" AND instr(r.writers, :writer) = 0, r.deltas, {_OTHER_KIND})"
+)
+_NOTHING = f"iif(instr(r.writers, :writer) = 0, 0, {_OTHER_KIND})"
+
+_OF_ONE = f"""
+SELECT e.table_name, e.row_id, e.changed, r.spelled,
+    CASE WHEN {_HELD} THEN {_OTHER_KIND} WHEN e.inside THEN {_WHOLE} ELSE {_NOTHING} END AS kind
+FROM (SELECT * FROM entry WHERE bucket = :bucket_0 AND {_PART} LIMIT :limit) e {_ROW}"""
+
+_LATER, _HAD, _INSIDE, _OWN = 4, 3, 2, 1
+"""What an entry of a row says of it; the greatest holds."""
+_OF_SEVERAL = f"""
+SELECT p.table_name, p.row_id, p.changed, r.spelled,
+    CASE (
+        SELECT max(CASE
+            WHEN e.changed > p.changed OR e.changed = p.changed AND e.bucket < p.bucket THEN {_LATER}
+            WHEN e.bucket = :own THEN {_OWN}
+            WHEN {_HELD} OR e.changed <= :since AND (e.inside OR e.left_at > :base) THEN {_HAD}
+            WHEN e.inside THEN {_INSIDE}
+            ELSE 0 END)
+        FROM entry e WHERE e.bucket IN ({{buckets}}) AND e.table_name = p.table_name AND e.row_id = p.row_id
+    ) WHEN {_LATER} THEN 0 WHEN {_INSIDE} THEN {_WHOLE} WHEN 0 THEN {_NOTHING} ELSE {_OTHER_KIND} END AS kind
+FROM (SELECT * FROM entry WHERE bucket IN ({{buckets}}) AND {_PART}, bucket LIMIT -1) p {_ROW.replace("e.", "p.")}"""
+_NTH = (
+    "(SELECT changed FROM entry WHERE bucket = :bucket_{place} AND changed > :since AND changed <= :until"
+    " ORDER BY changed LIMIT 1 OFFSET :share)"
+)
 _decode_keys = msgspec.json.Decoder(list[RowKey]).decode
 
 
@@ -39,15 +66,24 @@ class Found(NamedTuple):
     """What a statement found."""
 
     stretch: Stretch | None
-    """None where an entry is something else to the reader, or where there is no entry."""
+    """None where a row is something else to the reader, or where there is no entry."""
     keys: list[RowKey]
     """Of all entries, where they were asked for."""
+
+
+class Buckets(NamedTuple):
+    """The numbers of the bucket keys that a reading is of."""
+
+    shared: Sequence[int]
+    """The reader may see what is inside of any of them."""
+    own: int | None
+    """Of what concerns the reader alone, where anything does."""
 
 
 def read_stretch(
     sql: sqlite3.Connection,
     gateway: str,
-    bucket: int,
+    buckets: Buckets,
     since: int,
     until: int,
     limit: int,
@@ -55,15 +91,39 @@ def read_stretch(
     *,
     with_keys: bool,
 ) -> Found:
-    """Entries with `since < changed <= until`, at most `limit`, as far as the file knows."""
+    """Entries with `since < changed <= until`, about `limit`, as far as the file knows."""
+    numbers = [*buckets.shared, *([] if buckets.own is None else [buckets.own])]
+    wide = _width(len(numbers))
     values = {
+        **reader._asdict(),
         "gateway": gateway,
-        "bucket": bucket,
+        "own": buckets.own,
         "since": since,
         "until": until,
         "limit": limit,
-        **reader._asdict(),
+        **{f"bucket_{place}": numbers[min(place, len(numbers) - 1)] for place in range(wide)},
     }
-    last, kinds, joined, *keys = sql.execute(_WITH_KEYS if with_keys else _WITHOUT_KEYS, values).fetchone()
+    if wide > 1:
+        values["share"] = limit // len(numbers)
+        ends = sql.execute(_ends(wide), values).fetchone()
+        values["until"] = min((end for end in ends if end is not None), default=until)
+    last, kinds, joined, *keys = sql.execute(_statement(wide, with_keys=with_keys), values).fetchone()
     stretch = None if last is None or _OTHER in kinds else Stretch(joined or b"", kinds, last)
     return Found(stretch, _decode_keys(keys[0]) if keys else [])
+
+
+def _width(buckets: int) -> int:
+    """So that there are statements of few forms."""
+    return next(wide for wide in (1, 2, 4, 8, MOST_BUCKETS) if wide >= buckets)
+
+
+@cache
+def _statement(wide: int, *, with_keys: bool) -> str:
+    several = _OF_SEVERAL.format(buckets=", ".join(f":bucket_{place}" for place in range(wide)))
+    return _JOINED.format(keys=_KEYS if with_keys else "", entries=several if wide > 1 else _OF_ONE)
+
+
+@cache
+def _ends(wide: int) -> str:
+    """Where each bucket alone has had its share of the entries."""
+    return f"SELECT {', '.join(_NTH.format(place=place) for place in range(wide))}"
