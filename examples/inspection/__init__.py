@@ -1,0 +1,1 @@
+"""A field inspection to-do list for the terminal, offline first."""

@@ -1,0 +1,44 @@
+"""The example application: two inspectors, one of them offline for a while."""
+
+from __future__ import annotations
+
+import pytest
+
+from examples.inspection.__main__ import main
+from tests.integration.gateway_support import Served, sign
+
+
+@pytest.fixture
+def inspector(served: Served, tmp_path, monkeypatch, capsys):
+    """Runs a command as an inspector; what it printed."""
+
+    def run(name: str, *arguments: str, online: bool = True) -> str:
+        monkeypatch.setenv("LAKESYNC_URL", served.url if online else "http://127.0.0.1:9")
+        monkeypatch.setenv("LAKESYNC_GATEWAY", "inspections")
+        monkeypatch.setenv("LAKESYNC_TOKEN", sign(name, "inspections"))
+        main(["--database", str(tmp_path / f"{name}.db"), *arguments])
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_two_inspectors_share_a_list_and_one_works_offline(inspector) -> None:
+    inspector("ann", "add", "Bridge 12", "Check the north bearing")
+    assert "sent 1" in inspector("ann", "sync")
+    inspector("ben", "sync")
+    inspector("ben", "done", "1", "--note", "replaced", online=False)
+    with pytest.raises(SystemExit, match="no network: 1 changes wait, nothing is lost"):
+        inspector("ben", "sync", online=False)
+    assert inspector("ben", "list", online=False) == "1 done, 1 changes wait to be sent\n"
+    inspector("ann", "add", "Bridge 12", "Paint the rail")
+    inspector("ann", "sync")
+    inspector("ben", "sync")
+    inspector("ann", "sync")
+    expected = "  1  Bridge 12: Paint the rail\n1 done, 0 changes wait to be sent\n"
+    assert inspector("ann", "list") == inspector("ben", "list") == expected
+    assert "ann" in inspector("ben", "history", "1")
+
+
+def test_what_cannot_be_done_is_told(inspector) -> None:
+    with pytest.raises(SystemExit, match="there is no check 7: the list has 0"):
+        inspector("cat", "done", "7")
