@@ -79,6 +79,7 @@ def make_cuts(pipeline: Pipeline) -> list[Cut]:
     Raises:
         ExceptionGroup: of what the gateways' cuts raised.
     """
+    from resources.lake.cut_tags import cuts_kept
     from resources.lake.cuts import make_cut
 
     registered_now = registered(pipeline.store)
@@ -98,6 +99,7 @@ def make_cuts(pipeline: Pipeline) -> list[Cut]:
                 schemas,
                 directory_uri=pipeline.checkpoints_uri,
                 names=pipeline.names,
+                kept=cuts_kept(pipeline.config.maintenance),
             )
         except LakeSyncError as error:
             error.add_note(f"in the cut of gateway {gateway} at {hold.arrival}")

@@ -42,10 +42,15 @@ def upkeep(kept: dg.AssetKey, table: str | None, pool: str) -> dg.AssetsDefiniti
         owners=OWNERS,
     )
     def tidied(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
+        from resources.lake.cut_tags import cuts_kept, hold_newest
         from resources.lake.upkeep import tidy
 
         with outcome(context, pipeline):
-            backlog = pipeline.store.backlog() if table is None else ()
+            store = pipeline.store
+            backlog = store.backlog() if table is None else ()
+            if table is not None:
+                cuts = [cut for gateway in store.gateways() if (cut := store.newest_cut(gateway)) is not None]
+                hold_newest(pipeline.spark, pipeline.names, table, cuts, cuts_kept(pipeline.config.maintenance))
             done = tidy(pipeline.spark, pipeline.names, table, limits_of(pipeline.config.maintenance), backlog)
         return dg.MaterializeResult(metadata=_told(done))
 

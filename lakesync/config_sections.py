@@ -120,6 +120,10 @@ class MaintenanceSection(_Section):
     """Manifests of a table from which they are rewritten."""
     snapshot_hours: Annotated[float, Field(ge=2)] = 72.0
     """How long a snapshot can be read by its id; longer than any run, which commits against the one that it read."""
+    cut_hours: PositiveInt = 24
+    """How long the snapshots of each cut are kept."""
+    cut_days: PositiveInt = 30
+    """How long those of the first cut of a UTC day are kept; the newest cut's stay."""
     orphan_hours: Annotated[float, Field(ge=24)] = 72.0
     """How old a file must be that no snapshot names before it is removed."""
     run_days: PositiveFloat = 14.0

@@ -12,6 +12,7 @@ from lakesync.crash import crash_point
 from lakesync.exceptions import IntegrityError
 from lakesync.staging.records import Cut, CutTable
 from resources.lake.connection import lake_errors
+from resources.lake.cut_tags import CutsKept, retention
 from resources.lake.frame_files import WRITTEN_SCHEMA, write_frames
 from resources.lake.gateways import keep_config
 from resources.lake.state import deltas_between, merge_table
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Hold
     from lakesync.staging.store import PipelineStore
 
-TAG_DAYS = 30
-"""How long a cut's snapshots are kept from expiry."""
-
 TABLES_AT_ONCE = 4
 """Tables cut side by side: most of a small table's time is planning, which one query does on one core."""
 
@@ -44,6 +42,7 @@ def make_cut(
     *,
     directory_uri: str,
     names: LakeNames = NAMES,
+    kept: CutsKept = CutsKept(),  # noqa: B008 frozen
 ) -> Cut:
     """Make and publish a cut at a hold: tables that lag are merged, their snapshots tagged, the frames written.
 
@@ -67,10 +66,14 @@ def make_cut(
     if newest is not None and newest.arrival >= arrival:
         return newest
     directory = f"{directory_uri.rstrip('/')}/{gateway}/{hold.epoch}-{arrival}"
+    retained = retention(newest, arrival, kept)
     ordered = sorted(schemas, key=lambda schema: schema.table)
     with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
         made = pool.map(
-            lambda schema: _cut_table(spark, schema, gateway, arrival, directory=directory, names=names), ordered
+            lambda schema: _cut_table(
+                spark, schema, gateway, arrival, directory=directory, retained=retained, names=names
+            ),
+            ordered,
         )
         tables = [table for table in made if table is not None]
     crash_point("checkpoint.written")
@@ -121,7 +124,14 @@ def state_as_of(
 
 @lake_errors
 def _cut_table(
-    spark: SparkSession, schema: TableSchema, gateway: str, arrival: int, *, directory: str, names: LakeNames
+    spark: SparkSession,
+    schema: TableSchema,
+    gateway: str,
+    arrival: int,
+    *,
+    directory: str,
+    retained: str,
+    names: LakeNames,
 ) -> CutTable | None:
     """One table at `arrival`; None while it has no snapshot."""
     report = merge_table(spark, schema, {gateway: arrival}, names=names)
@@ -130,8 +140,7 @@ def _cut_table(
         return None
     name = names.state(schema.table)
     spark.sql(
-        f"ALTER TABLE {name} CREATE OR REPLACE TAG `cut-{gateway}-{arrival}` "
-        f"AS OF VERSION {snapshot} RETAIN {TAG_DAYS} DAYS"
+        f"ALTER TABLE {name} CREATE OR REPLACE TAG `cut-{gateway}-{arrival}` AS OF VERSION {snapshot} RETAIN {retained}"
     )
     crash_point("cut.tagged")
     rows = at(spark, name, snapshot).where(sf.col("_gateway") == gateway).select(*FRAME_COLUMNS)
