@@ -81,19 +81,31 @@ def spark_server(spark_config, spark_server_process):
 
 
 @pytest.fixture(scope="session")
-def postgres_uri():
-    """A Postgres that listens on TCP, which JDBC needs; one database `postgres`, shared, any password."""
+def shared_postgres():
+    """A Postgres that listens on TCP, which JDBC needs; whoever starts it again leaves it running."""
     with postgres_server() as server:
-        yield server.uri
+        yield server
 
 
 @pytest.fixture(scope="session")
-def mariadb_uri():
-    """A MariaDB, shared; name a database behind it."""
+def postgres_uri(shared_postgres):
+    """Its one database `postgres`, shared, any password."""
+    return shared_postgres.uri
+
+
+@pytest.fixture(scope="session")
+def shared_mariadb():
+    """A MariaDB; whoever ends it starts it again."""
     if shutil.which("mariadbd") is None:
         pytest.skip("there is no mariadbd: scripts/install --dev installs it where apt-get may")
     with mariadb_server() as server:
-        yield server.uri
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_uri(shared_mariadb):
+    """Its address, shared; name a database behind it."""
+    return shared_mariadb.uri
 
 
 @pytest.fixture(scope="session")

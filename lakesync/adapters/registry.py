@@ -27,8 +27,9 @@ def open_adapter(uri: str) -> Adapter:
     """The adapter that a URI names.
 
     Args:
-        uri: `file:///ABSOLUTE/FOLDER` (objects on disk), `sqlite:///ABSOLUTE/FILE`, or a scheme that an installed
-            package brings.
+        uri: `file:///ABSOLUTE/FOLDER` (objects on disk), `s3://BUCKET/PREFIX`, `sqlite:///ABSOLUTE/FILE`,
+            `postgresql://…`, `mysql://…`, `bigquery://PROJECT/DATASET`, `iceberg://NAMESPACE?…` (read only), or a
+            scheme that an installed package brings.
 
     Raises:
         ConfigurationError: no adapter has this scheme, or the package that brings it cannot be loaded.
@@ -108,9 +109,16 @@ def _bigquery(uri: str) -> Adapter:
     return BigQueryAdapter(uri)
 
 
+def _iceberg(uri: str) -> Adapter:
+    from lakesync.adapters.iceberg import IcebergDeltas
+
+    return IcebergDeltas.of(uri)
+
+
 _BUILT_IN: dict[str, Factory] = {
     "bigquery": _bigquery,
     "file": _local,
+    "iceberg": _iceberg,
     "mysql": _mysql,
     "postgresql": _postgres,
     "s3": _s3,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value
+from lakesync.adapters.sql.pool import Pool
 from lakesync.exceptions import AdapterError
 
 if TYPE_CHECKING:
@@ -60,36 +60,30 @@ class SqliteDialect(Dialect):
 
 
 class SqliteExecutor:
-    """One connection to a file, used by one thread at a time."""
+    """Connections to a file."""
 
     def __init__(self, path: Path) -> None:
         """Args: path: made, with its folder, at the first connection."""
         self._path = path
-        self._lock = threading.Lock()
-        self._open: sqlite3.Connection | None = None
+        self._pool = Pool(self._opened, lambda _: True, lambda sql: sql.close())
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """The connection, when nobody else uses it."""
-        with self._lock:
-            try:
-                if self._open is None:
-                    self._open = self._opened()
-                yield _SqliteConnection(self._open)
-            except (sqlite3.Error, OSError) as error:
-                raise AdapterError(f"the database {self._path} cannot be used: {error}") from error
+        """A connection of the pool."""
+        try:
+            with self._pool.lease() as sql:
+                yield _SqliteConnection(sql)
+        except (sqlite3.Error, OSError) as error:
+            raise AdapterError(f"the database {self._path} cannot be used: {error}") from error
 
     def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            if self._open is not None:
-                self._open.close()
-                self._open = None
+        """Close every connection."""
+        self._pool.close()
 
     def _opened(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         sql = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-        for pragma in ("busy_timeout=10000", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY"):
+        for pragma in ("busy_timeout=20000", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY"):
             sql.execute(f"PRAGMA {pragma}").fetchall()
         return sql
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -11,7 +12,19 @@ import psycopg
 import pymysql
 import requests
 
-from lakesync.adapters import DatabaseAdapter, LakeAdapter, LocalDisk, ObjectDeltas, SqliteAdapter
+from lakesync.adapters import (
+    CompositeAdapter,
+    DatabaseAdapter,
+    FanOutAdapter,
+    LakeAdapter,
+    LifecycleAdapter,
+    LocalDisk,
+    ObjectDeltas,
+    Route,
+    SqliteAdapter,
+    as_database,
+    open_adapter,
+)
 from lakesync.adapters.bigquery import BigQueryAdapter
 from lakesync.adapters.mysql import MySqlAdapter
 from lakesync.adapters.postgres import PostgresAdapter
@@ -66,6 +79,13 @@ def bigquery_uri(folder: Path) -> str:
     return f"bigquery://p/{name}?endpoint={endpoint}"
 
 
+def nested(folder: Path) -> DatabaseAdapter:
+    """Every composition, one within another."""
+    opened = [SqliteAdapter(folder / f"{name}.db") for name in ("primary", "secondary", "hot", "cold")]
+    fan_out = FanOutAdapter(opened[0], {"copy": opened[1]})
+    return CompositeAdapter([Route(frozenset({"notes", "u"}), fan_out)], LifecycleAdapter(opened[2], opened[3], 0))
+
+
 OBJECT_STORES: dict[str, Callable[[Path], LakeAdapter]] = {
     "local disk": lambda folder: LocalDisk(folder / "objects"),
     "s3": s3_objects,
@@ -76,6 +96,7 @@ DATABASES: dict[str, Callable[[Path], DatabaseAdapter]] = {
     "sqlite": lambda folder: SqliteAdapter(folder / "deltas.db"),
     "postgres": lambda folder: PostgresAdapter(postgres_uri(folder)),
     "mariadb": lambda folder: MySqlAdapter(mysql_uri(folder)),
+    "nested": nested,
     "bigquery": lambda folder: BigQueryAdapter(bigquery_uri(folder)),
     "parquet on local disk": lambda folder: ObjectDeltas(LocalDisk(folder / "objects")),
     "json on local disk": lambda folder: ObjectDeltas(LocalDisk(folder / "objects"), "json"),
@@ -101,5 +122,12 @@ KEEPS_BATCHES = {"parquet on local disk", "json on local disk", "parquet on s3"}
 COARSE_ARRIVALS = {"json on local disk"}
 """These give every delta of a batch the batch's last arrival."""
 
-EXAMPLES = {"postgres": 12, "mariadb": 8, "bigquery": 2, "parquet on s3": 5, "s3": 5}
+EXAMPLES = {"nested": 8, "postgres": 12, "mariadb": 8, "bigquery": 2, "parquet on s3": 5, "s3": 5}
 """How many histories are tried where each costs a server's time; 40 elsewhere."""
+
+UNDER_TEST = os.environ.get("LAKESYNC_ADAPTER_UNDER_TEST")
+"""The URI of another adapter, `{folder}` in it standing for a fresh folder: the suite then runs over that alone."""
+
+if UNDER_TEST is not None:
+    DATABASES = {"yours": lambda folder: as_database(open_adapter(UNDER_TEST.format(folder=folder)))}
+    TABLES = ("yours",)

@@ -187,6 +187,39 @@ def test_the_latest_state_is_the_merge(adapter):
     assert adapter.get_latest_state("g", "notes", []) == {}
 
 
+def test_every_type_of_value_comes_back(adapter):
+    """Texts of any kind, 64-bit clocks, values within values; null is a value, an absent column none; 5 MB in one."""
+    odd = "é\U0001f600 \u0001\t\n\r\\N '\"`%?{}\x7f\u2028 "
+    values = {
+        "text": odd,
+        "nul": "a\0b",
+        "empty": "",
+        "none": None,
+        "whole": 2**53 - 1,
+        "small": -1.5e-300,
+        "yes": True,
+        "deep": {"": [], odd: [[{"x": None}], 1e21]},
+        "large": "x\u00e9" * 2_500_000,
+    }
+    made = batch(
+        1, make_delta(odd, 2**63 - 1, odd, **values), make_delta("c ", 1, "r", text="NULL"), make_delta("c", 1, "r")
+    )
+    made = DeltaBatch(
+        made.batch_id,
+        "g",
+        (
+            *made.deltas,
+            StoredDelta("g", 2**63 - 1, msgspec.structs.replace(make_delta("c", 3, "r", x=1), delta_id="é" * 512)),
+        ),
+    )
+    assert adapter.insert_deltas(made) == adapter.insert_deltas(made) == held(made.deltas)
+    found = everything(adapter, DeltaQuery(order="hlc"))
+    assert sorted(map(repr, (plain(each, arrival=False) for each in found))) == sorted(
+        map(repr, (plain(each, arrival=False) for each in made.deltas))
+    )
+    assert "absent" not in texts(adapter.get_latest_state("g", "notes", [odd])[odd])
+
+
 def test_nothing_held_is_nothing_found(adapter):
     assert everything(adapter) == []
     assert adapter.newest_position() is None

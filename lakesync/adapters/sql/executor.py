@@ -46,6 +46,8 @@ class Executor(Protocol):
     def connect(self) -> AbstractContextManager[Connection]:
         """A connection for as long as the `with` lasts: a live one, also after the database was started again.
 
+        A second one may be asked for meanwhile, by the same thread too, and reads beside a transaction of the first.
+
         Raises:
             AdapterError: whatever the driver raises within, saying which database and what went wrong.
         """

@@ -1,0 +1,231 @@
+"""Backends: appending, upserting and reading back, each beside the driver's own bulk path on the same data.
+
+Rates are deltas, or rows, a second; `_ratio` is ours by the driver's. Postgres, MariaDB and S3 (moto) are started here,
+as the tests start them, so `scripts/install --dev` comes first. Processor time is this process's alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from lakesync.adapters.arrow import arrow_schema
+from lakesync.adapters.base import DeltaQuery
+from lakesync.adapters.objects import ObjectDeltas
+from lakesync.adapters.several import walk
+from lakesync.adapters.sql import SqlAdapter
+from lakesync.adapters.sql.rows import rows_schema
+from lakesync.adapters.sql.stored import stored_rows
+from lakesync.schema import parse_schema
+
+_SCHEMA = parse_schema(
+    {
+        "table": "items",
+        "columns": [
+            {"name": "title", "type": "string"},
+            {"name": "size", "type": "number"},
+            {"name": "tags", "type": "json"},
+        ],
+    }
+)
+_PAGE = 100_000
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("--deltas", type=int, default=200_000, help="appended and read back, a batch of 100,000 a time")
+    parser.add_argument("--rows", type=int, default=100_000, help="upserted into as many that are there")
+    parser.add_argument("--backends", default="postgres,mariadb,s3", help="which")
+
+
+def run(options: Namespace) -> dict[str, Any]:
+    """Measure."""
+    found: dict[str, Any] = {"deltas": options.deltas, "rows": options.rows}
+    deltas = _deltas(options.deltas)
+    with ExitStack() as servers:
+        for name in options.backends.split(","):
+            found |= {f"{name}_{key}": value for key, value in _BACKENDS[name](servers, deltas, options.rows).items()}
+    return found
+
+
+def _postgres(servers: ExitStack, deltas: pa.Table, rows: int) -> dict[str, Any]:
+    import psycopg
+
+    from lakesync.adapters.postgres import PostgresAdapter
+    from tests.postgres_server import postgres_server
+
+    uri = servers.enter_context(postgres_server()).uri
+    adapter = servers.enter_context(closing(PostgresAdapter(uri)))
+    sql = servers.enter_context(psycopg.connect(uri, autocommit=True))
+    plain = stored_rows(deltas)
+    sql.execute(
+        "CREATE TABLE plain AS SELECT *, NULL::text AS long_id FROM (SELECT 0::bigint AS hlc, '' AS client_id,"
+        " '' AS delta_id, '' AS gateway, 0::bigint AS arrival, '' AS table_name, '' AS row_id, '' AS op,"
+        " '' AS columns) AS one WHERE false"
+    )
+
+    def append() -> None:
+        file = io.BytesIO()
+        csv.write_csv(plain, file, csv.WriteOptions(include_header=False))
+        with sql.cursor() as cursor, cursor.copy("COPY plain FROM STDIN (FORMAT csv)") as copy:
+            copy.write(file.getbuffer())
+
+    def read() -> None:
+        with sql.cursor() as cursor, cursor.copy("COPY plain TO STDOUT (FORMAT csv)") as copy:
+            for _ in copy:
+                pass
+
+    return _sql_figures(adapter, deltas, rows, append, read)
+
+
+def _mariadb(servers: ExitStack, deltas: pa.Table, rows: int) -> dict[str, Any]:
+    import pymysql
+
+    from lakesync.adapters.mysql import MySqlAdapter, _lines
+    from tests.backend_servers import mariadb_server
+
+    server = servers.enter_context(mariadb_server())
+    sql = pymysql.connect(host="127.0.0.1", port=server.port, user="root", local_infile=True, autocommit=True)
+    servers.enter_context(sql)
+    with sql.cursor() as cursor:
+        cursor.execute("CREATE DATABASE bench CHARACTER SET utf8mb4")
+        cursor.execute(
+            "CREATE TABLE bench.plain (hlc BIGINT, client_id TEXT, delta_id TEXT, gateway TEXT,"
+            " arrival BIGINT, table_name TEXT, row_id TEXT, op TEXT, columns LONGTEXT, long_id TEXT)"
+        )
+    adapter = servers.enter_context(closing(MySqlAdapter(f"{server.uri}/bench")))
+    plain = stored_rows(deltas)
+
+    def append() -> None:
+        with tempfile.NamedTemporaryFile() as file, sql.cursor() as cursor:
+            file.write(_lines(plain))
+            file.flush()
+            cursor.execute(f"LOAD DATA LOCAL INFILE '{file.name}' INTO TABLE bench.plain CHARACTER SET utf8mb4")
+
+    def read() -> None:
+        with sql.cursor() as cursor:
+            cursor.execute("SELECT * FROM bench.plain")
+            cursor.fetchall()
+
+    return _sql_figures(adapter, deltas, rows, append, read)
+
+
+def _sql_figures(
+    adapter: SqlAdapter, deltas: pa.Table, rows: int, append: Callable[[], None], read: Callable[[], None]
+) -> dict[str, Any]:
+    adapter.prepare()
+    adapter.ensure_schema(_SCHEMA)
+    items = _items(rows, 0)
+    adapter.write_rows(_SCHEMA, items)
+    again = _items(rows, 1)
+    return {
+        **_beside("append", len(deltas), lambda: _append(adapter, deltas), append),
+        **_beside("read", len(deltas), lambda: _read(adapter), read),
+        **_timed("upsert", rows, lambda: adapter.write_rows(_SCHEMA, again)),
+    }
+
+
+def _s3(servers: ExitStack, deltas: pa.Table, rows: int) -> dict[str, Any]:  # noqa: ARG001 it keeps no rows
+    import boto3
+
+    from lakesync.adapters.s3 import S3Objects
+    from tests.backend_servers import s3_server
+
+    endpoint = servers.enter_context(s3_server())
+    keys = {"region": "us-east-1", "access_key": "k", "secret_key": "s"}
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="k",
+        aws_secret_access_key="s",  # noqa: S106
+    )
+    client.create_bucket(Bucket="bench")
+    adapter = servers.enter_context(closing(ObjectDeltas(S3Objects("bench", endpoint=endpoint, **keys))))
+
+    def append() -> None:
+        file = io.BytesIO()
+        pq.write_table(deltas, file, compression="zstd")
+        client.put_object(Bucket="bench", Key="plain", Body=file.getvalue())
+
+    def read() -> None:
+        pq.read_table(io.BytesIO(client.get_object(Bucket="bench", Key="plain")["Body"].read()))
+
+    figures = _beside("append", len(deltas), lambda: _append(adapter, deltas), append)
+    fresh = servers.enter_context(closing(ObjectDeltas(S3Objects("bench", endpoint=endpoint, **keys))))
+    return figures | _beside("read", len(deltas), lambda: _read(fresh), read)
+
+
+_BACKENDS: dict[str, Callable[[ExitStack, pa.Table, int], dict[str, Any]]] = {
+    "postgres": _postgres,
+    "mariadb": _mariadb,
+    "s3": _s3,
+}
+
+
+def _append(adapter: SqlAdapter | ObjectDeltas, deltas: pa.Table) -> None:
+    for start in range(0, len(deltas), _PAGE):
+        some = deltas.slice(start, _PAGE)
+        assert adapter.insert_arrow(f"g.main.1.{start}", "g", some).deltas == len(some)
+
+
+def _read(adapter: SqlAdapter | ObjectDeltas) -> None:
+    for page in walk(adapter.query_arrow, DeltaQuery(limit=_PAGE)):
+        assert len(page.deltas)
+
+
+def _beside(name: str, count: int, ours: Callable[[], None], theirs: Callable[[], None]) -> dict[str, Any]:
+    found = _timed(name, count, ours) | _timed(f"{name}_driver", count, theirs)
+    return found | {f"{name}_ratio": round(found[f"{name}_rate"] / found[f"{name}_driver_rate"], 2)}
+
+
+def _timed(name: str, count: int, work: Callable[[], object]) -> dict[str, Any]:
+    begun, used = time.perf_counter(), time.process_time()
+    work()
+    seconds, cpu = time.perf_counter() - begun, time.process_time() - used
+    return {f"{name}_rate": round(count / seconds), f"{name}_cpu_us": round(cpu / count * 1e6, 2)}
+
+
+def _deltas(count: int) -> pa.Table:
+    """Deltas of one gateway in pushes of 100, three columns each."""
+    numbers = range(count)
+    cells = [[("title", f'"item {n}"'), ("size", str(n % 1000)), ("tags", f'["a",{{"n":{n}}}]')] for n in numbers]
+    columns = [
+        ["g"] * count,
+        [(1_700_000_000_000 + n // 100) << 16 for n in numbers],
+        ["items"] * count,
+        [f"row-{n % 50_000}" for n in numbers],
+        ["UPDATE"] * count,
+        [f"client-{n % 20}" for n in numbers],
+        [(1_700_000_000_000 << 16) + n for n in numbers],
+        [hashlib.sha256(str(n).encode()).hexdigest() for n in numbers],
+        cells,
+    ]
+    schema = arrow_schema()
+    return pa.Table.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def _items(count: int, version: int) -> pa.Table:
+    """Rows as a destination's table takes them."""
+    instant = pa.array([1_700_000_000_000] * count, pa.timestamp("ms", "UTC"))
+    columns = {
+        "row_id": [f"row-{n}" for n in range(count)],
+        "title": [f"item {n} v{version}" for n in range(count)],
+        "size": [str(n % 1000 + version) for n in range(count)],
+        "tags": [f'["a",{{"n":{n}}}]' for n in range(count)],
+        "synced_at": instant,
+        "deleted_at": pa.nulls(count, instant.type),
+    }
+    return pa.table(columns, schema=rows_schema(_SCHEMA))

@@ -1,0 +1,118 @@
+"""A backend by a stranger: SQLite through what `lakesync.adapters.sql` asks for, and nothing else of LakeSync's.
+
+`sqlitefile:///ABSOLUTE/FILE`. The dialect says how the database wants things said, the executor brings statements to
+it; deltas, tables of rows and marks come with the base.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value
+from lakesync.exceptions import AdapterError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def open_file(uri: str) -> SqlAdapter:
+    """The adapter that a URI names: what the entry point leads to."""
+    return SqlAdapter(FileExecutor(unquote(urlsplit(uri).path)), FileDialect())
+
+
+class FileDialect(Dialect):
+    """Three methods, as SQLite quotes names like the base."""
+
+    def column(self, kind: Kind) -> str:
+        """The type of a column."""
+        return {"integer": "INTEGER", "boolean": "INTEGER", "number": "NUMERIC"}.get(kind, "TEXT")
+
+    def scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
+        """A temporary table."""
+        body = ", ".join(self.define(column) for column in columns)
+        return f"DROP TABLE IF EXISTS {name}", f"CREATE TEMP TABLE {name} ({body}, UNIQUE ({', '.join(key)}))"
+
+    def merge(self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]) -> str:
+        """INSERT … ON CONFLICT, which needs a WHERE to know that it is no join's ON."""
+        listed = ", ".join(columns)
+        taken = ", ".join(f"{name} = excluded.{name}" for name in update)
+        what = f"DO UPDATE SET {taken}" if taken else "DO NOTHING"
+        rows = f"SELECT {listed} FROM {scratch} WHERE 1"
+        return f"INSERT INTO {table} ({listed}) {rows} ON CONFLICT ({', '.join(key)}) {what}"
+
+
+class FileExecutor:
+    """A connection for each use: simple, and safe between threads."""
+
+    def __init__(self, path: str) -> None:
+        """Args: path: of the file."""
+        self._path = path
+
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        """A connection, closed at the end."""
+        try:
+            opened = sqlite3.connect(self._path, isolation_level=None, timeout=20)
+            try:
+                opened.execute("PRAGMA journal_mode = WAL")
+                opened.execute("PRAGMA synchronous = FULL")
+                yield FileConnection(opened)
+            finally:
+                opened.close()
+        except sqlite3.Error as error:
+            raise AdapterError(f"the file {self._path} refused: {error}") from error
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class FileConnection:
+    """Statements as sqlite3 takes them."""
+
+    def __init__(self, opened: sqlite3.Connection) -> None:
+        """Args: opened: in autocommit mode."""
+        self._opened = opened
+
+    def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
+        """Run a statement; how many rows it changed."""
+        return max(self._opened.execute(statement, [plain(value) for value in values]).rowcount, 0)
+
+    def rows(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
+        """Run a query."""
+        return list(self._opened.execute(statement, [plain(value) for value in values]))
+
+    def arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
+        """Run a query that may find much."""
+        found = [dict(zip(schema.names, row, strict=True)) for row in self.rows(statement, values)]
+        return type(schema.empty_table()).from_pylist(found, schema=schema)
+
+    def columns(self, table: str) -> list[str]:
+        """The names of a table's columns."""
+        return [row[1] for row in self._opened.execute(f'PRAGMA table_info("{table}")')]
+
+    def load(self, table: str, rows: pa.Table) -> None:
+        """Add rows to a scratch table."""
+        marks = ", ".join("?" * rows.num_columns)
+        values = ([plain(value) for value in row.values()] for row in rows.to_pylist())
+        self._opened.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All statements within, or none."""
+        self._opened.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._opened.execute("ROLLBACK")
+            raise
+        self._opened.execute("COMMIT")
+
+
+def plain(value: Value) -> str | int | None:
+    """A value as sqlite3 stores it."""
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,0 +1,98 @@
+"""`lakesync migrate`: all deltas of one adapter to another, or some of them."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from contextlib import ExitStack
+from datetime import UTC, datetime, time, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from lakesync import hlc
+from lakesync.config import load
+from lakesync.exceptions import LakeSyncError
+from lakesync.references import KINDS, follow
+
+_DAY = "%Y-%m-%d"
+
+
+def migrate(
+    source: Annotated[
+        str, typer.Option("--from", help="The adapter's URI, or a reference to it: env:NAME, file:PATH.")
+    ],
+    destination: Annotated[str, typer.Option("--to", help="The other adapter's.")],
+    gateway: Annotated[str | None, typer.Option(help="Only this gateway's deltas.", show_default=False)] = None,
+    table: Annotated[list[str] | None, typer.Option(help="Only this table's; may be repeated.")] = None,
+    since: Annotated[
+        datetime | None, typer.Option(formats=[_DAY], help="Only of this day (UTC, by hlc) and later.")
+    ] = None,
+    until: Annotated[datetime | None, typer.Option(formats=[_DAY], help="Only of this day and earlier.")] = None,
+    page: Annotated[int, typer.Option(min=1, help="Deltas that are moved at once.")] = 10_000,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="The folder that keeps everything.", show_default=False)
+    ] = None,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count on both sides, and write nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of sentences.")] = False,
+) -> None:
+    """Copy deltas from one adapter to another, and compare count and checksum at the end. The source is only read.
+
+    A run that was killed goes on where it was when the same command is given again.
+    """
+    from lakesync.adapters import as_database, open_adapter
+    from lakesync.adapters.migrate import ProgressFile, Scope, digest, migrate_adapter
+
+    scope = Scope(
+        gateway,
+        tuple(table or ()),
+        _hlc(since) - 1 if since is not None else -1,
+        _hlc(until + timedelta(days=1)) - 1 if until is not None else None,
+    )
+    uris = [_followed("--from", source), _followed("--to", destination)]
+    named = hashlib.sha256(msgspec.json.encode([*uris, scope])).hexdigest()[:16]
+    folder = load({"data_dir": data} if data else {}).data_dir / "migrations"
+    with ExitStack() as closing:
+        old, new = (as_database(open_adapter(uri)) for uri in uris)
+        for opened in (old, new):
+            closing.callback(opened.close)
+        if dry_run:
+            theirs, ours = digest(old, scope), digest(new, scope)
+            _tell({"source": theirs.deltas, "destination": ours.deltas, "equal": theirs == ours}, as_json=as_json)
+            return
+        progress = ProgressFile(folder / f"{named}.json")
+        try:
+            report = migrate_adapter(
+                old,
+                new,
+                scope,
+                progress=progress,
+                page=page,
+                on_page=lambda at: print(f"{at.deltas} deltas in {at.pages} pages", file=sys.stderr),
+            )
+        except LakeSyncError:
+            if progress.path.exists():
+                print("give the same command again to go on where this ended", file=sys.stderr)
+            raise
+    _tell(msgspec.to_builtins(report), as_json=as_json)
+
+
+def _tell(report: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(msgspec.json.encode(report).decode())
+        return
+    for name, value in report.items():
+        print(f"{name.replace('_', ' ')}: {f'{value:.1f}' if isinstance(value, float) else value}")
+
+
+def _followed(option: str, uri: str) -> str:
+    refers = uri.startswith(KINDS) and not uri.startswith("file://")  # that is an adapter's own
+    return follow(option, uri, Path()) if refers else uri
+
+
+def _hlc(day: datetime) -> int:
+    """The first of a UTC day."""
+    return hlc.encode(int(datetime.combine(day.date(), time(), UTC).timestamp() * 1000), 0)

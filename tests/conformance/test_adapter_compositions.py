@@ -1,0 +1,308 @@
+"""Adapters made of adapters: routes, copies and tiers, and moves between any two."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from lakesync.adapters import (
+    CompositeAdapter,
+    DeltaBatch,
+    DeltaQuery,
+    FanOutAdapter,
+    LifecycleAdapter,
+    LocalDisk,
+    ObjectDeltas,
+    Route,
+    SqliteAdapter,
+    StoredDelta,
+    migrate_adapter,
+)
+from lakesync.adapters.base import position_of
+from lakesync.adapters.migrate import Scope, digest
+from lakesync.crash import VARIABLE
+from lakesync.exceptions import AdapterError, ConfigurationError, IntegrityError
+from lakesync.hlc import encode
+from tests.conformance.adapter_places import DATABASES, start_server
+from tests.conformance.book import make_delta
+from tests.conformance.test_adapter_tables import NOTES, rows
+from tests.conformance.test_adapters import batch, everything, texts
+
+DAY = 86_400_000
+WAIT = 30.0
+
+
+@pytest.fixture
+def databases(tmp_path):
+    """Databases by name."""
+    opened: dict[str, SqliteAdapter] = {}
+
+    def open_one(name):
+        if name not in opened:
+            opened[name] = SqliteAdapter(tmp_path / f"{name}.db")
+        return opened[name]
+
+    yield open_one
+    for each in opened.values():
+        each.close()
+
+
+def identities(adapter, query=None):
+    return [stored.identity for stored in everything(adapter, query)]
+
+
+def aged(count: int, start: int = 0):
+    """A batch with ten deltas a day, oldest first."""
+    made = [make_delta("c", encode((start + n) * DAY // 10, 0), f"r{n % 7}", x=n) for n in range(count)]
+    return batch(1, *made)
+
+
+# -- routes ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_table_is_at_its_adapter(databases, tmp_path):
+    objects = ObjectDeltas(LocalDisk(tmp_path / "objects"))
+    composite = CompositeAdapter([Route(frozenset({"events"}), objects)], databases("default"))
+    made = batch(1, make_delta("c", 1, "n", x=1), make_delta("c", 2, "e", table="events", x=2))
+    assert composite.insert_deltas(made) == composite.insert_deltas(made)
+    assert [stored.delta.row_id for stored in everything(objects)] == ["e"]
+    assert [stored.delta.row_id for stored in everything(databases("default"))] == ["n"]
+    assert [stored.delta.row_id for stored in everything(composite)] == ["n", "e"]
+    assert [stored.delta.row_id for stored in everything(composite, DeltaQuery(tables=("events",)))] == ["e"]
+    composite.ensure_schema(NOTES)
+    assert composite.materialise("g", NOTES, ["n"]) == 1
+    assert rows(databases("default")).keys() == {"n"}
+    with pytest.raises(ConfigurationError, match="'events' has two routes"):
+        CompositeAdapter([Route(frozenset({"events"}), each) for each in (objects, objects)], objects)
+
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+
+class Stoppable:
+    """A database that can be made to refuse."""
+
+    def __init__(self, adapter):
+        self.adapter = adapter
+        self.refuses = False
+
+    def insert_deltas(self, made):
+        if self.refuses:
+            raise AdapterError("it is switched off")
+        return self.adapter.insert_deltas(made)
+
+    def __getattr__(self, name):
+        if name in ("insert_arrow", "query_arrow"):
+            raise AttributeError(name)
+        return getattr(self.adapter, name)
+
+
+def test_a_secondary_that_fails_holds_nobody_up_and_catches_up(databases):
+    slow = Stoppable(databases("secondary"))
+    fan_out = FanOutAdapter(databases("primary"), {"copy": slow, "other": databases("other")}, first_wait=0.01)
+    slow.refuses = True
+    for number in range(1, 6):
+        made = batch(number, make_delta("c", number, "r", x=number))
+        assert fan_out.insert_deltas(made).deltas == 1
+    failing = threading.Event()
+    for _ in range(3000):
+        copy, _ = fan_out.lags()
+        if copy.failures:
+            break
+        failing.wait(0.01)
+    assert "switched off" in copy.error
+    assert len(everything(fan_out)) == 5
+    assert everything(databases("secondary")) == []
+    slow.refuses = False
+    assert fan_out.settle(WAIT)
+    for name in ("secondary", "other"):
+        assert identities(databases(name)) == identities(databases("primary"))
+    assert [(lag.deltas, lag.catching_up, lag.error) for lag in fan_out.lags()] == [(0, False, None)] * 2
+    fan_out.close()
+
+
+def test_what_was_not_replicated_when_the_process_ended_is_read_again(databases):
+    databases("primary").insert_deltas(batch(1, make_delta("c", 1, "r", x=1)))
+    fan_out = FanOutAdapter(databases("primary"), {"copy": databases("secondary")})
+    assert fan_out.settle(WAIT)
+    assert identities(databases("secondary")) == identities(databases("primary")) != []
+    fan_out.close()
+
+
+# -- tiers -------------------------------------------------------------------------------------------------------------
+
+
+def test_old_days_move_and_reads_span_both_tiers(databases):
+    hot, cold = databases("hot"), databases("cold")
+    tiers = LifecycleAdapter(hot, cold, 30 * DAY, wall=lambda: 40 * DAY)
+    tiers.ensure_schema(NOTES)
+    made = aged(400)
+    tiers.insert_deltas(made)
+    before = {order: identities(tiers, DeltaQuery(order=order, limit=37)) for order in ("arrival", "hlc")}
+    report = tiers.migrate_to_tier()
+    assert (report.deltas, len(everything(cold)), len(everything(hot))) == (101, 101, 299)
+    assert max(stored.delta.hlc for stored in everything(cold)) <= encode(10 * DAY, 0)
+    assert before == {order: identities(tiers, DeltaQuery(order=order, limit=37)) for order in ("arrival", "hlc")}
+    assert tiers.migrate_to_tier().deltas == 0
+    tiers.insert_deltas(made)  # a repeat, after the move
+    assert before["hlc"] == identities(tiers, DeltaQuery(order="hlc"))
+    assert tiers.migrate_to_tier().deltas == 101
+    assert len(everything(cold)) == 101
+    tiers.insert_deltas(batch(2, make_delta("d", encode(39 * DAY, 9), "r0", y="new")))
+    assert set(texts(tiers.get_latest_state("g", "notes", ["r0"])["r0"])) == {"x", "y"}
+    assert tiers.materialise("g", NOTES, ["r0"]) == 1
+    assert rows(hot).keys() == {"r0"}
+    with pytest.raises(AdapterError):
+        rows(cold)
+
+
+def test_readers_miss_nothing_while_days_move(databases):
+    tiers = LifecycleAdapter(databases("hot"), databases("cold"), 0, wall=lambda: 100 * DAY)
+    made = aged(300)
+    tiers.insert_deltas(made)
+    wanted = sorted(stored.identity for stored in made.deltas)
+    moving = threading.Event()
+
+    def move():
+        for day in range(1, 31):
+            tiers.migrate_to_tier(day * DAY)
+        moving.set()
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    readings = 0
+    while not moving.is_set() or readings < 2:
+        for order in ("arrival", "hlc"):
+            assert sorted(identities(tiers, DeltaQuery(order=order, limit=50))) == wanted
+        readings += 1
+    mover.join()
+    assert len(everything(databases("cold"))) == 300
+
+
+MOVE = (
+    "import sys; from lakesync.adapters import LifecycleAdapter, SqliteAdapter, lifecycle;"
+    "lifecycle.PAGE = 40;"
+    "LifecycleAdapter(SqliteAdapter(sys.argv[1]), SqliteAdapter(sys.argv[2]), 0).migrate_to_tier()"
+)
+
+
+@pytest.mark.parametrize("place", ["sql.after_commit:2", "tier.after_copy:2", "tier.after_delete:2"])
+def test_a_move_that_is_killed_goes_on(tmp_path, place):
+    files = [str(tmp_path / f"{name}.db") for name in ("hot", "cold")]
+    hot, cold = (SqliteAdapter(file) for file in files)
+    made = aged(100)
+    hot.insert_deltas(made)
+    tiers = LifecycleAdapter(hot, cold, 0)
+    killed = subprocess.run([sys.executable, "-c", MOVE, *files], env={**os.environ, VARIABLE: place}, check=False)
+    assert killed.returncode == -9
+    wanted = sorted(stored.identity for stored in made.deltas)
+    assert sorted(identities(tiers)) == wanted
+    assert 0 < tiers.migrate_to_tier().deltas < 100
+    assert (sorted(identities(cold)), everything(hot)) == (wanted, [])
+    tiers.close()
+
+
+# -- moves between any two ---------------------------------------------------------------------------------------------
+
+
+def fill(adapter, number: int = 1):
+    some = [make_delta("c", n, f"r{n % 5}", table="tu"[n % 2], x=[n, {"é": None}]) for n in range(1, 121)]
+    for gateway in ("g", "h"):
+        adapter.insert_deltas(batch(number, *some, gateway=gateway))
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb", "parquet on s3", "json on local disk"], indirect=True)
+def test_from_any_to_any_and_back(kind, tmp_path):
+    there, back = DATABASES[kind](tmp_path), SqliteAdapter(tmp_path / "back.db")
+    start = SqliteAdapter(tmp_path / "start.db")
+    fill(start)
+    before = everything(start)
+    for source, destination in ((start, there), (there, back)):
+        report = migrate_adapter(source, destination, page=50)
+        assert (report.deltas, report.copied, report.pages, report.verified) == (240, 240, 5, True)
+        assert migrate_adapter(source, destination, page=50).deltas == 240
+    assert everything(start) == before
+    assert digest(start, Scope()) == digest(there, Scope()) == digest(back, Scope())
+    assert [stored.identity for stored in everything(back, DeltaQuery(order="hlc"))] == [
+        stored.identity for stored in everything(start, DeltaQuery(order="hlc"))
+    ]
+    for each in (start, there, back):
+        each.close()
+
+
+@pytest.fixture
+def kind(request):
+    """A kind of place."""
+    start_server(request)
+    return request.param
+
+
+def test_a_choice_of_deltas(databases):
+    source, destination = databases("source"), databases("destination")
+    fill(source)
+    scope = Scope(gateway="h", tables=("t",), since=10, until=50)
+    assert migrate_adapter(source, destination, scope).deltas == 20
+    assert {(stored.gateway, stored.delta.table) for stored in everything(destination)} == {("h", "t")}
+    destination.insert_deltas(batch(9, make_delta("other", 20, "r", table="t", x=1), gateway="h"))
+    with pytest.raises(IntegrityError, match=r"holds 20 deltas .* the destination 21"):
+        migrate_adapter(source, destination, scope)
+
+
+def command(tmp_path, *options, crash=""):
+    uris = [f"--from=sqlite://{tmp_path}/source.db", f"--to=file://{tmp_path}/objects", f"--data={tmp_path}/data"]
+    script = "from lakesync.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", script, "migrate", *uris, "--page=50", *options],
+        env={**os.environ, VARIABLE: crash, "LAKESYNC_CONFIG": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_command_goes_on_after_a_kill(tmp_path):
+    source = SqliteAdapter(tmp_path / "source.db")
+    fill(source)
+    before = everything(source)
+    assert json.loads(command(tmp_path, "--dry-run", "--json").stdout) == {
+        "source": 240,
+        "destination": 0,
+        "equal": False,
+    }
+    assert command(tmp_path, crash="migrate.after_copy:3").returncode == -9
+    assert command(tmp_path, crash="migrate.after_page:2").returncode == -9
+    ended = command(tmp_path, "--json")
+    report = json.loads(ended.stdout)
+    assert ended.returncode == 0, ended.stderr
+    assert (report["deltas"], report["verified"]) == (240, True)
+    assert report["copied"] == 40
+    assert "240 deltas in 5 pages" in ended.stderr
+    assert everything(source) == before
+    objects = ObjectDeltas(LocalDisk(tmp_path / "objects"))
+    assert digest(objects, Scope()) == digest(source, Scope())
+    assert sorted(identities(objects, DeltaQuery(order="hlc"))) == sorted(identities(source))
+    source.close()
+
+
+def test_a_place_in_a_page_is_a_place_in_the_whole(databases):
+    """Pages of several adapters end where the one that ends first does."""
+    tiers = LifecycleAdapter(databases("hot"), databases("cold"), 0)
+    for number, adapter in enumerate((databases("hot"), databases("cold"), databases("hot")), 1):
+        adapter.insert_deltas(
+            DeltaBatch(
+                str(number),
+                "g",
+                tuple(StoredDelta("g", 256 * n, make_delta("c", n, f"r{n}", x=n)) for n in range(number, 60, 3)),
+            )
+        )
+    whole = everything(tiers)
+    assert [position_of(stored, "arrival") for stored in whole] == sorted(
+        position_of(each, "arrival") for each in whole
+    )
+    for limit in (1, 2, 7, 58, 59, 60):
+        assert everything(tiers, DeltaQuery(limit=limit)) == whole

@@ -1,0 +1,185 @@
+"""What adapters do when their backend fails: lost answers, servers that die, doors that stay shut, full disks."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from lakesync.adapters import DeltaQuery, LocalDisk, ObjectDeltas, SqliteAdapter
+from lakesync.adapters.mysql import MySqlAdapter
+from lakesync.adapters.postgres import PostgresAdapter
+from lakesync.adapters.s3 import S3Objects
+from lakesync.adapters.selection import held
+from lakesync.cli.process import free_ports
+from lakesync.exceptions import AdapterError
+from tests.conformance import adapter_places
+from tests.conformance.book import make_delta
+from tests.conformance.test_adapters import batch, everything
+from tests.conformance.wire import Wire
+
+SOME = batch(1, *(make_delta("c", n, f"r{n}", x="v" * 100) for n in range(1, 500)))
+
+
+class Wired:
+    """A database behind a wire."""
+
+    def __init__(self, kind, request, folder):
+        self.server = request.getfixturevalue({"postgres": "shared_postgres", "mariadb": "shared_mariadb"}[kind])
+        fixture = {"postgres": "postgres_uri", "mariadb": "mariadb_uri"}[kind]
+        adapter_places.SERVERS[fixture] = self.server.uri
+        uri = getattr(adapter_places, {"postgres": "postgres_uri", "mariadb": "mysql_uri"}[kind])(folder)
+        port = int(self.server.uri.rpartition(":")[2].partition("/")[0])
+        self.wire = Wire(port)
+        self.loading = {"postgres": b"FROM STDIN", "mariadb": b"LOAD DATA"}[kind]
+        self.make = {"postgres": PostgresAdapter, "mariadb": MySqlAdapter}[kind]
+        self.uri = uri.replace(f":{port}", f":{self.wire.port}")
+        self.adapter = self.make(self.uri)
+        self.up = threading.Event()
+
+    def crash(self):
+        """The server dies and is there again."""
+        if isinstance(self.adapter, PostgresAdapter):
+            self.server.restart("immediate")
+        else:
+            self.server.kill()
+            self.server.again()
+        self.up.set()
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def wired(request, tmp_path):
+    here = Wired(request.param, request, tmp_path)
+    yield here
+    here.adapter.close()
+    here.wire.close()
+
+
+def test_a_commit_whose_answer_is_lost_is_repeated_safely(wired):
+    wired.adapter.prepare()
+    wired.wire.lose_the_answer_to(b"COMMIT")
+    with pytest.raises(AdapterError) as told:
+        wired.adapter.insert_deltas(SOME)
+    assert wired.wire.passed == 1
+    assert "secret" not in str(told.value)
+    assert len(everything(wired.adapter)) == 499, "it was done"
+    assert wired.adapter.insert_deltas(SOME) == held(SOME.deltas)
+    assert len(everything(wired.adapter)) == 499
+
+
+def test_a_server_that_dies_while_it_is_loading_holds_all_or_nothing(wired):
+    wired.adapter.prepare()
+    wired.wire.when(wired.loading, wired.crash)
+    with pytest.raises(AdapterError):
+        wired.adapter.insert_deltas(SOME)
+    assert wired.wire.passed == 1
+    assert wired.up.wait(60)
+    assert everything(wired.adapter) == []
+    assert wired.adapter.insert_deltas(SOME) == held(SOME.deltas)
+
+
+def test_connections_that_waited_through_a_restart_are_not_used(wired):
+    wired.adapter.insert_deltas(SOME)
+    wired.crash()
+    assert len(everything(wired.adapter)) == 499
+
+
+def test_an_answer_of_s3_that_is_lost_is_not_another_writers(s3_endpoint, tmp_path):
+    adapter_places.SERVERS["s3_endpoint"] = s3_endpoint
+    adapter_places.s3_objects(tmp_path)
+    wire = Wire(int(s3_endpoint.rpartition(":")[2]))
+    bucket = adapter_places._own(tmp_path).replace("_", "-")
+    store = S3Objects(
+        bucket, endpoint=f"http://127.0.0.1:{wire.port}", region="us-east-1", access_key="k", secret_key="s"
+    )
+    wire.lose_the_answer_to(b"PUT /")
+    assert store.put_object("k", b"mine", if_absent=True) is True
+    assert wire.passed == 1
+    assert store.put_object("k", b"other", if_absent=True) is False
+    store.close()
+    wire.close()
+
+
+def closed_door(kind, request):
+    """An adapter whose server is not there, or does not let it in."""
+    (nobody,) = free_ports(1)
+    if kind == "postgres, nobody there":
+        return PostgresAdapter(f"postgresql://u:secret@127.0.0.1:{nobody}/db")
+    if kind == "mariadb, nobody there":
+        return MySqlAdapter(f"mysql://u:secret@127.0.0.1:{nobody}/db")
+    if kind == "mariadb, wrong password":
+        return MySqlAdapter(f"{request.getfixturevalue('mariadb_uri').replace('secret', 'secret2')}/mysql")
+    if kind == "s3, no such bucket":
+        endpoint = request.getfixturevalue("s3_endpoint")
+        return ObjectDeltas(S3Objects("absent", endpoint=endpoint, region="us-east-1", access_key="k", secret_key="s"))
+    server = request.getfixturevalue("shared_postgres")
+    with psycopg.connect(server.uri, autocommit=True) as sql:
+        if sql.execute("SELECT 1 FROM pg_roles WHERE rolname = 'guarded'").fetchone() is None:
+            sql.execute("CREATE ROLE guarded LOGIN PASSWORD 'right'")
+        ((rules,),) = sql.execute("SELECT setting FROM pg_settings WHERE name = 'hba_file'").fetchall()
+        text = Path(rules).read_text()
+        Path(rules).write_text(f"host all guarded 127.0.0.1/32 scram-sha-256\n{text}")
+        sql.execute("SELECT pg_reload_conf()")
+    return PostgresAdapter(server.uri.replace("postgres:postgres@", "guarded:secret@"))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "postgres, nobody there",
+        "mariadb, nobody there",
+        "postgres, wrong password",
+        "mariadb, wrong password",
+        "s3, no such bucket",
+    ],
+)
+def test_a_door_that_stays_shut_is_told_without_the_key(kind, request):
+    adapter = closed_door(kind, request)
+    for call in (lambda: adapter.insert_deltas(SOME), lambda: adapter.query_deltas_since(DeltaQuery())):
+        with pytest.raises(AdapterError) as told:
+            call()
+        assert "secret" not in str(told.value)
+    adapter.close()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda folder: SqliteAdapter(folder / "d.db"), lambda folder: ObjectDeltas(LocalDisk(folder / "o"))],
+    ids=["sqlite", "parquet on local disk"],
+)
+def test_a_full_disk_loses_nothing_that_was_held(tmp_path, make):
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("file systems may not be mounted here")
+    try:
+        adapter = make(folder)
+        kept = 0
+        for number in range(1, 200):
+            made = batch(
+                number, *(make_delta("c", number * 100 + n, f"r{number}-{n}", x=_noise(number, n)) for n in range(20))
+            )
+            try:
+                adapter.insert_deltas(made)
+            except AdapterError:
+                break
+            kept += 20
+        assert 0 < kept < 199 * 20
+        assert len(everything(adapter)) == kept
+        subprocess.run(["mount", "-o", "remount,size=32m", str(folder)], check=True)
+        assert adapter.insert_deltas(made) == held(made.deltas)
+        assert len(everything(adapter)) == kept + 20
+        adapter.close()
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def _noise(*seed: int) -> str:
+    """Text that does not get smaller."""
+    import random
+
+    return random.Random(str(seed)).randbytes(1500).hex()

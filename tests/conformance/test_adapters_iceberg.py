@@ -1,0 +1,92 @@
+"""The lake's deltas are read as any other place's, whatever files they lie in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+
+from lakesync.adapters import DeltaQuery, SqliteAdapter, open_adapter
+from lakesync.adapters.arrow import to_arrow
+from lakesync.adapters.migrate import Scope, digest, migrate_adapter
+from lakesync.exceptions import AdapterError, ConfigurationError
+from lakesync.hlc import decode, encode
+from tests.conformance.book import make_delta
+from tests.conformance.test_adapters import batch, everything, plain, texts
+
+DAY = 86_400_000
+
+
+@pytest.fixture
+def lake(tmp_path):
+    """A lake of three days, two gateways and six files, and the same in SQLite."""
+    options = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    catalog = SqlCatalog("lake", **options)
+    catalog.create_namespace("lakesync")
+    same = SqliteAdapter(tmp_path / "same.db")
+    made = [
+        batch(
+            0,
+            *(make_delta("c", encode(n * DAY // 4, n), f"r{n % 3}", table="tu"[n % 2], x=n) for n in range(12)),
+            gateway=gateway,
+            step=encode(DAY // 4, 0),
+        )
+        for gateway in ("g", "h")
+    ]
+    table = None
+    for each in made:
+        same.insert_deltas(each)
+        for some in (each.deltas[:5], each.deltas[5:]):
+            rows = to_arrow(some)
+            days = [datetime.fromtimestamp(decode(stored.arrival)[0] / 1000, UTC).date() for stored in some]
+            rows = rows.append_column(pa.field("day", pa.date32()), pa.array(days))
+            if table is None:
+                table = catalog.create_table("lakesync.deltas", rows.schema)
+                with table.update_spec() as spec:
+                    spec.add_field("gateway", BucketTransform(4), "bucket")
+                    spec.add_field("day", IdentityTransform(), "day")
+            table.append(rows)
+    adapter = open_adapter(f"iceberg://lakesync?uri={options['uri']}&warehouse={options['warehouse']}")
+    yield adapter, same
+    adapter.close()
+    same.close()
+    catalog.close()
+
+
+def test_every_query_finds_what_a_database_would(lake, tmp_path):
+    adapter, same = lake
+    queries = [
+        DeltaQuery(order=order, limit=limit, gateway=gateway, tables=tables, since=since, rows=rows)
+        for order in ("arrival", "hlc")
+        for limit, gateway, tables, since, rows in [
+            (5, None, (), -1, ()),
+            (100, "g", (), encode(DAY, 0), ()),
+            (3, "h", ("t",), -1, ()),
+            (100, None, (), -1, ("r1",)),
+        ]
+    ]
+    for query in queries:
+        assert list(map(plain, everything(adapter, query))) == list(map(plain, everything(same, query)))
+    assert adapter.newest_position() == same.newest_position()
+    assert texts(adapter.get_latest_state("g", "t", ["r0"])["r0"]) == texts(
+        same.get_latest_state("g", "t", ["r0"])["r0"]
+    )
+    copy = SqliteAdapter(tmp_path / "copy.db")
+    assert migrate_adapter(adapter, copy, page=7).deltas == 24
+    assert digest(copy, Scope()) == digest(same, Scope())
+    copy.close()
+
+
+def test_it_is_not_written_and_says_where_it_is_not(lake, tmp_path):
+    adapter, _ = lake
+    with pytest.raises(ConfigurationError, match="pipeline"):
+        adapter.insert_deltas(batch(1, make_delta("c", 1, "r", x=1)))
+    with pytest.raises(ConfigurationError, match="iceberg://lakesync"):
+        open_adapter("iceberg://lakesync?type=nothing")
+    empty = open_adapter(f"iceberg://other?uri=sqlite:///{tmp_path}/catalog.db&warehouse=file://{tmp_path}/warehouse")
+    with pytest.raises(AdapterError, match=r"other\.deltas"):
+        everything(empty)
+    empty.close()

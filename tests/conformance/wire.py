@@ -1,0 +1,76 @@
+"""A TCP proxy between an adapter and its server, which does something where certain words pass by."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+
+class Wire:
+    """Listens on loopback and carries bytes, until it is armed and a client says the words."""
+
+    def __init__(self, port: int) -> None:
+        """Args: port: of the server, on loopback."""
+        self._target = ("127.0.0.1", port)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._words: bytes | None = None
+        self._then: Callable[[], None] | None = None
+        self.passed = 0
+        """How often the words came by."""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lose_the_answer_to(self, words: bytes) -> None:
+        """Once: the server does what it is told, and the connection is cut instead of carrying its answer."""
+        self._words, self._then = words, None
+
+    def when(self, words: bytes, then: Callable[[], None]) -> None:
+        """Once: do something, then carry the words on, and cut the connection where there is nobody any more."""
+        self._words, self._then = words, then
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._listening.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+                server = socket.create_connection(self._target)
+            except OSError:
+                return
+            lost = threading.Event()
+            for run in (self._up, self._down):
+                threading.Thread(target=run, args=(client, server, lost), daemon=True).start()
+
+    def _up(self, client: socket.socket, server: socket.socket, lost: threading.Event) -> None:
+        with suppress(OSError):
+            while data := client.recv(65536):
+                if self._words is not None and self._words in data:
+                    self._words = None
+                    self.passed += 1
+                    if self._then is None:
+                        lost.set()
+                    else:
+                        self._then()
+                server.sendall(data)
+        _cut(server)
+        _cut(client)
+
+    @staticmethod
+    def _down(client: socket.socket, server: socket.socket, lost: threading.Event) -> None:
+        with suppress(OSError):
+            while data := server.recv(65536):
+                if lost.is_set():  # this is the answer: it was done
+                    break
+                client.sendall(data)
+        _cut(client)
+        _cut(server)
+
+
+def _cut(side: socket.socket) -> None:
+    with suppress(OSError):
+        side.shutdown(socket.SHUT_RDWR)  # closing alone tells the other end nothing while a thread still reads
+    side.close()
