@@ -15,7 +15,7 @@ from lakesync.feed import Sender, apply
 from lakesync.feed.apply import by_row, own_bucket
 from lakesync.feed.memory import current, in_doubt, in_scope, place, with_broadcasts
 from lakesync.feed.positions import Access, furthest, rests
-from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page
+from lakesync.staging.records import ClientRecord, Page
 from lakesync.staging.store import Commit
 from lakesync.types import Claims, PushResult, RowDelta, SyncPush
 
@@ -128,8 +128,7 @@ def _covered(commit: Commit, record: ClientRecord, access: Access) -> _Covered:
     buckets = (*access.keys.union(scope.keys), own_bucket(record.client_id))
     if not commit.changed_after(buckets, at.base):
         return _Covered(max(record.seen, commit.arrival), everything=access.same_as(scope))
-    (first,) = commit.entries_after(buckets, at.base, 1)
-    return _Covered(max(record.seen, first.changed - ARRIVAL_STEP))
+    return _Covered(record.seen)  # nothing above it is complete: a row that others made may have changed again since
 
 
 def _unknown(commit: Commit, deltas: tuple[RowDelta, ...], client: str) -> list[RowDelta]:

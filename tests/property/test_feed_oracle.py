@@ -476,6 +476,18 @@ def play(
     skews=(0, 0, 0),
     rules=0,
 )
+@example(  # what others made is changed again before a client that pushes has heard of it
+    history=[
+        ("edit", 2, "DELETE", "r1", {}),
+        ("cycle", 2, 3, "request lost", "answer lost"),
+        ("edit", 0, "UPDATE", "r2", {"y": 0}),
+        ("pull", 2, 2, "whole"),
+        ("push", 0, "whole"),
+        ("edit", 0, "INSERT", "r2", {}),
+    ],
+    skews=(0, 0, 0),
+    rules=0,
+)
 def test_every_client_ends_with_its_rows(history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int) -> None:
     play(history, skews, rules)
 
