@@ -46,6 +46,8 @@ class PushLoad(msgspec.Struct, frozen=True):
     """The column `team` has so many values."""
     columns: int = 0
     """Further columns of an INSERT."""
+    own_team: bool = False
+    """There is a team for each client, whose rows it alone writes, under a token that says so."""
     name: str = "pusher"
 
 
@@ -88,8 +90,13 @@ async def _push_all(port: int, load: PushLoad) -> list[Sample]:
 
     async def client(number: int) -> None:
         name = f"{load.name}-{number}"
-        connection, proof = await Connection.open(port), token(name)
-        for body, deltas in _bodies(name, load, places, begun):
+        claims, bodies = {}, _bodies(name, load, places, begun)
+        if load.own_team:
+            claims = {"team": f"team-{number}"}
+            part = msgspec.structs.replace(load, rows=load.rows // load.clients, teams=load.clients)
+            bodies = _bodies(name, part, iter(range(load.deltas // load.clients)), begun, number, load.clients)
+        connection, proof = await Connection.open(port), token(name, **claims)
+        for body, deltas in bodies:
             start = time.perf_counter()
             await connection.asked("POST", f"/sync/{GATEWAY}/push", proof, body)
             end = time.perf_counter()
@@ -100,15 +107,26 @@ async def _push_all(port: int, load: PushLoad) -> list[Sample]:
     return samples
 
 
-def _bodies(client: str, load: PushLoad, places: Iterator[int], begun: float) -> Iterator[tuple[bytes, int]]:
-    """Push after push of one client with its number of deltas, until all clients together have done their share."""
+def _bodies(
+    client: str, load: PushLoad, places: Iterator[int], begun: float, first: int = 0, step: int = 1
+) -> Iterator[tuple[bytes, int]]:
+    """Push after push of one client with its number of deltas, until `places` are gone.
+
+    Args:
+        client: its id.
+        load: what to push.
+        places: the work, of this client or shared by all.
+        begun: when the load did.
+        first: number of the first row.
+        step: to the next one.
+    """
     chance = random.Random(client)  # noqa: S311 a benchmark's values
     while time.perf_counter() - begun < load.seconds:
         deltas = []
         hlc = time.time_ns() // 1_000_000 << 16
         ids = chance.randbytes(32 * load.batch).hex()
         for number, place in enumerate(islice(places, load.batch)):
-            row = place * _PRIME % load.rows
+            row = place * _PRIME % load.rows * step + first
             identity = ids[number * 64 : number * 64 + 64]
             if place < load.rows:
                 deltas.append(_insert(client, row, hlc + number, identity, load))

@@ -1,6 +1,7 @@
 """What one rule (equality on a claim) costs: pushes under it, and pulls of one slice of a large table.
 
-`push_ratio` is the rate of pushes under the rule to that without rules; `slice_ratio` is the time to pull the rows of
+Each client pushes to the rows of a team of its own, which the rule shows it alone. `push_ratio` is the rate of pushes
+under the rule to that without rules; `slice_ratio` is the time to pull the rows of
 one team to the time to pull as many rows from a gateway that holds no more and has no rules. `first_pull_ms` is the
 slowest answer to the client that pulled first, which waits until the rows just pushed are written behind.
 """
@@ -62,7 +63,7 @@ def run(options: Namespace) -> dict[str, Any]:
 
 
 def _pushed(gateway: server.Server, options: Namespace) -> dict[str, Any]:
-    wanted = load.PushLoad(clients=options.clients, deltas=options.deltas, teams=options.teams)
+    wanted = load.PushLoad(clients=options.clients, deltas=options.deltas, own_team=True)
     return report.figures(load.apart(load.push, gateway.port, wanted))
 
 
