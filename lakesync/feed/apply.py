@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from lakesync.lww import RowState
+from lakesync.lww import LiveDelta, RowState
 from lakesync.rules.keys import EVERYTHING, BucketIndex
 from lakesync.staging.hot_rows import HotRow, note_writer, overwrite
 from lakesync.staging.records import ARRIVAL_STEP, DELETED, Move, MoveKind, StoredRow
@@ -160,8 +160,11 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
             for bucket in before.keys:
                 stays[bucket][key] = at
             continue
-        row = before.merged() if before is not None else StoredRow(*key, arrival=0, state=RowState())
-        row, moved, returned = _applied(row, changes, at, allowed, index)
+        if before is None and delta.op == "INSERT" and delta.columns and len(changes) == 1:
+            row, moved, returned = _born(delta, at, allowed, index)
+        else:
+            row = before.merged() if before is not None else StoredRow(*key, arrival=0, state=RowState())
+            row, moved, returned = _applied(row, changes, at, allowed, index)
         moves += moved
         if returned:
             clean = False
@@ -172,8 +175,19 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
     return Applied(clean)
 
 
+def _born(delta: RowDelta, at: int, allowed: frozenset[str], index: BucketIndex) -> tuple[StoredRow, list[Move], bool]:
+    """A row by its first delta, an INSERT, as `_applied` has it."""
+    stamp, columns = delta.stamp, {cell.column: cell.value.copy() for cell in delta.columns}
+    state = RowState([LiveDelta(*stamp, delta.delta_id, columns, len(columns))], None, stamp)
+    row = StoredRow(delta.table, delta.row_id, at, state, dict.fromkeys(columns, at))
+    row.keys = keys_of(row, index)
+    astray = allowed.isdisjoint(row.keys)
+    row.writers[delta.client_id] = (-at if astray else at, at)
+    return row, [move(row, bucket, at, "join") for bucket in row.keys], astray
+
+
 def _applied(
-    before: StoredRow, changes: Sequence[RowDelta], at: int, allowed: Collection[str], index: BucketIndex
+    before: StoredRow, changes: Sequence[RowDelta], at: int, allowed: frozenset[str], index: BucketIndex
 ) -> tuple[StoredRow, list[Move], bool]:
     """A row after its deltas of a push; its moves; whether the sender has to be sent something of it."""
     client_id = changes[0].client_id
@@ -186,7 +200,7 @@ def _applied(
             touch.merge(row, delta, at)
         note_writer(row, client_id, at, inserted=touch.inserted, deleted=touch.deleted)
     moves = _moves(touch, row, index) if touch.changed else []
-    had, has = not set(before.keys).isdisjoint(allowed), not set(row.keys).isdisjoint(allowed)
+    had, has = not allowed.isdisjoint(before.keys), not allowed.isdisjoint(row.keys)
     blind = touch.blind or (not touch.deleted and before.writers.get(client_id, _NO_WRITER)[0] == 0)
     stale = touch.stale or not has or (blind if touch.inserted else not had)
     if stale and touch.last_op != "DELETE":

@@ -10,7 +10,7 @@ from msgspec import Raw
 from lakesync.delta import delta_id
 from lakesync.lww import RowState
 from lakesync.types import ColumnValue, Op, RowDelta, Stamp, SyncPage
-from lakesync.wire.json import decode_deltas, encode_delta, encode_response
+from lakesync.wire.json import decode_deltas, encode_deltas, encode_response
 
 NO_STAMP: Stamp = (0, "")
 
@@ -68,7 +68,7 @@ class Group(NamedTuple):
 def groups_of(state: RowState) -> list[Group]:
     """A row's columns by stamp, oldest first."""
     groups: list[Group] = []
-    for part in sorted(state.live, key=lambda part: (part.hlc, part.client_id, part.delta_id)):
+    for part in state.live:
         stamp = (part.hlc, part.client_id)
         if groups and groups[-1].stamp == stamp:
             groups[-1] = Group(stamp, {**groups[-1].columns, **part.columns}, None)
@@ -94,4 +94,4 @@ def whole_row(table: str, row_id: str, state: RowState) -> list[RowDelta]:
 def spell_row(table: str, row_id: str, state: RowState) -> tuple[bytes, int]:
     """`whole_row` as a part of a JSON array, and how many deltas it is."""
     deltas = whole_row(table, row_id, state)
-    return b",".join([encode_delta(delta) for delta in deltas]), len(deltas)
+    return encode_deltas(deltas)[1:-1], len(deltas)
