@@ -56,6 +56,8 @@ def serve(configured: config.Config) -> None:
         app = create_app(settings, engine)
         services: Services = app.state.services
         try:
+            gc.collect()
+            gc.freeze()  # what was made up to here stays
             GatewayServer(app, settings, backends.beside(engine, services.metrics)).run(sockets=[bound])
         finally:
             backends.finish()
