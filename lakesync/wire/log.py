@@ -64,6 +64,11 @@ def decode_body(body: bytes) -> list[RowDelta]:
     return decode_deltas(unpacked)
 
 
+def unpacked_size(body: bytes) -> int:
+    """Bytes of the JSON in a body."""
+    return int(zstandard.frame_content_size(memoryview(body)[1:]))
+
+
 def pack_ids(deltas: Sequence[RowDelta]) -> bytes:
     """Each delta's hlc (int64, little-endian), one after another, then each one's `id_digest`."""
     hlcs = struct.pack(f"<{len(deltas)}q", *[delta.hlc for delta in deltas])

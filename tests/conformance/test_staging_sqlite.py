@@ -15,7 +15,7 @@ from lakesync.staging.sqlite import SqliteStore, WriteBehind, recovery
 from lakesync.staging.stretch import Reader
 from tests.conformance.book import Book, contents, id_sum, make_delta
 
-LAZY = WriteBehind(seconds=3600, rows=10**9)
+LAZY = WriteBehind(seconds=3600, rows=10**9, bytes=10**12)
 
 
 @pytest.fixture
@@ -201,8 +201,13 @@ def test_rules_are_written_behind_before_and_at_once(store, folder, clock, book)
     assert [entry.bucket for entry in seen(store)[1]] == ['"a"', 'v1:"a"', 'v1:"a"']
 
 
-def test_writing_behind_happens_by_rows_and_by_time(folder, clock, book):
-    eager = SqliteStore(folder, clock, WriteBehind(seconds=0.01, rows=10**9))
+@pytest.mark.parametrize(
+    "behind",
+    [WriteBehind(0.01, 10**9, 10**9), WriteBehind(3600, 2, 10**9), WriteBehind(3600, 10**9, 100)],
+    ids=["time", "rows", "bytes"],
+)
+def test_writing_behind_happens_by_time_rows_and_bytes(folder, clock, book, behind):
+    eager = SqliteStore(folder, clock, behind)
     eager.open(book)
     eager.ensure_gateway("g")
     push(eager, book, *numbered(3))

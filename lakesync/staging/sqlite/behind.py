@@ -29,6 +29,8 @@ class Behind:
         """Gateways that the file is behind with, apart from what is frozen."""
         self._frozen: dict[str, Head] = {}
         """Heads of the gateways that moved, where the frozen part of the state ends."""
+        self._frozen_bytes = 0
+        """The journal's `unpacked_bytes` there."""
         self._held: dict[Shard, int] = {}
         self.durable: dict[Shard, int] = {}
         """The seq up to which `state.db` is known to hold the log, whatever happens to the machine."""
@@ -37,10 +39,14 @@ class Behind:
         """The journal was committed, and these gateways moved."""
         self._moved.update(gateways)
 
-    @property
-    def waiting(self) -> int:
-        """Rows that only memory holds, at most, apart from what is being written."""
-        return self._state.waiting
+    def exceeds(self, rows: int, size: int) -> bool:
+        """Whether more waits in memory alone, apart from what is being written.
+
+        Args:
+            rows: that many rows.
+            size: bytes of the deltas that came, as JSON.
+        """
+        return self._state.waiting > rows or self._journal.unpacked_bytes - self._frozen_bytes > size
 
     @property
     def any(self) -> bool:
@@ -97,6 +103,7 @@ class Behind:
         try:
             if not self._frozen:
                 self._frozen, self._moved = self._heads(), set()
+                self._frozen_bytes = self._journal.unpacked_bytes
                 self._state.freeze()
             for _ in range(1 + self._state.waiting // _WAITING_A_BIT):
                 if self._state.write_on():

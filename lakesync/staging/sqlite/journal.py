@@ -25,7 +25,7 @@ from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.files import LOG_FILE, connect, migrate
 from lakesync.staging.sqlite.undo import Undo
 from lakesync.types import Claims, RowDelta
-from lakesync.wire.log import unpack_ids
+from lakesync.wire.log import unpack_ids, unpacked_size
 
 _Client = tuple[str, str]
 """`(gateway, client id)`."""
@@ -97,6 +97,8 @@ class Journal:
         self.sql.execute("INSERT INTO store VALUES (1, ?) ON CONFLICT DO NOTHING", (uuid.uuid4().hex,))
         (self.store_id,) = self.sql.execute("SELECT store_id FROM store").fetchone()
         self.heads: dict[str, Head] = {head.gateway: head for head in self._stored_heads()}
+        self.unpacked_bytes = 0
+        """Of all bodies that were ever appended, before they were compressed; it only grows."""
         self._group = _Group(alone=False)
         self._writers: dict[_Client, tuple[int, int]] = {}
         self._clients: dict[_Client, ClientRecord] = {}
@@ -346,6 +348,7 @@ class Journal:
         entry = next_entry(head, client_id, deltas, arrival, claims)
         highest, widest = self.writer(gateway, client_id)
         numbers = (max(highest, entry.hlc_high), max(widest, entry.hlc_high - entry.hlc_low))
+        self.unpacked_bytes += unpacked_size(entry.body) if entry.body else 0
         group.entries.append((entry, self.wall()))
         group.undo.add(lambda: group.entries and group.entries.pop())
         group.undo.update(group.writers, {(gateway, client_id): numbers})

@@ -26,6 +26,8 @@ class WriteBehind(NamedTuple):
 
     seconds: float = 3.0
     rows: int = 20_000
+    bytes: int = 32 << 20
+    """Of deltas as JSON."""
 
 
 class Owner:
@@ -77,7 +79,7 @@ class Owner:
             if self._behind.any:
                 due = min(due, monotonic() + self._allowed.seconds)
             quiet = not jobs and self._behind.any
-            if quiet or monotonic() >= due or self._behind.waiting > self._allowed.rows:
+            if quiet or monotonic() >= due or self._behind.exceeds(self._allowed.rows, self._allowed.bytes):
                 due = inf if self._behind.try_write_on() else -inf
 
     def _take(self, due: float) -> tuple[list[Job], bool]:

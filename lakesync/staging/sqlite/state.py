@@ -43,6 +43,8 @@ _CACHED_BYTES = 16 << 20
 _BUCKETS_KNOWN = 100_000
 _AT_ONCE = 256
 """Rows or entries in one statement."""
+_WIDTHS = (1, 16, 128, _AT_ONCE)
+"""How many row ids a statement that looks for some asks for."""
 _PUT_ROW = (
     "ON CONFLICT (gateway, table_name, row_id) DO UPDATE SET body = excluded.body, spelled = excluded.spelled,"
     " deltas = excluded.deltas, writers = excluded.writers, writers_floor = excluded.writers_floor"
@@ -386,7 +388,7 @@ class State:
     def _search(self, query: str, scope: tuple[Any, ...], row_ids: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """Rows of a query over some row ids, in few statements of few forms."""
         for part in _parts(row_ids):
-            width = 1 if len(part) == 1 else 16 if len(part) <= 16 else _AT_ONCE
+            width = next(width for width in _WIDTHS if width >= len(part))
             filled = [*part, *[part[-1]] * (width - len(part))]
             yield from self.sql.execute(query.format(",".join("?" * width)), (*scope, *filled)).fetchall()
 
