@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_scene import DAYS, Scene, running
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import sync_playwright
+from screenshots import GROUPS, PATIENCE_MS, take
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-
-GROUPS = ("clients", "gateway", "flush", "tables", "cut", "checkpoint")
-PATIENCE_MS = 300_000
 
 
 def main() -> None:
@@ -63,9 +61,9 @@ def all_is_well(scene: Scene, page: Page, backfill: str, into: Path) -> None:
     expanded = ",".join(f"global@global:{group}" for group in GROUPS)
     page.goto(f"{scene.dagster}/asset-groups?expanded={expanded}")
     page.get_by_text("Hide navigation").click()
-    _take(page, f"{scene.dagster}/asset-groups?expanded={expanded}", "checkpoint", into / "house.png")
+    take(page, f"{scene.dagster}/asset-groups?expanded={expanded}", "checkpoint", into / "house.png")
     page.set_viewport_size({"width": 1800, "height": 430})
-    _take(page, f"{scene.dagster}/runs/b/{backfill}", "Succeeded", into / "backfill.png")
+    take(page, f"{scene.dagster}/runs/b/{backfill}", "Succeeded", into / "backfill.png")
 
 
 def a_row_is_there_twice(scene: Scene, page: Page, into: Path) -> None:
@@ -80,19 +78,9 @@ def a_row_is_there_twice(scene: Scene, page: Page, into: Path) -> None:
     page.goto(f"{scene.dagster}/runs/{failed}")
     page.get_by_text("RUN_FAILURE").first.wait_for()
     page.locator("button:has([aria-label=expand_arrows])").first.click()  # all steps rather than the log
-    _take(page, f"{scene.dagster}/runs/{failed}", "Errored (", into / "failed-run.png")  # drawn anew, with room
+    take(page, f"{scene.dagster}/runs/{failed}", "Errored (", into / "failed-run.png")  # drawn anew, with room
     detail = f"{scene.dagster}/assets/tables/planes?view=checks&checkDetail=row_once"
-    _take(page, detail, "1 found", into / "failed-check.png")
-
-
-def _take(page: Page, address: str, shows: str, file: Path) -> None:
-    """Open a page, wait until it shows a text and everything else has come too, and keep a picture."""
-    page.goto(address)
-    page.get_by_text(shows).first.wait_for()
-    expect(page.get_by_text("Loading")).to_have_count(0, timeout=PATIENCE_MS)
-    page.wait_for_load_state("networkidle")
-    page.screenshot(path=file)
-    print(file)
+    take(page, detail, "1 found", into / "failed-check.png")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 GROUPS = ("clients", "gateway", "flush", "tables", "cut", "checkpoint")
-PATIENCE_MS = 120_000
+PATIENCE_MS = 300_000
 _NEWEST = """{
   runsOrError(limit: 1, filter: {statuses: [SUCCESS], pipelineName: "flush"}) { ... on Runs { results { runId } } }
   assetNodes { assetKey { path } groupName }
@@ -38,19 +38,19 @@ def main(url: str, folder: Path) -> None:
         page.goto(f"{url}/asset-groups?expanded={expanded}")
         page.get_by_text("Hide navigation").click()
         page.get_by_label("panel_show_right").click()  # the list of assets, which leaves the graph more room
-        _take(page, f"{url}/asset-groups?expanded={expanded}", "checkpoint", folder / "lineage.png")
+        take(page, f"{url}/asset-groups?expanded={expanded}", "checkpoint", folder / "lineage.png")
         if runs:
             page.goto(f"{url}/runs/{runs[0]}")
             page.get_by_text("RUN_SUCCESS").first.wait_for()
             page.locator("button:has([aria-label=expand_arrows])").first.click()  # all steps rather than the log
-            _take(page, f"{url}/runs/{runs[0]}", "Succeeded (", folder / "run.png")  # drawn anew, with room for them
+            take(page, f"{url}/runs/{runs[0]}", "Succeeded (", folder / "run.png")  # drawn anew, with room for them
         if tables:
             path = "/".join(tables[0])
-            _take(page, f"{url}/assets/{path}?view=overview", tables[0][-1], folder / "table.png")
+            take(page, f"{url}/assets/{path}?view=overview", tables[0][-1], folder / "table.png")
         browser.close()
 
 
-def _take(page: Page, address: str, shows: str, file: Path) -> None:
+def take(page: Page, address: str, shows: str, file: Path) -> None:
     """Open a page, wait until it shows a text and everything else has come too, and keep a picture."""
     page.goto(address)
     page.get_by_text(shows).first.wait_for()
