@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from lakesync.client.actions import QueuedAction
+    from lakesync.client.verify import TableCheck
 
 
 class Client:
@@ -155,6 +156,10 @@ class Client:
     def pending(self) -> list[Edit]:
         """Every change that the gateway is not known to have; those with status `refused` were set aside."""
         return self.coordinator.edits()
+
+    def verify(self) -> dict[str, TableCheck]:
+        """Compare every table with the gateway by checksum, and repair it. See `SyncCoordinator.verify`."""
+        return self.coordinator.verify()
 
     def retry(self, *numbers: int) -> None:
         """Send changes again that were set aside; all of them unless numbers are given."""

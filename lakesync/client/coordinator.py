@@ -19,6 +19,7 @@ from lakesync.client.replica import Replica
 from lakesync.client.schema_sync import SchemaSynchroniser
 from lakesync.client.status import SyncReport, SyncStatus
 from lakesync.client.transports.base import ActionTransport, SchemaTransport, SyncTransport
+from lakesync.client.verify import TableCheck, checksums, take_care
 from lakesync.exceptions import ConfigurationError, LakeSyncError, SchemaError
 from lakesync.handlers import ActionDiscovery
 from lakesync.types import Action, ActionFailure, ActionPush, ActionResult
@@ -168,6 +169,23 @@ class SyncCoordinator:
         with self.exclusively():
             self.replica.step(lambda core: core.resync())
         return self.sync_once()
+
+    def verify(self) -> dict[str, TableCheck]:
+        """Compare every table with what the gateway says, by asking for everything anew, and repair what differs.
+
+        Changes that wait to be sent stay, and count on both sides.
+
+        Raises:
+            LakeSyncError: the gateway cannot be asked; nothing was changed.
+        """
+        with self.exclusively():
+            take_care(self.replica)
+            self.sync_once()
+            found = checksums(self.replica)
+            self.resync()
+            repaired = checksums(self.replica)
+            self.sync_once()  # the gateway learns that all of it has come
+        return {table: TableCheck(found[table], repaired[table]) for table in found}
 
     def start_auto_sync(self) -> None:
         """Synchronise in a thread from now on: at intervals, when something was written, when the gateway says so."""

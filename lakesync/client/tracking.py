@@ -77,12 +77,21 @@ class Tracking:
                 self._db.execute(f'DROP TRIGGER IF EXISTS "{name}"')
                 self._db.execute(statement)
         if new:
-            self._db.execute(
-                f'INSERT INTO {keep} (row_id, at, there) SELECT row_id, {NOW_MS}, 0 FROM "{table}" '
-                "WHERE row_id NOT IN (SELECT row_id FROM _lakesync_known WHERE tbl = ?) "
-                "AND row_id NOT IN (SELECT row_id FROM _lakesync_edits WHERE tbl = ?)",
-                (table, table),
-            )
+            self._adopt(table)
+
+    def adopt(self) -> None:
+        """Take rows that nobody knows for new ones."""
+        for table in self._schemas:
+            self._adopt(table)
+
+    def _adopt(self, table: str) -> None:
+        self._db.execute(
+            f'INSERT INTO {was(table)} (row_id, at, there) SELECT row_id, {NOW_MS}, 0 FROM "{table}" '
+            "WHERE row_id NOT IN (SELECT row_id FROM _lakesync_known WHERE tbl = ?) "
+            "AND row_id NOT IN (SELECT row_id FROM _lakesync_edits WHERE tbl = ?) "
+            f"AND row_id NOT IN (SELECT row_id FROM {was(table)})",
+            (table, table),
+        )
 
     @contextmanager
     def quiet(self) -> Iterator[None]:

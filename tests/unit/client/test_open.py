@@ -1,0 +1,242 @@
+"""What `lakesync.open` gives an app, over a gateway in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+
+import pandas as pd
+import pytest
+
+import lakesync
+from lakesync.client import LocalTransport, SyncTracker, create_client, open_async
+from lakesync.exceptions import ConfigurationError, DuplicateError, NotFoundError, SchemaError, ValidationError
+
+TODOS = {
+    "table": "todos",
+    "columns": [
+        {"name": "title", "type": "string"},
+        {"name": "done", "type": "boolean"},
+        {"name": "n", "type": "number"},
+        {"name": "tags", "type": "json"},
+    ],
+}
+
+
+@pytest.fixture
+def gateway():
+    with lakesync.open_gateway("g") as opened:
+        yield opened
+
+
+@pytest.fixture
+def opened(gateway, tmp_path):
+    clients = []
+
+    def start(name="alice", **options):
+        options = {"client_id": name, "schemas": [TODOS], "transport": LocalTransport(gateway), **options}
+        clients.append(lakesync.open(tmp_path / f"{name}.db", **options))
+        return clients[-1]
+
+    yield start
+    for client in clients:
+        client.close()
+
+
+def edits(client):
+    return [
+        (edit.delta.op, edit.delta.row_id, [cell.column for cell in edit.delta.columns]) for edit in client.pending()
+    ]
+
+
+def test_every_way_to_write_is_tracked(opened, tmp_path):
+    alice = opened()
+    todos = alice["todos"]
+    todos.insert({"title": "a", "tags": {"x": [1]}}, row_id="a")
+    SyncTracker(alice).insert("todos", "b", {"title": "b"})
+    todos.upsert("b", n=2)
+    todos.upsert("c", done=True)
+    alice.conn.execute("INSERT INTO todos (row_id, title) VALUES ('sql', 'SQL')")
+    alice.conn.commit()
+    pd.DataFrame({"row_id": ["p1", "p2"], "title": ["one", "two"], "n": [1.5, None]}).to_sql(
+        "todos", alice.conn, if_exists="append", index=False
+    )
+    with closing(sqlite3.connect(tmp_path / "alice.db")) as other:
+        other.execute("INSERT OR REPLACE INTO todos (row_id, title) VALUES ('b', 'replaced')")
+        other.execute("UPDATE todos SET row_id = 'moved' WHERE row_id = 'c'")
+        other.execute("DELETE FROM todos WHERE row_id = 'a'")
+        other.commit()
+    assert sorted(edits(alice)) == [
+        ("INSERT", "b", ["title"]),
+        ("INSERT", "moved", ["done"]),
+        ("INSERT", "p1", ["title", "n"]),
+        ("INSERT", "p2", ["title"]),
+        ("INSERT", "sql", ["title"]),
+    ]
+    alice.sync()
+    todos.update("b", title="again")
+    with closing(sqlite3.connect(tmp_path / "alice.db")) as other:
+        other.execute("INSERT OR REPLACE INTO todos (row_id, n) VALUES ('p1', 3)")
+        other.execute("DELETE FROM todos WHERE row_id = 'sql'")
+        other.commit()
+    assert sorted(edits(alice)) == [("DELETE", "sql", []), ("UPDATE", "b", ["title"]), ("UPDATE", "p1", ["title", "n"])]
+
+
+def test_a_transaction_is_undone_whole(opened):
+    alice = opened()
+    with pytest.raises(DuplicateError), alice.transaction():
+        assert alice["todos"].insert({"title": "never"}, row_id="t") == alice["todos"].insert(row_id="t")
+    assert alice.pending() == []
+    alice.conn.execute("INSERT INTO todos (row_id) VALUES ('open')")
+    with pytest.raises(ConfigurationError, match=r"a transaction is open on db\.conn"):
+        alice.sync()
+    alice.conn.rollback()
+    assert len(alice["todos"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"n": "seven"}, "column n of todos takes a finite number"),
+        ({"n": float("inf")}, "column n of todos takes a finite number"),
+        ({"title": b"bytes"}, "column title of todos takes text"),
+        ({"done": 7}, "column done of todos takes 0 or 1"),
+        ({"colour": "red"}, "table 'todos' has no column 'colour'"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_where_it_is_written(opened, values, why):
+    alice = opened()
+    with pytest.raises(ValidationError, match=why):
+        alice["todos"].insert(values)
+    with pytest.raises(sqlite3.IntegrityError, match="column tags of todos takes JSON text"):
+        alice.conn.execute("INSERT INTO todos (row_id, tags) VALUES ('t', 'no json')")
+    with pytest.raises(sqlite3.IntegrityError, match="row_id of todos takes text"):
+        alice.conn.execute("INSERT INTO todos (row_id) VALUES ('')")
+    alice.conn.rollback()
+    assert len(alice["todos"]) == 0
+
+
+def test_rows_are_found_by_id_and_told_when_they_are_not(opened):
+    todos = opened()["todos"]
+    row_id = todos.insert(title="a", done=False, tags=["x"])
+    assert todos[row_id] == {"row_id": row_id, "title": "a", "done": False, "n": None, "tags": ["x"]}
+    assert row_id in todos
+    with pytest.raises(DuplicateError):
+        todos.insert(row_id=row_id)
+    with pytest.raises(NotFoundError):
+        todos.update("nobody", title="x")
+    assert todos.delete(row_id)
+    assert not todos.delete(row_id)
+
+
+def test_rows_that_a_table_has_already_are_taken_for_new_ones(opened, tmp_path):
+    with closing(sqlite3.connect(tmp_path / "alice.db")) as db:
+        db.execute("CREATE TABLE todos (row_id TEXT PRIMARY KEY, title TEXT, mine BLOB)")
+        db.execute("INSERT INTO todos VALUES ('old', 'from before', x'00')")
+        db.commit()
+    alice = opened()
+    assert edits(alice) == [("INSERT", "old", ["title"])]
+    alice.sync()
+    assert alice.query("SELECT mine FROM todos") == [{"mine": b"\0"}], "a column of the app's own stays its own"
+
+
+def test_a_table_that_cannot_be_used_is_told(opened, tmp_path):
+    with closing(sqlite3.connect(tmp_path / "alice.db")) as db:
+        db.execute("CREATE TABLE todos (id INTEGER PRIMARY KEY, title TEXT)")
+    with pytest.raises(ConfigurationError, match="table 'todos' has no column row_id"):
+        opened()
+    opened("bob").close()
+    changed = {"table": "todos", "columns": [{"name": "title", "type": "number"}]}
+    with pytest.raises(SchemaError, match="column 'title' of table 'todos' is string in this database"):
+        opened("bob", schemas=[changed])
+    with pytest.raises(ConfigurationError, match="belongs to client 'bob', not 'eve'"):
+        lakesync.open(tmp_path / "bob.db", client_id="eve", schemas=[TODOS], transport=LocalTransport(None))
+
+
+def test_a_query_is_given_again_only_when_a_table_that_it_reads_changed(opened):
+    alice, bob = opened(), opened("bob")
+    alice.conn.execute("CREATE TABLE own (x)")
+    with alice.watch("SELECT title FROM todos ORDER BY title") as watch, alice.watch("SELECT x FROM own") as own:
+        assert watch.tables == {"todos"}
+        assert (watch.next(1), own.next(1)) == ([], [])
+        alice.conn.execute("INSERT INTO own VALUES (1)")
+        alice.conn.commit()
+        assert watch.next(0) is None
+        assert own.next(1) == [{"x": 1}]
+        bob["todos"].insert(title="theirs")
+        bob.sync()
+        alice.sync()
+        assert watch.next(1) == [{"title": "theirs"}]
+        assert own.next(0) is None
+        alice["todos"].insert(title="mine")
+        assert watch.next(1) == [{"title": "mine"}, {"title": "theirs"}]
+        assert watch.next(0) is None
+
+
+def test_frames_of_a_table(opened):
+    alice = opened()
+    alice["todos"].insert({"title": "a", "done": True, "n": 1.5}, row_id="t")
+    assert alice.to_pandas("todos").to_dict("records") == [
+        {"row_id": "t", "title": "a", "done": True, "n": 1.5, "tags": None}
+    ]
+    assert alice.to_arrow("SELECT n * 2 AS twice FROM todos").to_pylist() == [{"twice": 3.0}]
+
+
+def test_modes(opened):
+    writer, reader = opened("writer", mode="pushOnly"), opened("reader", mode="pullOnly")
+    writer["todos"].insert(title="out")
+    reader["todos"].insert({"title": "stays"}, row_id="here")
+    assert writer.sync().pushed == 1
+    assert reader.sync().pulled == 1
+    assert len(reader.pending()) == 1
+    assert writer.sync().pulled == 0
+
+
+def test_what_was_changed_past_the_triggers_is_found_and_repaired(opened, tmp_path):
+    alice = opened()
+    for name in "abc":
+        alice["todos"].insert({"title": name}, row_id=name)
+    alice.sync()
+    assert not alice.verify()["todos"].differed
+    with closing(sqlite3.connect(tmp_path / "alice.db")) as vandal:
+        for (trigger,) in vandal.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            vandal.execute(f"DROP TRIGGER {trigger}")
+        vandal.execute("UPDATE todos SET title = 'spoilt' WHERE row_id = 'a'")
+        vandal.execute("DELETE FROM todos WHERE row_id = 'b'")
+        vandal.execute("INSERT INTO todos (row_id, title) VALUES ('d', 'kept')")
+        vandal.commit()
+    assert alice.verify()["todos"].differed
+    assert {row["row_id"]: row["title"] for row in alice["todos"]} == {"a": "a", "b": "b", "c": "c", "d": "kept"}
+    assert alice.pending() == []
+    alice["todos"].update("a", title="tracked again")
+    assert edits(alice) == [("UPDATE", "a", ["title"])]
+
+
+def test_the_references_way_to_open(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    gateway = {"url": "http://127.0.0.1:9", "gatewayId": "g"}
+    with create_client(name="app", client_id="me", schemas=[TODOS], gateway=gateway, auto_sync_ms=0) as client:
+        client["todos"].insert(title="kept")
+    with create_client(
+        name="app", client_id="me", schemas=[TODOS], gateway=gateway, auto_sync_ms=0, backend="memory"
+    ) as memory:
+        assert memory.db.backend == "memory"
+        assert len(memory["todos"]) == 0
+    assert (tmp_path / "app.db").exists()
+
+
+def test_the_same_client_for_asyncio(gateway, tmp_path):
+    async def use():
+        options = {"schemas": [TODOS], "transport": LocalTransport(gateway)}
+        async with open_async(tmp_path / "a.db", client_id="a", **options) as db:
+            assert await db["todos"].insert({"title": "x"}, row_id="t") == "t"
+            assert (await db.sync()).pushed == 1
+            async for rows in db.watch("SELECT title FROM todos"):
+                assert rows == [{"title": "x"}]
+                break
+            await db.execute("UPDATE todos SET n = 1")
+            assert [edit.delta.row_id for edit in await db.pending()] == ["t"]
+            return await db["todos"].get("t")
+
+    assert asyncio.run(use()) == {"row_id": "t", "title": "x", "done": None, "n": 1, "tags": None}
