@@ -45,7 +45,9 @@ class Reading(NamedTuple):
     def complete(self) -> bool:
         """Whether the client has all that it may see, once it has the page."""
         at = self.at
-        if self.access.directly is not None and (at.moved or at.resync or not at.reach.keys() <= at.now):
+        if self.access.directly is not None and (
+            at.moved or at.resync or self.page.deltas or not at.reach.keys() <= at.now
+        ):
             return False  # it may hold rows that are still to come under the keys of the rules in force
         return not self.page.has_more
 

@@ -488,6 +488,16 @@ def play(
     skews=(0, 0, 0),
     rules=0,
 )
+@example(  # a row that the old rules hide from its writer is told by new ones before it is in line with them
+    history=[
+        ("edit", 0, "UPDATE", "r1", {"x": 1, "group": "a", "y": 3}),
+        ("cycle", 0, 3, "whole", "whole"),
+        ("rules begin", 1, 0),
+        ("pull", 0, 2, "whole"),
+    ],
+    skews=(0, 0, 0),
+    rules=5,
+)
 def test_every_client_ends_with_its_rows(history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int) -> None:
     play(history, skews, rules)
 
