@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-NUMBERS = {"M": 5, "P": 9, "L": 11, "R": 8, "W": 4, "K": 3, "B": 7, "H": 7, "A": 5}
-ROW = re.compile(r"^\| ([MPLRWKBHA]\d+) \| (.+) \| (.+) \|$", re.MULTILINE)
+NUMBERS = {"M": 5, "P": 9, "L": 11, "R": 8, "W": 4, "K": 3, "B": 7, "H": 7, "A": 5, "C": 6}
+ROW = re.compile(r"^\| ([MPLRWKBHAC]\d+) \| (.+) \| (.+) \|$", re.MULTILINE)
 
 
 def _rows() -> list[tuple[str, str, str]]:
