@@ -1,7 +1,5 @@
 """Telling people: a structured log line and, where one is configured, a signed post to a webhook."""
 
-import hashlib
-import hmac
 import sys
 import time
 
@@ -10,6 +8,8 @@ import requests
 import stamina
 import structlog
 from pydantic import SecretStr
+
+from lakesync.connectors.webhook.actions import sign
 
 # Configured here alone: the process is Dagster's, and so is its logging.
 _log = structlog.wrap_logger(
@@ -101,12 +101,11 @@ class Alerts:
 
 
 def signed(body: bytes, secret: SecretStr | None) -> dict[str, str]:
-    """The headers by which a receiver knows who sent a body, and when; none without a secret.
+    """The headers by which a receiver knows who sent a body, and when, as those of a webhook connector; none without.
 
     The signature is `sha256=` and the hex HMAC-SHA256 of the timestamp's text, a full stop, and the body.
     """
     if secret is None:
         return {}
     stamp = str(int(time.time()))
-    digest = hmac.new(secret.get_secret_value().encode(), f"{stamp}.".encode() + body, hashlib.sha256).hexdigest()
-    return {TIMESTAMP: stamp, SIGNATURE: f"sha256={digest}"}
+    return {TIMESTAMP: stamp, SIGNATURE: sign(secret.get_secret_value(), stamp, body)}
