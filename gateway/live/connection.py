@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from secrets import token_hex
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
@@ -58,6 +59,12 @@ class LiveConnection:
         self.follower: Follower | None = None
         """Where the client stands; None until it has pulled."""
         self._resting: asyncio.TimerHandle | None = None
+        self.line = token_hex(8)
+        """Names this connection among those of all processes."""
+        self.greeted = False
+        """Every process was told of it."""
+        self.doubled = False
+        """Its client has another connection to another process, or had one."""
         self.broadcasts = 0
         self.bytes_in = self.bytes_out = 0
 

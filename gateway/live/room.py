@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from itertools import islice
@@ -17,6 +17,7 @@ from gateway.live.protocol import framed
 from gateway.waiting import outcome
 from lakesync.engine import SyncGateway
 from lakesync.engine.following import Follower, Found, Group, Standing
+from lakesync.engine.greeting import Greeting, heard
 from lakesync.exceptions import LakeSyncError, TransientError
 from lakesync.staging.notices import Notice
 from lakesync.types import SyncPull, SyncResponse
@@ -39,8 +40,10 @@ class Room:
         """Args: count: told how many deltas were sent."""
         self._gateway = gateway
         self._count = count
-        self._names: Counter[str] = Counter()
-        """How many connections each client has."""
+        self._names: defaultdict[str, set[LiveConnection]] = defaultdict(set)
+        """Each client's connections."""
+        self._several: set[str] = set()
+        """Clients with other connections, here or elsewhere."""
         self._connections: set[LiveConnection] = set()
         self._interests = Interests[LiveConnection]()
         self._unknown: set[LiveConnection] = set()
@@ -62,14 +65,14 @@ class Room:
         """A connection begins; it is told nothing until its client has pulled."""
         self._connections.add(connection)
         self._unknown.add(connection)
-        self._names[connection.name] += 1
+        self._names[connection.name].add(connection)
+        self._recount(connection.name)
 
     def leave(self, connection: LiveConnection) -> None:
         """A connection has ended."""
         self._connections.discard(connection)
-        self._names[connection.name] -= 1
-        if not self._names[connection.name]:
-            del self._names[connection.name]
+        self._names[connection.name].discard(connection)
+        self._recount(connection.name)
         self._unknown.discard(connection)
         self._interests.forget(connection)
         self._due.pop(connection, None)
@@ -78,17 +81,42 @@ class Room:
         """Commits have become visible."""
         if notice.buckets is None:
             self._rules += 1
+            for connection in self._connections:
+                connection.greeted = False  # nobody knows what was said meanwhile
             self._interests.clear()
             self._unknown |= self._connections
             concerned = alone = self._unknown
         else:
             concerned = self._interests.concerned(notice.buckets) | self._unknown
             alone = self._interests.concerned({bucket for bucket in notice.buckets if bucket.startswith("@")})
+            concerned |= self._meet(heard(notice.buckets))
         for connection in alone:
             if connection.follower is not None:
                 connection.follower.own = True
         self._due.update(dict.fromkeys(connection for connection in concerned if connection.follower is not None))
         self._run()
+
+    def _meet(self, greetings: Iterable[Greeting]) -> set[LiveConnection]:
+        """Those that learn of another connection of their client's, and have to say that they are there too."""
+        met = {
+            connection
+            for greeting in greetings
+            for connection in self._names.get(greeting.client_id, ())
+            if connection.line != greeting.line and not connection.doubled
+        }
+        for connection in met:
+            connection.doubled, connection.greeted = True, False
+            self._recount(connection.name)
+        return met
+
+    def _recount(self, name: str) -> None:
+        connections = self._names[name]
+        if not connections:
+            del self._names[name]
+        if len(connections) > 1 or any(connection.doubled for connection in connections):
+            self._several.add(name)
+        else:
+            self._several.discard(name)
 
     def changed(self, connection: LiveConnection) -> None:
         """A connection can be told something again, or its client has moved."""
@@ -120,6 +148,7 @@ class Room:
                 for connection in turn:
                     del self._due[connection]
                 try:
+                    await self._greet(turn)
                     await self._follow(turn)
                     await self._look(turn)
                 except Exception as error:
@@ -131,6 +160,20 @@ class Room:
                     await asyncio.sleep(_AGAIN_SECONDS)
         finally:
             self._pump = None
+
+    async def _greet(self, turn: Sequence[LiveConnection]) -> None:
+        """Name those to every process that it was not told of."""
+        new = [(each, each.follower.client_id) for each in turn if each.follower is not None and not each.greeted]
+        if not new or not self._gateway.shared:
+            return
+        for connection, _ in new:
+            connection.greeted = True
+        try:
+            await outcome(self._gateway.submit_greetings([Greeting(name, each.line) for each, name in new]))
+        except BaseException:
+            for connection, _ in new:
+                connection.greeted = False
+            raise
 
     async def _follow(self, turn: Sequence[LiveConnection]) -> None:
         """Learn what those may see of whom that is not known."""
@@ -174,7 +217,8 @@ class Room:
         pulls = []
         for connection, follower in members:
             stands = connection.follower is follower and follower.standing is before and connection.ready
-            if not (stands and same_rules) or follower.own:  # heard of meanwhile: it may be of what was looked at
+            known = follower.client_id in group.doubled or follower.client_id not in self._several
+            if not (stands and same_rules and known) or follower.own:  # heard of since: it may concern what was found
                 follower.own |= follower.client_id in group.apart
                 self._again((connection,))
                 continue
@@ -200,13 +244,7 @@ class Room:
             if follower.own:
                 apart.add(follower.client_id)
                 follower.own = False
-        return Group(standing, frozenset(clients), frozenset(apart), frozenset(clients & self._doubled()))
-
-    def _doubled(self) -> frozenset[str]:
-        """Who follows on more than one connection."""
-        if len(self._names) == len(self._connections):
-            return frozenset()
-        return frozenset(name for name, count in self._names.items() if count > 1)
+        return Group(standing, frozenset(clients), frozenset(apart), frozenset(clients & self._several))
 
     async def _pull(self, pulls: Sequence[tuple[LiveConnection, Follower]]) -> None:
         """Send a page of their own to those who need one."""

@@ -13,6 +13,7 @@ from lakesync.connectors import Connectors
 from lakesync.engine.checks import check_pull, check_request
 from lakesync.engine.embedding import Embedding
 from lakesync.engine.following import Found, Group, Standing, follow, look
+from lakesync.engine.greeting import Greeting, spelled
 from lakesync.engine.imperative import ImperativeGateway
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.pulling import PullRequest, Reading, first_contact, remember_page, settled_cursor
@@ -140,6 +141,20 @@ class SyncGateway(ImperativeGateway, Embedding):
         """Begin to tell clients of what is new: their standings, by which they are looked at from now on."""
         now = self._wall()
         return self._store.submit(self.gateway_id, lambda commit: follow(commit, newcomers, self.rules, now))
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may hold connections of the same clients."""
+        return self._store.shared
+
+    def submit_greetings(self, greetings: Sequence[Greeting]) -> Future[None]:
+        """Tell every process who follows here."""
+
+        def say(commit: Commit) -> None:
+            for words in spelled(greetings):
+                commit.say(words)
+
+        return self._store.submit(self.gateway_id, say)
 
     def submit_look(self, groups: Sequence[Group]) -> Future[list[Found]]:
         """What the followers of each group lack."""

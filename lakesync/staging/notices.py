@@ -59,6 +59,7 @@ class Announcement:
 
     def __init__(self) -> None:
         self._moved: dict[str, set[str] | None] = {}
+        self._said: list[Notice] = []
 
     def moved(self, gateway: str, buckets: Iterable[str]) -> None:
         """Note moves under these bucket keys."""
@@ -70,10 +71,15 @@ class Announcement:
         """Note a change that may concern any bucket key."""
         self._moved[gateway] = None
 
+    def say(self, gateway: str, words: Iterable[str]) -> None:
+        """Note words between processes, a few at a time, in a notice of their own."""
+        self._said.append(Notice(gateway, frozenset(words)))
+
     def take(self) -> list[Notice]:
         """What was noted; nothing is, afterwards."""
         noted = [
             Notice(gateway, None if buckets is None else frozenset(buckets)) for gateway, buckets in self._moved.items()
         ]
-        self._moved = {}
+        noted += self._said
+        self._moved, self._said = {}, []
         return noted

@@ -27,6 +27,11 @@ class ShardedStore(ShardedPipeline):
     `submit` and `read` are of the default shard; what concerns a table is asked of `home(table)`.
     """
 
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may work on the default shard, whose commits carry what processes say."""
+        return self.main.shared
+
     def open(self, replayer: Replayer) -> None:
         """Open every store.
 

@@ -148,6 +148,9 @@ class Commit(View, Protocol):
     def put_hot_rows(self, rows: Mapping[RowKey, HotRow]) -> None:
         """Write rows."""
 
+    def say(self, words: Collection[str]) -> None:
+        """Have listeners told of these bucket keys, under which nothing moved; few and short, as a notice is small."""
+
     def put_rows(self, rows: Iterable[StoredRow]) -> None:
         """Write rows whole."""
 
@@ -334,6 +337,10 @@ class PipelineStore(Protocol):
 
 class StagingStore(PipelineStore, Protocol):
     """The whole store, as the engine holds it."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may work on it too."""
 
     def open(self, replayer: Replayer) -> None:
         """Apply migrations, replay what the last owner left, make ready.

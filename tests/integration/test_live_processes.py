@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import psycopg
 import pytest
 
@@ -30,6 +32,24 @@ def test_changes_reach_the_connections_of_every_process(pair):
                 if live is not writer:
                     assert [each.row_id for each in live.broadcast().deltas] == [f"t{n}"]
         assert not any(live.broadcasts for live in lines)
+
+
+def test_what_may_come_over_another_process_too_is_sent_so_that_no_insert_meets_a_row(pair):
+    one, other, _ = pair
+    with Live(one.client("alice")) as here, Live(other.client("alice")) as there, Live(one.client("bob")) as bob:
+        for live in (here, there, bob):
+            live.pull()
+
+        def both_told(n=count()):
+            row = f"t{next(n)}"
+            bob.push(delta(row, {"x": 1}, client="bob"))
+            told = [live.broadcast().deltas for live in (here, there)]
+            assert {each.row_id for deltas in told for each in deltas} == {row}
+            return all([each.op for each in deltas] == ["DELETE", "INSERT"] for deltas in told)
+
+        until(both_told, "both processes to know of both connections")
+        there.pull(there.pull().server_hlc)
+        assert both_told(), "known for as long as the connections last"
 
 
 def kill_listeners(staging):

@@ -69,6 +69,11 @@ class HeldStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
+    @property
+    def shared(self) -> bool:
+        """Whether servers may be processes of their own."""
+        return self.loose
+
     def submit(self, gateway: str, work: Callable[[Any], T]) -> Future[T]:
         """As the store's; one after another in the order in which they came."""
         return self._take(work, True, lambda: self._store.submit(gateway, work))

@@ -123,6 +123,10 @@ class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
         """Write rows."""
         self.put_rows([row.merged() for row in rows.values()])
 
+    def say(self, words: Collection[str]) -> None:
+        """Have listeners told of these bucket keys."""
+        self._journal.announcement.say(self.gateway, words)
+
     def put_rows(self, rows: Iterable[StoredRow]) -> None:
         """Write rows whole."""
         feed.put_rows(self._connection, self.gateway, rows)

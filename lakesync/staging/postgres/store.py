@@ -28,6 +28,8 @@ class PostgresStore(ErasingStore, HoldingStore):
     Nothing is ever replayed: rows and feed entries are part of the commit. Ids are kept for good, 16 bytes a delta.
     """
 
+    shared = True
+
     def __init__(self, url: str, wall: Callable[[], int], shard: str = MAIN_SHARD) -> None:
         """Args:
         url: as libpq reads it.

@@ -136,6 +136,10 @@ class SqliteCommit(SqliteView, SideCommit):
         """Write rows."""
         self._state.put_rows(self.gateway, rows)
 
+    def say(self, words: Collection[str]) -> None:
+        """Have listeners told of these bucket keys."""
+        self._announcement.say(self.gateway, words)
+
     def put_rows(self, rows: Iterable[StoredRow]) -> None:
         """Write rows whole."""
         self._state.put_rows(self.gateway, {row.key: HotRow.of(row) for row in rows})

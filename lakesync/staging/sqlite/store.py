@@ -72,6 +72,8 @@ class SqliteStore(ErasingStore, HoldingStore):
     after a crash. Ids are kept for good, 16 bytes a delta, so a repeat is known however old it is.
     """
 
+    shared = False
+
     def __init__(
         self,
         folder: Path,
