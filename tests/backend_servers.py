@@ -44,6 +44,12 @@ class Server:
         self._process.signal(signal.SIGKILL)
         self._process.stop(grace=10)
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process is not None
+        return self._process.pid
+
     def listens(self) -> bool:
         """Whether its port accepts."""
         return accepts(self.port)

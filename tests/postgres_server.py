@@ -8,6 +8,7 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 
@@ -29,6 +30,11 @@ class PostgresServer:
         self._options = f"-h 127.0.0.1 -p {port} -k {self._folder}"
         self.uri = f"postgresql://postgres:postgres@127.0.0.1:{port}/postgres"
         self.restart()
+
+    @property
+    def data(self) -> Path:
+        """Where it keeps its data."""
+        return Path(self._server.pgdata)
 
     def restart(self, mode: str = "fast") -> None:
         """Stop and start it; `immediate` is as a crash."""

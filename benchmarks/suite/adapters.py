@@ -1,7 +1,8 @@
 """Backends: appending, upserting and reading back, each beside the driver's own bulk path on the same data.
 
 Rates are deltas, or rows, a second; `_ratio` is ours by the driver's. Postgres, MariaDB and S3 (moto) are started here,
-as the tests start them, so `scripts/install --dev` comes first. Processor time is this process's alone.
+as the tests start them, so `scripts/install --dev` comes first. `cpu_us` is processor time of this process, `server_us`
+the database server's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
@@ -64,7 +66,8 @@ def _postgres(servers: ExitStack, deltas: pa.Table, rows: int) -> dict[str, Any]
     from lakesync.adapters.postgres import PostgresAdapter
     from tests.postgres_server import postgres_server
 
-    uri = servers.enter_context(postgres_server()).uri
+    server = servers.enter_context(postgres_server())
+    uri, pid = server.uri, int((server.data / "postmaster.pid").read_text().split()[0])
     adapter = servers.enter_context(closing(PostgresAdapter(uri)))
     sql = servers.enter_context(psycopg.connect(uri, autocommit=True))
     plain = stored_rows(deltas)
@@ -85,7 +88,7 @@ def _postgres(servers: ExitStack, deltas: pa.Table, rows: int) -> dict[str, Any]
             for _ in copy:
                 pass
 
-    return _sql_figures(adapter, deltas, rows, append, read)
+    return _sql_figures(adapter, deltas, rows, append, read, pid)
 
 
 def _mariadb(servers: ExitStack, deltas: pa.Table, rows: int) -> dict[str, Any]:
@@ -104,7 +107,7 @@ def _mariadb(servers: ExitStack, deltas: pa.Table, rows: int) -> dict[str, Any]:
             " arrival BIGINT, table_name TEXT, row_id TEXT, op TEXT, columns LONGTEXT, long_id TEXT)"
         )
     adapter = servers.enter_context(closing(MySqlAdapter(f"{server.uri}/bench")))
-    plain = stored_rows(deltas)
+    plain, pid = stored_rows(deltas), server.pid
 
     def append() -> None:
         with tempfile.NamedTemporaryFile() as file, sql.cursor() as cursor:
@@ -117,11 +120,11 @@ def _mariadb(servers: ExitStack, deltas: pa.Table, rows: int) -> dict[str, Any]:
             cursor.execute("SELECT * FROM bench.plain")
             cursor.fetchall()
 
-    return _sql_figures(adapter, deltas, rows, append, read)
+    return _sql_figures(adapter, deltas, rows, append, read, pid)
 
 
 def _sql_figures(
-    adapter: SqlAdapter, deltas: pa.Table, rows: int, append: Callable[[], None], read: Callable[[], None]
+    adapter: SqlAdapter, deltas: pa.Table, rows: int, append: Callable[[], None], read: Callable[[], None], pid: int
 ) -> dict[str, Any]:
     adapter.prepare()
     adapter.ensure_schema(_SCHEMA)
@@ -129,9 +132,9 @@ def _sql_figures(
     adapter.write_rows(_SCHEMA, items)
     again = _items(rows, 1)
     return {
-        **_beside("append", len(deltas), lambda: _append(adapter, deltas), append),
-        **_beside("read", len(deltas), lambda: _read(adapter), read),
-        **_timed("upsert", rows, lambda: adapter.write_rows(_SCHEMA, again)),
+        **_beside("append", len(deltas), lambda: _append(adapter, deltas), append, pid),
+        **_beside("read", len(deltas), lambda: _read(adapter), read, pid),
+        **_timed("upsert", rows, lambda: adapter.write_rows(_SCHEMA, again), pid),
     }
 
 
@@ -184,16 +187,28 @@ def _read(adapter: SqlAdapter | ObjectDeltas) -> None:
         assert len(page.deltas)
 
 
-def _beside(name: str, count: int, ours: Callable[[], None], theirs: Callable[[], None]) -> dict[str, Any]:
-    found = _timed(name, count, ours) | _timed(f"{name}_driver", count, theirs)
+def _beside(
+    name: str, count: int, ours: Callable[[], None], theirs: Callable[[], None], pid: int | None = None
+) -> dict[str, Any]:
+    found = _timed(name, count, ours, pid) | _timed(f"{name}_driver", count, theirs, pid)
     return found | {f"{name}_ratio": round(found[f"{name}_rate"] / found[f"{name}_driver_rate"], 2)}
 
 
-def _timed(name: str, count: int, work: Callable[[], object]) -> dict[str, Any]:
-    begun, used = time.perf_counter(), time.process_time()
+def _timed(name: str, count: int, work: Callable[[], object], pid: int | None = None) -> dict[str, Any]:
+    begun, used, served = time.perf_counter(), time.process_time(), _used(pid)
     work()
     seconds, cpu = time.perf_counter() - begun, time.process_time() - used
-    return {f"{name}_rate": round(count / seconds), f"{name}_cpu_us": round(cpu / count * 1e6, 2)}
+    found = {f"{name}_rate": round(count / seconds), f"{name}_cpu_us": round(cpu / count * 1e6, 2)}
+    return found if pid is None else found | {f"{name}_server_us": round((_used(pid) - served) / count * 1e6, 2)}
+
+
+def _used(pid: int | None) -> float:
+    """Processor seconds of a server and what it started, as far as that lives."""
+    if pid is None:
+        return 0.0
+    server = psutil.Process(pid)
+    times = [each.cpu_times() for each in (server, *server.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
 
 
 def _deltas(count: int) -> pa.Table:

@@ -6,6 +6,7 @@ Needs psycopg: `pip install 'lakesync[postgres]'`.
 from __future__ import annotations
 
 import io
+import select
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -122,10 +123,8 @@ class _PostgresConnection:
     def arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
         from psycopg import ClientCursor
 
-        with ClientCursor(self._sql) as cursor:  # COPY takes no parameters
-            query = cursor.mogrify(_marked(statement), list(values))
-            with cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT csv)".encode()) as copy:
-                return _read_csv(b"".join(copy), schema)
+        query = ClientCursor(self._sql).mogrify(_marked(statement), list(values))  # COPY takes no parameters
+        return _read_csv(_copied(self._sql, f"COPY ({query}) TO STDOUT (FORMAT csv)".encode()), schema)
 
     def columns(self, table: str) -> list[str]:
         found = self.rows(
@@ -150,6 +149,30 @@ class _PostgresConnection:
     def transaction(self) -> Iterator[None]:
         with self._sql.transaction():
             yield
+
+
+def _copied(connection: psycopg.Connection[Any], statement: bytes) -> bytes:
+    """What a COPY sends. psycopg's own reading asks before each row whether to wait, for microseconds a row."""
+    from psycopg import errors, pq
+
+    pgconn = connection.pgconn
+    parts: list[bytes | memoryview] = []
+    result = pgconn.exec_(statement)
+    if result.status == pq.ExecStatus.COPY_OUT:
+        while True:
+            size, data = pgconn.get_copy_data(1)
+            if size > 0:
+                parts.append(data)
+            elif size == 0:
+                select.select([pgconn.socket], [], [])  # others may run meanwhile
+                pgconn.consume_input()
+            else:
+                break
+        while (ended := pgconn.get_result()) is not None:
+            result = ended
+    if result.status != pq.ExecStatus.COMMAND_OK:
+        raise errors.error_from_result(result, encoding="utf-8")
+    return b"".join(parts)
 
 
 def _read_csv(text: bytes, schema: pa.Schema) -> pa.Table:

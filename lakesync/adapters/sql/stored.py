@@ -62,7 +62,11 @@ def stored_rows(deltas: pa.Table) -> pa.Table:
 
 def _each_once(rows: pa.Table) -> pa.Table:
     """Without what comes again under its key."""
-    if len(rows.group_by(KEY).aggregate([])) == len(rows):
+    import pyarrow.compute as pc
+
+    if pc.count_distinct(rows.column("delta_id")).as_py() == len(rows) or len(rows.group_by(KEY).aggregate([])) == len(
+        rows
+    ):
         return rows
     first: dict[tuple[object, ...], int] = {}
     for place, key in enumerate(zip(*(rows.column(name).to_pylist() for name in KEY), strict=True)):
