@@ -6,8 +6,10 @@ import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
+import requests
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import NoSuchNamespaceError
+from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
 from pyiceberg.table import Table
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -23,6 +25,17 @@ CUT_TAG = "cut-"
 """Begins a tag's name; `GATEWAY-ARRIVAL` follows."""
 
 
+def open_catalogue(config: Config) -> Catalog:
+    """The Iceberg catalogue that the configuration names, as Spark has it too: a database, or a REST service."""
+    lake = config.lake
+    if lake.catalog_uri.startswith(("http://", "https://")):
+        from pyiceberg.catalog.rest import RestCatalog
+
+        return RestCatalog(lake.catalog, uri=lake.catalog_uri, warehouse=lake.warehouse)
+    uri = lake.catalog_uri.replace("postgresql://", "postgresql+psycopg://", 1)
+    return SqlCatalog(lake.catalog, uri=uri, warehouse=lake.warehouse, init_catalog_tables="false")
+
+
 class Lake:
     """One reading of the lake; close it."""
 
@@ -30,12 +43,7 @@ class Lake:
         self.system = config.lake.system_namespace
         self.namespace = config.lake.namespace
         self._place = config.lake.catalog_uri.rpartition("@")[2]
-        self._catalogue = SqlCatalog(
-            config.lake.catalog,
-            uri=config.lake.catalog_uri.replace("postgresql://", "postgresql+psycopg://", 1),
-            warehouse=config.lake.warehouse,
-            init_catalog_tables="false",
-        )
+        self._catalogue = open_catalogue(config)
         self._loaded: dict[tuple[str, str], Table] = {}
 
     def __enter__(self) -> Self:
@@ -74,7 +82,7 @@ class Lake:
             return [name for *_, name in self._catalogue.list_tables(namespace)]
         except NoSuchNamespaceError:
             return []
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, RESTError, requests.ConnectionError) as error:
             raise LakeUnavailableError(
                 f"there is no Iceberg catalogue at {self._place}: name the folder of a `lakesync up` with --data, or "
                 "set LAKESYNC_LAKE_CATALOG_URI"

@@ -61,14 +61,14 @@ class Statement(NamedTuple):
     """Every name in the statement in lower case, so every column that it may read; None: all columns."""
 
 
-def read_statement(sql: str) -> Statement:
-    """Take a query apart.
+def read_statement(sql: str, dialect: str = "duckdb") -> Statement:
+    """Take a query apart, in the SQL of `duckdb` or `spark`.
 
     Raises:
         ValidationError: it is no SQL, more than one statement, or one that is not a query.
     """
     try:
-        parsed = [each for each in sqlglot.parse(sql, read="duckdb") if each is not None]
+        parsed = [each for each in sqlglot.parse(sql, read=dialect) if each is not None]
     except SqlglotError as error:
         raise ValidationError(f"the SQL cannot be read: {_plain(error)}") from error
     if len(parsed) != 1:

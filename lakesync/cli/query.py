@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -16,6 +16,9 @@ from lakesync.config import load
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from lakesync.analysis.moments import AsOf
+    from lakesync.config import Config
 
 Data = Annotated[Path | None, typer.Option("--data", help="The folder that keeps everything.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a row instead of a table.")]
@@ -30,6 +33,9 @@ def query(
             show_default=False,
         ),
     ] = None,
+    engine: Annotated[
+        Literal["duckdb", "spark"], typer.Option(help="duckdb needs no Java; spark is that of `lakesync up`.")
+    ] = "duckdb",
     rows: Annotated[int, typer.Option(help="The most rows that a table shows.", min=1)] = 200,
     data: Data = None,
     *,
@@ -43,18 +49,27 @@ def query(
     from rich.console import Console
 
     from lakesync.analysis.moments import parse_as_of
-    from lakesync.analysis.query import query as ask
 
     text = sys.stdin.read() if sql == "-" else sql
     config = load({"data_dir": data} if data else {})
     moment = parse_as_of(as_of) if as_of else None
     with Console(stderr=True).status("asking the lake"):
-        answer = ask(config, text, moment)
+        answer = _engine(engine)(config, text, moment)
     if as_json:
         for row in told(answer):
             print(msgspec.json.encode(row, enc_hook=_spelled).decode())
     else:
         _show(answer, rows)
+
+
+def _engine(name: str) -> Callable[[Config, str, AsOf | None], pa.Table]:
+    if name == "spark":
+        from lakesync.cli import query_spark
+
+        return query_spark.query
+    from lakesync.analysis.query import query as on_duckdb
+
+    return on_duckdb
 
 
 def told(answer: pa.Table) -> Iterator[Mapping[str, Any]]:

@@ -12,10 +12,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Raw
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
+from sqlalchemy.exc import SQLAlchemyError
 
+from lakesync.analysis.catalogue import open_catalogue
 from lakesync.config import Config
 from lakesync.engine.rebuilding import LakePush
 from lakesync.exceptions import LakeUnavailableError
@@ -37,11 +38,11 @@ class LakeHistory:
     def __init__(self, config: Config) -> None:
         """Raises: LakeUnavailableError: there is no lake where the configuration says."""
         lake = config.lake
-        self._catalogue = SqlCatalog(lake.catalog, uri=_driver(lake.catalog_uri), warehouse=lake.warehouse)
+        self._catalogue = open_catalogue(config)
         self._system = lake.system_namespace
         try:
             self._deltas = self._catalogue.load_table((self._system, "deltas"))
-        except NoSuchTableError as exc:
+        except (NoSuchTableError, SQLAlchemyError) as exc:
             raise LakeUnavailableError(
                 f"the catalogue at {lake.catalog_uri.rpartition('@')[2]} has no table {self._system}.deltas: "
                 "name the lake's own catalogue, or start with an empty store"
@@ -100,10 +101,6 @@ class LakeHistory:
             return {}
         properties = {name: value for name, value in table.properties.items() if name.startswith(CONFIG_PROPERTY)}
         return {name.removeprefix(CONFIG_PROPERTY): value for name, value in properties.items()}
-
-
-def _driver(uri: str) -> str:
-    return uri.replace("postgresql://", "postgresql+psycopg://", 1)
 
 
 def _dicts(rows: pa.Table) -> Iterator[dict[str, Any]]:

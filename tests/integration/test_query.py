@@ -26,6 +26,7 @@ from resources.lake.deltas import flush_due
 from resources.lake.state import merge_table
 from resources.lake.tables import LakeNames
 from resources.spark import session
+from resources.sql import query as on_spark
 from tests.integration.gateway_support import wall_ms
 
 COLUMNS = {"title": "string", "size": "number", "done": "boolean", "extra": "json"}
@@ -240,6 +241,25 @@ def test_the_command_writes_rows_on_stdout(place, monkeypatch):
     row_id = next(iter(expected))[1]
     fates = CliRunner().invoke(app, ["row", "history", "tasks", row_id], catch_exceptions=False)
     assert "what became of it" in fates.stdout
+
+
+def test_spark_answers_the_same(place, monkeypatch):
+    history = f"{place.config.lake.system_namespace}.deltas"
+    sql = (
+        f"WITH d AS (SELECT gateway, max(hlc_time(arrival)) IS NOT NULL AS ever FROM {history} GROUP BY gateway) "
+        "SELECT _gateway, _row, title, size, done, ever FROM tasks JOIN d ON gateway = _gateway ORDER BY 1, 2"
+    )
+    assert on_spark(place.config, sql).to_pylist() == query(place.config, sql).to_pylist()
+    with pytest.raises(NotFoundError, match="no table 'task' in the lake; there are deltas, tasks"):
+        on_spark(place.config, "SELECT * FROM task")
+    for name, value in place.config.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    line = ["query", sql, "--as-of", str(place.moments[3]), "--json"]
+    there = [CliRunner().invoke(app, [*line, "--engine", engine]).stdout for engine in ("spark", "duckdb")]
+    assert there[0] == there[1] != ""
+    snapshot = AsOf(snapshot=place.cut.tables[0].snapshot_id)
+    assert on_spark(place.config, sql, snapshot).to_pylist() == query(place.config, sql, snapshot).to_pylist()
 
 
 def test_a_folder_without_a_lake_is_told(tmp_path, monkeypatch):
