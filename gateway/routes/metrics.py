@@ -19,8 +19,33 @@ from lakesync.engine import GatewayStats
 from lakesync.exceptions import StagingUnavailableError, ValidationError
 from lakesync.flush import TableStats
 from lakesync.flush.waiting import Waiting
+from lakesync.staging.records import Backlog
 
 MAX_CLIENTS_TOLD = 1000
+
+
+class ShardStats(msgspec.Struct, frozen=True, rename="camel"):
+    """What waits for the lake in one shard, whose sequence has nothing to do with those of others."""
+
+    shard: str
+    log_size: int
+    """Deltas not yet confirmed in the lake."""
+    byte_size: int
+    last_arrival: int
+    last_seq: int
+    flushed_seq: int
+
+    @staticmethod
+    def of(waiting: Backlog) -> ShardStats:
+        """As the store tells it."""
+        return ShardStats(
+            shard=waiting.shard,
+            log_size=waiting.deltas,
+            byte_size=waiting.bytes,
+            last_arrival=waiting.last_arrival,
+            last_seq=waiting.last_seq,
+            flushed_seq=waiting.flushed_seq,
+        )
 
 
 class OperatorStats(GatewayStats, frozen=True, rename="camel"):
@@ -30,6 +55,8 @@ class OperatorStats(GatewayStats, frozen=True, rename="camel"):
     """Those that this process saw, the one that is furthest behind first."""
     tables: list[TableStats] | None
     """What waits by table, where that was asked for."""
+    shards: list[ShardStats]
+    """One, unless tables are sharded; above, sequences are those of the shard that is furthest."""
 
 
 async def gateway_metrics(request: Request) -> Response:
@@ -47,12 +74,13 @@ async def admin_metrics(request: Request) -> Response:
     if by_table not in ("true", "false"):
         raise ValidationError(f"tables is {by_table!r}, it must be true or false")
     stats = await run_in_threadpool(gateway.stats)
+    shards = [ShardStats.of(waiting) for waiting in await run_in_threadpool(gateway.backlog)]
     tables = None
     if by_table == "true":
         tables = await run_in_threadpool(Waiting(gateway.gateway_id, services.engine.store).table_stats)
     clients = services.clients.standing(gateway.gateway_id, services.hub.followers(gateway.gateway_id), limit)
     known: dict[str, Any] = msgspec.structs.asdict(stats)
-    return bodies.json_response(OperatorStats(**known, clients=clients, tables=tables))
+    return bodies.json_response(OperatorStats(**known, clients=clients, tables=tables, shards=shards))
 
 
 async def prometheus(request: Request) -> Response:

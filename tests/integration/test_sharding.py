@@ -138,6 +138,11 @@ def test_rules_hold_in_every_shard_and_what_an_admin_asks_reaches_all(sharded):
     )
     assert told.json()["verdict"] == "hidden"
     assert alice.call("GET", "/sync/{gw}/metrics").json()["logSize"] == 4
+    shards = {each["shard"]: each for each in alice.admin().call("GET", "/admin/metrics/{gw}").json()["shards"]}
+    assert {name: (each["logSize"], each["lastSeq"]) for name, each in shards.items()} == {
+        "shard-default": (2, 2),
+        "shard-orders": (2, 2),
+    }
     assert alice.admin().call("POST", "/admin/flush/{gw}").status_code == 202
     assert all(each["flush_requested_ms"] for each in server.internal("backlog"))
     erased = server.internal("erase_row", gateway="gw", table="orders", row_id="red")
