@@ -1,5 +1,6 @@
 """The assets `cut` and `checkpoint`: one arrival a gateway that all tables are merged to, published for first syncs."""
 
+import time
 from collections.abc import Iterator
 
 import dagster as dg
@@ -81,6 +82,7 @@ def make_cuts(pipeline: Pipeline) -> list[Cut]:
     """
     from resources.lake.cut_tags import cuts_kept
     from resources.lake.cuts import make_cut
+    from resources.lake.old_frames import drop_old_frames
 
     registered_now = registered(pipeline.store)
     cuts: list[Cut] = []
@@ -100,12 +102,14 @@ def make_cuts(pipeline: Pipeline) -> list[Cut]:
                 directory_uri=pipeline.checkpoints_uri,
                 names=pipeline.names,
                 kept=cuts_kept(pipeline.config.maintenance),
+                contracts=pipeline.contracts(),
             )
         except LakeSyncError as error:
             error.add_note(f"in the cut of gateway {gateway} at {hold.arrival}")
             errors.append(error)
         else:
             cuts.append(cut)
+            drop_old_frames(pipeline.checkpoints_uri, cut, time.time_ns() // 1_000_000)
     if errors:
         raise ExceptionGroup("cuts failed", errors)
     return cuts

@@ -55,7 +55,15 @@ def state_table(schema: TableSchema, days: dg.PartitionsDefinition) -> dg.Assets
         with outcome(context, pipeline):
             names, flushed = pipeline.names, pipeline.flushed_of(schema.table)
             days = None if is_sensor_run(context) else days_of(context)
-            report = merge_table(pipeline.spark, schema, flushed, days=days, rebuild=config.rebuild, names=names)
+            report = merge_table(
+                pipeline.spark,
+                schema,
+                flushed,
+                days=days,
+                rebuild=config.rebuild,
+                names=names,
+                contract=pipeline.contracts().get(schema.table, "evolve"),
+            )
             settled = merged_through(report.marks, flushed, pipeline.settled_ms())
             told = {
                 **_merged(report),

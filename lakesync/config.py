@@ -21,6 +21,7 @@ from lakesync.config_sections import (
     ConnectorsSection,
     DagsterSection,
     DeclaredGateway,
+    DeclaredTable,
     FlushSection,
     GatewaySection,
     LakeSection,
@@ -88,6 +89,7 @@ class Config(BaseSettings):
     """Names by which clients may pull from adapters, and the adapters' URIs."""
     shard_config: ShardConfig | None = None
     """None: every table is in the one store at `staging.url`."""
+    tables: dict[Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]{0,63}$")], DeclaredTable] = {}
     gateways: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")], DeclaredGateway] = {}
 
     @classmethod

@@ -130,6 +130,14 @@ class MaintenanceSection(_Section):
     """How long Dagster's runs are kept; those that made the newest state of a partition stay."""
 
 
+class DeclaredTable(_Section):
+    """`[tables.NAME]`: a table of the lake."""
+
+    contract: Literal["evolve", "freeze", "discard"] = "evolve"
+    """What becomes of columns that are registered once the state table is there: they are added; they stop its merge
+    until somebody decides; or they are left out."""
+
+
 class ConnectorsSection(_Section):
     """`[connectors]`: what connectors may refer to."""
 

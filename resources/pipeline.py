@@ -12,7 +12,7 @@ from lakesync.clock import WallClock
 from lakesync.hlc import wall_of
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.shards import shard_map
-from resources.lake.tables import LakeNames
+from resources.lake.tables import Contract, LakeNames
 from resources.staging import pipeline_store
 
 if TYPE_CHECKING:
@@ -71,6 +71,10 @@ class Pipeline:
 
             self._spark = connect(self.config)
         return self._spark
+
+    def contracts(self) -> dict[str, Contract]:
+        """Of the tables that have one other than `evolve`."""
+        return {name: table.contract for name, table in self.config.tables.items() if table.contract != "evolve"}
 
     @property
     def checkpoints_uri(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
@@ -16,13 +17,13 @@ from resources.lake.cut_tags import CutsKept, retention
 from resources.lake.frame_files import WRITTEN_SCHEMA, write_frames
 from resources.lake.gateways import keep_config
 from resources.lake.state import deltas_between, merge_table
-from resources.lake.tables import NAMES, LakeNames, at, ensure_deltas, ensure_state
+from resources.lake.tables import NAMES, Contract, LakeNames, at, ensure_deltas, ensure_state
 from transforms.frames import FRAME_COLUMNS
 from transforms.project import REJECTED, project
 from transforms.reduce import reduce_deltas
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -43,12 +44,13 @@ def make_cut(
     directory_uri: str,
     names: LakeNames = NAMES,
     kept: CutsKept = CutsKept(),  # noqa: B008 frozen
+    contracts: Mapping[str, Contract] = MappingProxyType({}),
 ) -> Cut:
     """Make and publish a cut at a hold: tables that lag are merged, their snapshots tagged, the frames written.
 
     All that the gateway took up to the hold is in `deltas`. Frames go to `directory_uri/gateway/epoch-arrival/`, on a
     file system or S3 that Spark's tasks reach. When a cut at this or a later arrival is published already, that one is
-    the answer and nothing is done.
+    the answer and nothing is done. `contracts` are those of tables that have one, as `merge_table` takes them.
 
     Raises:
         IntegrityError: a table holds deltas above the hold, or rows were not in line with the rules there; make the
@@ -71,7 +73,14 @@ def make_cut(
     with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
         made = pool.map(
             lambda schema: _cut_table(
-                spark, schema, gateway, arrival, directory=directory, retained=retained, names=names
+                spark,
+                schema,
+                gateway,
+                arrival,
+                directory=directory,
+                retained=retained,
+                names=names,
+                contract=contracts.get(schema.table, "evolve"),
             ),
             ordered,
         )
@@ -132,9 +141,10 @@ def _cut_table(
     directory: str,
     retained: str,
     names: LakeNames,
+    contract: Contract,
 ) -> CutTable | None:
     """One table at `arrival`; None while it has no snapshot."""
-    report = merge_table(spark, schema, {gateway: arrival}, names=names)
+    report = merge_table(spark, schema, {gateway: arrival}, names=names, contract=contract)
     snapshot = report.snapshot_id
     if snapshot is None:
         return None

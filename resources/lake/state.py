@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,10 +13,14 @@ from pyspark.sql import functions as sf
 
 from lakesync.crash import crash_point
 from resources.lake.connection import lake_errors
+from resources.lake.data_files import DataFiles, UnreadableError
+from resources.lake.rejected import keep_rejected
+from resources.lake.state_buckets import Increment, delta_files, merged_buckets, state_files
 from resources.lake.state_writes import Written, write_state
 from resources.lake.tables import (
     MARKS_PROPERTY,
     NAMES,
+    Contract,
     LakeNames,
     StateTable,
     ensure_deltas,
@@ -26,7 +31,7 @@ from resources.lake.tables import (
 from transforms.decode import day_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from datetime import date
 
     from pyspark.sql import DataFrame, SparkSession
@@ -62,6 +67,7 @@ def merge_table(
     days: Sequence[date] | None = None,
     rebuild: bool = False,
     names: LakeNames = NAMES,
+    contract: Contract = "evolve",
 ) -> MergeReport:
     """Merge a table's deltas with `arrival <= upto[gateway]` into its state; the table is made or grown first.
 
@@ -72,12 +78,12 @@ def merge_table(
     costs time, never data, but a rebuild must be alone.
 
     Raises:
-        SchemaError: the schema does not fit the lake's table.
+        SchemaError: the schema does not fit the lake's table, or the table's contract.
         LakeUnavailableError: Spark is gone.
     """
     started = time.perf_counter()
-    ensure_deltas(spark, names)
-    table = ensure_state(spark, schema, names)
+    history = ensure_deltas(spark, names).snapshot_id
+    table = ensure_state(spark, schema, names, contract)
     as_marked = days is None and not rebuild
     if as_marked and not table.grown and all(table.marks.get(name, 0) >= arrival for name, arrival in upto.items()):
         seconds = time.perf_counter() - started
@@ -88,7 +94,11 @@ def merge_table(
     deltas_in = increment.count()
     written = Written(table.snapshot_id, 0, 0, 0)
     if deltas_in or rebuild or (table.grown and table.snapshot_id is not None):
-        written = write_state(spark, table, increment, deltas_in, upto if rebuild else None)
+        picked = Increment(schema.table, ranges, None if rebuild else days)
+        by_bucket = partial(_by_bucket, spark, table, (names.deltas, history), picked, deltas_in)
+        written = write_state(spark, table, increment, deltas_in, upto if rebuild else None, by_bucket)
+        if written.snapshot_id is not None and (written.rejected or table.rejects):
+            keep_rejected(spark, table, written.snapshot_id, names)
     crash_point("tables.merged")
     marks = _advance(spark, table, upto, days, exactly=rebuild)
     seconds = time.perf_counter() - started
@@ -128,6 +138,26 @@ def deltas_between(
     else:
         in_days = sf.col("day").isin(*days)
     return spark.table(names.deltas).where(of_gateways & in_days & (sf.col("table_name") == table))
+
+
+def _by_bucket(
+    spark: SparkSession,
+    table: StateTable,
+    history: tuple[str, int | None],
+    increment: Increment,
+    deltas_in: int,
+    snapshot: int | None,
+    rebuilt: Collection[str],
+    every: bool,
+) -> DataFrame | None:
+    """The rows of the buckets that an increment touches, or of all; None where tasks cannot read the files."""
+    deltas, at = history
+    try:
+        new = delta_files(spark, deltas, at, increment) if at is not None else DataFiles()
+        sources = (new, state_files(spark, table, snapshot))
+    except UnreadableError:
+        return None
+    return merged_buckets(spark, table, increment, sources, deltas_in, rebuilt=rebuilt, every=every)
 
 
 def _advance(

@@ -1,4 +1,4 @@
-"""How an increment is committed to a state table: the table written anew while it is small, else a MERGE."""
+"""How an increment is committed to a state table: a small one by MERGE, a large one by rewriting its buckets."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from transforms.project import REJECTED, project
 from transforms.reduce import KEY, STATE_COLUMNS, reduce_deltas
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+    ByBucket = Callable[[int | None, Collection[str], bool], DataFrame | None]
+    """The rows of touched buckets, or of all of them, merged into a snapshot without those of some gateways; None
+    where tasks cannot read the files and Spark has to."""
 
 SMALL_TABLE = 100_000
 """Rows up to which a table is always written anew, which is as quick as a MERGE and leaves no delete files."""
@@ -44,8 +48,17 @@ def write_state(
     increment: DataFrame,
     deltas_in: int,
     rebuilt: Collection[str] | None,
+    by_bucket: ByBucket | None = None,
 ) -> Written:
     """Commit an increment, or for the gateways `rebuilt` all of their rows made again from it.
+
+    Args:
+        spark: a session.
+        table: ready for its schema.
+        increment: rows of the history.
+        deltas_in: how many.
+        rebuilt: gateways of which the increment is everything; None where it is merged.
+        by_bucket: the increment as tasks read it by themselves; None where they cannot.
 
     Where another writer committed in between, it is done again on top: what that one merged is in `deltas` too, and
     merging is idempotent.
@@ -57,7 +70,13 @@ def write_state(
         touched = None if anew or snapshot is None else increment.select(*_key_of_deltas()).distinct()
         try:
             if touched is None or snapshot is None:
-                _write_anew(spark, table, snapshot, increment, rebuilt=rebuilt or (), observed=observed)
+                every = rebuilt is not None or table.grown
+                rows = by_bucket(snapshot, rebuilt or (), every) if by_bucket is not None else None
+                if rows is not None:
+                    _rewrite(rows, table, snapshot, every=every, whole_buckets=True, observed=observed)
+                else:
+                    rows = _all_rows(spark, table, snapshot, increment, rebuilt or ())
+                    _rewrite(rows, table, snapshot, every=True, whole_buckets=False, observed=observed)
             else:
                 _merge_into(spark, table, snapshot, increment, touched=touched, observed=observed)
         except PySparkException:
@@ -73,24 +92,36 @@ def write_state(
     raise FlushError(f"{table.name} was changed by others during each of {TRIES} merges; merge it when they are done")
 
 
-def _write_anew(
-    spark: SparkSession,
-    table: StateTable,
-    snapshot: int | None,
-    increment: DataFrame,
-    *,
-    rebuilt: Collection[str],
-    observed: Observation,
-) -> None:
-    """Every row, old and new, in one overwrite that is refused when the table is no longer at `snapshot`."""
+def _all_rows(
+    spark: SparkSession, table: StateTable, snapshot: int | None, increment: DataFrame, rebuilt: Collection[str]
+) -> DataFrame:
+    """Every row, old and new."""
     state = None
     if snapshot is not None:
         state = at(spark, table.name, snapshot).where(~sf.col("_gateway").isin(*rebuilt))
-    rows = _rows(table, increment, state, observed)
-    writer = rows.writeTo(table.name).option("isolation-level", "serializable")
+    return project(reduce_deltas(increment, state), table.columns)
+
+
+def _rewrite(
+    rows: DataFrame,
+    table: StateTable,
+    snapshot: int | None,
+    *,
+    every: bool,
+    whole_buckets: bool,
+    observed: Observation,
+) -> None:
+    """One overwrite of the rows' buckets, or of everything; refused when the table is no longer at `snapshot`."""
+    writer = rows.observe(observed, *_counts()).drop(REJECTED).writeTo(table.name)
+    writer = writer.option("isolation-level", "serializable")
+    if whole_buckets:  # each is one task's, so nothing is sorted or sent about
+        writer = writer.option("distribution-mode", "none").option("fanout-enabled", "true")
     if snapshot is not None:
         writer = writer.option("validate-from-snapshot-id", str(snapshot))
-    writer.overwrite(sf.lit(True))
+    if every:
+        writer.overwrite(sf.lit(True))
+    else:
+        writer.overwritePartitions()
 
 
 def _merge_into(
@@ -105,17 +136,13 @@ def _merge_into(
     """The touched rows alone, merged on read."""
     state = at(spark, table.name, snapshot).join(touched, list(KEY), "semi")
     source = f"merge_{table.table}"
-    _rows(table, increment, state, observed).createOrReplaceTempView(source)
+    rows = project(reduce_deltas(increment, state), table.columns)
+    rows.observe(observed, *_counts()).drop(REJECTED).createOrReplaceTempView(source)
     spark.sql(
         f"MERGE INTO {table.name} AS held USING `{source}` AS merged "
         "ON held._gateway = merged._gateway AND held._row = merged._row "
         "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
     )
-
-
-def _rows(table: StateTable, increment: DataFrame, state: DataFrame | None, observed: Observation) -> DataFrame:
-    rows = project(reduce_deltas(increment, state), table.columns)
-    return rows.observe(observed, *_counts()).drop(REJECTED)
 
 
 def _counts() -> tuple[Column, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -18,8 +18,14 @@ if TYPE_CHECKING:
 MARKS_PROPERTY = "lakesync.merged"
 """State table property: JSON `{gateway: arrival}`; all of a gateway's deltas up to there are merged."""
 
+REJECTED_PROPERTY = "lakesync.rejected"
+"""State table property: how many of its values are in the table `rejected`; absent where none ever was."""
+
 SPARK_TYPES = {"string": "string", "number": "double", "boolean": "boolean", "json": "string", "null": "string"}
 """Schema type → Spark type of the typed column; the schema type itself is the column's comment."""
+
+BUCKETS = 8
+"""Of a state table, by row id: what one task merges and writes at once."""
 
 _DELTAS_COLUMNS = """
 gateway string, shard string, epoch bigint, batch_id string, seq bigint,
@@ -83,12 +89,21 @@ class LakeNames(msgspec.Struct, frozen=True):
         """The full name, quoted, of the table whose properties hold what gateways were told."""
         return f"`{self.catalogue}`.`{self.system}`.`gateways`"
 
+    @property
+    def rejected(self) -> str:
+        """The full name, quoted, of the table of values that do not fit their columns."""
+        return f"`{self.catalogue}`.`{self.system}`.`rejected`"
+
     def state(self, table: str) -> str:
         """A state table's full name, quoted."""
         return f"`{self.catalogue}`.`{self.tables}`.`{table}`"
 
 
 NAMES = LakeNames()
+
+Contract = Literal["evolve", "freeze", "discard"]
+"""What becomes of columns that are registered once a state table is there: they are added; they stop its merge until
+somebody decides; or they are left out, and their values stay in `_cells` alone."""
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -111,6 +126,10 @@ class StateTable(msgspec.Struct, frozen=True):
     marks: dict[str, int]
     grown: bool
     """Columns were added just now: what was merged before lacks them."""
+    rejects: bool = False
+    """Values of it are in the table of rejected ones."""
+    discarded: tuple[str, ...] = ()
+    """Columns of the schema that its contract leaves out."""
 
 
 def read_version(spark: SparkSession, name: str) -> Version:
@@ -144,12 +163,20 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
     return read_version(spark, names.deltas)
 
 
-def ensure_state(spark: SparkSession, schema: TableSchema, names: LakeNames = NAMES) -> StateTable:
-    """Make or grow a table's state table, so that it has every column of the schema.
+def ensure_state(
+    spark: SparkSession, schema: TableSchema, names: LakeNames = NAMES, contract: Contract = "evolve"
+) -> StateTable:
+    """Make or grow a table's state table, so that it has every column of the schema that its contract lets in.
+
+    Args:
+        spark: a session.
+        schema: of the table, its gateways' schemas joined.
+        names: of the lake's tables.
+        contract: what becomes of columns that the table lacks once it is there.
 
     Raises:
-        SchemaError: a column has another type in the lake, or differs from one there in case alone; or the table's
-            name differs so from another table's.
+        SchemaError: a column has another type in the lake, or differs from one there in case alone; the table's name
+            differs so from another table's; or the table is frozen and the schema has further columns.
     """
     wanted: dict[str, str] = dict(schema.types)
     name = names.state(schema.table)
@@ -159,10 +186,18 @@ def ensure_state(spark: SparkSession, schema: TableSchema, names: LakeNames = NA
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{names.catalogue}`.`{names.tables}`")
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {name} ({_STATE_COLUMNS}{typed}) USING iceberg "
-            f"PARTITIONED BY (bucket(8, _row)) TBLPROPERTIES ({_properties(_STATE_PROPERTIES)})"
+            f"PARTITIONED BY (bucket({BUCKETS}, _row)) TBLPROPERTIES ({_properties(_STATE_PROPERTIES)})"
         )
     stored = typed_columns(spark, name)
     missing = _missing(schema.table, wanted, stored)
+    discarded: tuple[str, ...] = ()
+    if missing and contract == "freeze":
+        raise SchemaError(
+            f"the schema of {schema.table} has the columns {', '.join(missing)}, which its state table lacks, and its "
+            f"contract is freeze: in [tables.{schema.table}], evolve would add them and discard leave them out"
+        )
+    if missing and contract == "discard":
+        discarded, missing = tuple(missing), {}
     if missing:
         added = ", ".join(_column(column, kind) for column, kind in missing.items())
         spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({added})")
@@ -170,7 +205,14 @@ def ensure_state(spark: SparkSession, schema: TableSchema, names: LakeNames = NA
     if version is None or missing:
         version = read_version(spark, name)
     return StateTable(
-        schema.table, name, tuple(stored.items()), version.snapshot_id, marks_of(version), grown=bool(missing)
+        schema.table,
+        name,
+        tuple(stored.items()),
+        version.snapshot_id,
+        marks_of(version),
+        grown=bool(missing),
+        rejects=REJECTED_PROPERTY in version.properties,
+        discarded=discarded,
     )
 
 

@@ -11,7 +11,7 @@ from lakesync.exceptions import SchemaError
 from lakesync.lww import RowState
 from lakesync.schema import parse_schema
 from lakesync.types import ColumnValue, RowDelta
-from resources.lake import state_writes
+from resources.lake import state, state_writes
 from resources.lake.checks import duplicate_keys
 from resources.lake.state import forget_marks, merge_table
 from resources.lake.tables import LakeNames, ensure_state
@@ -91,7 +91,7 @@ def content(spark, names):
     return sorted(str(sorted((name, str(value)) for name, value in row.items())) for row in rows)
 
 
-def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names):
+def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names, monkeypatch):
     rng = random.Random(1)
     one, two = story(rng, "one"), story(rng, "two")
     fill(spark, names, one, "one")
@@ -120,6 +120,11 @@ def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names):
     assert merge_table(spark, schema(), last, days=DAYS, names=names).marks == {}
     assert merge_table(spark, schema(), last, names=names).marks == last
     assert content(spark, names) == before
+
+    monkeypatch.setattr(state, "_by_bucket", lambda *_: None)  # as where Spark has to read the files
+    merge_table(spark, schema(), last, rebuild=True, names=names)
+    assert content(spark, names) == before
+    monkeypatch.undo()
 
     rebuilt = merge_table(spark, schema(), last, rebuild=True, names=names)
     assert rebuilt.deltas_in == 5 * (len(one) + len(two))
@@ -154,19 +159,23 @@ def test_a_second_writer_costs_time_and_no_data(spark, names, monkeypatch):
     ]
     fill(spark, names, pushes)
     merge_table(spark, schema(), {"g": pushes[0][0]}, names=names)
-    project, interfered = state_writes.project, []
+    interfered = []
 
-    def other_run_first(*arguments):
-        if not interfered:
-            interfered.append(True)
-            merge_table(spark, schema(), {"g": pushes[-1][0]}, names=names)
-        return project(*arguments)
+    def other_run_first(work):
+        def run(*arguments, **options):
+            if not interfered:
+                interfered.append(True)
+                merge_table(spark, schema(), {"g": pushes[-1][0]}, names=names)
+            return work(*arguments, **options)
 
-    for large in (True, False):
+        return run
+
+    for large, place in ((True, (state, "merged_buckets")), (False, (state_writes, "project"))):
+        work = getattr(*place)
         interfered.clear()
         forget_marks(spark, "t", names)
         monkeypatch.setattr(state_writes, "_is_large", lambda *_, large=large: large)
-        monkeypatch.setattr(state_writes, "project", other_run_first)
+        monkeypatch.setattr(*place, other_run_first(work))
         merge_table(spark, schema(), {"g": pushes[2][0]}, names=names)
         assert interfered
         assert lake(spark, names) == merged(pushes, "g")
@@ -199,6 +208,36 @@ def test_b5_a_value_that_does_not_fit_is_null_counted_and_kept(spark, names):
         "done": '"true"',
         "extra": '"text"',
     }
+    assert rejected(spark, names) == {
+        ("title", "string", "7"),
+        ("size", "number", '"7"'),
+        ("done", "boolean", '"true"'),
+    }
+    (mended,) = arrivals(FIRST, 1, start=60)
+    fill(spark, names, [(mended, [delta("UPDATE", "bad", 2, title="seven", size=7)])])
+    report = merge_table(spark, schema(), {"g": mended}, names=names)
+    assert rejected(spark, names) == {("done", "boolean", '"true"')}
+
+
+def rejected(spark, names):
+    """What of row `bad` is in the table of values that do not fit."""
+    rows = spark.table(names.rejected).collect()
+    assert {(row["gateway"], row["table_name"], row["row_id"]) for row in rows} == {("g", "t", "bad")}
+    return {(row["column_name"], row["type"], row["value"]) for row in rows}
+
+
+def test_a_contract_says_what_becomes_of_columns_that_come_later(spark, names):
+    early, late = arrivals(FIRST, 2)
+    fill(spark, names, [(early, [delta("INSERT", "r", 1, title="t", added=3)])])
+    merge_table(spark, schema({"title": "string"}), {"g": early}, names=names)
+    fill(spark, names, [(late, [delta("UPDATE", "r", 2, title="u")])])
+    grown = schema({"title": "string", "added": "number"})
+    with pytest.raises(SchemaError, match="columns added, which its state table lacks, and its contract is freeze"):
+        merge_table(spark, grown, {"g": late}, names=names, contract="freeze")
+    merge_table(spark, grown, {"g": late}, names=names, contract="discard")
+    row = spark.table(names.state("t")).collect()[0]
+    assert (row["title"], "added" in row.asDict()) == ("u", False)
+    assert dict(row["_cells"])["added"]["value"] == "3"
 
 
 def test_a_schema_grows_and_what_was_merged_before_is_typed(spark, names):

@@ -49,6 +49,7 @@ def test_a_child_reads_back_the_same(tmp_path, monkeypatch):
             "secret_key": "k",
             "connectors": {"references": ["env:A_*", "file:/b/{gateway}/*"]},
             "gateways": {"bound": {"write_scope": "rules"}, "free": {}},
+            "tables": {"flights": {"contract": "freeze"}},
         }
     )
     for name, value in loaded.environment().items():
@@ -148,7 +149,12 @@ def test_the_shipped_file_shows_every_setting_and_changes_none(monkeypatch):
     for name, field in config.Config.model_fields.items():
         inner = getattr(field.annotation, "model_fields", None)
         known |= {f"{name}.{key}" for key in inner} if inner else {name}
-    assert shown - {"gateways.NAME", "sources.NAME"} == known - {"spark.settings", "gateways", "sources"}
+    assert shown - {"gateways.NAME", "sources.NAME", "tables.NAME"} == known - {
+        "spark.settings",
+        "gateways",
+        "sources",
+        "tables",
+    }
     plain = config.load()
     monkeypatch.setenv("LAKESYNC_CONFIG", str(ROOT / "lakesync.toml"))
     assert config.load({"limits": {"max_backpressure_bytes": plain.limits.max_backpressure_bytes}}) == plain

@@ -1,0 +1,90 @@
+"""Rows written a second as the frames of a checkpoint, and megabytes a second as the gateway reads and filters them."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+import msgspec
+
+from benchmarks import server
+from benchmarks.lake import GATEWAY, TASKS, Story, lake, write_history
+from gateway.frames import frame_files, visible_frames
+from lakesync.engine import Engine
+from lakesync.rules.model import SyncRules, parse_rules
+from lakesync.staging import open_store
+from lakesync.staging.records import Cut
+from resources.lake.cuts import make_cut
+from resources.lake.state import merge_table
+
+_MB = 1_000_000
+_RULES = parse_rules(
+    {
+        "version": 1,
+        "buckets": [{"name": "team", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
+    }
+)
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("--rows", type=int, default=50_000)
+    parser.add_argument("--memory", default="3g", help="heap of Spark's JVM")
+
+
+def run(options: Namespace) -> dict[str, Any]:
+    """Measure."""
+    story = Story(0, options.rows, options.rows)
+    with server.folder(options.folder) as place, lake(place / "lake", options.memory) as bench:
+        engine = Engine(open_store(f"sqlite://{place / 'staging'}", _wall), _wall)
+        engine.open()
+        try:
+            engine.gateway(GATEWAY)
+            write_history(bench.spark, story)
+            merge_table(bench.spark, TASKS, {GATEWAY: story.last_arrival})
+            cuts: list[Cut] = []
+            for number in range(2):  # the first warms Spark's workers
+                hold = engine.store.hold(GATEWAY)
+                hold = msgspec.structs.replace(hold, arrival=story.last_arrival + number)
+                with bench.measured() as spent:
+                    uri = (place / f"frames-{number}").as_uri()
+                    cuts.append(make_cut(bench.spark, engine.store, hold, [TASKS], directory_uri=uri))
+        finally:
+            engine.close()
+        cut = cuts[-1]
+        size = sum(table.bytes for table in cut.tables)
+        return {
+            "rows": options.rows,
+            "seconds": spent[0].seconds,
+            "rate": round(options.rows / spent[0].seconds),
+            "cpu_us_per_row": round(spent[0].cpu_seconds / options.rows * 1e6, 1),
+            "peak_mib": spent[0].peak_mib,
+            "frame_bytes": size,
+            "served_mb_per_s": _served(cut, None, size),
+            "filtered_mb_per_s": _served(cut, _RULES, size),
+            "serving_peak_mib": _memory(cut),
+        }
+
+
+def _served(cut: Cut, rules: SyncRules | None, size: int) -> float:
+    """Of the frames as they are stored."""
+    begun = time.perf_counter()
+    for _ in visible_frames(frame_files(cut), rules, {"sub": "reader", "team": "team-7"}):
+        pass
+    return round(size / _MB / (time.perf_counter() - begun), 1)
+
+
+def _memory(cut: Cut) -> float:
+    """What reading them takes of Python's memory at most."""
+    tracemalloc.start()
+    for _ in visible_frames(frame_files(cut), None, {"sub": "reader"}):
+        pass
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return round(peak / (1 << 20), 1)
+
+
+def _wall() -> int:
+    return time.time_ns() // 1_000_000

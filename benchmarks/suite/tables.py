@@ -1,0 +1,124 @@
+"""Deltas merged a second from the history into a committed state table, and a small increment into a large one.
+
+Beside it, in the same run: the DataFrame fold with MERGE, and DuckDB folding the same files without writing anything.
+"""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+from typing import Any
+from unittest.mock import patch
+
+import duckdb
+import msgspec
+
+from benchmarks import server
+from benchmarks.lake import GATEWAY, TASKS, Lake, Story, lake, write_history
+from resources.lake import state, state_writes
+from resources.lake.data_files import files_at
+from resources.lake.state import merge_table
+from resources.lake.tables import NAMES, LakeNames, ensure_deltas, read_version
+
+_WARM_ROWS = 2_000
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("--deltas", type=int, default=200_000, help="of the large merge")
+    parser.add_argument("--rows", type=int, default=50_000, help="of the table that they are merged into")
+    parser.add_argument("--increment", type=int, default=10_000, help="deltas of the small one")
+    parser.add_argument("--increment-rows", type=int, default=0, help="of the table that it goes into; 0: leave it out")
+    parser.add_argument("--memory", default="3g", help="heap of Spark's JVM")
+    parser.add_argument("--no-baseline", action="store_true", help="leave the fold and DuckDB out")
+
+
+def run(options: Namespace) -> dict[str, Any]:
+    """Measure."""
+    with server.folder(options.folder) as place, lake(place / "lake", options.memory) as bench:
+        inserts = Story(0, options.rows, options.rows)
+        story = Story(options.rows, options.deltas, options.rows)
+        write_history(bench.spark, inserts)
+        _warm(bench)
+        merge_table(bench.spark, TASKS, {GATEWAY: inserts.last_arrival})
+        write_history(bench.spark, story)
+        found = _merge(bench, story, NAMES)
+        if not options.no_baseline:
+            found |= _against_fold(bench, inserts, story, found["rate"])
+            found |= _against_duckdb(bench, found["rate"])
+        if options.increment_rows:
+            found |= _increment(bench, options.increment_rows, options.increment)
+        return found
+
+
+def _warm(bench: Lake) -> None:
+    """Merges of both kinds, so that classes are loaded and workers started."""
+    names = msgspec.structs.replace(NAMES, tables="warm")
+    for upto in (Story(0, _WARM_ROWS, _WARM_ROWS), Story(0, 2 * _WARM_ROWS, 2 * _WARM_ROWS)):
+        merge_table(bench.spark, TASKS, {GATEWAY: upto.last_arrival}, names=names)
+
+
+def _merge(bench: Lake, story: Story, names: LakeNames) -> dict[str, Any]:
+    with bench.measured() as spent:
+        report = merge_table(bench.spark, TASKS, {GATEWAY: story.last_arrival}, names=names)
+    return {
+        "deltas": report.deltas_in,
+        "rows": report.rows_merged,
+        "seconds": spent[0].seconds,
+        "rate": round(report.deltas_in / spent[0].seconds),
+        "cpu_us_per_delta": round(spent[0].cpu_seconds / report.deltas_in * 1e6, 1),
+        "peak_mib": spent[0].peak_mib,
+    }
+
+
+def _against_fold(bench: Lake, inserts: Story, story: Story, rate: int) -> dict[str, Any]:
+    names = msgspec.structs.replace(NAMES, tables="fold")
+    merge_table(bench.spark, TASKS, {GATEWAY: inserts.last_arrival}, names=names)
+    with (
+        patch.object(state, "_by_bucket", return_value=None),
+        patch.object(state_writes, "_is_large", return_value=False),
+    ):
+        fold = _merge(bench, story, names)
+    return {"fold_rate": fold["rate"], "fold_ratio": round(rate / fold["rate"], 2)}
+
+
+def _against_duckdb(bench: Lake, rate: int) -> dict[str, Any]:
+    snapshot = read_version(bench.spark, NAMES.deltas).snapshot_id
+    assert snapshot is not None
+    paths = [path.removeprefix("file://") for path in files_at(bench.spark, NAMES.deltas, snapshot)[0].data]
+    begun = time.perf_counter()
+    with duckdb.connect(config={"threads": 2}) as connection:
+        count = connection.execute(
+            "WITH cells AS (SELECT gateway, row_id, hlc, client_id, delta_id, unnest(map_entries(columns)) AS cell "
+            "FROM read_parquet(?)), "
+            "owned AS (SELECT gateway, row_id, cell.key AS name, max({'h': hlc, 'c': client_id, 'v': cell.value, "
+            "'d': delta_id}) AS cell FROM cells GROUP BY ALL) "
+            "SELECT count(*), sum(length(cell.v)) FROM (SELECT gateway, row_id, map_from_entries(list((name, cell))) "
+            "AS cells, max(cell) AS cell FROM owned GROUP BY ALL)",
+            [paths],
+        ).fetchone()
+        deltas = connection.execute("SELECT count(*) FROM read_parquet(?)", [paths]).fetchone()
+    assert count is not None
+    assert deltas is not None
+    duck = round(deltas[0] / (time.perf_counter() - begun))
+    return {"duckdb_rate": duck, "duckdb_ratio": round(rate / duck, 2)}
+
+
+def _increment(bench: Lake, rows: int, deltas: int) -> dict[str, Any]:
+    """Into a table of so many rows that was merged before."""
+    names = LakeNames(system="increment", tables="increment")
+    whole = Story(0, rows, rows)
+    ensure_deltas(bench.spark, names)
+    write_history(bench.spark, whole, names)
+    first = _merge(bench, whole, names)
+    seconds = []
+    for number in range(3):
+        more = Story(rows + number * deltas, deltas, rows)
+        write_history(bench.spark, more, names)
+        seconds.append(_merge(bench, more, names)["seconds"])
+    return {
+        "first_merge_rate": first["rate"],
+        "increment_deltas": deltas,
+        "increment_rows": rows,
+        "increment_seconds": seconds,
+    }
