@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from lakesync.schema import ColumnType
+from lakesync.types import RowKey
 
 Value = bytes | memoryview | msgspec.Raw
 Part = tuple[str, str, int, str, tuple[str, ...], Sequence[Any]]
@@ -128,6 +129,39 @@ def insert(db: sqlite3.Connection, group: Group, columns: Sequence[Sequence[Any]
     table = group.table
     kept = sorted(zip(group.row_ids, group.stamps, strict=True))
     db.executemany(_KNOW, [(table, row_id, generation, stamps.encode()) for row_id, stamps in kept])
+
+
+def make_pile(db: sqlite3.Connection, table: str, columns: Iterable[str]) -> None:
+    """Make a table for new rows in the order in which they come: nothing is looked for in it but all of it."""
+    names = "".join(f', "{name}"' for name in columns)
+    db.execute(f"CREATE TABLE {pile_of(table)} (row_id, stamps{names})")
+
+
+def pile_of(table: str) -> str:
+    """Where new rows of a table are piled up."""
+    return f'"_lakesync_pile_{table}"'
+
+
+def pile(db: sqlite3.Connection, group: Group, columns: Sequence[Sequence[Any]]) -> None:
+    """Add new rows, with what is known of them, to the pile of their table."""
+    names = "".join(f', "{name}"' for name in group.names)
+    marks = ", ?" * len(group.names)
+    db.executemany(
+        f"INSERT INTO {pile_of(group.table)} (row_id, stamps{names}) VALUES (?, CAST(? AS BLOB){marks})",
+        zip(group.row_ids, group.stamps, *columns, strict=True),
+    )
+
+
+def sort_out(db: sqlite3.Connection, keys: Iterable[RowKey], generation: int) -> None:
+    """Take rows from the piles into their tables."""
+    for table, row_id in keys:
+        db.execute(f'CREATE INDEX IF NOT EXISTS "_lakesync_pile_by_{table}" ON {pile_of(table)} (row_id)')
+        found = db.execute(f"SELECT * FROM {pile_of(table)} WHERE row_id = ?", (row_id,))
+        names = [f'"{name}"' for name, *_ in found.description][2:]
+        for _, stamps, *cells in found.fetchall():
+            columns, marks = "".join(f", {name}" for name in names), ", ?" * len(cells)
+            db.execute(f'INSERT OR REPLACE INTO "{table}" (row_id{columns}) VALUES (?{marks})', (row_id, *cells))
+            db.execute(_KNOW, (table, row_id, generation, stamps))
 
 
 def update(db: sqlite3.Connection, group: Group, columns: Sequence[Sequence[Any]]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from lakesync.client.bulk import Groups, MisfitError, Part, Types, insert
+from lakesync.client.bulk import Groups, MisfitError, Part, Types, make_pile, pile, sort_out
 from lakesync.client.core import CheckpointEnd, ClientCore, Frame
 from lakesync.client.core.pages import apply_page
 from lakesync.client.sqlite_rows import known_deltas
@@ -75,6 +75,8 @@ def _load(
         db.execute(pragma)
     store = SqliteClientStore(db, replica.store.schemas.values(), tracked=False)
     types = {table: schema.types for table, schema in store.schemas.items()}
+    for table, columns in types.items():
+        make_pile(db, table, columns)
     rows = size = highest = 0
     for message in checkpoint.frames:
         page = protobuf.parse(pb.SyncResponse(), message)
@@ -116,7 +118,7 @@ def _write(db: sqlite3.Connection, types: Types, parts: Iterable[Part]) -> tuple
     groups.add(parts)
     count = 0
     for group in groups:
-        insert(db, group, group.columns(types), _FRESH)
+        pile(db, group, group.columns(types))
         count += len(group.row_ids)
     return count, groups.highest
 
@@ -131,8 +133,10 @@ def _end_of_rows(deltas: Any, end: int) -> int:
 def _take_over(replica: Replica, core: ClientCore, place: Path, cursor: int, highest: int) -> set[str]:
     """Rows with edits are merged, one by one; all others are copied. In the core's one transaction."""
     store = replica.store
+    edited = [key for key in store.edited() if key[0] in store.schemas]
     with closing(sqlite3.connect(place, isolation_level=None)) as db:
-        found = SqliteClientStore(db, store.schemas.values(), tracked=False).known(store.edited())
+        sort_out(db, edited, _FRESH)
+        found = SqliteClientStore(db, store.schemas.values(), tracked=False).known(edited)
     deltas = [delta for key, row in found.items() for delta in known_deltas(key, row)]
     merged = core.receive(Frame(SyncResponse(tuple(deltas), cursor)))
     copied = store.copy_from("fresh", store.position().generation)

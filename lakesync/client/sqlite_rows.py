@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 from msgspec import Raw
 
+from lakesync.client.bulk import pile_of
 from lakesync.client.bulk_page import Settled
 from lakesync.client.core.records import UNSWEPT, KnownRow
 from lakesync.client.sql_values import DECLARED, SqlValue, fits, from_sql, to_sql
@@ -174,7 +175,16 @@ class SqliteRows:
             f"SELECT tbl, row_id, ?, stamps, whole FROM {other}._lakesync_known WHERE tbl = ? AND {unedited}",
             (generation, table, table),
         )
-        return copied.rowcount
+        piled = f"FROM {other}.{pile_of(table)} WHERE {unedited} ORDER BY row_id"  # in order it is quick
+        sorted_in = self._db.execute(
+            f'INSERT OR REPLACE INTO main."{table}" ({names}) SELECT {names} {piled}', (table,)
+        )
+        self._db.execute(
+            "INSERT OR REPLACE INTO main._lakesync_known (tbl, row_id, generation, stamps, whole) "
+            f"SELECT ?, row_id, ?, stamps, NULL {piled}",
+            (table, generation, table),
+        )
+        return copied.rowcount + sorted_in.rowcount
 
     def forget_missing(self, table: str) -> None:
         """Forget settled rows that are not in their table."""

@@ -170,7 +170,7 @@ class SqliteClientStore:
 
     def copy_from(self, other: str, generation: int) -> set[str]:
         """Take over the rows of an attached database, but those that have edits here; the tables that have any."""
-        with self.tracking.quiet():
+        with self.tracking.absent():
             tables = {table for table in self.schemas if self._rows.copy_from(other, table, generation)}
             self.tracking.changed(tables)
         return tables

@@ -94,6 +94,16 @@ class Tracking:
         )
 
     @contextmanager
+    def absent(self) -> Iterator[None]:
+        """Inside, there are no triggers, for a great many rows. Within a transaction only: nobody else sees it."""
+        for schema in self._schemas.values():
+            for name in _triggers(schema):
+                self._db.execute(f'DROP TRIGGER IF EXISTS "{name}"')
+        yield
+        for schema in self._schemas.values():
+            self.make(schema)
+
+    @contextmanager
     def quiet(self) -> Iterator[None]:
         """Inside, what is written to the app's tables is not the app's doing. Within a transaction only."""
         self._db.execute("INSERT INTO _lakesync_quiet VALUES (1)")

@@ -118,8 +118,9 @@ def test_a_first_sync_takes_the_checkpoint_and_goes_on_from_there(served: Served
     first = [
         delta(f"t{place}", {"title": f"row {place}", "done": place % 2 == 0}, client="writer") for place in range(5)
     ]
-    writer.push(*first)
-    publish(served, writer, tmp_path, [rows(*first[:3]), rows(*first[3:])])
+    odd = delta("t5", {"title": "row 5", "colour": "unknown here"}, client="writer")
+    writer.push(*first, odd)
+    publish(served, writer, tmp_path, [rows(*first[:3]), rows(*first[3:], odd)])
     writer.push(delta("t9", {"title": "later"}, client="writer"))
     alice = opened("alice")
     progress: list[Any] = []
@@ -128,10 +129,10 @@ def test_a_first_sync_takes_the_checkpoint_and_goes_on_from_there(served: Served
     alice.on("onChange", lambda count, tables: changes.append((count, tables)))
     alice["todos"].insert({"n": 1}, row_id="t2")
     alice.sync()
-    assert [each.rows for each in progress] == [3, 5]
+    assert [each.rows for each in progress] == [3, 6]
     assert progress[-1].bytes > 0
     assert {row["row_id"]: row["title"] for row in alice["todos"]} == {
-        **{f"t{place}": f"row {place}" for place in range(5)},
+        **{f"t{place}": f"row {place}" for place in range(6)},
         "t9": "later",
     }
     assert alice["todos"]["t2"] == {"row_id": "t2", "title": "row 2", "done": True, "n": 1}
@@ -208,7 +209,7 @@ def test_a_client_that_the_gateway_cannot_serve_starts_again_and_keeps_its_edits
 class Desk:
     supported_actions = (ActionDescriptor("open", "Open a ticket"),)
 
-    def execute_action(self, action, context):
+    def execute_action(self, action, _context):
         if b"bad" in bytes(action.params):
             raise SchemaError("no such ticket")
         return {"ticket": 42}
@@ -256,7 +257,7 @@ def test_a_second_client_of_the_database_leaves_the_synchronising_to_the_first(o
     second = opened("alice")
     first.sync()
     second["todos"].insert(title="by the second")
-    with pytest.raises(DbError, match="another client synchronises 'alice.db'"):
+    with pytest.raises(DbError, match=r"another client synchronises 'alice\.db'"):
         second.sync()
     assert first.sync().pushed == 1
 
