@@ -1,0 +1,50 @@
+"""The erasure sensor asks for one run while requests are open, over a real store and a real Dagster instance."""
+
+from contextlib import nullcontext
+
+import dagster as dg
+import pytest
+
+from assets.labels import REQUESTED_BY
+from lakesync.config import load
+from lakesync.delta import extract_delta
+from lakesync.engine import Engine
+from lakesync.staging import open_store
+from lakesync.types import SyncPush
+from lakesync_dagster.jobs import erasure_job
+from resources.pipeline import Pipeline
+from sensors.erasure import ERASURE_SENSOR, erasure_sensor
+from tests.integration.gateway_support import wall_ms
+
+
+@pytest.fixture
+def store(tmp_path):
+    engine = Engine(open_store(f"sqlite://{tmp_path / 'staging'}", wall_ms), wall_ms)
+    engine.open()
+    delta = extract_delta(None, {"a": 1}, table="t", row_id="r", client_id="ann", hlc=wall_ms() << 16)
+    engine.gateway("g").handle_push(SyncPush("ann", (delta,)))
+    yield engine.store
+    engine.close()
+
+
+def test_it_asks_once_while_a_request_is_open(store, tmp_path):
+    pipeline = Pipeline(load({"data_dir": tmp_path}))
+    pipeline.store = store
+    sensor = erasure_sensor(erasure_job(60), lambda: nullcontext(pipeline))
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def tick():
+            with dg.build_sensor_context(instance) as context:
+                return sensor(context)
+
+        assert "nothing is to be erased" in tick().skip_message
+        erasure = store.erase_client("g", "ann")
+        (request,) = tick().run_requests
+        assert request.tags == {REQUESTED_BY: ERASURE_SENSOR}
+        run = dg.DagsterRun("erasure", status=dg.DagsterRunStatus.STARTED, tags=request.tags)
+        instance.add_run(run)
+        assert "under way" in tick().skip_message
+        instance.report_run_failed(run)
+        assert tick().run_requests
+        store.confirm_erasure("g", erasure.seq)
+        assert "nothing is to be erased" in tick().skip_message
