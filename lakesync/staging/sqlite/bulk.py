@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-_MOST = 64
+_MOST = 256
 
 
 def insert(sql: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]], conflict: str = "") -> None:
@@ -21,12 +21,8 @@ def insert(sql: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]], co
         into: the table, or `table (columns)`.
         conflict: an `ON CONFLICT` clause.
     """
-    start = 0
-    while start < len(rows):
-        size = _MOST
-        while size > len(rows) - start:
-            size //= 2
-        part = rows[start : start + size]
+    for start in range(0, len(rows), _MOST):
+        part = rows[start : start + _MOST]
         one = f"({','.join('?' * len(part[0]))})"
-        sql.execute(f"INSERT INTO {into} VALUES {','.join([one] * size)} {conflict}", tuple(chain.from_iterable(part)))
-        start += size
+        every = ",".join([one] * len(part))
+        sql.execute(f"INSERT INTO {into} VALUES {every} {conflict}", tuple(chain.from_iterable(part)))
