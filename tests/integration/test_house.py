@@ -1,0 +1,138 @@
+"""The assets as Dagster runs them in this process, over a real Spark and gateway: what they tell and hold back."""
+
+import time
+
+import dagster as dg
+import pytest
+from pydantic import SecretStr
+
+from assets.series import merged_through
+from lakesync.delta import extract_delta
+from lakesync.schema import parse_schema
+from lakesync.types import SyncPush
+from lakesync_dagster.definitions import make_definitions
+from resources.snapshot import registered
+from resources.spark import session
+from tests.integration.gateway_support import SERVICE, wall_ms
+
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+
+TABLES = ("flights", "planes")
+EVERY = ("deltas", "tables/flights", "tables/planes", "cut", "checkpoint")
+
+
+class House:
+    """A gateway, a lake of its own, and Dagster's jobs over both."""
+
+    def __init__(self, served, spark_config, instance, folder):
+        self.engine, self.instance = served.engine, instance
+        own = {"system_namespace": "sys_house", "namespace": "tab_house", "checkpoints": str(folder)}
+        gateway = {"url": served.url}
+        self.config = spark_config.replace(lake=own, gateway=gateway, service_token=SecretStr(SERVICE))
+        self.gateway = self.engine.gateway("house")
+        for table in TABLES:
+            columns = [{"name": "number", "type": "number"}]
+            self.gateway.register_schema(parse_schema({"table": table, "columns": columns}))
+        self.definitions = make_definitions(self.config, registered(self.engine.store))
+
+    def push(self, table, rows, number):
+        now = wall_ms()
+        deltas = [
+            extract_delta(
+                None, {"number": number}, table=table, row_id=f"{row}", client_id="c", hlc=(now << 16) + place
+            )
+            for place, row in enumerate(rows)
+        ]
+        self.gateway.handle_push(SyncPush("c", tuple(deltas)))
+
+    def run(self, job="flush", selection=None, **config):
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        tags = {f"dagster/asset_partition_range_{end}": today for end in ("start", "end")}
+        if job == "flush":
+            tags["lakesync/requested_by"] = "flush_sensor"
+        return self.definitions.resolve_job_def(job).execute_in_process(
+            instance=self.instance, tags=tags, asset_selection=selection, run_config=config, raise_on_error=False
+        )
+
+
+def told(run):
+    """Each asset's metadata, as plain values."""
+    return {
+        event.asset_key.to_user_string(): {
+            name: value.value for name, value in event.step_materialization_data.materialization.metadata.items()
+        }
+        for event in run.get_asset_materialization_events()
+    }
+
+
+def versions(run):
+    return {
+        event.asset_key.to_user_string(): event.step_materialization_data.materialization.tags["dagster/data_version"]
+        for event in run.get_asset_materialization_events()
+    }
+
+
+def failed(run):
+    found = run.get_asset_check_evaluations()
+    assert found
+    return {f"{one.asset_key.to_user_string()} {one.check_name}" for one in found if not one.passed}
+
+
+@pytest.fixture(scope="module")
+def house(serve, spark_server, tmp_path_factory):
+    with dg.instance_for_test() as instance:
+        yield House(serve(), spark_server["config"], instance, tmp_path_factory.mktemp("frames"))
+
+
+def test_what_runs_tell_keep_and_hold_back(house, spark_server):
+    for table in TABLES:
+        house.push(table, range(20), 1)
+    first = house.run()
+    assert first.success
+    assert failed(first) == set()
+    series = told(first)
+    assert set(series) == set(EVERY)
+    assert (series["deltas"]["deltas_in"], series["deltas"]["dagster/row_count"]) == (40, 40)
+    for table in TABLES:
+        of_table = series[f"tables/{table}"]
+        assert (of_table["deltas_in"], of_table["rows_merged"], of_table["tombstones"]) == (20, 20, 0)
+        assert of_table["dagster/row_count"] == 20
+    assert series["checkpoint"]["dagster/row_count"] == 40
+    for asset in EVERY:
+        assert series[asset]["lag_seconds"] >= 0, asset
+        assert abs(series[asset]["valid_through"] - time.time()) < 600, asset
+    assert all(series[asset]["files"] > 0 for asset in EVERY if asset != "cut")
+
+    house.push("flights", range(5), 2)
+    second = house.run()
+    assert second.success
+    before, after = versions(first), versions(second)
+    assert {asset for asset in EVERY if before[asset] != after[asset]} == set(EVERY) - {"tables/planes"}
+
+    # A merge of so small a table would mend it, so nothing is pushed to it.
+    with session(spark_server["config"]) as spark:
+        spark.sql("INSERT INTO lake.tab_house.planes SELECT * FROM lake.tab_house.planes WHERE _row = '7'")
+    third = house.run()
+    assert not third.success
+    assert failed(third) == {"tables/planes row_once"}
+    unmade = {"cut", "checkpoint"}
+    kept = {asset: version for asset, version in after.items() if asset not in unmade}
+    assert versions(third) == kept
+
+    planes = [dg.AssetKey(["tables", "planes"])]
+    mended = house.run("tables", planes, ops={"tables__planes": {"config": {"rebuild": True}}})
+    assert mended.success
+    assert failed(mended) == set()
+    assert told(mended)["tables/planes"]["dagster/row_count"] == 20
+
+
+@pytest.mark.parametrize(
+    ("marks", "through"),
+    [
+        ({"a": 5 << 16, "b": 9 << 16}, 77),  # as far as the lake is
+        ({"a": 5 << 16, "b": 7 << 16}, 7),  # b lags
+        ({"a": 5 << 16}, None),  # b was never merged
+    ],
+)
+def test_a_table_is_valid_through_the_mark_that_lags_or_the_moment_of_the_lake(marks, through):
+    assert merged_through(marks, {"a": 5 << 16, "b": 9 << 16}, settled_ms=77) == through
