@@ -118,7 +118,7 @@ def test_deleting_is_repeatable(store):
 
 
 def test_a_listing_is_in_order_and_in_pages(store):
-    some = ["a", "a-b", "a.b/c", "b/a", "b/b/c", "b-", "b0", "é/ü", "z/\U00010000", "z/\uffff"]
+    some = ["a", "a-b", "a.b/c", "b/a", "b/b/c", "b-", "b0", "é/ü", "z/\U00010000", "z/\ufffd"]
     for key in some:
         store.put_object(key, b"")
     ordered = sorted(some, key=str.encode)
@@ -139,7 +139,7 @@ def test_what_cannot_be_a_key_is_refused(store, key):
     assert keys(store) == []
 
 
-parts = st.text(st.sampled_from("ab-./0é\uffff\U00010000"), min_size=1, max_size=6)
+parts = st.text(st.sampled_from("ab-./0é\ufffd\U00010000"), min_size=1, max_size=6)
 names = parts.filter(lambda key: all(part not in ("", ".", "..") for part in key.split("/")))
 
 
