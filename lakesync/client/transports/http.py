@@ -78,7 +78,9 @@ class HttpTransport:
         self._base = f"{base_url.rstrip('/')}/sync/{quote(gateway_id, safe='')}"
         self._timeout = timeout
         self._session = requests.Session()
-        self._session.headers.update({"X-LakeSync-Client": CLIENT, **(headers or {})})
+        self._headers = {"X-LakeSync-Client": CLIENT, **(headers or {})}
+        self._session.headers.update(self._headers)
+        self._proxy, self._ca = proxy, ca
         if proxy is not None:
             self._session.proxies = {"http": proxy, "https": proxy}
         if ca is not None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from lakesync.client.errors import UnreachableError, answered
 from lakesync.client.transports.base import Token
-from lakesync.client.transports.http import CLIENT, HttpTransport, refusal
+from lakesync.client.transports.http import HttpTransport, refusal
 from lakesync.exceptions import LakeSyncError, ValidationError
 from lakesync.types import SyncPull, SyncResponse
 from lakesync.wire import protobuf
@@ -26,34 +26,28 @@ from lakesync.wire.frames import FrameTag, encode_frame
 
 _POLICY = 1008
 _TAG = FrameTag.BROADCAST
+_HELD = 16
+"""Messages held for who is busy; the gateway waits with what comes after them."""
 
 
 class WebSocketTransport(HttpTransport):
     """HTTP, and lines on which the gateway speaks unasked."""
 
-    def __init__(
-        self,
-        base_url: str,
-        gateway_id: str,
-        token: Token | None = None,
-        *,
-        timeout: float = 30.0,
-        proxy: str | None = None,
-        ca: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, base_url: str, gateway_id: str, token: Token | None = None, **options: Any) -> None:
         """As `HttpTransport`; `base_url` may begin with ws or http."""
         http = base_url.replace("ws", "http", 1) if base_url.startswith("ws") else base_url
-        super().__init__(http, gateway_id, token, timeout=timeout, proxy=proxy, ca=ca, headers=headers)
+        super().__init__(http, gateway_id, token, **options)
         self._line_url = f"{http.rstrip('/').replace('http', 'ws', 1)}/sync/{quote(gateway_id, safe='')}/ws"
-        self._options: dict[str, Any] = {"open_timeout": timeout}
-        if proxy is not None:
-            self._options["proxy"] = proxy
-        if ca is not None and self._line_url.startswith("wss"):
+        self._options: dict[str, Any] = {"open_timeout": self._timeout}
+        if self._proxy is not None:
+            self._options["proxy"] = self._proxy
+        if self._ca is not None and self._line_url.startswith("wss"):
             import ssl
 
-            self._options["ssl"] = ssl.create_default_context(cafile=ca)
-        self._headers = {"X-LakeSync-Client": CLIENT, **(headers or {})}
+            folder = Path(self._ca).is_dir()
+            context = ssl.create_default_context()
+            context.load_verify_locations(None if folder else self._ca, self._ca if folder else None)
+            self._options["ssl"] = context
 
     def connect(self) -> WebSocketLine:
         """A new line.
@@ -100,7 +94,8 @@ class WebSocketLine:
         """Args: held: closed to hang up."""
         self._socket = socket
         self._held = held
-        self._came: queue.SimpleQueue[bytes | LakeSyncError | None] = queue.SimpleQueue()
+        self._came: queue.Queue[bytes | LakeSyncError | None] = queue.Queue(_HELD)
+        self._closed = False
         threading.Thread(target=self._read, name="lakesync-line", daemon=True).start()
 
     def pull(self, pull: SyncPull) -> None:
@@ -128,21 +123,29 @@ class WebSocketLine:
 
     def wake(self) -> None:
         """Let `receive` return."""
-        self._came.put(None)
+        with suppress(queue.Full):  # then there is enough to return for
+            self._came.put_nowait(None)
 
     def close(self) -> None:
         """Hang up."""
+        self._closed = True
         self._held.close()
 
     def _read(self) -> None:
         try:
             while True:
                 message = self._socket.recv()
-                self._came.put(message if isinstance(message, bytes) else message.encode())
+                self._put(message if isinstance(message, bytes) else message.encode())
         except ConnectionClosed as error:
-            self._came.put(_ended(error))
+            self._put(_ended(error))
         except Exception as error:  # whatever ends this thread ends the line
-            self._came.put(UnreachableError(f"the WebSocket failed: {error!r}"))
+            self._put(UnreachableError(f"the WebSocket failed: {error!r}"))
+
+    def _put(self, came: bytes | LakeSyncError) -> None:
+        while not self._closed:
+            with suppress(queue.Full):
+                self._came.put(came, timeout=1)
+                return
 
 
 def _ended(error: ConnectionClosed) -> LakeSyncError:
