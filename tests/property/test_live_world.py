@@ -157,3 +157,24 @@ def test_what_was_found_before_a_push_is_not_told_after_its_answer(places: Place
         await crowd.close()
 
     run(play())
+
+
+def test_a_row_whose_deletion_was_lost_with_its_line_is_not_sent_as_new(places: Places) -> None:
+    ann, ben = LiveClient("ann", "a"), LiveClient("ben", "a")
+
+    async def play() -> None:
+        crowd = places.crowd(places.gateway(), (ann, ben))
+        ben.script.extend([("pull",), ("edit", "INSERT", "r", {"x": 1}), ("push",)])
+        ann.script.append(("pull",))
+        await crowd.follow("…")
+        ben.script.extend([("edit", "DELETE", "r", {}), ("push",)])
+        deleted = ("edit ben", "push ben", "arrive ben", "run push", "tell push", "notice 0", "run look", "tell look")
+        await crowd.follow(*deleted)
+        ann.script.extend([("edit", "INSERT", "mine", {"x": 1}), ("push",), ("cut",), ("push",), ("pull",)])
+        await crowd.follow("edit ann", "push ann", "arrive ann", "run push", "tell push", "cut ann", "…")
+        ben.script.extend([("edit", "INSERT", "r", {"x": 2}), ("push",)])
+        await crowd.follow("…")
+        assert ann.rows == ben.rows == {"r": {"x": 2}, "mine": {"x": 1}}
+        await crowd.close()
+
+    run(play())
