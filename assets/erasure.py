@@ -39,7 +39,8 @@ def redacted_history() -> dg.AssetsDefinition:
     )
     def history(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
         from resources.lake.deltas import flush_due
-        from resources.lake.erasure import open_requests, redact
+        from resources.lake.erasure import open_requests
+        from resources.lake.redaction import redact
 
         with outcome(context, pipeline):
             requests = open_requests(pipeline.store)
@@ -76,7 +77,7 @@ def cleared_table(table: str) -> dg.AssetsDefinition:
         owners=OWNERS,
     )
     def cleared(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.erasure import clear_table
+        from resources.lake.redaction import clear_table
 
         with outcome(context, pipeline):
             done = [

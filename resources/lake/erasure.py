@@ -9,24 +9,20 @@ No other run may write the tables meanwhile: a merge that has read the history b
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow.fs as pafs
 from msgspec import Raw
-from pyspark.sql import functions as sf
 
 from lakesync.crash import crash_point
 from lakesync.hlc import start_of
 from lakesync.types import ColumnValue, RowDelta
 from resources.lake.connection import lake_errors
 from resources.lake.leftovers import Leftover, holding, remove
-from resources.lake.tables import at, marks_of, read_version, typed_columns
-from resources.lake.upkeep import expire, join_deleted, location_of, rewrite_manifests
-from transforms.project import REJECTED, project
-from transforms.reduce import reduce_deltas
+from resources.lake.redaction import clear_table, deltas_of, forget_past, has_past, redact, text
+from resources.lake.upkeep import location_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,15 +37,6 @@ RESTORED_AT_ONCE = 5_000
 """Deltas in one message to staging."""
 
 _EVER = (1 << 63) - 1
-
-
-class Rewritten(msgspec.Struct, frozen=True):
-    """What a step took from a table."""
-
-    rows: int = 0
-    """Deltas, or rows, that held something."""
-    files: tuple[str, ...] = ()
-    """The data files that they were in: none of them is left at the end."""
 
 
 class Erased(msgspec.Struct, frozen=True):
@@ -92,46 +79,6 @@ def reached(requests: Iterable[Erasure], backlog: Iterable[Backlog]) -> list[Era
 
 
 @lake_errors
-def redact(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -> Rewritten:
-    """Take what they said from the deltas of one gateway that requests cover.
-
-    Raises:
-        LakeUnavailableError: Spark is gone.
-    """
-    covered = f"({_deltas_of(requests)}) AND (width > 0 OR size(columns) > 0)"
-    found = spark.table(names.deltas).where(covered).groupBy("shard", "_file").count().collect()
-    for shard in sorted({row["shard"] for row in found}):
-        # a statement a shard: deltas of two shards in one file could keep a flush from overwriting a batch
-        spark.sql(
-            f"UPDATE {names.deltas} SET op = 'UPDATE', width = 0, columns = cast(map() AS map<string, string>) "
-            f"WHERE shard = {_text(shard)} AND {covered}"
-        )
-    crash_point("erasure.history")
-    return Rewritten(sum(row["count"] for row in found), tuple(sorted({row["_file"] for row in found})))
-
-
-@lake_errors
-def clear_table(spark: SparkSession, table: str, requests: Sequence[Erasure], names: LakeNames) -> Rewritten | None:
-    """Erase what one gateway's requests cover from a state table, its snapshots and its files.
-
-    Returns:
-        What held something; None where the requests do not concern the table.
-
-    Raises:
-        LakeUnavailableError: Spark is gone.
-    """
-    if not spark.catalog.tableExists(names.state(table)):
-        return None
-    concerned = spark.table(names.deltas).where(_deltas_of(requests)).where(sf.col("table_name") == table)
-    if concerned.isEmpty():
-        return None
-    done = merge_again(spark, table, requests, names)
-    if done.rows or _has_past(spark, names.state(table)):
-        forget_past(spark, names.state(table), names)
-    return done
-
-
-@lake_errors
 def conclude(
     spark: SparkSession, store: PipelineStore, requests: Sequence[Erasure], names: LakeNames, checkpoints_uri: str
 ) -> Ended:
@@ -147,7 +94,7 @@ def conclude(
     tables = tables_of(spark, requests, names)
     for table in tables:
         clear_table(spark, table, requests, names)
-    if _has_past(spark, names.deltas):
+    if has_past(spark, names.deltas):
         forget_past(spark, names.deltas, names)
     arrival = max(give_back(spark, store, each, names).arrival for each in requests)
     drop_frames(checkpoints_uri, requests[0].gateway, arrival)
@@ -165,60 +112,8 @@ def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames
     Raises:
         LakeUnavailableError: Spark is gone.
     """
-    found = spark.table(names.deltas).where(_deltas_of(requests)).select("table_name").distinct().collect()
+    found = spark.table(names.deltas).where(deltas_of(requests)).select("table_name").distinct().collect()
     return sorted(row["table_name"] for row in found if spark.catalog.tableExists(names.state(row["table_name"])))
-
-
-@lake_errors
-def merge_again(spark: SparkSession, table: str, requests: Sequence[Erasure], names: LakeNames) -> Rewritten:
-    """Make those rows of a state table again that hold something covered, from what the redacted history says.
-
-    Whole partitions are written: what a merge on read deletes stays in its file.
-
-    Raises:
-        LakeUnavailableError: Spark is gone.
-    """
-    gateway, name = requests[0].gateway, names.state(table)
-    version = read_version(spark, name)
-    if version.snapshot_id is None:
-        return Rewritten()
-    state = at(spark, name, version.snapshot_id)
-    part = sf.to_json("_partition")
-    stale = state.where((sf.col("_gateway") == gateway) & sf.expr(_state_of(requests, table)))
-    found = stale.groupBy(part.alias("part"), sf.col("_file").alias("file")).count().collect()
-    if found:
-        keys = stale.select("_gateway", "_row")
-        named = keys.select(sf.col("_gateway").alias("gateway"), sf.col("_row").alias("row_id"))
-        mark = marks_of(version).get(gateway, _EVER)
-        theirs = (sf.col("gateway") == gateway) & (sf.col("table_name") == table) & (sf.col("arrival") <= mark)
-        deltas = spark.table(names.deltas).where(theirs).join(named, ["gateway", "row_id"], "semi")
-        again = project(reduce_deltas(deltas), list(typed_columns(spark, name).items())).drop(REJECTED)
-        touched = state.where(part.isin(sorted({row["part"] for row in found})))
-        kept = touched.join(keys, ["_gateway", "_row"], "anti")
-        columns = spark.table(name).columns
-        rows = kept.select(*columns).unionByName(again.select(*columns))
-        writer = rows.writeTo(name).option("isolation-level", "serializable")
-        writer.option("validate-from-snapshot-id", str(version.snapshot_id)).overwritePartitions()
-    crash_point("erasure.state")
-    return Rewritten(sum(row["count"] for row in found), tuple(sorted({row["file"] for row in found})))
-
-
-@lake_errors
-def forget_past(spark: SparkSession, name: str, names: LakeNames) -> None:
-    """Leave a table its newest snapshot alone: no tag, no branch, no file of another, no row that was deleted.
-
-    Raises:
-        LakeUnavailableError: Spark is gone.
-    """
-    if read_version(spark, name).snapshot_id is None:
-        return
-    join_deleted(spark, names, name)
-    for ref in spark.table(f"{name}.refs").where("name <> 'main'").select("name", "type").collect():
-        spark.sql(f"ALTER TABLE {name} DROP {ref['type']} IF EXISTS `{ref['name']}`")
-    rewrite_manifests(spark, names, name)
-    crash_point("erasure.rewritten")
-    expire(spark, names, name, datetime.now(UTC))
-    crash_point("erasure.expired")
 
 
 @lake_errors
@@ -231,11 +126,11 @@ def give_back(spark: SparkSession, store: PipelineStore, erasure: Erasure, names
     Raises:
         LakeUnavailableError: Spark is gone.
     """
-    rest = spark.table(names.deltas).where(f"gateway = {_text(erasure.gateway)} AND (width > 0 OR op = 'INSERT')")
+    rest = spark.table(names.deltas).where(f"gateway = {text(erasure.gateway)} AND (width > 0 OR op = 'INSERT')")
     if erasure.client_id is None:
         hidden: list[RowDelta] = []  # what is stamped below the erasure is gone with it
     else:
-        written = spark.table(names.deltas).where(_deltas_of([erasure])).select("table_name", "row_id").distinct()
+        written = spark.table(names.deltas).where(deltas_of([erasure])).select("table_name", "row_id").distinct()
         rows = rest.join(written, ["table_name", "row_id"], "semi")
         wanted = rows.select("op", "table_name", "row_id", "client_id", "columns", "hlc", "delta_id").toArrow()
         hidden = [_delta(row) for batch in wanted.to_batches() for row in batch.to_pylist()]
@@ -301,34 +196,6 @@ def prove(spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str
     return Ended(tuple(proven), tuple(left))
 
 
-def _has_past(spark: SparkSession, name: str) -> bool:
-    return spark.table(f"{name}.snapshots").count() > 1
-
-
-def _deltas_of(requests: Sequence[Erasure]) -> str:
-    """A condition over the history: the deltas that one gateway's requests cover."""
-    parts = []
-    for each in requests:
-        by_client = f"client_id = {_text(each.client_id or '')}"
-        by_row = f"table_name = {_text(each.table or '')} AND row_id = {_text(each.row_id or '')}"
-        parts.append(f"({by_row if each.client_id is None else by_client} AND hlc <= {each.hlc})")
-    return f"gateway = {_text(requests[0].gateway)} AND ({' OR '.join(parts)})"
-
-
-def _state_of(requests: Sequence[Erasure], table: str) -> str:
-    """A condition over a state table: the rows that hold something which a gateway's requests cover."""
-    parts = ["false"]
-    for each in requests:
-        if each.client_id is not None:
-            client = _text(each.client_id)
-            parts.append(f"exists(map_values(_cells), cell -> cell.client_id = {client} AND cell.hlc <= {each.hlc})")
-            parts.append(f"(_inserted.client_id = {client} AND _inserted.hlc <= {each.hlc})")
-        elif each.table == table:
-            cells = f"exists(map_values(_cells), cell -> cell.hlc <= {each.hlc})"
-            parts.append(f"(_row = {_text(each.row_id or '')} AND ({cells} OR _inserted.hlc <= {each.hlc}))")
-    return " OR ".join(parts)
-
-
 def _delta(row: dict[str, Any]) -> RowDelta:
     cells = tuple(ColumnValue(name, Raw(text.encode())) for name, text in sorted(row["columns"] or ()))
     key = (row["table_name"], row["row_id"])
@@ -339,7 +206,3 @@ def _bare(path: str) -> str:
     """A file's URI as pyarrow's file systems name it."""
     parts = urlsplit(path)
     return parts.path if parts.scheme in ("", "file") else parts.netloc + parts.path
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
