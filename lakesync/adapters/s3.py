@@ -5,8 +5,10 @@ Needs boto3: `pip install 'lakesync[s3]'`.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,17 @@ _THERE = "PreconditionFailed"
 _CROSSED = "ConditionalRequestConflict"
 _DELETED_AT_ONCE = 1000
 _TRIES = 4
+
+_making = threading.Lock()
+"""Clients are safe between threads, what makes them is not."""
+
+
+@cache
+def _session() -> Any:
+    """What reads boto3's description of S3, which takes longer than a request: once a process."""
+    import boto3
+
+    return boto3.Session()
 
 
 class S3Objects:
@@ -51,7 +64,6 @@ class S3Objects:
             ConfigurationError: boto3 is not installed.
         """
         try:
-            import boto3
             from botocore.config import Config
             from botocore.exceptions import BotoCoreError, ClientError
         except ImportError as error:
@@ -67,8 +79,15 @@ class S3Objects:
             max_pool_connections=16,
             s3={"addressing_style": "path"} if endpoint else {},
         )
-        session = boto3.Session(aws_access_key_id=access_key, aws_secret_access_key=secret_key, region_name=region)
-        self._s3 = session.client("s3", endpoint_url=endpoint, config=config)
+        with _making:
+            self._s3 = _session().client(
+                "s3",
+                endpoint_url=endpoint,
+                region_name=region,
+                aws_access_key_id=access_key,
+                aws_secret_access_key=secret_key,
+                config=config,
+            )
 
     @classmethod
     def of(cls, uri: str) -> S3Objects:
