@@ -37,7 +37,7 @@ def row() -> None:
     )
 )
 def history(
-    table: Annotated[str, typer.Argument(help="The row's table.", show_default=False)],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The row's table.", show_default=False)],
     row_id: Annotated[str, typer.Argument(metavar="ROW", help="The row's id.", show_default=False)],
     gateway: Annotated[str | None, typer.Option(help="Only in this gateway.", show_default=False)] = None,
     data: Annotated[
