@@ -31,7 +31,7 @@ SECRET = "the-erased-text"
 SCHEMA = parse_schema(
     {"table": "notes", "columns": [{"name": "title", "type": "string"}, {"name": "body", "type": "json"}]}
 )
-POINTS = ("history", "state", "rewritten", "expired", "restored", "frames", "confirmed")
+POINTS = ("history", "state", "expired", "restored", "confirmed")
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
 
