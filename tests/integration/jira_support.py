@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.jira.source import JiraSource
 from lakesync.connectors.jira.rows import comment_row
+from lakesync.connectors.jira.source import JiraSource
 from lakesync.connectors.polling import poll
 from lakesync.testing.clock import ManualClock
 from lakesync.testing.landing import MemoryLanding

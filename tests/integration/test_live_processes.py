@@ -40,8 +40,10 @@ def test_what_may_come_over_another_process_too_is_sent_so_that_no_insert_meets_
         for live in (here, there, bob):
             live.pull()
 
-        def both_told(n=count()):
-            row = f"t{next(n)}"
+        numbers = count()
+
+        def both_told():
+            row = f"t{next(numbers)}"
             bob.push(delta(row, {"x": 1}, client="bob"))
             told = [live.broadcast().deltas for live in (here, there)]
             assert {each.row_id for deltas in told for each in deltas} == {row}
