@@ -31,6 +31,7 @@ STATUSES: dict[type[LakeSyncError], int] = {
     errors.FlushError: 500,
     errors.CommitUnknownError: 500,
     errors.IntegrityError: 500,
+    errors.CensusError: 500,
     errors.ConfigurationError: 500,
     errors.StagingVersionError: 500,
     LakeSyncError: 500,
