@@ -19,6 +19,7 @@ from tests.postgres_server import database, postgres_server
 settings.register_profile("soak", max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
     """Give each worker of a parallel run whole files, and one of them all that needs Spark; the longest begin."""
     for item in items:
