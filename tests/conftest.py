@@ -13,25 +13,19 @@ from lakesync.cli import jars
 from lakesync.cli.process import Process, accepts, free_ports
 from lakesync.cli.spark_server import prepare
 from tests.backend_servers import bigquery_server, mariadb_server, s3_server
+from tests.parallel import Rooms, turn
 from tests.postgres_server import database, postgres_server
 
 # `--hypothesis-profile soak` looks much longer for a history that breaks a law, or a request that breaks the gateway
 settings.register_profile("soak", max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
-    """Give each worker of a parallel run whole files, and one of them all that needs Spark; the longest begin."""
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group("spark" if "spark_server" in item.fixturenames else file))
-    items.sort(key=_turn)
+    items.sort(key=lambda item: turn(item.nodeid))
 
 
-def _turn(item):
-    if "e2e" in item.path.parts:
-        return 0
-    return 1 if "spark_server" in item.fixturenames else 2
+def pytest_xdist_make_scheduler(config, log):
+    return Rooms(config, log)
 
 
 @pytest.fixture(scope="session")

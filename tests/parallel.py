@@ -1,0 +1,35 @@
+"""How tests are shared out between the workers of a run: whole files, all that need Spark to one, the longest first."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from xdist.scheduler.loadscope import LoadScopeScheduling
+
+_ROOT = Path(__file__).parent.parent
+
+
+class Rooms(LoadScopeScheduling):
+    """Gives a worker whole files, so that what a file shares is made once, and the one Spark to one of them."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = _file(nodeid)
+        return "spark" if turn(nodeid) == 1 else file
+
+
+def turn(nodeid: str) -> int:
+    """Which come first: whole lives of the system, then what needs Spark, then the rest."""
+    file = _file(nodeid)
+    if file.startswith("tests/e2e/"):
+        return 0
+    return 1 if _needs_spark(file) else 2
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+@cache
+def _needs_spark(file: str) -> bool:
+    return "spark_server" in (_ROOT / file).read_text()
