@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakesync.adapters import DeltaBatch, StoredDelta
+from lakesync.adapters.postgres import PostgresAdapter
 from lakesync.engine.following import Group, Standing
 from lakesync.exceptions import AdapterError, NotFoundError
 from lakesync.rules.model import parse_rules
@@ -250,11 +251,9 @@ def test_an_unknown_source_is_not_found(gateway):
         gateway.unregister_source("reports")
 
 
-def test_a_source_that_fails_is_an_adapters_error(gateway, tmp_path):
-    broken = KINDS["sqlite"](tmp_path / "broken")
-    gateway.register_source("broken", broken)
-    broken.close()
-    with pytest.raises(AdapterError, match="broken"):
+def test_a_source_that_fails_is_an_adapters_error(gateway):
+    gateway.register_source("broken", PostgresAdapter("postgresql://nobody@127.0.0.1:1/nothing"))
+    with pytest.raises(AdapterError, match="refused"):
         gateway.handle_pull(SyncPull("reader", 0, 100, "broken"))
 
 
