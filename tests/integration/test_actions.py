@@ -364,5 +364,6 @@ def test_a_stopping_engine_takes_no_more_and_leaves_what_runs_for_later(gateway,
     desk.reaction = giving({"again": True})
     assert ask(again, action)[0].code == "ACTION_PENDING", "until the lease ends, it may still be at work"
     clock.advance(round(LIMITS.lease * 1000))
+    until(lambda: hasattr(ask(again, action)[0], "data"), "the repeat to be done")
     assert data_of(ask(again, action)[0]) == {"again": True}
     assert desk.asked[-1][1].attempt == 2

@@ -95,13 +95,11 @@ def push(gateway, rng, count):
         gateway.handle_push(SyncPush(client, (RowDelta(op, table, row, client, cells, hlc, identity),)))
 
 
-@pytest.mark.parametrize("shards", [None, SHARDS], ids=["one", "sharded"])
-def test_k1_checkpoint_and_pull_are_the_rows_without_one_error(spark_server, tmp_path, shards):
-    config, kind = spark_server["config"], "sharded" if shards else "one"
-    names = LakeNames("lake", f"sys_cut_{kind}", f"tab_cut_{kind}")
-    engine = Engine(open_staging(f"sqlite://{tmp_path}/staging", shards, wall_ms), wall_ms)
+def test_k1_checkpoint_and_pull_are_the_rows_without_one_error(spark_server, tmp_path):
+    config, names = spark_server["config"], LakeNames("lake", "sys_cut_history", "tab_cut_history")
+    engine = Engine(open_staging(f"sqlite://{tmp_path}/staging", SHARDS, wall_ms), wall_ms)
     engine.open()
-    gateway, store, rng = engine.gateway("g"), engine.store, random.Random(kind)
+    gateway, store, rng = engine.gateway("g"), engine.store, random.Random("sharded")
     readers, from_checkpoints = [], 0
 
     def change_rules():
