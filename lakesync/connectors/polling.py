@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -152,9 +152,3 @@ def _land(landing: Landing, pages: Sequence[Page], done: TableReport) -> None:
     done.cursor = pages[-1].cursor or done.cursor
     done.rows += sum(len(page.rows) for page in pages)
     done.deleted += sum(len(page.deleted) for page in pages)
-
-
-def arguments(ingest: dict[str, Any] | None) -> dict[str, Any]:
-    """What `ingest` of a connector says of a poll, as arguments of `poll`."""
-    names = {"memoryBudgetBytes": "budget_bytes", "deletedShare": "deleted_share"}
-    return {names[name]: value for name, value in (ingest or {}).items() if name in names}

@@ -116,7 +116,7 @@ class JiraSource:
             yield Page(PROJECTS, [], {}, deleted=trash)
 
     def _updated(self, place: int, fields: Sequence[str]) -> Iterator[tuple[list[dict[str, Any]], int]]:
-        """Issues that were updated since a place, oldest first, with the newest time so far.
+        """Issues that were updated since a place, oldest first, with the newest time so far; `updated` is a field.
 
         Each page begins at the last time of the one before, rather than at its token: a token counts places in a
         result that changes while it is read. Only issues of one and the same time are paged by token. No time of this
@@ -126,7 +126,7 @@ class JiraSource:
         told: set[tuple[str, str]] = set()
         while True:
             jql = combined(self._jql, f"updated >= {at}", order="updated ASC, key ASC")
-            page = self._client.search(jql, fields if "updated" in fields else (*fields, "updated"), token=token)
+            page = self._client.search(jql, fields, token=token)
             issues: list[dict[str, Any]] = page["issues"]
             last = max((milliseconds(issue["fields"]["updated"]) for issue in issues), default=at)
             newest = max(newest, last)

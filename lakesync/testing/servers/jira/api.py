@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from lakesync.testing.servers.http import Answer, Request
 from lakesync.testing.servers.jira import reading, writing
+from lakesync.testing.servers.jira.faults import fault
 from lakesync.testing.servers.jira.site import JiraSite
 
 Route = Callable[..., Answer]
@@ -71,7 +72,7 @@ class JiraApi:
         if self.failures and (failure := self.failures.popleft()).status:
             return failure
         if headers.get("Retry-After"):
-            return Answer(429, {"errorMessages": ["Rate limit exceeded."], "errors": {}}, headers)
+            return Answer(429, fault("Rate limit exceeded."), headers)
         if not self._signed_in(request):
             message = "Client must be authenticated to access this resource."
             return Answer(401, {"message": message, "status-code": 401}, {"WWW-Authenticate": "OAuth realm=jira"})
@@ -115,8 +116,3 @@ class JiraApi:
             return headers | {"Retry-After": str(-(-(reset - now) // 1000)), "RateLimit-Reason": "jira-quota-based"}
         self._asked.append(now)
         return headers
-
-
-def fault(*messages: str, **errors: str) -> dict[str, object]:
-    """The body of an error."""
-    return {"errorMessages": list(messages), "errors": errors}

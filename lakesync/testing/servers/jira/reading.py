@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakesync.testing.servers.http import Answer, Request
+from lakesync.testing.servers.jira.faults import ABSENT, fault
 from lakesync.testing.servers.jira.jql import JqlError, parse
 from lakesync.testing.servers.jira.site import STATUSES, Comment, Issue, JiraSite, Project
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 _MOST_KEYS = 5_000
 _MOST_FETCHED = 100
-ABSENT = "Issue does not exist or you do not have permission to see it."
 
 
 def myself(api: JiraApi, _: Request) -> Answer:
@@ -34,7 +34,7 @@ def my_permissions(api: JiraApi, request: Request) -> Answer:
     """Whether the account may do what is asked for."""
     names = [name for name in request.query.get("permissions", "").split(",") if name]
     if not names:
-        return Answer(400, _fault("The 'permissions' query parameter is required."))
+        return Answer(400, fault("The 'permissions' query parameter is required."))
     browses = any(not (each.hidden or each.deleted) for each in api.site.projects.values())
     return Answer(200, {"permissions": {name: {"key": name, "havePermission": browses} for name in names}})
 
@@ -46,10 +46,10 @@ def search(api: JiraApi, request: Request) -> Answer:
     try:
         query = parse(jql, api.site.utc_offset_minutes)
     except JqlError as error:
-        return Answer(400, _fault(str(error)))
+        return Answer(400, fault(str(error)))
     if not query.bounded:
         return Answer(
-            400, _fault("Unbounded JQL queries are not allowed here. Please add a search restriction to your query.")
+            400, fault("Unbounded JQL queries are not allowed here. Please add a search restriction to your query.")
         )
     fields = asked.get("fields") or ["id"]
     narrow = set(fields) <= {"id", "key"}
@@ -59,7 +59,7 @@ def search(api: JiraApi, request: Request) -> Answer:
     if (token := asked.get("nextPageToken")) is not None:
         passed = _passed(api, token, jql)
         if passed is None:
-            return Answer(400, _fault("The provided next page token is invalid or expired."))
+            return Answer(400, fault("The provided next page token is invalid or expired."))
         # nobody promises that a walk is of one moment: what changes meanwhile moves the places of the others
         start = passed
     page = found[start : start + size]
@@ -75,7 +75,7 @@ def bulk_fetch(api: JiraApi, request: Request) -> Answer:
     asked = request.json
     names = asked.get("issueIdsOrKeys") or []
     if not 1 <= len(names) <= _MOST_FETCHED:
-        return Answer(400, _fault(f"issueIdsOrKeys must hold 1 to {_MOST_FETCHED}"))
+        return Answer(400, fault(f"issueIdsOrKeys must hold 1 to {_MOST_FETCHED}"))
     found = [issue for name in names if (issue := find(api.site, name)) is not None]
     fields = asked.get("fields") or ["id"]
     return Answer(200, {"issues": [_issue(api.site, each, fields, None) for each in found], "issueErrors": []})
@@ -85,7 +85,7 @@ def issue(api: JiraApi, request: Request, name: str) -> Answer:
     """One issue as it is now."""
     found = find(api.site, name)
     if found is None:
-        return Answer(404, _fault(ABSENT))
+        return Answer(404, fault(ABSENT))
     fields = request.query.get("fields", "*all").split(",")
     return Answer(200, _issue(api.site, found, fields, request.query.get("properties", "").split(",")))
 
@@ -94,7 +94,7 @@ def comments(api: JiraApi, request: Request, name: str) -> Answer:
     """A page of an issue's comments, oldest first."""
     found = find(api.site, name)
     if found is None:
-        return Answer(404, _fault(ABSENT))
+        return Answer(404, fault(ABSENT))
     start, size = int(request.query.get("startAt", 0)), min(int(request.query.get("maxResults", 100)), 100)
     shown = [_comment(api.site, each) for each in found.comments[start : start + size]]
     return Answer(200, {"startAt": start, "maxResults": size, "total": len(found.comments), "comments": shown})
@@ -104,7 +104,7 @@ def transitions(api: JiraApi, _: Request, name: str) -> Answer:
     """Where an issue can go: to every status but its own."""
     found = find(api.site, name)
     if found is None:
-        return Answer(404, _fault(ABSENT))
+        return Answer(404, fault(ABSENT))
     return Answer(
         200,
         {
@@ -222,7 +222,3 @@ def _passed(api: JiraApi, token: str, jql: str) -> int | None:
 
 def _digest(jql: str) -> str:
     return hashlib.sha256(jql.encode()).hexdigest()[:16]
-
-
-def _fault(*messages: str) -> dict[str, Any]:
-    return {"errorMessages": list(messages), "errors": {}}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lakesync.testing.servers.http import Answer, Request
-from lakesync.testing.servers.jira.reading import ABSENT, find
+from lakesync.testing.servers.jira.faults import ABSENT, fault
+from lakesync.testing.servers.jira.reading import find
 from lakesync.testing.servers.jira.site import STATUSES
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def create_issue(api: JiraApi, request: Request) -> Answer:
     if kind not in _TYPES:
         errors["issuetype"] = "Specify a valid issue type"
     if errors:
-        return Answer(400, {"errorMessages": [], "errors": errors})
+        return Answer(400, fault(**errors))
     more = {name: fields[name] for name in ("description", "labels") if fields.get(name) is not None}
     if fields.get("priority"):
         more["priority"] = fields["priority"].get("name")
@@ -43,10 +44,10 @@ def add_comment(api: JiraApi, request: Request, name: str) -> Answer:
     """A new comment of an issue."""
     asked, issue = request.json, find(api.site, name)
     if issue is None:
-        return Answer(404, {"errorMessages": [ABSENT], "errors": {}})
+        return Answer(404, fault(ABSENT))
     body = asked.get("body")
     if not isinstance(body, dict) or body.get("type") != "doc":
-        return Answer(400, {"errorMessages": [], "errors": {"comment": "Comment body is not valid!"}})
+        return Answer(400, fault(comment="Comment body is not valid!"))
     made = api.site.add_comment(issue, body, "Sync", properties=_properties(asked))
     return Answer(201, {"id": made.id, "body": body, "created": api.site.spelled(made.created)})
 
@@ -55,13 +56,12 @@ def transition(api: JiraApi, request: Request, name: str) -> Answer:
     """Bring an issue to another status."""
     issue = find(api.site, name)
     if issue is None:
-        return Answer(404, {"errorMessages": [ABSENT], "errors": {}})
+        return Answer(404, fault(ABSENT))
     asked = str((request.json.get("transition") or {}).get("id"))
     places = {str(11 + 10 * place): status for place, status in enumerate(STATUSES)}
     target = places.get(asked)
     if target is None or target == issue.fields["status"]:
-        message = f"Transition id '{asked}' is not valid for this issue."
-        return Answer(400, {"errorMessages": [message], "errors": {}})
+        return Answer(400, fault(f"Transition id '{asked}' is not valid for this issue."))
     api.site.edit(issue, status=target)
     return Answer(204)
 

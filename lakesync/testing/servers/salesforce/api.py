@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, unquote
 
 from lakesync.testing.servers.http import Answer, Request
 from lakesync.testing.servers.salesforce import bulk, reading, records
+from lakesync.testing.servers.salesforce.faults import error, unknown
 from lakesync.testing.servers.salesforce.org import Record, SalesforceOrg
 from lakesync.testing.servers.salesforce.soql import SoqlError
 
@@ -89,7 +90,7 @@ class SalesforceApi:
                 except ValueError as fault:
                     return error(400, "JSON_PARSER_ERROR", str(fault))
                 return Answer(answer.status, answer.body, {**headers, **answer.headers})
-        return error(404, "NOT_FOUND", "The requested resource does not exist")
+        return unknown()
 
     def now(self) -> int:
         """The organisation's time, in milliseconds."""
@@ -118,8 +119,3 @@ class SalesforceApi:
         url = self.url or f"http://{request.headers['host']}"
         body: dict[str, Any] = {"access_token": token, "instance_url": url, "token_type": "Bearer"}
         return Answer(200, {**body, "issued_at": str(self.now())})
-
-
-def error(status: int, code: str, message: str, **more: Any) -> Answer:
-    """An error as the API gives it: a list of one."""
-    return Answer(status, [{"message": message, "errorCode": code, **more}])

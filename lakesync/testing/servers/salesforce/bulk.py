@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lakesync.testing.servers.http import Answer, Request
+from lakesync.testing.servers.salesforce.faults import unknown
 from lakesync.testing.servers.salesforce.org import Record, spelled
 from lakesync.testing.servers.salesforce.soql import SoqlError, parse
 
@@ -45,14 +46,14 @@ def create(api: SalesforceApi, request: Request) -> Answer:
 def state(api: SalesforceApi, _: Request, name: str) -> Answer:
     """How far a job is."""
     job = api.jobs.get(name)
-    return _unknown() if job is None else Answer(200, _told(api, job))
+    return unknown() if job is None else Answer(200, _told(api, job))
 
 
 def results(api: SalesforceApi, request: Request, name: str) -> Answer:
     """A piece of a result; the header `Sforce-Locator` names the next one, or says null."""
     job = api.jobs.get(name)
     if job is None or _state(api, job) != "JobComplete":
-        return _unknown()
+        return unknown()
     start = int(request.query.get("locator", 0))
     size = int(request.query.get("maxRecords", 50_000))
     written = io.StringIO()
@@ -72,7 +73,7 @@ def results(api: SalesforceApi, request: Request, name: str) -> Answer:
 
 def delete(api: SalesforceApi, _: Request, name: str) -> Answer:
     """Forget a job."""
-    return _unknown() if api.jobs.pop(name, None) is None else Answer(204)
+    return unknown() if api.jobs.pop(name, None) is None else Answer(204)
 
 
 def _state(api: SalesforceApi, job: Job) -> str:
@@ -83,10 +84,6 @@ def _told(api: SalesforceApi, job: Job) -> dict[str, Any]:
     done = _state(api, job) == "JobComplete"
     told = {"id": job.id, "operation": job.operation, "createdDate": spelled(job.created), "state": _state(api, job)}
     return told | ({"numberRecordsProcessed": len(job.found)} if done else {})
-
-
-def _unknown() -> Answer:
-    return Answer(404, [{"message": "The requested resource does not exist", "errorCode": "NOT_FOUND"}])
 
 
 def _text(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lakesync.testing.servers.http import Answer, Request
+from lakesync.testing.servers.salesforce.faults import error, unknown
 from lakesync.testing.servers.salesforce.org import EXTERNAL_IDS, FIELDS, REQUIRED
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def update(api: SalesforceApi, request: Request, kind: str, name: str) -> Answer
         return wrong
     record = api.org.records.get(name)
     if record is None or record.deleted or record.kind != kind or record.hidden:
-        return _error(404, "NOT_FOUND", "Provided external ID field does not exist or is not accessible: " + name)
+        return error(404, "NOT_FOUND", "Provided external ID field does not exist or is not accessible: " + name)
     api.org.edit(record, **fields)
     return Answer(204)
 
@@ -36,7 +37,7 @@ def upsert(api: SalesforceApi, request: Request, kind: str, field: str, value: s
     """Change the record with an external id, or make it."""
     fields: dict[str, Any] = request.json
     if field not in EXTERNAL_IDS.get(kind, ()):
-        return _error(404, "NOT_FOUND", f"Provided external ID field does not exist or is not accessible: {field}")
+        return error(404, "NOT_FOUND", f"Provided external ID field does not exist or is not accessible: {field}")
     if (wrong := _wrong(kind, fields, ())) is not None:
         return wrong
     found = [each for each in api.org.visible(kind, deleted=False) if each.fields.get(field) == value]
@@ -51,16 +52,12 @@ def upsert(api: SalesforceApi, request: Request, kind: str, field: str, value: s
 
 def _wrong(kind: str, fields: Any, required: tuple[str, ...]) -> Answer | None:
     if kind not in FIELDS:
-        return _error(404, "NOT_FOUND", "The requested resource does not exist")
-    unknown = [name for name in fields if name not in FIELDS[kind]]
-    if unknown:
-        return _error(400, "INVALID_FIELD", f"No such column '{unknown[0]}' on sobject of type {kind}", fields=unknown)
+        return unknown()
+    strange = [name for name in fields if name not in FIELDS[kind]]
+    if strange:
+        return error(400, "INVALID_FIELD", f"No such column '{strange[0]}' on sobject of type {kind}", fields=strange)
     missing = [name for name in required if not fields.get(name)]
     if missing:
         words = f"Required fields are missing: [{', '.join(missing)}]"
-        return _error(400, "REQUIRED_FIELD_MISSING", words, fields=missing)
+        return error(400, "REQUIRED_FIELD_MISSING", words, fields=missing)
     return None
-
-
-def _error(status: int, code: str, message: str, **more: Any) -> Answer:
-    return Answer(status, [{"message": message, "errorCode": code, **more}])
