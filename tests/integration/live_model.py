@@ -7,7 +7,6 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
 
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
@@ -19,16 +18,11 @@ from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, encode_frame
 from tests.integration.gateway_support import DEADLINE, Client, wall_ms
 from tests.integration.live_crowd import dial
+from tests.property.feed_model import Row, apply_page
 
 TABLE = "notes"
 PAGE, BATCH = 3, 2
 """Small, so that there are many."""
-
-Row = dict[str, Any]
-
-
-class WedgedError(AssertionError):
-    """An INSERT met a row that the client has: a client that applies plain SQL is stuck for ever."""
 
 
 class StockClient:
@@ -209,16 +203,7 @@ class StockClient:
         self.told |= {delta.row_id for delta in page.deltas}
         if {edit.row_id for edit in self.outbox} & {delta.row_id for delta in page.deltas}:
             return False
-        for delta in page.deltas:
-            values = {part.column: part.decoded() for part in delta.columns}
-            if delta.op == "DELETE":
-                self.rows.pop(delta.row_id, None)
-            elif delta.op == "INSERT":
-                if delta.row_id in self.rows:
-                    raise WedgedError(f"{self.name} was sent INSERT of {delta.row_id}, which it has")
-                self.rows[delta.row_id] = values
-            elif delta.row_id in self.rows:
-                self.rows[delta.row_id].update(values)
+        apply_page(self.rows, page, self.name)
         return True
 
 

@@ -21,6 +21,24 @@ class WedgedError(AssertionError):
     """An INSERT met a row that the client has: a client that applies plain SQL is stuck for ever."""
 
 
+def apply_page(rows: dict[str, Row], page: SyncResponse, name: str) -> None:
+    """Apply a page as the reference's client does, whose plain INSERT fails on a row that it has.
+
+    Raises:
+        WedgedError: it did.
+    """
+    for delta in page.deltas:
+        values = {part.column: part.decoded() for part in delta.columns}
+        if delta.op == "DELETE":
+            rows.pop(delta.row_id, None)
+        elif delta.op == "INSERT":
+            if delta.row_id in rows:
+                raise WedgedError(f"{name} was sent INSERT of {delta.row_id}, which it has")
+            rows[delta.row_id] = values
+        elif delta.row_id in rows:
+            rows[delta.row_id].update(values)
+
+
 class StockClient:
     """Applies pages as plain SQL does and keeps its cursor in memory.
 
@@ -117,16 +135,7 @@ class StockClient:
         pending = {delta.row_id for delta in self.outbox}
         if not page.deltas or pending & {delta.row_id for delta in page.deltas}:
             return False
-        for delta in page.deltas:
-            values = {part.column: part.decoded() for part in delta.columns}
-            if delta.op == "INSERT":
-                if delta.row_id in self.rows:
-                    raise WedgedError(f"{self.name} was sent INSERT of {delta.row_id}, which it has")
-                self.rows[delta.row_id] = values
-            elif delta.op == "DELETE":
-                self.rows.pop(delta.row_id, None)
-            elif delta.row_id in self.rows:
-                self.rows[delta.row_id].update(values)
+        apply_page(self.rows, page, self.name)
         return True
 
     def _noted(self, page: SyncResponse) -> SyncResponse:

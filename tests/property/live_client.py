@@ -15,7 +15,7 @@ from lakesync.delta import delta_id
 from lakesync.types import Claims, ColumnValue, Op, RowDelta, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, encode_frame
-from tests.property.feed_model import TABLE, Row, WedgedError
+from tests.property.feed_model import TABLE, Row, apply_page
 
 
 @dataclass
@@ -159,16 +159,7 @@ class LiveClient:
         self.told |= {delta.row_id for delta in page.deltas}
         if {edit.row_id for edit in self.outbox} & {delta.row_id for delta in page.deltas}:
             return False
-        for delta in page.deltas:
-            values = {part.column: part.decoded() for part in delta.columns}
-            if delta.op == "DELETE":
-                self.rows.pop(delta.row_id, None)
-            elif delta.op == "INSERT":
-                if delta.row_id in self.rows:
-                    raise WedgedError(f"{self.name} was sent INSERT of {delta.row_id}, which it has")
-                self.rows[delta.row_id] = values
-            elif delta.row_id in self.rows:
-                self.rows[delta.row_id].update(values)
+        apply_page(self.rows, page, self.name)
         return True
 
 
