@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakesync import hlc
-from lakesync.delta import jcs_raw
+from lakesync.wire.history import DELTA_FIELDS, delta_values
 from lakesync.wire.log import decode_body
 
 if TYPE_CHECKING:
@@ -40,14 +40,7 @@ _ARROW = pa.schema(
         ("ordinal", pa.int32()),
         ("arrival", pa.int64()),
         ("day", pa.date32()),
-        ("table_name", pa.string()),
-        ("row_id", pa.string()),
-        ("op", pa.string()),
-        ("client_id", pa.string()),
-        ("hlc", pa.int64()),
-        ("delta_id", pa.string()),
-        ("width", pa.int32()),
-        ("columns", pa.map_(pa.string(), pa.string())),
+        *DELTA_FIELDS,
     ]
 )
 
@@ -87,21 +80,7 @@ def _rows(entry: dict[str, Any], batch_id: str) -> Iterator[tuple[object, ...]]:
     day = day_of(arrival)
     place = (entry["gateway"], entry["shard"], entry["epoch"], batch_id, entry["seq"])
     for ordinal, delta in enumerate(decode_body(entry["body"])):
-        columns = () if delta.op == "DELETE" else delta.columns
-        yield (
-            *place,
-            ordinal,
-            arrival,
-            day,
-            delta.table,
-            delta.row_id,
-            delta.op,
-            delta.client_id,
-            delta.hlc,
-            delta.delta_id,
-            len(delta.columns),
-            [(cell.column, jcs_raw(cell.value)) for cell in columns],
-        )
+        yield (*place, ordinal, arrival, day, *delta_values(delta))
 
 
 def _record_batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:

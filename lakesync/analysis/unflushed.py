@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from lakesync.delta import jcs_raw
 from lakesync.exceptions import ConfigurationError
 from lakesync.flush.log import Stretch, read_log
 from lakesync.staging.records import LogSource
@@ -14,6 +13,7 @@ from lakesync.staging.shards import shard_map, shard_urls
 from lakesync.staging.sqlite.files import LOG_FILE
 from lakesync.staging.sqlite.inspection import folder_of
 from lakesync.staging.versions import status
+from lakesync.wire.history import DELTA_FIELDS, delta_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,14 +29,7 @@ SCHEMA = pa.schema(
         ("seq", pa.int64()),
         ("ordinal", pa.int32()),
         ("arrival", pa.int64()),
-        ("table_name", pa.string()),
-        ("row_id", pa.string()),
-        ("op", pa.string()),
-        ("client_id", pa.string()),
-        ("hlc", pa.int64()),
-        ("delta_id", pa.string()),
-        ("width", pa.int32()),
-        ("columns", pa.map_(pa.string(), pa.string())),
+        *DELTA_FIELDS,
     ]
 )
 """Columns of `deltas`, those that a batch and a day give it left out."""
@@ -99,21 +92,6 @@ def _source(url: str) -> LogSource:
 
 
 def _row(waiting: Waiting) -> tuple[object, ...]:
-    stretch, delta = waiting.stretch, waiting.delta
-    columns = () if delta.op == "DELETE" else delta.columns
-    return (
-        stretch.gateway,
-        stretch.shard,
-        stretch.epoch,
-        waiting.seq,
-        waiting.ordinal,
-        waiting.arrival,
-        delta.table,
-        delta.row_id,
-        delta.op,
-        delta.client_id,
-        delta.hlc,
-        delta.delta_id,
-        len(delta.columns),
-        [(cell.column, jcs_raw(cell.value)) for cell in columns],
-    )
+    stretch = waiting.stretch
+    place = (stretch.gateway, stretch.shard, stretch.epoch, waiting.seq, waiting.ordinal, waiting.arrival)
+    return (*place, *delta_values(waiting.delta))
