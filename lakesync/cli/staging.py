@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from lakesync.cli.examples import examples
 from lakesync.config import load
-from lakesync.staging.versions import Status
+
+if TYPE_CHECKING:
+    from lakesync.staging.versions import Status
 
 app = typer.Typer(
     no_args_is_help=True,
