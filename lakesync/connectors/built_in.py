@@ -16,8 +16,8 @@ from lakesync.connectors.webhook.offers import SEND
 from lakesync.handlers import ActionDescriptor
 
 _ACTIONS: dict[str, tuple[str, tuple[ActionDescriptor, ...]]] = {
-    "jira": ("lakesync.connectors.jira.actions:JiraActions", (CREATE_ISSUE, ADD_COMMENT, TRANSITION)),
-    "salesforce": ("lakesync.connectors.salesforce.actions:SalesforceActions", (CREATE_RECORD, UPDATE_RECORD)),
+    "jira": ("lakesync.connectors.jira.actions:handler", (CREATE_ISSUE, ADD_COMMENT, TRANSITION)),
+    "salesforce": ("lakesync.connectors.salesforce.actions:handler", (CREATE_RECORD, UPDATE_RECORD)),
     "webhook": ("lakesync.connectors.webhook.actions:WebhookActions", (SEND,)),
 }
 _SOURCES = {
@@ -27,7 +27,7 @@ _SOURCES = {
 
 
 class _Late:
-    """A class of a module that is imported when it is first called."""
+    """What a module makes of a configuration; it is imported when it is first asked."""
 
     def __init__(self, place: str) -> None:
         self._place = place

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.jira.actions import JiraActions
-from lakesync.connectors.salesforce.actions import SalesforceActions
+from lakesync.connectors.jira.actions import handler as jira_actions
+from lakesync.connectors.salesforce.actions import handler as salesforce_actions
 from lakesync.connectors.webhook.actions import WebhookActions
 from lakesync.exceptions import AdapterError, ForbiddenError, NotFoundError, ValidationError
 from lakesync.handlers import ActionContext
@@ -29,14 +29,14 @@ def ask(handler, kind, *, attempt=1, at_ms=1_700_000_000_000, **params):
 def jira():
     with desk() as made:
         made.site.add_project("SUP")
-        made.actions = JiraActions(made.config())
+        made.actions = jira_actions(made.config())
         yield made
 
 
 @pytest.fixture
 def crm():
     with company() as made:
-        made.actions = SalesforceActions(made.config())
+        made.actions = salesforce_actions(made.config())
         yield made
 
 

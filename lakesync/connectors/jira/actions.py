@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
+from lakesync.connectors.acting import ApiActions, Params
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.jira.api import JiraClient
 from lakesync.connectors.jira.jql import combined, quoted
@@ -23,35 +22,8 @@ SETTLED_MS = 120_000
 """How long Jira's search may not find an issue that was created: before that, not found is not not created."""
 
 
-class JiraActions:
-    """The actions of one connector. A repeat looks for what its first try may have done."""
-
-    supported_actions = (CREATE_ISSUE, ADD_COMMENT, TRANSITION)
-
-    def __init__(self, config: ConnectorConfig) -> None:
-        self._config = config
-        self._does: dict[str, Callable[[JiraClient, Action, ActionContext], Mapping[str, Any]]] = {
-            CREATE_ISSUE.action_type: _create_issue,
-            ADD_COMMENT.action_type: _add_comment,
-            TRANSITION.action_type: _transition,
-        }
-
-    def execute_action(self, action: Action, context: ActionContext) -> Mapping[str, Any]:
-        """Do it, and tell what became of it: `{key, id}`, `{id}` or `{status}`.
-
-        Raises:
-            LakeSyncError: Jira refused it, by its class; a terminal one is final.
-        """
-        client = JiraClient(self._config.settings)
-        try:
-            return self._does[action.action_type](client, action, context)
-        finally:
-            client.close()
-
-
-def _create_issue(client: JiraClient, action: Action, context: ActionContext) -> Mapping[str, Any]:
-    params = _decoded(action)
-    if context.attempt > 1 and (found := _made_before(client, action)) is not None:
+def _create_issue(client: JiraClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:
+    if context.attempt > 1 and (found := _made_before(client, action, params)) is not None:
         return found
     fields: dict[str, Any] = {
         "project": {"key": params["project"]},
@@ -68,12 +40,12 @@ def _create_issue(client: JiraClient, action: Action, context: ActionContext) ->
     return {"key": made["key"], "id": made["id"]}
 
 
-def _made_before(client: JiraClient, action: Action) -> Mapping[str, Any] | None:
+def _made_before(client: JiraClient, action: Action, params: Params) -> Mapping[str, Any] | None:
     """The issue that an earlier try created, if it did."""
     asked = action.hlc >> 16
     jql = combined(
         None,
-        f"project = {quoted(_decoded(action)['project'])}",
+        f"project = {quoted(params['project'])}",
         f"created >= {asked - SETTLED_MS}",
         order="created ASC",
     )
@@ -95,8 +67,7 @@ def _made_before(client: JiraClient, action: Action) -> Mapping[str, Any] | None
     return None
 
 
-def _add_comment(client: JiraClient, action: Action, context: ActionContext) -> Mapping[str, Any]:
-    params = _decoded(action)
+def _add_comment(client: JiraClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:
     path = f"/issue/{params['issue']}/comment"
     if context.attempt > 1:
         for page in client.pages(path, "comments", expand="properties", orderBy="-created"):
@@ -107,8 +78,7 @@ def _add_comment(client: JiraClient, action: Action, context: ActionContext) -> 
     return {"id": made["id"]}
 
 
-def _transition(client: JiraClient, action: Action, _: ActionContext) -> Mapping[str, Any]:
-    params = _decoded(action)
+def _transition(client: JiraClient, _: Action, params: Params, __: ActionContext) -> Mapping[str, Any]:
     key, status = params["issue"], params["status"]
     now = client.get(f"/issue/{key}", fields="status")["fields"]["status"]["name"]
     if now.casefold() == status.casefold():
@@ -120,11 +90,6 @@ def _transition(client: JiraClient, action: Action, _: ActionContext) -> Mapping
             return {"status": way["to"]["name"]}
     open_ = ", ".join(repr(way["to"]["name"]) for way in ways) or "nowhere"
     raise ValidationError(f"{key} is {now!r} and cannot go to {status!r}: from there it goes to {open_}")
-
-
-def _decoded(action: Action) -> Mapping[str, Any]:
-    params: Mapping[str, Any] = msgspec.json.decode(action.params)
-    return params
 
 
 def _marked(action: Action) -> dict[str, Any]:
@@ -139,3 +104,12 @@ def document(text: str) -> dict[str, Any]:
         "version": 1,
         "content": [{"type": "paragraph", "content": [{"type": "text", "text": part}]} for part in paragraphs],
     }
+
+
+def handler(config: ConnectorConfig) -> ApiActions[JiraClient]:
+    """What a connector does; a repeat looks for what its first try may have done.
+
+    It tells `{key, id}` of an issue, `{id}` of a comment, `{status}` of a transition.
+    """
+    does = ((CREATE_ISSUE, _create_issue), (ADD_COMMENT, _add_comment), (TRANSITION, _transition))
+    return ApiActions(lambda: JiraClient(config.settings), does)

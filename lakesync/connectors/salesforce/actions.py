@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
-
+from lakesync.connectors.acting import ApiActions, Params
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.salesforce.api import SalesforceClient
 from lakesync.connectors.salesforce.offers import CREATE_RECORD, UPDATE_RECORD
@@ -16,33 +15,7 @@ from lakesync.handlers import ActionContext
 from lakesync.types import Action
 
 
-class SalesforceActions:
-    """The actions of one connector."""
-
-    supported_actions = (CREATE_RECORD, UPDATE_RECORD)
-
-    def __init__(self, config: ConnectorConfig) -> None:
-        self._config = config
-        self._does: dict[str, Callable[[SalesforceClient, Action, ActionContext], Mapping[str, Any]]] = {
-            CREATE_RECORD.action_type: _create,
-            UPDATE_RECORD.action_type: _update,
-        }
-
-    def execute_action(self, action: Action, context: ActionContext) -> Mapping[str, Any]:
-        """Do it, and tell the record's id: `{id}`.
-
-        Raises:
-            LakeSyncError: Salesforce refused it, by its class; a terminal one is final.
-        """
-        client = SalesforceClient(self._config.settings)
-        try:
-            return self._does[action.action_type](client, action, context)
-        finally:
-            client.close()
-
-
-def _create(client: SalesforceClient, action: Action, context: ActionContext) -> Mapping[str, Any]:
-    params = msgspec.json.decode(action.params)
+def _create(client: SalesforceClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:
     kind, fields = params["object"], dict(params["fields"])
     if "externalIdField" in params:
         way = f"/sobjects/{kind}/{params['externalIdField']}/{quote(params['externalId'], safe='')}"
@@ -61,8 +34,7 @@ def _made_before(client: SalesforceClient, action: Action, kind: str, fields: Ma
     return records[0]["Id"] if records else None
 
 
-def _update(client: SalesforceClient, action: Action, _: ActionContext) -> Mapping[str, Any]:
-    params = msgspec.json.decode(action.params)
+def _update(client: SalesforceClient, _: Action, params: Params, __: ActionContext) -> Mapping[str, Any]:
     client.call("PATCH", f"/sobjects/{params['object']}/{params['id']}", json=dict(params["fields"]))
     return {"id": params["id"]}
 
@@ -74,3 +46,8 @@ def _literal(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "null" if value is None else str(value)
+
+
+def handler(config: ConnectorConfig) -> ApiActions[SalesforceClient]:
+    """What a connector does; it tells the record's `{id}`."""
+    return ApiActions(lambda: SalesforceClient(config.settings), ((CREATE_RECORD, _create), (UPDATE_RECORD, _update)))
