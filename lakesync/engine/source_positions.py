@@ -2,7 +2,9 @@
 
 A source's page leaves the client's cursor where it is. But an answer may be lost, so a page with deltas hands out a
 mark, just below the cursor that came in: a client that comes back with it has got the page, whether it pulls from the
-source or from the feed, where the mark stands for the cursor itself.
+source or from the feed, where the mark stands for the cursor itself. Nothing else says so. A client that pushes in
+between gives no such sign, as its cursor is the push's then: it is sent the next pages all the same, in rounds that
+begin behind what is known as received, so that it stands still at no page and misses none.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from lakesync.types import Claims
 TOO_EARLY = 1 << 32
 """A cursor below this, 0 or 1, is that of a client that has none yet and walks in rounds: marks have no room there."""
 
-OFFERED_AT_MOST = 3
-"""A page that was sent so often without a sign is taken for received, or a client that gives none would stand still."""
+OFFERED_AT_ONCE = 3
+"""A page that was sent so often without a sign waits for the next round."""
 
 _MARKS_KEPT = 8
 
@@ -61,7 +63,9 @@ def received(known: SourcePosition, since: int) -> SourcePosition:
     offer = known.offer
     if offer is None or offer.mark != since:
         return known
-    return msgspec.structs.replace(known, done=offer.end, offer=None)
+    if offer.start == known.done:
+        return msgspec.structs.replace(known, done=offer.end, offer=None, round=None)
+    return _beyond(known, offer)
 
 
 def begin(
@@ -87,9 +91,11 @@ def begin(
     if cursor < TOO_EARLY:
         return Start(known, cursor, known.round)
     known = received(known, since)
-    if known.offer is not None and known.offer.times >= OFFERED_AT_MOST:
-        known = msgspec.structs.replace(known, done=known.offer.end, offer=None)
-    return Start(known, cursor, known.done)
+    if known.offer is not None and known.offer.times >= OFFERED_AT_ONCE:
+        known = _beyond(known, known.offer)
+    if known.offer is not None:
+        return Start(known, cursor, known.offer.start)
+    return Start(known, cursor, known.round or known.done)
 
 
 def end(
@@ -116,11 +122,13 @@ def end(
     if start.cursor < TOO_EARLY:
         return msgspec.structs.replace(known, round=at if more else None), start.cursor
     if not tables:
-        return msgspec.structs.replace(known, done=at, offer=None), since
+        if start.after == known.done:
+            return msgspec.structs.replace(known, done=at, offer=None, round=None), since
+        return msgspec.structs.replace(known, offer=None, round=at if more else None), since
     times = known.offer.times + 1 if known.offer is not None else 1
     mark = _free_mark(record, since)
     marks = ((mark, start.cursor), *known.marks)[:_MARKS_KEPT]
-    return msgspec.structs.replace(known, offer=Offer(mark, at, times), marks=marks), mark
+    return msgspec.structs.replace(known, offer=Offer(mark, at, times, start.after, more), marks=marks), mark
 
 
 def started_again(record: ClientRecord) -> ClientRecord:
@@ -138,6 +146,11 @@ def with_position(record: ClientRecord, known: SourcePosition) -> ClientRecord:
     """The client's record with this position in it."""
     others = tuple(other for other in record.sources if other.source != known.source)
     return msgspec.structs.replace(record, sources=(*others, known))
+
+
+def _beyond(known: SourcePosition, offer: Offer) -> SourcePosition:
+    """On to the page behind one, while something before that may be missing: the round, or the next one."""
+    return msgspec.structs.replace(known, offer=None, round=offer.end if offer.more else None)
 
 
 def _in_sight(

@@ -29,7 +29,11 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     end: Position | None
     """Where the next page starts once this one is known to be there."""
     times: int
-    """How often it was sent, or one from the same place."""
+    """How often it was sent in a row, or one from the same place."""
+    start: Position | None = None
+    """Where it began."""
+    more: bool = False
+    """The source had more behind it."""
 
 
 class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
@@ -40,7 +44,8 @@ class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
     """It has got everything up to here; None: nothing yet."""
     offer: Offer | None = None
     round: Position | None = None
-    """How far the round is of a client that has no cursor yet."""
+    """How far the round is of a client that has no cursor yet, or that gave no sign of having received a page; None:
+    it begins behind `done`."""
     marks: tuple[tuple[int, int], ...] = ()
     """`(mark, the cursor that it stands for)`, newest first; the newest few."""
     tables: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from lakesync.adapters.postgres import PostgresAdapter
 from lakesync.engine.following import Group, Standing
 from lakesync.exceptions import AdapterError, NotFoundError
 from lakesync.rules.model import parse_rules
-from lakesync.types import SyncPull
+from lakesync.types import SyncPull, SyncPush
 from tests.integration.embedded.embedded_support import KINDS, Author, gateway_over
 
 MINE = {
@@ -145,10 +145,32 @@ def test_the_own_feed_knows_what_the_mark_stands_for(gateway, writer, clock):
     assert pull(gateway, own.server_hlc).deltas == (), "the feed's pull said that the page had arrived"
 
 
-def test_a_client_that_gives_no_sign_goes_on_in_the_end(gateway, writer):
+def test_a_page_without_a_sign_is_never_taken_for_received(gateway, writer):
+    """Its answer may have been lost as often as it was sent."""
     writer.put(("r1", {"x": 1}))
     since = cursor_of(gateway)
-    assert [len(pull(gateway, since).deltas) for _ in range(5)] == [2, 2, 2, 0, 0]
+    pages = [pull(gateway, since) for _ in range(7)]
+    assert all(told(page) == [("DELETE", "r1"), ("INSERT", "r1")] for page in pages)
+    assert pull(gateway, pages[-1].server_hlc).deltas == ()
+
+
+def test_a_client_whose_pushes_hide_its_signs_walks_in_rounds(gateway, writer, clock):
+    """It stands still at no page, and misses none."""
+    for number in range(3):
+        writer.put((f"r{number}", {"x": number}))
+    author, since, seen = Author("reader", clock), cursor_of(gateway), []
+    for number in range(2 * 3 * 3):
+        page = pull(gateway, since, limit=2)
+        seen += [delta.row_id for delta in page.deltas if delta.op == "INSERT"]
+        own = author.delta(f"own{number}", {"x": 1}, table="own")
+        since = gateway.handle_push(SyncPush("reader", (own,))).server_hlc
+    assert seen == [row for row in ("r0", "r1", "r2") for _ in range(3)] * 2
+    page = pull(gateway, since, limit=2)
+    assert told(page) == [("DELETE", "r0"), ("INSERT", "r0")], "nothing of it is known as received"
+    rest = [pull(gateway, page.server_hlc, limit=2)]
+    while rest[-1].deltas:
+        rest.append(pull(gateway, rest[-1].server_hlc, limit=2))
+    assert [delta.row_id for page in rest for delta in page.deltas if delta.op == "INSERT"] == ["r1", "r2"]
 
 
 def test_a_client_without_a_cursor_walks_in_rounds(gateway, writer):
