@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import structlog
 
+from gateway.declared import Declarations
 from gateway.metrics import Metrics
 from lakesync.adapters import Adapter, open_adapter
 from lakesync.config import Config
@@ -26,9 +27,10 @@ class Backends:
         """Open what is configured.
 
         Raises:
-            ConfigurationError: a URI names no adapter.
+            ConfigurationError: a URI names no adapter, or a declared gateway's file cannot be used.
             AdapterError: a backend cannot be opened.
         """
+        self._declared = Declarations(config.gateways)
         with ExitStack() as opening:
             self.outlet = _outlet(config, opening)
             self.sources = {name: _opened(uri, opening) for name, uri in config.sources.items()}
@@ -36,9 +38,14 @@ class Backends:
         self._house: Housekeeping | None = None
 
     def beside(self, engine: Engine, metrics: Metrics) -> Callable[[], None]:
-        """What opens the engine and begins to flush beside it, where the server is to flush by itself."""
+        """What opens the engine, tells it what was declared, and begins to flush where the server is to do that."""
         if self.outlet is None:
-            return engine.open
+
+            def only_open() -> None:
+                engine.open()
+                self._declared.apply(engine)
+
+            return only_open
         house = self._house = Housekeeping(
             engine,
             self.outlet,
@@ -49,6 +56,7 @@ class Backends:
 
         def begin() -> None:
             engine.open()
+            self._declared.apply(engine)
             house.start()
 
         return begin

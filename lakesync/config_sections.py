@@ -29,6 +29,15 @@ class GatewaySection(_Section):
     cors_origins: tuple[str, ...] = ("*",)
 
 
+class RemoteSection(_Section):
+    """`[remote]`: the gateway that the commands talk to."""
+
+    url: str | None = None
+    """Its address; unset: that of a `lakesync up` on the data folder, else the one that `[gateway]` gives."""
+    gateway: str | None = None
+    """The gateway id; unset: the token's, else the only one of `[gateways]`."""
+
+
 class StagingSection(_Section):
     """`[staging]`: the store that the gateway commits to."""
 
@@ -153,6 +162,10 @@ class DeclaredGateway(_Section):
 
     write_scope: Literal["any", "rules"] = "any"
     """What a push may change: every row, or only rows that the sender's rules show it."""
+    schemas: tuple[str, ...] = ()
+    """Files with a table schema each, as JSON; columns that they have and the gateway lacks are added at its start."""
+    rules: str | None = None
+    """A file with sync rules as JSON, put in force at the gateway's start where none ever were."""
 
 
 class LimitsSection(_Section):
