@@ -15,7 +15,9 @@ KNOWS_RESYNC = "x-lakesync-client"
 async def serve_push(
     services: Services, exchange: Exchange, caller: Caller, message: SyncPush, seen: int | None
 ) -> PushResult:
-    """Take a client's deltas.
+    """Take a client's deltas. A push that has not begun when its time is up is not done any more.
+
+    Its repeat may be refused, for what is in force then; no earlier sending of it is to be kept after that.
 
     Args:
         services: of the server.
@@ -28,7 +30,8 @@ async def serve_push(
         LakeSyncError: as `SyncGateway.submit_push`.
     """
     exchange.client, exchange.deltas = message.client_id, len(message.deltas)
-    result = await outcome(caller.gateway.submit_push(message, caller.claims(message.client_id), seen=seen))
+    pushing = caller.gateway.submit_push(message, caller.claims(message.client_id), seen=seen)
+    result = await outcome(pushing, wanted_later=False)
     services.metrics.pushed.inc(result.accepted)
     services.clients.pushed(caller.gateway.gateway_id, message.client_id)
     return result

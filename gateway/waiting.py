@@ -9,6 +9,16 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def outcome(future: Future[T]) -> T:
-    """The future's result. A caller that goes away does not undo the work, which may already be durable."""
-    return await asyncio.shield(asyncio.wrap_future(future))
+async def outcome(future: Future[T], *, wanted_later: bool = True) -> T:
+    """The future's result. A caller that goes away does not undo the work, which may already be durable.
+
+    Args:
+        future: of work that a thread does.
+        wanted_later: whether work that has not begun is still to be done when the caller has gone away.
+    """
+    try:
+        return await asyncio.shield(asyncio.wrap_future(future))
+    except asyncio.CancelledError:
+        if not wanted_later:
+            future.cancel()
+        raise

@@ -84,10 +84,9 @@ def check_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: 
 def _admitted(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits) -> list[RowDelta]:
     """The deltas to be kept."""
     push = request.push
-    if not request.admitted:
-        check_schemas(push.deltas, commit.config)
     new = commit.spared(_unknown(commit, push.deltas, push.client_id))
-    if new and not request.admitted:
+    if new and not request.admitted:  # what was accepted once is accepted, whatever is in force since
+        check_schemas(new, commit.config)
         check_backlog(commit.backlog_bytes, limits)
         if (commit.config.write_scope or limits.write_scope) == "rules":
             check_scope(commit, new, request.claims, rules.index(commit.config))

@@ -20,7 +20,8 @@ from gateway.settings import GatewaySettings
 from lakesync.connectors.registry import Connectors
 from lakesync.connectors.secrets import Secrets
 from lakesync.engine import Engine, EngineLimits
-from lakesync.staging import open_store
+from lakesync.staging import open_staging
+from lakesync.staging.shards import ShardMap
 from tests.integration.gateway_support import (
     DEADLINE,
     PREVIOUS,
@@ -42,7 +43,9 @@ def serve(tmp_path_factory) -> Iterator[Serve]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     running: list[tuple[GatewayServer, threading.Thread, Engine, socket.socket]] = []
 
-    def start(limits: EngineLimits | None = None, auto_create: bool = True, **changes: Any) -> Served:
+    def start(
+        limits: EngineLimits | None = None, auto_create: bool = True, shards: ShardMap | None = None, **changes: Any
+    ) -> Served:
         settings = GatewaySettings(
             **{
                 "secrets": (SECRET, PREVIOUS),
@@ -52,7 +55,7 @@ def serve(tmp_path_factory) -> Iterator[Serve]:
                 **changes,
             }
         )
-        store = open_store(f"sqlite://{tmp_path_factory.mktemp('staging')}", wall_ms)
+        store = open_staging(f"sqlite://{tmp_path_factory.mktemp('staging')}", shards, wall_ms)
         connectors = Connectors(Secrets(["the key that seals these tests' secrets"]))
         engine = Engine(store, wall_ms, settings.limits, auto_create=auto_create, connectors=connectors)
         engine.open()

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from lakesync.engine import EngineLimits
+from lakesync.staging.shards import ShardMap
 from tests.integration.gateway_support import DEADLINE, delta
 
 KILOBYTE = 1024
@@ -105,19 +106,49 @@ def test_a_full_gateway_pushes_back_and_another_is_not_touched(serve):
     assert full.client().push(delta("t1", {"n": 1})).status_code == 200
 
 
-def test_a_request_that_takes_too_long_is_answered(serve):
-    hasty = serve(request_timeout=0.2)
+@pytest.mark.parametrize("shards", [None, ShardMap({"todos": "todos"}, "rest")], ids=["one store", "sharded"])
+def test_a_push_whose_time_is_up_is_not_done_afterwards(serve, shards):
+    """Its repeat may be refused, and then nothing of it is to be there."""
+    hasty = serve(request_timeout=0.3, shards=shards)
     client = hasty.client()
-    client.push(delta("t1", {"n": 1}))
-    held = threading.Event()
-    hasty.engine.store.submit(client.gateway, lambda _: held.wait(DEADLINE))
+    first = delta("t1", {"n": 1})
+    assert client.push(first).status_code == 200
+    store = hasty.engine.store if shards is None else hasty.engine.store.home("todos")
+    held, holds = threading.Event(), threading.Event()
+    store.submit(client.gateway, lambda _: holds.set() or held.wait(DEADLINE))
+    assert holds.wait(DEADLINE)
+    late = delta("t2", {"n": "two"})
     try:
-        answer = client.push(delta("t2", {"n": 2}))
+        answer = client.push(late)
         assert answer.status_code == 503
         assert answer.json()["code"] == "STAGING_UNAVAILABLE"
         assert "repeat" in answer.json()["error"]
         assert int(answer.headers["retry-after"]) > 0
     finally:
         held.set()
-    repeated = client.push(delta("t3", {"n": 3}))
-    assert repeated.status_code == 200
+    schema = {"table": "todos", "columns": [{"name": "n", "type": "number"}]}
+    admin = client.admin()
+    assert admin.call("POST", "/admin/schema/{gw}", json=schema).status_code == 200
+    refused = client.push(late)
+    assert (refused.status_code, [each["deltaId"] for each in refused.json()["rejected"]]) == (422, [late["deltaId"]])
+    rows = hasty.client("other", client.gateway).pull().json()["deltas"]
+    assert [each["rowId"] for each in rows] == ["t1"]
+
+
+@pytest.mark.parametrize("shards", [None, ShardMap({"todos": "todos"}, "rest")], ids=["one store", "sharded"])
+def test_what_was_accepted_is_accepted_again_whatever_is_in_force_since(serve, shards):
+    """Its answer may have been lost: a client that were refused now would take back what is there."""
+    server = serve(shards=shards)
+    client = server.client()
+    kept, beside = delta("t1", {"n": "one"}), delta("d1", {"n": "one"}, table="default")
+    assert client.push(kept, beside).status_code == 200
+    schema = {"table": "todos", "columns": [{"name": "n", "type": "number"}]}
+    admin = client.admin()
+    assert admin.call("POST", "/admin/schema/{gw}", json=schema).status_code == 200
+    assert admin.call("POST", "/admin/settings/{gw}", json={"writeScope": "rules"}).status_code == 200
+    nothing = {"version": 1, "buckets": [{"name": "none", "tables": ["absent"], "filters": []}]}
+    assert admin.call("POST", "/admin/sync-rules/{gw}", json=nothing).status_code == 200
+    again = client.push(kept, beside)
+    assert (again.status_code, again.json()["accepted"]) == (200, 2)
+    new = delta("t2", {"n": "two"})
+    assert [each["deltaId"] for each in client.push(kept, new).json()["rejected"]] == [new["deltaId"]]

@@ -64,8 +64,9 @@ class ShardedGateway(SyncGateway):
     def submit_push(self, push: SyncPush, claims: Claims, *, seen: int | None = None) -> Future[PushResult]:
         """As `SyncGateway`: all or none, where a repeat completes what a crash between two shards cut short."""
         check_request(push, claims, self._wall(), self._limits)
-        given = pushing.Given(push, claims, seen)
-        return run(pushing.push(self._parts, self._shards, self._vectors, given))
+        outcome: Future[PushResult] = Future()
+        given = pushing.Given(push, claims, seen, outcome)
+        return run(pushing.push(self._parts, self._shards, self._vectors, given), outcome)
 
     def submit_page(
         self, pull: SyncPull, claims: Claims, *, resync_refused: bool = False, confirmed: bool = True

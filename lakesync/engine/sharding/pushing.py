@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import NamedTuple
 
 from lakesync.crash import crash_point
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.part import Part
-from lakesync.engine.sharding.steps import Steps, of_shard
+from lakesync.engine.sharding.steps import Steps, begin, of_shard
 from lakesync.engine.sharding.vectors import Place, Vectors
 from lakesync.exceptions import RefusedError, StagingUnavailableError
 from lakesync.staging.shards import ShardMap
@@ -23,6 +23,8 @@ class Given(NamedTuple):
     claims: Claims
     seen: int | None
     """The cursor that the client certainly has when it gets the answer."""
+    outcome: Future[PushResult]
+    """Cancelled where nobody waits for it any more; once a shard has kept its part it is completed all the same."""
 
 
 def split(push: SyncPush, shards: ShardMap) -> dict[str, SyncPush]:
@@ -42,6 +44,7 @@ def push(parts: Mapping[str, Part], shards: ShardMap, vectors: Vectors, given: G
 
     Raises:
         RefusedError, BackpressureError: nothing was kept.
+        CancelledError: nobody waits for it, and nothing was kept.
         StagingUnavailableError: a shard that it concerns cannot be reached, or the default one.
     """
     client_id = given.push.client_id
@@ -52,8 +55,12 @@ def push(parts: Mapping[str, Part], shards: ShardMap, vectors: Vectors, given: G
         yield from _check(parts, own, given.claims)
     cursors: dict[str, int] = {}
     for name, part in own.items():
+        if not cursors and given.outcome.cancelled():
+            raise CancelledError
         taking = parts[name].submit_part(part, given.claims, seen.get(name), admitted=several)
         kept = yield from of_shard(name, taking)
+        if not cursors:
+            begin(given.outcome)
         cursors[name] = kept.server_hlc
         crash_point("sharding.after_part")
     nothing = SyncPush(client_id, ())
