@@ -1,6 +1,6 @@
-"""Servers of backends for tests, each of one's own for as long as a `with` lasts. `scripts/install --dev` brings them.
+"""Servers for tests, each of one's own for as long as a `with` lasts. `scripts/install --dev` brings them.
 
-MariaDB stands for MySQL, moto for S3, and `bqemulator` for BigQuery.
+The embedded Spark is the product's own; MariaDB stands for MySQL, moto for S3, and `bqemulator` for BigQuery.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pymysql
 
+from lakesync.cli import jars
 from lakesync.cli.process import Process, accepts, free_ports
+from lakesync.cli.spark_server import prepare
+from lakesync.config import Config
 
 SERVERS = Path(__file__).parents[1] / ".venv-servers" / "bin"
 _READY_SECONDS = 90
@@ -24,11 +27,11 @@ _READY_SECONDS = 90
 class Server:
     """A process that listens on a port of loopback; may be killed and started again there."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        """Args: folder: its own."""
+    def __init__(self, name: str, folder: Path, port: int | None = None) -> None:
+        """Args: folder: its own; port: a free one unless given."""
         self.name = name
         self.folder = folder
-        (self.port,) = free_ports(1)
+        self.port = port or free_ports(1)[0]
         self._process: Process | None = None
 
     def start(
@@ -53,6 +56,23 @@ class Server:
     def listens(self) -> bool:
         """Whether its port accepts."""
         return accepts(self.port)
+
+
+class SparkServer(Server):
+    """The embedded Spark Connect server of a configuration."""
+
+    def __init__(self, config: Config) -> None:
+        """Start it."""
+        assert config.spark.port is not None
+        assert config.spark.token is not None
+        super().__init__("spark", config.data_dir, config.spark.port)
+        token = config.spark.token.get_secret_value()
+        self._prepared = prepare(config, port=self.port, token=token, jars=jars.ensure_all())
+        self.again()
+
+    def again(self) -> None:
+        """Start it."""
+        self.start(self._prepared.command, self.listens, self._prepared.environment)
 
 
 class MariaDbServer(Server):

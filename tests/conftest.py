@@ -9,10 +9,8 @@ from hypothesis import HealthCheck, settings
 from pyspark.sql.connect.client import SparkConnectClient
 
 from lakesync import config
-from lakesync.cli import jars
-from lakesync.cli.process import Process, accepts, free_ports
-from lakesync.cli.spark_server import prepare
-from tests.backend_servers import bigquery_server, mariadb_server, s3_server
+from lakesync.cli.process import free_ports
+from tests.backend_servers import SparkServer, bigquery_server, mariadb_server, s3_server
 from tests.parallel import Rooms, turn
 from tests.postgres_server import database, postgres_server
 
@@ -49,21 +47,14 @@ def spark_config(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def spark_server_process(spark_config):
-    """The embedded Spark Connect server, really running."""
-    server = prepare(
-        spark_config,
-        port=spark_config.spark.port,
-        token=spark_config.spark.token.get_secret_value(),
-        jars=jars.ensure_all(),
-    )
+    """The embedded Spark Connect server, really running; whoever ends it starts it again."""
     # At exit a client that was not closed asks its server, which is gone by then, for ten minutes.
     SparkConnectClient._cleanup_ml_cache = lambda _: None
-    process = Process("Spark", server.command, server.environment, spark_config.data_dir / "spark.log")
+    server = SparkServer(spark_config)
     try:
-        process.wait_ready(lambda: accepts(server.port), timeout=90)
-        yield process
+        yield server
     finally:
-        process.stop(grace=10)
+        server.kill()
 
 
 @pytest.fixture(scope="session")

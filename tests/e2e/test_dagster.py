@@ -1,5 +1,6 @@
-"""The pipeline by `lakesync up`: gateway, Spark, code server, webserver and daemon, all real."""
+"""The pipeline by `lakesync up`, all of its processes real: what goes through it, what dies in it, and its end."""
 
+import contextlib
 import json
 import os
 import re
@@ -9,10 +10,12 @@ import sys
 import time
 
 import jwt
+import psutil
 import pytest
 import requests
 from pyspark.sql.functions import lit
 
+from lakesync.cli.services import MARKER
 from lakesync.config import load
 from lakesync.delta import extract_delta
 from lakesync.wire import json as wire_json
@@ -22,6 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 READY_SECONDS = 300
 RUN_SECONDS = 300
+COMMAND = [sys.executable, "-c", "from lakesync.cli import main; main()", "up"]
 GATEWAY = "nyc"
 RUNS = """query Runs($tags: [ExecutionTag!]) {
   runsOrError(filter: {tags: $tags}) { ... on Runs { results {
@@ -75,6 +79,20 @@ class System:
             assert self.process.poll() is None, (self.data / "up.log").read_text()
             assert time.monotonic() < deadline, f"waited {seconds} s in vain for {what}"
             time.sleep(0.25)
+        return found
+
+    def end(self):
+        """Its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(90)
+
+    def family(self):
+        """Names of the processes that work on the folder."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get(MARKER) == str(self.data):
+                    found.append(process.name())
         return found
 
     def call(self, path, body, role="client"):
@@ -162,11 +180,10 @@ def tag(run, name):
 def system(tmp_path_factory):
     data = tmp_path_factory.mktemp("up")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("LAKESYNC_", "DAGSTER_"))}
-    program = "from lakesync.cli import main; main()"
     ports = ["--port", "0", "--dagster-port", "0"]
     with (data / "up.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", program, "up", "--data", str(data), *ports],
+            [*COMMAND, "--data", str(data), *ports],
             env={**clean, "LAKESYNC_CONFIG": "", "LAKESYNC_FLUSH_AGE_SECONDS": "600"},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -178,8 +195,7 @@ def system(tmp_path_factory):
         system.until(lambda: system.told.get("ready"), READY_SECONDS, "lakesync up")
         yield system
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(90)
+        system.end()
 
 
 def test_a_table_registered_while_it_runs_is_in_dagster_within_90_seconds_from_the_same_code_server(system):
@@ -212,6 +228,7 @@ def test_a_push_goes_by_the_sensor_to_deltas_tables_cut_and_checkpoint(system):
     }
 
 
+@pytest.mark.deep
 def test_a_backfill_of_five_days_is_one_run_with_five_partitions_materialised(system):
     key = {"path": ["tables", "flights"]}
     days = [time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86_400 * back)) for back in range(5)]
@@ -227,6 +244,7 @@ def test_a_backfill_of_five_days_is_one_run_with_five_partitions_materialised(sy
     assert system.numbers("tables", "flights")["deltas_in"] == 100
 
 
+@pytest.mark.deep
 def test_a_planted_duplicate_holds_back_what_is_downstream(system):
     before = system.materialised("checkpoint")
     with system.lake() as spark:
@@ -264,3 +282,20 @@ def test_a_killed_run_frees_its_place_and_the_flush_is_asked_for_again(system):
     system.ended(lambda run: run["runId"] == killed, "FAILURE")
     system.ended(lambda run: flushed(run) and run["runId"] != killed)
     assert system.numbers("checkpoint")["dagster/row_count"] == 100
+
+
+def test_a_gateway_that_dies_is_started_again_a_second_start_refused_and_the_end_leaves_nothing(system):
+    dead = system.told["gateway"]["pid"]
+    os.kill(dead, signal.SIGKILL)
+    system.until(lambda: system.told["gateway"]["pid"] not in {None, dead}, READY_SECONDS, "another gateway")
+    system.until(lambda: system.told["ready"], READY_SECONDS, "all to be ready again")
+    system.push("flights", range(1), delay=6)
+
+    second = subprocess.run([*COMMAND, "--data", str(system.data)], capture_output=True, text=True, check=False)
+    assert second.returncode == 1
+    assert f"process {system.process.pid}" in second.stderr
+
+    assert len(system.family()) >= 5
+    assert system.end() == 0
+    assert system.family() == []
+    assert system.told == {}

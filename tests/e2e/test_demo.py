@@ -9,7 +9,7 @@ import sys
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(900)
 def test_one_day_of_flights_agrees_with_the_truth_everywhere(tmp_path):
     run = subprocess.run(

@@ -97,7 +97,7 @@ def up(tmp_path):
             process.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(900)
 def test_a_life_of_lakesync_up(up):
     told = up.start().told()

@@ -13,9 +13,6 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import SecretStr
 
-from lakesync.cli import jars
-from lakesync.cli.process import Process, accepts, free_ports
-from lakesync.cli.spark_server import prepare
 from lakesync.delta import delta_id
 from lakesync.engine import Engine
 from lakesync.exceptions import FlushError, IntegrityError, LakeSyncError
@@ -284,43 +281,30 @@ def test_b1_a_trim_before_its_confirm_takes_nothing(labs, spark):
 
 
 @pytest.mark.slow
-def test_b1_spark_killed_and_restarted_in_the_middle_of_a_flush(labs, spark_server, tmp_path):
-    (port,) = free_ports(1)
-    remote = {"remote": f"sc://localhost:{port}", "port": port}
-    base = spark_server["config"]
-    lake = {"catalog_uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
-    config = base.replace(data_dir=tmp_path, spark=remote, lake=lake)
-    server = prepare(config, port=port, token=config.spark.token.get_secret_value(), jars=jars.ensure_all())
-
-    def start(number):
-        process = Process("Spark", server.command, server.environment, tmp_path / f"spark-{number}.log")
-        process.wait_ready(lambda: accepts(port), timeout=DEADLINE)
-        return process
-
-    lab = labs(config=config)
+def test_b1_spark_killed_and_restarted_in_the_middle_of_a_flush(labs, spark_server, spark_server_process):
+    """The last of all that need Spark, for what it was quick at is gone with it."""
+    lab = labs()
     for _ in range(6):
         lab.push(5_000)
-    process = start(1)
+    before = lab.data_files()
     outcome = []
 
     def run():
         try:
-            with session(config) as own:
+            with session(spark_server["config"]) as own:
                 outcome.append(lab.flush(own))
         except LakeSyncError as error:
             outcome.append(error)
 
+    flushing = threading.Thread(target=run)
+    flushing.start()
     try:
-        flushing = threading.Thread(target=run)
-        flushing.start()
-        until(lab.data_files, "the server to begin to write")
-        process.signal(signal.SIGKILL)
-        process.stop(grace=0)
-        process = start(2)
-        flushing.join(DEADLINE)
-        assert outcome, "the flush neither ended nor failed"
-        with session(config) as own:
-            lab.flush(own)
-            lab.check(own)
+        until(lambda: lab.data_files() - before, "the server to begin to write")
     finally:
-        process.stop(grace=10)
+        spark_server_process.kill()
+        spark_server_process.again()
+    flushing.join(DEADLINE)
+    assert outcome, "the flush neither ended nor failed"
+    with session(spark_server["config"]) as own:
+        lab.flush(own)
+        lab.check(own)
