@@ -38,7 +38,13 @@ async def serve_push(
 
 
 async def serve_pull(
-    services: Services, exchange: Exchange, caller: Caller, message: SyncPull, *, knows_resync: bool
+    services: Services,
+    exchange: Exchange,
+    caller: Caller,
+    message: SyncPull,
+    *,
+    knows_resync: bool,
+    live: bool = False,
 ) -> SyncPage:
     """Send what a client lacks.
 
@@ -48,13 +54,14 @@ async def serve_pull(
         caller: who was let in.
         message: what is asked.
         knows_resync: whether the client understands RESYNC_REQUIRED.
+        live: whether it came over a connection that is told of what is new.
 
     Raises:
         LakeSyncError: as `SyncGateway.submit_pull`.
     """
     exchange.client = message.client_id
     claims = caller.claims(message.client_id)
-    page = await outcome(caller.gateway.submit_page(message, claims, resync_refused=knows_resync))
+    page = await outcome(caller.gateway.submit_page(message, claims, resync_refused=knows_resync, live=live))
     exchange.deltas = len(page.deltas)
     services.metrics.pulled.inc(len(page.deltas))
     services.clients.pulled(caller.gateway.gateway_id, message.client_id, page.server_hlc, has_more=page.has_more)

@@ -64,7 +64,7 @@ class LiveConnection:
         self.greeted = False
         """Every process was told of it."""
         self.doubled = False
-        """Its client has another connection to another process, or had one."""
+        """Its client has another connection to another process, or pulls over HTTP too, or did."""
         self.broadcasts = 0
         self.bytes_in = self.bytes_out = 0
 
@@ -152,7 +152,9 @@ class LiveConnection:
 
     async def _pull(self, exchange: Exchange, body: bytes) -> bytes:
         message = _decoded(protobuf.decode_pull, body)
-        page = await serve_pull(self._services, exchange, self._caller, message, knows_resync=self._knows_resync)
+        page = await serve_pull(
+            self._services, exchange, self._caller, message, knows_resync=self._knows_resync, live=True
+        )
         if message.source is None:
             self._follow(message, page.server_hlc, more=page.has_more)
             if page.has_more:

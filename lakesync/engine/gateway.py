@@ -100,7 +100,13 @@ class SyncGateway(ImperativeGateway, Embedding):
         return self.submit_push(push, claims or {"sub": push.client_id}).result()
 
     def submit_pull(
-        self, pull: SyncPull, claims: Claims, *, resync_refused: bool = False, confirmed: bool = True
+        self,
+        pull: SyncPull,
+        claims: Claims,
+        *,
+        resync_refused: bool = False,
+        confirmed: bool = True,
+        live: bool = False,
     ) -> Future[SyncResponse]:
         """A page of what the client lacks, as its rules and claims allow.
 
@@ -108,6 +114,8 @@ class SyncGateway(ImperativeGateway, Embedding):
             confirmed: whether the client sent the cursor itself, so that it has what that stands for. False for a
                 page that the server sends unasked, from the cursor of the last page on the same connection; from
                 then on the client counts as followed, to whom pages may go of which the gateway keeps nothing.
+            live: whether it is asked on a connection that is told of what is new. Of a client that follows, whatever
+                it is sent beside counts as perhaps there on its connections.
 
         Raises:
             ValidationError: `max_deltas` is out of range.
@@ -118,18 +126,24 @@ class SyncGateway(ImperativeGateway, Embedding):
             ResyncRequiredError: the cursor cannot be served, where `resync_refused`; otherwise such a client is given
                 everything as DELETE, then INSERT.
         """
-        page = self.submit_page(pull, claims, resync_refused=resync_refused, confirmed=confirmed)
+        page = self.submit_page(pull, claims, resync_refused=resync_refused, confirmed=confirmed, live=live)
         return _then(page, lambda made: _done(SyncResponse(tuple(made.deltas), made.server_hlc, made.has_more)))
 
     def submit_page(
-        self, pull: SyncPull, claims: Claims, *, resync_refused: bool = False, confirmed: bool = True
+        self,
+        pull: SyncPull,
+        claims: Claims,
+        *,
+        resync_refused: bool = False,
+        confirmed: bool = True,
+        live: bool = False,
     ) -> Future[SyncPage]:
         """As `submit_pull`, for a caller that sends the deltas on as JSON and need not look at them."""
         check_pull(pull, claims)
         if pull.source is not None:
-            told = self.sources.submit_pull(pull.source, pull, claims)
+            told = self.sources.submit_pull(pull.source, pull, claims, live=live)
             return _then(told, lambda page: _done(SyncPage(page.deltas, page.server_hlc, page.has_more)))
-        request = PullRequest(pull, claims, resync_refused, confirmed, self._wall())
+        request = PullRequest(pull, claims, resync_refused, confirmed, self._wall(), live or not confirmed)
         reading = self._store.read(self.gateway_id, lambda view: self.sources.read_page(view, request))
         return _then(reading, lambda page: self._answer(request, page))
 
@@ -199,6 +213,17 @@ class SyncGateway(ImperativeGateway, Embedding):
             SchemaError: the change is not additive; the message names the column.
         """
         return self._store.submit(self.gateway_id, lambda commit: commit.put_schema(schema)).result()
+
+    def ensure_schema(self, schema: TableSchema) -> bool:
+        """Register a table's schema unless the table has one already; whether it was registered.
+
+        Raises:
+            SchemaError: as `register_schema`.
+        """
+        if schema.table in self.config().schemas:
+            return False
+        self.register_schema(schema)
+        return True
 
     def set_rules(self, rules: SyncRules) -> int:
         """Put sync rules in force; the new rules version.

@@ -1,7 +1,8 @@
 """What processes say to one another of the connections that they hold: words among the bucket keys of a notice.
 
 Whoever begins to follow is named to every process. One that holds another connection of the same client names that in
-its turn, so both know that what they lack may be sent to them on the other one.
+its turn, so both know that what they lack may be sent to them on the other one. A client that follows and pulls over
+HTTP besides is named too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import msgspec
 
 _BEGIN, _END = "@\0", "\0"
 """No bucket key begins so: no client id has a NUL."""
+BESIDE = ""
+"""In place of a connection's name: the client is sent rows by a request of its own."""
 _NOTICE_BYTES = 4000
 """Of the words in one notice, which has to be small."""
 

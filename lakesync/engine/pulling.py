@@ -8,6 +8,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from lakesync.engine.access import RulesCache
+from lakesync.engine.greeting import BESIDE, Greeting, spelled
 from lakesync.exceptions import ResyncRequiredError
 from lakesync.feed import PulledPage, pull_page
 from lakesync.feed.memory import at_rest, current, in_scope, keep, marked, place, started, stranger, with_broadcasts
@@ -28,6 +29,8 @@ class PullRequest(NamedTuple):
     """It sent the cursor itself, so it has what that stands for."""
     now_ms: int
     """Server wall time when it came."""
+    live: bool = False
+    """It is asked on a connection that is told of what is new, or for one."""
 
 
 class Reading(NamedTuple):
@@ -118,10 +121,24 @@ def remember_page(
         record = with_broadcasts(record, reading.newest)
     if reading.page.deltas:
         record, cursor = _told(record, request, reading)
+        tell_followers(commit, record, live=request.live)
     else:
         record, cursor = _lacked_nothing(record, request, reading)
     commit.put_client(record)
     return reading.answer(cursor)
+
+
+def tell_followers(commit: Commit, record: ClientRecord, *, live: bool) -> None:
+    """Every process learns that a client who follows is sent rows beside its connection: they count as perhaps there.
+
+    Args:
+        commit: in which that is remembered.
+        record: the client's.
+        live: it is the connection itself that they are sent on.
+    """
+    if record.followed and not live:
+        for words in spelled((Greeting(record.client_id, BESIDE),)):
+            commit.say(words)
 
 
 def first_contact(commit: Commit, client_id: str, arrival: int, access: Access, now_ms: int) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from lakesync.adapters.base import DatabaseAdapter
 from lakesync.engine import source_positions as positions
 from lakesync.engine.access import RulesCache
-from lakesync.engine.pulling import PullRequest, Reading, read_page
+from lakesync.engine.pulling import PullRequest, Reading, read_page, tell_followers
 from lakesync.engine.sourcing import SourcePage, beside_sources, read_source
 from lakesync.exceptions import NotFoundError
 from lakesync.feed.memory import current
@@ -58,8 +58,14 @@ class Sources:
         with self._lock:
             return sorted(self._adapters)
 
-    def submit_pull(self, source: str, pull: SyncPull, claims: Claims) -> Future[SyncResponse]:
+    def submit_pull(self, source: str, pull: SyncPull, claims: Claims, *, live: bool = False) -> Future[SyncResponse]:
         """A page of what a client lacks of a source; adapters block, so this runs in threads of its own.
+
+        Args:
+            source: its name.
+            pull: what is asked.
+            claims: of the client.
+            live: whether it is asked on a connection that is told of what is new.
 
         Raises:
             NotFoundError: there is no such source.
@@ -72,7 +78,7 @@ class Sources:
                 raise self._unknown(source)
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_WORKERS, f"sources of {self._gateway_id}")
-            return self._pool.submit(self._pull, adapter, source, pull, claims)
+            return self._pool.submit(self._pull, adapter, source, pull, claims, live)
 
     def read_page(self, view: View, request: PullRequest) -> Reading:
         """`pulling.read_page` for a client that may have been given marks and rows by sources."""
@@ -92,7 +98,7 @@ class Sources:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def _pull(self, adapter: DatabaseAdapter, source: str, pull: SyncPull, claims: Claims) -> SyncResponse:
+    def _pull(self, adapter: DatabaseAdapter, source: str, pull: SyncPull, claims: Claims, live: bool) -> SyncResponse:
         record, config = self._store.read(
             self._gateway_id,
             lambda view: (current(view.client(pull.client_id), view.epoch), view.config),
@@ -104,7 +110,10 @@ class Sources:
         known, cursor = positions.end(start, record, pull.since_hlc, page.end, page.tables, more=page.more)
         if record is None or known != positions.position_in(record, source):
             now = self._wall()
-            cursor = self._store.submit(self._gateway_id, lambda commit: _keep(commit, start, pull, page, now)).result()
+            keeping = self._store.submit(
+                self._gateway_id, lambda commit: _keep(commit, start, pull, page, now, live=live)
+            )
+            cursor = keeping.result()
         return SyncResponse(tuple(page.deltas), cursor, page.more)
 
     def _note(self, pull: SyncPull, again: Callable[[ClientRecord], ClientRecord] | None, record: ClientRecord) -> None:
@@ -128,13 +137,15 @@ class Sources:
         return NotFoundError(f"no source {name!r} is registered at gateway {self._gateway_id!r} (known: {known})")
 
 
-def _keep(commit: Commit, start: positions.Start, pull: SyncPull, page: SourcePage, now_ms: int) -> int:
+def _keep(commit: Commit, start: positions.Start, pull: SyncPull, page: SourcePage, now_ms: int, *, live: bool) -> int:
     """Remember a page; the cursor that it hands out."""
     record = current(commit.client(pull.client_id), commit.epoch)
     known, cursor = positions.end(start, record, pull.since_hlc, page.end, page.tables, more=page.more)
     record = record or ClientRecord(pull.client_id, commit.epoch, now_ms)
     seen = positions.after_request(replace(record, last_seen_ms=now_ms), pull.since_hlc)
     commit.put_client(positions.with_position(seen, known))
+    if page.deltas:
+        tell_followers(commit, record, live=live)
     return cursor
 
 

@@ -12,7 +12,7 @@ from websockets.streams import StreamReader
 
 from lakesync import hlc
 from lakesync.delta import delta_id
-from lakesync.types import Claims, ColumnValue, Op, RowDelta, SyncPull, SyncPush, SyncResponse
+from lakesync.types import Claims, ColumnValue, Op, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, encode_frame
 from tests.property.feed_model import TABLE, Row, apply_page
@@ -154,6 +154,11 @@ class LiveClient:
         else:
             self.stuck = True
             self.cut()
+
+    def hear(self, page: SyncPage) -> None:
+        """Take a page that came beside the line."""
+        assert self._apply(SyncResponse(tuple(page.deltas), page.server_hlc, page.has_more))
+        self.cursor = page.server_hlc
 
     def _apply(self, page: SyncResponse) -> bool:
         self.told |= {delta.row_id for delta in page.deltas}

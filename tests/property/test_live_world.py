@@ -15,6 +15,7 @@ import structlog
 from hypothesis import given, settings
 
 from lakesync.rules.model import parse_rules
+from lakesync.types import SyncPull
 from tests.integration.live_model import merged
 from tests.property.feed_model import Row
 from tests.property.live_client import LiveClient
@@ -175,6 +176,34 @@ def test_a_row_whose_deletion_was_lost_with_its_line_is_not_sent_as_new(places: 
         ben.script.extend([("edit", "INSERT", "r", {"x": 2}), ("push",)])
         await crowd.follow("…")
         assert ann.rows == ben.rows == {"r": {"x": 2}, "mine": {"x": 1}}
+        await crowd.close()
+
+    run(play())
+
+
+@pytest.mark.parametrize("loose", [False, True], ids=["sqlite", "postgres"])
+def test_l4_what_was_sent_over_http_is_not_broadcast_as_new(places: Places, loose: bool) -> None:
+    """The same client on two transports: the gateway cannot know what it has of the other one."""
+    gateway = places.gateway()
+    ann, ben = LiveClient("ann", "a"), LiveClient("ben", "a")
+
+    async def play() -> None:
+        crowd = places.crowd(gateway, (ann, ben), loose=loose)
+        ann.script.append(("pull",))
+        ben.script.append(("pull",))
+        await crowd.follow("…")
+        ben.script.extend([("edit", "INSERT", "r", {"x": 1}), ("push",)])
+        await crowd.follow("edit ben", "push ben", "arrive ben", "run push", "tell push")
+        page = gateway.submit_page(SyncPull("ann", ann.cursor, 10), ann.claims)
+        while not page.done():
+            event = next(event for event in crowd.store.events() if event.name.split()[1] in ("page", "answer"))
+            await crowd.follow(event.name)
+        ann.hear(page.result())
+        assert ann.rows == {"r": {"x": 1}}
+        while event := next((event for event in crowd.store.events() if event.name.startswith("notice")), None):
+            event.happen()  # what is on its way while nobody has heard of it yet is beyond the promise
+        await crowd.follow("…")
+        assert ann.rows == ben.rows == {"r": {"x": 1}}
         await crowd.close()
 
     run(play())

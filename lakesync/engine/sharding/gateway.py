@@ -69,13 +69,19 @@ class ShardedGateway(SyncGateway):
         return run(pushing.push(self._parts, self._shards, self._vectors, given), outcome)
 
     def submit_page(
-        self, pull: SyncPull, claims: Claims, *, resync_refused: bool = False, confirmed: bool = True
+        self,
+        pull: SyncPull,
+        claims: Claims,
+        *,
+        resync_refused: bool = False,
+        confirmed: bool = True,
+        live: bool = False,
     ) -> Future[SyncPage]:
         """As `SyncGateway`, from all shards."""
         check_pull(pull, claims)
         if pull.source is not None:
-            return super().submit_page(pull, claims)
-        asked = pulling.Asked(pull, claims, resync_refused, confirmed)
+            return super().submit_page(pull, claims, live=live)
+        asked = pulling.Asked(pull, claims, resync_refused, confirmed, live)
         return run(pulling.pull(self._parts, self._vectors, asked))
 
     def submit_follow(self, newcomers: Sequence[tuple[str, Claims, Standing]]) -> Future[list[Standing]]:

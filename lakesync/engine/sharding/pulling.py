@@ -24,6 +24,8 @@ class Asked(NamedTuple):
     resync_refused: bool
     confirmed: bool
     """The client sent the cursor itself."""
+    live: bool = False
+    """It is asked on a connection that is told of what is new."""
 
 
 def start(parts: Mapping[str, Part], client_id: str, place: Place) -> Steps[dict[str, int]]:
@@ -74,7 +76,7 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: Asked) -> Steps[Syn
             more = more or lacks
             continue
         telling = parts[name].submit_page(
-            there, asked.claims, resync_refused=asked.resync_refused, confirmed=asked.confirmed
+            there, asked.claims, resync_refused=asked.resync_refused, confirmed=asked.confirmed, live=asked.live
         )
         page = yield from of_shard(name, telling)
         cursors[name] = page.server_hlc
