@@ -6,18 +6,21 @@ The workers import `lakesync` and this package: they run from the same environme
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from lakesync import hlc
-from lakesync.wire.history import DELTA_FIELDS, delta_values
-from lakesync.wire.log import decode_body
+from lakesync.wire.history import DELTA_FIELDS, delta_columns
+from lakesync.wire.log import decode_body, unpacked_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame
+
+    from lakesync.types import RowDelta
 
 LOG_SCHEMA = "gateway string, shard string, epoch bigint, seq bigint, arrival bigint, client_id string, body binary"
 """What `decode_log` reads; JDBC infers narrower integers by itself."""
@@ -29,8 +32,10 @@ DELTAS_SCHEMA = (
 )
 
 ROWS_A_BATCH = 10_000
+BYTES_A_BATCH = 64 << 20
+"""Of unpacked bodies, so that wide rows do not fill the memory."""
 
-_ARROW = pa.schema(
+DELTAS_ARROW = pa.schema(
     [
         ("gateway", pa.string()),
         ("shard", pa.string()),
@@ -43,6 +48,7 @@ _ARROW = pa.schema(
         *DELTA_FIELDS,
     ]
 )
+"""`DELTAS_SCHEMA` in Arrow's types."""
 
 
 def decode_log(log: DataFrame, batch_id: str) -> DataFrame:
@@ -59,15 +65,9 @@ def decode_log(log: DataFrame, batch_id: str) -> DataFrame:
 
 def decode_batches(batches: Iterable[pa.RecordBatch], batch_id: str) -> Iterator[pa.RecordBatch]:
     """`decode_log` on one worker."""
-    rows: list[tuple[object, ...]] = []
     for batch in batches:
-        for entry in batch.to_pylist():
-            rows.extend(_rows(entry, batch_id))
-            if len(rows) >= ROWS_A_BATCH:
-                yield _record_batch(rows)
-                rows = []
-    if rows:
-        yield _record_batch(rows)
+        for entries in _portions(batch.to_pylist()):
+            yield _decoded(entries, batch_id)
 
 
 def day_of(arrival: int) -> date:
@@ -75,16 +75,47 @@ def day_of(arrival: int) -> date:
     return datetime.fromtimestamp(hlc.decode(arrival)[0] / 1000, UTC).date()
 
 
-def _rows(entry: dict[str, Any], batch_id: str) -> Iterator[tuple[object, ...]]:
-    arrival = entry["arrival"]
-    day = day_of(arrival)
-    place = (entry["gateway"], entry["shard"], entry["epoch"], batch_id, entry["seq"])
-    for ordinal, delta in enumerate(decode_body(entry["body"])):
-        yield (*place, ordinal, arrival, day, *delta_values(delta))
+class _Entry(NamedTuple):
+    row: dict[str, Any]
+    """Of the log."""
+    deltas: list[RowDelta]
 
 
-def _record_batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
+def _portions(rows: Iterable[dict[str, Any]]) -> Iterator[list[_Entry]]:
+    """Log rows with their deltas, as many as make one batch."""
+    entries: list[_Entry] = []
+    count = size = 0
+    for row in rows:
+        entries.append(_Entry(row, decode_body(row["body"])))
+        count += len(entries[-1].deltas)
+        size += unpacked_size(row["body"])
+        if count >= ROWS_A_BATCH or size >= BYTES_A_BATCH:
+            yield entries
+            entries, count, size = [], 0, 0
+    if count:
+        yield entries
+
+
+def _decoded(entries: Sequence[_Entry], batch_id: str) -> pa.RecordBatch:
+    counts = np.array([len(entry.deltas) for entry in entries])
+    pushes = pa.array(np.repeat(np.arange(len(entries)), counts))
+    ordinals = np.arange(len(pushes)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+    def of_push(name: str, values: Iterable[object] | None = None) -> pa.Array:
+        column = list(values) if values is not None else [entry.row[name] for entry in entries]
+        return pa.array(column, DELTAS_ARROW.field(name).type).take(pushes)
+
     return pa.record_batch(
-        [pa.array(column, field.type) for column, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
+        [
+            of_push("gateway"),
+            of_push("shard"),
+            of_push("epoch"),
+            pa.repeat(batch_id, len(pushes)),
+            of_push("seq"),
+            pa.array(ordinals, pa.int32()),
+            of_push("arrival"),
+            of_push("day", (day_of(entry.row["arrival"]) for entry in entries)),
+            *delta_columns([delta for entry in entries for delta in entry.deltas]),
+        ],
+        schema=DELTAS_ARROW,
     )

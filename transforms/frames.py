@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from msgspec import Raw
 
-from lakesync.feed import render
 from lakesync.lww import LiveDelta, RowState
 from lakesync.staging.records import StoredRow
 from lakesync.types import SyncResponse
 from lakesync.wire.frames import MAX_FRAME_BYTES, encode_checkpoint_frame
 from lakesync.wire.protobuf import encode_response
+from transforms.row_messages import row_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,20 +41,26 @@ def frames(
         ValueError: one row alone is larger than a frame may be.
     """
     ending = encode_response(SyncResponse((), arrival))
-    parts: list[bytes] = []
-    size = len(ending)
+    parts: list[memoryview | bytes] = []
+    rows, size = 0, len(ending)
     for batch in batches:
-        for row in batch.to_pylist():
-            if row["_gone"]:
+        messages = row_messages(batch, table)
+        ends = messages.ends
+        first = begin = 0
+        while first < len(ends):
+            count = int(np.searchsorted(ends[first:], begin + limit - size, side="right"))
+            if not count and rows:
+                yield Frame(encode_checkpoint_frame(b"".join([*parts, ending])), rows)
+                parts, rows, size = [], 0, len(ending)
                 continue
-            part = encode_response(SyncResponse(tuple(render.insert(stored_row(table, row))), 0))
-            if parts and size + len(part) > limit:
-                yield Frame(encode_checkpoint_frame(b"".join([*parts, ending])), len(parts))
-                parts, size = [], len(ending)
-            parts.append(part)
-            size += len(part)
-    if parts:
-        yield Frame(encode_checkpoint_frame(b"".join([*parts, ending])), len(parts))
+            last = first + max(1, count)
+            end = int(ends[last - 1])
+            parts.append(messages.data[begin:end])
+            rows += last - first
+            size += end - begin
+            first, begin = last, end
+    if rows:
+        yield Frame(encode_checkpoint_frame(b"".join([*parts, ending])), rows)
 
 
 def stored_row(table: str, row: dict[str, Any]) -> StoredRow:

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from transforms.decode import DELTAS_ARROW
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -31,19 +33,8 @@ CELL = pa.struct(
 )
 STAMP = pa.struct([("hlc", pa.int64()), ("client_id", pa.string())])
 
-DELTAS = pa.schema(
-    [
-        ("gateway", pa.string()),
-        ("row_id", pa.string()),
-        ("op", pa.string()),
-        ("client_id", pa.string()),
-        ("hlc", pa.int64()),
-        ("delta_id", pa.string()),
-        ("width", pa.int32()),
-        ("columns", pa.map_(pa.string(), pa.string())),
-        ("arrival", pa.int64()),
-    ]
-)
+_READ = ("gateway", "row_id", "op", "client_id", "hlc", "delta_id", "width", "columns", "arrival")
+DELTAS = pa.schema([DELTAS_ARROW.field(name) for name in _READ])
 """What `merge` reads of `deltas`."""
 
 STORED = pa.schema(

@@ -2,18 +2,73 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
+from lakesync.delta import id_number
+
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+    from pyspark.sql import DataFrame
+
+_ID = 64
+"""Characters of a delta id that is a hash."""
+_DIGITS = 16
+"""Of these, those that are its number."""
+_NO_DIGIT = 255
+_VALUE_OF = np.full(256, _NO_DIGIT, np.uint8)
+_VALUE_OF[np.frombuffer(b"0123456789abcdef", np.uint8)] = range(16)
 
 
-def id_sum(delta_id: str) -> Column:
-    """Aggregate: the sum of the delta ids' numbers modulo 2**64, as a decimal; 0 over nothing."""
-    column = sf.col(delta_id)
-    digest = sf.when(column.rlike(r"^[0-9a-f]{64}\z"), column).otherwise(sf.sha2(column, 256))
-    number = sf.conv(sf.substring(digest, 1, 16), 16, 10).cast("decimal(20,0)")
+def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
+    """How many deltas there are and the sum of their ids' numbers modulo 2**64: `count`, and `total` as a decimal.
+
+    Args:
+        deltas: rows with `delta_id`.
+        by: further columns, each group of which is summed by itself. Without any there is one row, of nulls for none.
+    """
+    fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in deltas.select(*by).schema.fields)
+    schema = f"{fields}{', ' if by else ''}count bigint, total decimal(20,0)"
+
+    def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        parts = [_added(batch, by) for batch in batches]
+        if parts:
+            whole = pa.concat_tables(parts).group_by(list(by)).aggregate([("count", "sum"), ("total", "sum")])
+            whole = whole.select([*by, "count_sum", "total_sum"]).rename_columns([*by, "count", "total"])
+            yield from whole.set_column(len(by) + 1, "total", _decimals(whole["total"])).to_batches()
+
+    added = deltas.select("delta_id", *by).mapInArrow(add, schema)
     modulus = sf.lit(str(2**64)).cast("decimal(20,0)")
-    return sf.coalesce(sf.sum(number) % modulus, sf.lit(0).cast("decimal(20,0)"))
+    total = (sf.sum("total") % modulus).cast("decimal(20,0)").alias("total")
+    return added.groupBy(*by).agg(sf.sum("count").alias("count"), total)
+
+
+def id_numbers(delta_ids: pa.Array) -> npt.NDArray[np.uint64]:
+    """The `id_number` of each, none null."""
+    if len(delta_ids) and set(pc.unique(pc.binary_length(delta_ids)).to_pylist()) == {_ID}:
+        offset, data = delta_ids.offset, delta_ids.buffers()[2]
+        begin = np.frombuffer(delta_ids.buffers()[1], np.int32)[offset]
+        letters = np.frombuffer(data, np.uint8)[begin : begin + len(delta_ids) * _ID].reshape(-1, _ID)
+        digits = _VALUE_OF[letters]
+        if not (digits == _NO_DIGIT).any():
+            pairs = digits[:, :_DIGITS:2] << 4 | digits[:, 1:_DIGITS:2]
+            return np.ascontiguousarray(pairs).view(">u8").ravel().astype(np.uint64)
+    return np.array([id_number(each) for each in delta_ids.to_pylist()], np.uint64)
+
+
+def _added(batch: pa.RecordBatch, by: Sequence[str]) -> pa.Table:
+    """A row a group. Arrow's sums of unsigned integers are modulo 2**64."""
+    rows = pa.table([*(batch[name] for name in by), pa.array(id_numbers(batch["delta_id"]))], [*by, "total"])
+    found = rows.group_by(list(by)).aggregate([("total", "count"), ("total", "sum")])
+    return found.select([*by, "total_count", "total_sum"]).rename_columns([*by, "count", "total"])
+
+
+def _decimals(numbers: pa.ChunkedArray) -> pa.Array:
+    return pa.array([Decimal(number) for number in numbers.to_pylist()], pa.decimal128(20, 0))

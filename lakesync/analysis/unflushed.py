@@ -13,7 +13,7 @@ from lakesync.staging.shards import shard_map, shard_urls
 from lakesync.staging.sqlite.files import LOG_FILE
 from lakesync.staging.sqlite.inspection import folder_of
 from lakesync.staging.versions import status
-from lakesync.wire.history import DELTA_FIELDS, delta_values
+from lakesync.wire.history import DELTA_FIELDS, delta_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,12 +53,12 @@ def unflushed(config: Config) -> pa.Table:
     Raises:
         StagingUnavailableError: the store is there and cannot be read.
     """
-    rows = [_row(waiting) for waiting in waiting_deltas(config)]
-    if not rows:
+    waiting = list(waiting_deltas(config))
+    if not waiting:
         return SCHEMA.empty_table()
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-    return pa.table(arrays, schema=SCHEMA)
+    places = zip(*map(_place, waiting), strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(places, SCHEMA, strict=False)]
+    return pa.table([*arrays, *delta_columns([each.delta for each in waiting])], schema=SCHEMA)
 
 
 def waiting_deltas(config: Config) -> Iterator[Waiting]:
@@ -91,7 +91,6 @@ def _source(url: str) -> LogSource:
     return LogSource(url=f"jdbc:{url.replace('postgres://', 'postgresql://', 1)}", table="lakesync.log")
 
 
-def _row(waiting: Waiting) -> tuple[object, ...]:
+def _place(waiting: Waiting) -> tuple[object, ...]:
     stretch = waiting.stretch
-    place = (stretch.gateway, stretch.shard, stretch.epoch, waiting.seq, waiting.ordinal, waiting.arrival)
-    return (*place, *delta_values(waiting.delta))
+    return (stretch.gateway, stretch.shard, stretch.epoch, waiting.seq, waiting.ordinal, waiting.arrival)

@@ -1,14 +1,21 @@
-"""A delta as a row of the lake's history: the columns that it brings itself, in Arrow's types."""
+"""Deltas as rows of the lake's history: the columns that they bring themselves, made column by column in Arrow."""
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakesync.delta import jcs_raw
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from msgspec import Raw
+
     from lakesync.types import RowDelta
 
 DELTA_FIELDS = (
@@ -21,23 +28,43 @@ DELTA_FIELDS = (
     ("width", pa.int32()),
     ("columns", pa.map_(pa.string(), pa.string())),
 )
-"""In the order of `delta_values`."""
+"""In the order of `delta_columns`."""
+
+_CANONICAL = r'^(?:0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]*")$'
+"""Most values as they are pushed: their own JCS text."""
 
 
-def delta_values(delta: RowDelta) -> tuple[object, ...]:
-    """The values of `DELTA_FIELDS`: each column's value as its JCS text, so that one spelling is compared and shown.
+def delta_columns(deltas: Sequence[RowDelta]) -> list[pa.Array]:
+    """The columns of `DELTA_FIELDS`: each value as its JCS text, so that one spelling is compared and shown.
 
     Raises:
         ValidationError: a value has no canonical form.
     """
-    columns = () if delta.op == "DELETE" else delta.columns
-    return (
-        delta.table,
-        delta.row_id,
-        delta.op,
-        delta.client_id,
-        delta.hlc,
-        delta.delta_id,
-        len(delta.columns),
-        [(cell.column, jcs_raw(cell.value)) for cell in columns],
-    )
+    widths = np.fromiter((len(delta.columns) for delta in deltas), np.int32, len(deltas))
+    told = [() if delta.op == "DELETE" else delta.columns for delta in deltas]  # those of a DELETE do not count
+    cells = list(chain.from_iterable(told))
+    offsets = np.zeros(len(deltas) + 1, np.int32)
+    np.cumsum([len(each) for each in told], out=offsets[1:])
+    return [
+        pa.array([delta.table for delta in deltas], pa.string()),
+        pa.array([delta.row_id for delta in deltas], pa.string()),
+        pa.array([delta.op for delta in deltas], pa.string()),
+        pa.array([delta.client_id for delta in deltas], pa.string()),
+        pa.array([delta.hlc for delta in deltas], pa.int64()),
+        pa.array([delta.delta_id for delta in deltas], pa.string()),
+        pa.array(widths),
+        pa.MapArray.from_arrays(
+            pa.array(offsets), pa.array([cell.column for cell in cells], pa.string()), _texts([c.value for c in cells])
+        ),
+    ]
+
+
+def _texts(values: Sequence[Raw]) -> pa.Array:
+    """JSON texts as their JCS texts."""
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])
+    joined = pa.py_buffer(b"".join(values))
+    texts = pa.Array.from_buffers(pa.string(), len(values), [None, pa.py_buffer(offsets), joined])
+    other = pc.invert(pc.match_substring_regex(texts, _CANONICAL))
+    spelled = [jcs_raw(values[place]) for place in np.flatnonzero(other).tolist()]
+    return pc.replace_with_mask(texts, other, pa.array(spelled, pa.string())) if spelled else texts

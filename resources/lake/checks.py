@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 from lakesync.hlc import COUNTER_BITS, MAX_DRIFT_MS
 from resources.lake.connection import lake_errors
 from resources.lake.tables import NAMES, LakeNames, ensure_deltas
-from transforms.ledger import id_sum
+from transforms.ledger import id_sums
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -61,10 +61,7 @@ def ledger_against_lake(
     """
     lake = {
         (row["gateway"], row["day"].isoformat()): (int(row["count"]), int(row["total"]))
-        for row in _deltas(spark, names, days)
-        .groupBy("gateway", "day")
-        .agg(sf.count(sf.lit(1)).alias("count"), id_sum("delta_id").alias("total"))
-        .collect()
+        for row in id_sums(_deltas(spark, names, days), ["gateway", "day"]).collect()
     }
     asked = None if days is None else {day.isoformat() for day in days}
     ledger = {

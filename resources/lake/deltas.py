@@ -22,7 +22,7 @@ from lakesync.exceptions import CommitUnknownError, FlushError, IntegrityError, 
 from resources.lake.connection import brief, lake_errors
 from resources.lake.tables import NAMES, LakeNames, at, ensure_deltas, read_version
 from transforms.decode import LOG_SCHEMA, day_of, decode_log
-from transforms.ledger import id_sum
+from transforms.ledger import id_sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -205,12 +205,7 @@ def _held(spark: SparkSession, batch: Batch, snapshot: int | None, names: LakeNa
     """Count and id sum of the batch in a snapshot of `deltas`; None when it is not there."""
     if snapshot is None:
         return None
-    row = (
-        at(spark, names.deltas, snapshot)
-        .where(_is(batch))
-        .agg(sf.count(sf.lit(1)).alias("count"), id_sum("delta_id").alias("total"))
-        .collect()[0]
-    )
+    (row,) = id_sums(at(spark, names.deltas, snapshot).where(_is(batch))).collect()
     return (row["count"], int(row["total"])) if row["count"] else None
 
 

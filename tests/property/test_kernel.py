@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from pathlib import Path
@@ -12,14 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakesync.feed import render
 from lakesync.lww import RowState
 from lakesync.testing import strategies
+from lakesync.types import SyncResponse
+from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.json import decode_deltas
 from lakesync.wire.log import encode_body
+from lakesync.wire.protobuf import decode_response, encode_response
 from tests.lake_support import LOG_FIELDS
 from tests.spelling import spelled
-from transforms.decode import _ARROW, decode_batches
-from transforms.frames import stored_row
+from transforms.decode import DELTAS_ARROW, decode_batches
+from transforms.frames import frames, stored_row
 from transforms.kernel import STORED, merge
 from transforms.typed import typed_values
 
@@ -31,7 +36,7 @@ def history(deltas):
     log = pa.RecordBatch.from_pydict(
         dict(zip(LOG_FIELDS, [["g"], ["main"], [1], [1], [256], ["c"], [encode_body(deltas)]], strict=True))
     )
-    return pa.Table.from_batches(decode_batches([log], "batch"), schema=_ARROW)
+    return pa.Table.from_batches(decode_batches([log], "batch"), schema=DELTAS_ARROW)
 
 
 def states(table):
@@ -132,3 +137,26 @@ def test_rows_of_many_columns_of_which_few_are_written():
 def test_texts_as_values_of_a_column(kind, fits):
     texts = pa.array([*fits, None], pa.string())
     assert typed_values(texts, kind).to_pylist() == [*fits.values(), None]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    deltas=st.lists(
+        st.tuples(st.sampled_from('xy"é'), strategies.deltas(stamps=st.integers(0, 3))), min_size=1, max_size=20
+    ),
+    limit=st.sampled_from([2_000, 16 << 20]),
+)
+def test_k1_frames_spell_rows_as_the_gateway_does(deltas, limit):
+    """Also deltas of one stamp, trimmed ones, rows without columns, and texts that JSON escapes."""
+    rows = [msgspec.structs.replace(delta, row_id=row) for row, delta in deltas]
+    merged = merge(history(rows), STORED.empty_table()).states.combine_chunks()
+    cut = max(1, merged.num_rows // 2)
+    batches = [*merged.slice(0, cut).to_batches(), *merged.slice(cut).to_batches()]
+    shown = [stored_row("t", row) for row in merged.to_pylist() if not row["_gone"]]
+    expected = [delta for row in shown for delta in render.insert(row)]
+    made = list(frames(batches, "t", 512, limit=limit))
+    assert sum(frame.rows for frame in made) == len(shown)
+    read = [decode_response(message) for message in read_checkpoint(io.BytesIO(b"".join(f.data for f in made)))]
+    assert [delta for response in read for delta in response.deltas] == expected
+    if limit > 2_000 and expected:
+        assert made[0].data[4:] == encode_response(SyncResponse(tuple(expected), 512))

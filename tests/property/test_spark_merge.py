@@ -20,7 +20,7 @@ from lakesync.wire.json import decode_deltas
 from resources.spark import session
 from tests.lake_support import history, states
 from tests.spelling import spelled
-from transforms.ledger import id_sum
+from transforms.ledger import id_sums
 from transforms.reduce import reduce_deltas
 
 VECTORS = Path(__file__).parents[1] / "vectors"
@@ -107,7 +107,12 @@ def test_m5_any_value_and_any_id(spark):
 def test_the_sum_of_ids_is_the_ledgers(spark):
     deltas = generated(strategies.deltas(stamps=st.integers(1, 3)), 60)
     foreign = ["chosen by the client", "F" * 64, "0" * 64 + "\n", "é", *(delta.delta_id for delta in deltas)]
-    rows = spark.createDataFrame([(name,) for name in foreign], "delta_id string")
-    total = rows.agg(id_sum("delta_id").alias("total")).collect()[0]["total"]
-    assert int(total) == sum(map(id_number, foreign)) % 2**64
-    assert int(rows.where("false").agg(id_sum("delta_id").alias("total")).collect()[0]["total"]) == 0
+    hashes = [delta.delta_id for delta in deltas]
+    groups = {"any": foreign, "hashes": hashes}
+    given_ids = [(group, name) for group, names in groups.items() for name in names]
+    rows = spark.createDataFrame(given_ids, "kind string, delta_id string")
+    sums = {group: (len(names), sum(map(id_number, names)) % 2**64) for group, names in groups.items()}
+    assert {row["kind"]: (row["count"], row["total"]) for row in id_sums(rows, ["kind"]).collect()} == sums
+    (of_hashes,) = id_sums(rows.where("kind = 'hashes'")).collect()
+    assert tuple(of_hashes) == sums["hashes"]
+    assert [tuple(row) for row in id_sums(rows.where("false")).collect()] == [(None, None)]

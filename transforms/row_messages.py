@@ -1,0 +1,274 @@
+"""State rows as protobuf, over Arrow: what `feed.render.insert` and `wire.protobuf` make of them, without a loop a row.
+
+A message is its fields one after another, each a tag, a length and bytes; so columns of bytes are joined element by
+element, then those of a delta, then those of a row.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from json.encoder import encode_basestring
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.int64]
+
+_RESPONSE_DELTAS = b"\x0a"
+_INSERT, _UPDATE = b"\x08\x01", b"\x08\x02"
+_TABLE, _ROW, _COLUMNS, _HLC, _CLIENT, _DELTA_ID = b"\x12", b"\x1a", b"\x22", b"\x29", b"\x32", b"\x3a"
+_COLUMN_NAME, _COLUMN_VALUE = b"\x0a", b"\x12"
+"""Tags of `lakesync.proto`; `hlc` is a fixed64, all others have a length."""
+
+_NOTHING = pa.scalar(b"", pa.binary())
+_PLAIN = r'^[^"\\\x00-\x1f]*$'
+"""Text that JSON spells as it stands."""
+
+
+class RowMessages(NamedTuple):
+    """Visible rows, one after another, each as the deltas of a `SyncResponse`."""
+
+    data: memoryview
+    ends: Ints
+    """Where each row ends."""
+
+
+class _Cells(NamedTuple):
+    """Of all rows, in the order in which they are sent."""
+
+    row: Ints
+    name: pa.Array
+    hlc: pa.Array
+    client: pa.Array
+    delta_id: pa.Array
+    width: Ints
+    value: pa.Array
+
+    def take(self, places: Ints) -> _Cells:
+        at = pa.array(places)
+        return _Cells(
+            self.row[places],
+            self.name.take(at),
+            self.hlc.take(at),
+            self.client.take(at),
+            self.delta_id.take(at),
+            self.width[places],
+            self.value.take(at),
+        )
+
+
+class _Deltas(NamedTuple):
+    """Of all rows, in the order in which they are sent."""
+
+    row: Ints
+    first: Ints
+    """Place of each one's first cell."""
+    cells: Ints
+    """How many it has."""
+    hlc: pa.Array
+    client: pa.Array
+    delta_id: pa.Array
+    """That of the original; null where it is not that delta, whole."""
+
+
+def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
+    """The visible rows of a state table, whole, each as INSERT with its oldest stamp and UPDATEs in order of stamp."""
+    states = states.filter(pc.invert(states["_gone"]))
+    if not states.num_rows:
+        return RowMessages(memoryview(b""), np.array([], np.int64))
+    cells = _cells(states["_cells"])
+    deltas = _deltas(states, cells)
+    rows = states["_row"].take(pa.array(deltas.row))
+    columns = _joined(_column_messages(cells), deltas.first, deltas.cells)
+    spelled = _identities(cells, deltas, rows, table)
+    is_first = np.diff(deltas.row, prepend=-1) > 0
+    ops = pa.array([_UPDATE, _INSERT], pa.binary()).take(pa.array(is_first.astype(np.int8)))
+    messages = _concatenated(
+        ops,
+        _TABLE + _varint(len(table)) + table.encode(),
+        _with_length(_ROW, rows),
+        columns,
+        _fixed64(deltas.hlc),
+        _with_length(_CLIENT, deltas.client),
+        _with_length(_DELTA_ID, spelled),
+    )
+    counts = np.bincount(deltas.row, minlength=states.num_rows)
+    whole = _joined(_with_length(_RESPONSE_DELTAS, messages), np.cumsum(counts) - counts, counts)
+    offsets = np.frombuffer(whole.buffers()[1], np.int32)[whole.offset : whole.offset + len(whole) + 1].astype(np.int64)
+    return RowMessages(memoryview(whole.buffers()[2])[offsets[0] : offsets[-1]], offsets[1:] - offsets[0])
+
+
+def _cells(maps: pa.Array) -> _Cells:
+    offsets = np.asarray(maps.offsets).astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    names, owned = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
+    fields = {name: pc.struct_field(owned, name) for name in ("hlc", "client_id", "delta_id", "width", "value")}
+    width = fields["width"].to_numpy(zero_copy_only=False).astype(np.int64)
+    row = np.repeat(np.arange(len(maps)), np.diff(offsets))
+    cells = _Cells(row, names, fields["hlc"], fields["client_id"], fields["delta_id"], width, fields["value"])
+    hlc = np.asarray(cells.hlc)
+    if not _same(cells)[1:][np.diff(row) == 0].all():  # most rows are one delta each
+        cells = cells.take(np.lexsort((_ranks(cells.client), hlc, row)))
+        if not (_same(cells) | ~_same_stamp(cells)).all():  # a broken client's deltas, of one stamp
+            keys = (cells.width, _ranks(cells.delta_id), _ranks(cells.client), np.asarray(cells.hlc), cells.row)
+            cells = cells.take(np.lexsort(keys))
+    return cells
+
+
+def _deltas(states: pa.RecordBatch, cells: _Cells) -> _Deltas:
+    begins = np.flatnonzero(~_same_stamp(cells))
+    ends = np.append(begins[1:], len(cells.row))
+    counts = ends - begins
+    strange = np.add.reduceat(~_same(cells), begins) > 1 if len(begins) else np.array([], bool)
+    whole = ~strange & (counts == cells.width[begins])
+    at = pa.array(begins)
+    ids = pc.if_else(pa.array(whole), cells.delta_id.take(at), pa.scalar(None, pa.string()))
+    deltas = _Deltas(cells.row[begins], begins, counts, cells.hlc.take(at), cells.client.take(at), ids)
+    bare = np.flatnonzero(np.bincount(cells.row, minlength=states.num_rows) == 0)
+    return _with_bare(deltas, bare, states["_inserted"].take(pa.array(bare))) if len(bare) else deltas
+
+
+def _with_bare(deltas: _Deltas, rows: Ints, inserted: pa.Array) -> _Deltas:
+    """With rows that have no columns: each an INSERT of none."""
+    none = np.zeros(len(rows), np.int64)
+    row = np.concatenate([deltas.row, rows])
+    order = np.argsort(row, kind="stable")
+    at = pa.array(order)
+    hlc = pc.fill_null(pc.struct_field(inserted, "hlc"), 0)
+    client = pc.fill_null(pc.struct_field(inserted, "client_id"), "")
+    return _Deltas(
+        row[order],
+        np.concatenate([deltas.first, none])[order],
+        np.concatenate([deltas.cells, none])[order],
+        pa.concat_arrays([deltas.hlc, hlc]).take(at),
+        pa.concat_arrays([deltas.client, client]).take(at),
+        pa.concat_arrays([deltas.delta_id, pa.nulls(len(rows), pa.string())]).take(at),
+    )
+
+
+def _identities(cells: _Cells, deltas: _Deltas, rows: pa.Array, table: str) -> pa.Array:
+    """The id of each delta; of what is no original, whole, the SHA-256 of what it is, as `delta.delta_id` has it."""
+    made = np.flatnonzero(pc.is_null(deltas.delta_id).to_numpy(zero_copy_only=False))
+    if not len(made):
+        return deltas.delta_id
+    at = pa.array(made)
+    places = np.repeat(deltas.first[made] - (np.cumsum(deltas.cells[made]) - deltas.cells[made]), deltas.cells[made])
+    own = pa.array(places + np.arange(len(places)))
+    texts = _concatenated(b'{"column":', _quoted(cells.name.take(own)), b',"value":', cells.value.take(own), b"}")
+    begins = np.cumsum(deltas.cells[made]) - deltas.cells[made]
+    told = _joined(texts, begins, deltas.cells[made], separator=b",")
+    spelled = _concatenated(
+        b'{"clientId":',
+        _quoted(deltas.client.take(at)),
+        b',"columns":[',
+        told,
+        b'],"hlc":"',
+        deltas.hlc.take(at).cast(pa.string()),
+        b'","rowId":',
+        _quoted(rows.take(at)),
+        f',"table":{encode_basestring(table)}}}'.encode(),
+    )
+    ids = pa.array([sha256(text).hexdigest() for text in spelled.to_pylist()], pa.string())
+    return pc.replace_with_mask(deltas.delta_id, pc.is_null(deltas.delta_id), ids)
+
+
+def _column_messages(cells: _Cells) -> pa.Array:
+    return _with_length(
+        _COLUMNS, _concatenated(_with_length(_COLUMN_NAME, cells.name), _with_length(_COLUMN_VALUE, cells.value))
+    )
+
+
+def _same_stamp(cells: _Cells) -> npt.NDArray[np.bool_]:
+    """Whether a cell has the row and the stamp of the one before."""
+    return _follows(cells.row) & _follows(np.asarray(cells.hlc)) & _follows_text(cells.client)
+
+
+def _same(cells: _Cells) -> npt.NDArray[np.bool_]:
+    """Whether a cell is of the very delta that the one before is of."""
+    return _same_stamp(cells) & _follows(cells.width) & _follows_text(cells.delta_id)
+
+
+def _follows(values: Ints) -> npt.NDArray[np.bool_]:
+    return np.concatenate([[False], values[1:] == values[:-1]])[: len(values)]
+
+
+def _follows_text(values: pa.Array) -> npt.NDArray[np.bool_]:
+    if not len(values):
+        return np.array([], bool)
+    equal = pc.equal(values.slice(1), values.slice(0, len(values) - 1)).to_numpy(zero_copy_only=False)
+    return np.concatenate([[False], equal])
+
+
+def _ranks(texts: pa.Array) -> Ints:
+    """Numbers that compare as the texts do, by UTF-8 bytes, which is the order of code points."""
+    coded = texts.dictionary_encode()
+    ranks = np.empty(len(coded.dictionary), np.int64)
+    ranks[np.asarray(pc.sort_indices(coded.dictionary))] = np.arange(len(ranks))
+    found: Ints = ranks[np.asarray(coded.indices)]
+    return found
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    """As JSON strings, the way that JCS spells them."""
+    plain = pc.match_substring_regex(texts, _PLAIN)
+    quoted = _concatenated(b'"', texts, b'"')
+    if pc.all(plain).as_py() is not False:
+        return quoted
+    other = pc.invert(plain)
+    spelled = [encode_basestring(text).encode() for text in texts.filter(other).to_pylist()]
+    return pc.replace_with_mask(quoted, other, pa.array(spelled, pa.binary()))
+
+
+def _with_length(tag: bytes, values: pa.Array) -> pa.Array:
+    """A field of each value; none of an empty one, as protobuf leaves it out."""
+    data = values.cast(pa.binary())
+    lengths = pc.binary_length(data).to_numpy(zero_copy_only=False).astype(np.int64)
+    fields = _concatenated(tag, _varints(lengths), data)
+    return fields if lengths.all() else pc.if_else(pa.array(lengths > 0), fields, _NOTHING)
+
+
+def _fixed64(values: pa.Array) -> pa.Array:
+    """The field `hlc`; none of a 0."""
+    numbers = np.ascontiguousarray(values.to_numpy(zero_copy_only=False), "<i8")
+    raw = pa.Array.from_buffers(pa.binary(8), len(numbers), [None, pa.py_buffer(numbers)]).cast(pa.binary())
+    fields = _concatenated(_HLC, raw)
+    return fields if numbers.all() else pc.if_else(pa.array(numbers != 0), fields, _NOTHING)
+
+
+def _varints(numbers: Ints) -> pa.Array:
+    sizes = np.ones(len(numbers), np.int32)
+    for bits in (7, 14, 21, 28):
+        sizes += numbers >> bits > 0
+    offsets = np.zeros(len(numbers) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    data = np.empty(offsets[-1], np.uint8)
+    for place in range(int(sizes.max(initial=0))):
+        has = np.flatnonzero(sizes > place)
+        more = (sizes[has] > place + 1).astype(np.uint8) << 7
+        data[offsets[:-1][has] + place] = (numbers[has] >> 7 * place & 0x7F).astype(np.uint8) | more
+    return pa.Array.from_buffers(pa.binary(), len(numbers), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _varint(number: int) -> bytes:
+    found: bytes = _varints(np.array([number]))[0].as_py()
+    return found
+
+
+def _concatenated(*parts: pa.Array | bytes) -> pa.Array:
+    """Element by element; a constant stands in each."""
+    given = [pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part.cast(pa.binary()) for part in parts]
+    return pc.binary_join_element_wise(*given, _NOTHING)
+
+
+def _joined(values: pa.Array, first: Ints, count: Ints, separator: bytes = b"") -> pa.Array:
+    """The values of each stretch as one; stretches follow one another, and an empty one may say any place."""
+    offsets = np.zeros(len(count) + 1, np.int32)
+    np.cumsum(count, out=offsets[1:])
+    begin = int(first[count > 0][0]) if (count > 0).any() else 0
+    lists = pa.ListArray.from_arrays(pa.array(offsets), values.slice(begin, int(offsets[-1])))
+    return pc.binary_join(lists, pa.scalar(separator, pa.binary()))
