@@ -1,7 +1,7 @@
-"""Asks for a flush when enough waits, has waited long enough, or somebody asked."""
+"""Asks for a flush when enough waits, has waited long enough, somebody asked, or rules made the newest cut useless."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, date, datetime
 from typing import Literal
 
@@ -17,7 +17,7 @@ from lakesync.staging.records import Backlog
 from resources.pipeline import OpenPipeline
 from sensors.waiting import Exceeded, Watcher
 
-Reason = Literal["request", "bytes", "wide", "table", "age", "failure"]
+Reason = Literal["request", "bytes", "wide", "table", "age", "rules", "failure"]
 
 FIRST_PAUSE = 5
 """Seconds after a failed run before the next one is asked for; twice as long after each further failure."""
@@ -38,8 +38,22 @@ class Due(msgspec.Struct, frozen=True):
     """Oldest and newest arrival of what waits, as wall times."""
 
 
-def due(backlog: Sequence[Backlog], now_ms: int, limits: FlushSection, exceeded: Exceeded = _NOTHING) -> Due | None:
-    """Whether a flush is wanted, and why; a request goes before bytes, and bytes before age."""
+def due(
+    backlog: Sequence[Backlog],
+    now_ms: int,
+    limits: FlushSection,
+    exceeded: Exceeded = _NOTHING,
+    uncut: Collection[str] = (),
+) -> Due | None:
+    """Whether a flush is wanted, and why; a request goes before bytes, and bytes before age.
+
+    Args:
+        backlog: what waits.
+        now_ms: server wall time.
+        limits: the settings.
+        exceeded: gateways that hold too much of one kind.
+        uncut: gateways whose newest checkpoint is handed out to nobody, as rules have changed since.
+    """
     waiting = [shard for shard in backlog if shard.oldest_ms is not None]
     gateway_bytes: dict[str, int] = {}
     for shard in waiting:
@@ -50,6 +64,7 @@ def due(backlog: Sequence[Backlog], now_ms: int, limits: FlushSection, exceeded:
         "wide": set(exceeded.wide),
         "table": set(exceeded.table),
         "age": {shard.gateway for shard in waiting if now_ms - (shard.oldest_ms or 0) >= limits.age_seconds * 1000},
+        "rules": set(uncut),
     }
     gateways = set().union(*wanted.values())
     if not gateways:
@@ -57,8 +72,8 @@ def due(backlog: Sequence[Backlog], now_ms: int, limits: FlushSection, exceeded:
     return Due(
         reason=next(reason for reason, names in wanted.items() if names),
         gateways=tuple(sorted(gateways)),
-        first_ms=min(shard.oldest_ms or 0 for shard in waiting),
-        last_ms=max(wall_of(shard.last_arrival) for shard in waiting),
+        first_ms=min((shard.oldest_ms or 0 for shard in waiting), default=now_ms),
+        last_ms=max((wall_of(shard.last_arrival) for shard in waiting), default=now_ms),
     )
 
 
@@ -89,14 +104,18 @@ def flush_sensor(
         job=job,
         minimum_interval_seconds=2,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Requests one flush for all gateways that hold too much, have waited too long, or were asked to.",
+        description="Requests one flush for all gateways that hold too much, have waited too long, were asked to, or "
+        "need a checkpoint under rules that changed.",
     )
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         with open_pipeline() as pipeline:
             backlog, limits = pipeline.store.backlog(), pipeline.config.flush
             exceeded = watchers.setdefault(limits, Watcher(limits)).exceeded(pipeline.store, backlog)
         now_ms = WallClock(pipeline.config.clock_offset_file).now_ms()
-        wanted = due(backlog, now_ms, limits, exceeded) or cut_short(context.instance, now_ms)
+        rules = {f"{shard.gateway}/{shard.shard}/rules": shard.uncut_rules for shard in backlog if shard.uncut_rules}
+        asked = json.loads(context.cursor) if context.cursor else {}
+        uncut = {place.partition("/")[0] for place, version in rules.items() if asked.get(place) != version}
+        wanted = due(backlog, now_ms, limits, exceeded, uncut) or cut_short(context.instance, now_ms)
         if wanted is None:
             return dg.SkipReason("nothing is due")
         held = hold(context.instance)
@@ -111,7 +130,7 @@ def flush_sensor(
         }
         context.log.info("%s: %s", wanted.reason, ", ".join(wanted.gateways))
         seen = {f"{shard.gateway}/{shard.shard}/{shard.epoch}": shard.last_seq for shard in backlog}
-        return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)], cursor=json.dumps(seen))
+        return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)], cursor=json.dumps({**seen, **rules}))
 
     return watch
 

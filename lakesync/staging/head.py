@@ -87,7 +87,11 @@ class Head(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, flush_requested_ms=wall_ms, flush_requested_seq=self.last_seq)
 
     def backlog(
-        self, oldest_ms: int | None, flushed_ms: int | None = None, flushed_snapshot: int | None = None
+        self,
+        oldest_ms: int | None,
+        flushed_ms: int | None = None,
+        flushed_snapshot: int | None = None,
+        uncut_rules: int | None = None,
     ) -> Backlog:
         """What waits.
 
@@ -95,6 +99,7 @@ class Head(msgspec.Struct, frozen=True):
             oldest_ms: the server's wall time of log row `flushed_seq + 1`.
             flushed_ms: that at which the batch up to `flushed_seq` was confirmed.
             flushed_snapshot: the lake's, in which it was read.
+            uncut_rules: as `planning.uncut_rules` tells it.
         """
         return Backlog(
             gateway=self.gateway,
@@ -109,6 +114,7 @@ class Head(msgspec.Struct, frozen=True):
             flush_requested_ms=self.flush_requested_ms,
             flushed_ms=flushed_ms,
             flushed_snapshot=flushed_snapshot,
+            uncut_rules=uncut_rules,
         )
 
 

@@ -52,6 +52,24 @@ def check_read_back(batch: Batch, logged: Tally, read: Tally) -> None:
         )
 
 
+REINDEXED = "SELECT rules_version FROM reindex WHERE gateway = ? AND done = 1"
+"""The version of the rules with which all rows were brought in line last, where that is done."""
+
+
+def uncut_rules(head: Head, in_line: tuple[int] | None, newest: Cut | None) -> int | None:
+    """The rules version that needs a cut, as that of the newest one is older.
+
+    Args:
+        head: the gateway's.
+        in_line: what `REINDEXED` finds.
+        newest: the newest cut; where there is none, the first flush makes one.
+    """
+    version = head.config.rules_version
+    if newest is None or newest.rules_version >= version or in_line != (version,):
+        return None
+    return version
+
+
 def check_cut(cut: Cut, head: Head) -> None:
     """Whether a cut is of the store's own epoch.
 

@@ -307,6 +307,9 @@ class Backlog(msgspec.Struct, frozen=True):
     """Server wall time at which the lake was last read to hold a batch; None before the first."""
     flushed_snapshot: int | None = None
     """The snapshot of the lake's `deltas` in which it was read; None where a flush without a pipeline did it."""
+    uncut_rules: int | None = None
+    """The version of rules with which all rows are in line, where the newest cut is of older ones: it is handed out to
+    nobody, so another has to be made."""
 
 
 class LedgerDay(msgspec.Struct, frozen=True):

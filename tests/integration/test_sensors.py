@@ -13,8 +13,10 @@ from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY
 from lakesync.config import load
 from lakesync.delta import extract_delta
 from lakesync.engine import Engine
+from lakesync.rules.model import parse_rules
 from lakesync.schema import parse_schema
 from lakesync.staging import open_store
+from lakesync.staging.records import Cut
 from lakesync.types import SyncPush
 from lakesync_dagster.jobs import flush_job
 from lakesync_dagster.partitions import arrival_days
@@ -72,9 +74,9 @@ class House:
         delta = extract_delta(None, values, table="wide", row_id="1", client_id="ua", hlc=self.clock() << 16)
         self.engine.gateway(gateway).handle_push(SyncPush("ua", (delta,)))
 
-    def tick(self):
+    def tick(self, cursor=None):
         sensor = self.sensor
-        with dg.build_sensor_context(self.instance) as context:
+        with dg.build_sensor_context(self.instance, cursor=cursor) as context:
             return sensor(context)
 
     def asked(self):
@@ -214,6 +216,25 @@ def test_a_flush_that_a_check_ended_is_not(house):
     tags = {REQUESTED_BY: FLUSH_SENSOR}
     run = dg.materialize([table, key_unique], instance=house.instance, tags=tags, raise_on_error=False)
     assert house.instance.get_run_by_id(run.run_id).status is dg.DagsterRunStatus.FAILURE
+    assert house.tick().skip_message == "nothing is due"
+
+
+def test_rules_that_made_the_newest_checkpoint_useless_are_a_reason_once(house):
+    """Nobody pushes after it, and no row moves: still there is a newer cut to be made."""
+    gateway, store = house.engine.gateway("nyc"), house.engine.store
+    nothing = {"version": 1, "buckets": [{"name": "none", "tables": ["absent"], "filters": []}]}
+    gateway.set_rules(parse_rules(nothing))
+    assert house.tick().skip_message == "nothing is due", "without a checkpoint there is none to be made anew"
+    held = store.hold("nyc")
+    assert store.publish_cut(Cut("nyc", held.epoch, held.arrival, held.rules_version, (), NOON))
+    assert house.tick().skip_message == "nothing is due"
+    gateway.set_rules(parse_rules({**nothing, "version": 2}))
+    asked = house.tick()
+    assert asked.run_requests[0].tags[REASON] == "rules"
+    house.run(dg.DagsterRunStatus.SUCCESS)
+    assert house.tick(asked.cursor).skip_message == "nothing is due", "a run that made none is not asked for for ever"
+    held = store.hold("nyc")
+    assert store.publish_cut(Cut("nyc", held.epoch, held.arrival, held.rules_version, (), NOON))
     assert house.tick().skip_message == "nothing is due"
 
 

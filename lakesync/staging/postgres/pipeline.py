@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import msgspec
+from psycopg import sql
 
 from lakesync.crash import crash_point
 from lakesync.exceptions import NotFoundError
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
-from lakesync.staging.planning import check_cut, check_read_back, choose
+from lakesync.staging.planning import REINDEXED, check_cut, check_read_back, choose, uncut_rules
 from lakesync.staging.postgres.connection import Connection, Database
 from lakesync.staging.postgres.journal import ConfigCache, load_head, save_head
 from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay
 
 _BATCH = "batch_id, gateway, shard, epoch, from_seq, to_seq, deltas, bytes, arrival_low, arrival_high"
+_REINDEXED = sql.SQL(REINDEXED.replace("?", "%s"))
 _ROWS = "FROM log WHERE gateway = %s AND shard = %s AND epoch = %s AND seq"
 
 
@@ -53,7 +55,8 @@ class Pipeline:
         with self._database.reading() as connection:
             for (gateway,) in connection.execute("SELECT id FROM gateway ORDER BY id").fetchall():
                 head = load_head(connection, gateway, self._configs, lock=False)
-                waiting.append(head.backlog(_oldest_ms(connection, head), *_newest(connection, head)))
+                uncut = _uncut_rules(connection, head)
+                waiting.append(head.backlog(_oldest_ms(connection, head), *_newest(connection, head), uncut))
         return waiting
 
     def plan(self, gateway: str, shard: str, max_deltas: int) -> Batch | None:
@@ -174,6 +177,13 @@ def _newest(connection: Connection, head: Head) -> tuple[int | None, int | None]
         (head.gateway, head.shard, head.epoch, head.flushed_seq),
     ).fetchone()
     return found or (None, None)
+
+
+def _uncut_rules(connection: Connection, head: Head) -> int | None:
+    if head.config.rules_version == 0:
+        return None
+    in_line = connection.execute(_REINDEXED, (head.gateway,)).fetchone()
+    return uncut_rules(head, in_line, _newest_cut(connection, head))
 
 
 def _flushed(connection: Connection, gateway: str, day: str, tally: Tally) -> None:

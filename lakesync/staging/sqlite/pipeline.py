@@ -9,7 +9,7 @@ import msgspec
 from lakesync.exceptions import NotFoundError
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
-from lakesync.staging.planning import check_cut, check_read_back, choose
+from lakesync.staging.planning import REINDEXED, check_cut, check_read_back, choose, uncut_rules
 from lakesync.staging.records import Backlog, Batch, Cut, LedgerDay
 from lakesync.staging.sqlite.journal import Journal
 
@@ -32,7 +32,7 @@ class Pipeline:
     def backlog(self) -> list[Backlog]:
         """What waits, gateway by gateway."""
         heads = [head for _, head in sorted(self._journal.heads.items())]
-        return [head.backlog(self._oldest_ms(head), *self._flushed(head)) for head in heads]
+        return [head.backlog(self._oldest_ms(head), *self._flushed(head), self._uncut_rules(head)) for head in heads]
 
     def _oldest_ms(self, head: Head) -> int | None:
         found = self._sql.execute(
@@ -48,6 +48,12 @@ class Pipeline:
             (head.gateway, head.shard, head.epoch, head.flushed_seq),
         ).fetchone()
         return found or (None, None)
+
+    def _uncut_rules(self, head: Head) -> int | None:
+        if head.config.rules_version == 0:
+            return None
+        in_line = self._sql.execute(REINDEXED, (head.gateway,)).fetchone()
+        return uncut_rules(head, in_line, self.newest_cut(head.gateway))
 
     def open_batch(self, head: Head) -> Batch | None:
         """The batch that was planned and not confirmed."""
