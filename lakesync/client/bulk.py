@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from lakesync.client.stamps import Layout, Record
 from lakesync.schema import ColumnType
-from lakesync.types import RowKey
 
+T = TypeVar("T")
 Value = bytes | memoryview | msgspec.Raw
 Part = tuple[str, str, int, str, tuple[str, ...], Sequence[Any]]
 """A delta that makes a row or adds to it: table, row id, hlc, client id, its columns, and their values as JSON text."""
 Types = Mapping[str, Mapping[str, ColumnType]]
 
-_KNOW = "INSERT OR REPLACE INTO _lakesync_known (tbl, row_id, generation, stamps, whole) VALUES (?, ?, ?, ?, NULL)"
 _NOTHING = type(None)
 _FITTING: dict[ColumnType, frozenset[type]] = {
     "string": frozenset({str, _NOTHING}),
@@ -28,10 +28,9 @@ _FITTING: dict[ColumnType, frozenset[type]] = {
     "boolean": frozenset({bool, _NOTHING}),
     "null": frozenset({_NOTHING}),
 }
-_SAFE_DIGITS = 18
-"""Of an integer that has certainly no more than 64 bits."""
+_LEAST, _MOST = -(2**63), 2**63 - 1024
+"""Within them, a number is one that SQLite holds as it is."""
 _decode = msgspec.json.Decoder().decode
-_spelled = msgspec.json.Encoder().encode
 
 
 class MisfitError(Exception):
@@ -39,141 +38,136 @@ class MisfitError(Exception):
 
 
 class Group:
-    """Rows of one table with the same columns."""
+    """Rows of one table, each of as many deltas, which have the same columns."""
 
-    def __init__(self, table: str, names: tuple[str, ...]) -> None:
+    def __init__(self, table: str, parts: tuple[tuple[str, ...], ...]) -> None:
         self.table = table
-        self.names = names
+        self.layout = Layout(parts)
+        """The columns by delta, the INSERT first."""
+        self.names = tuple([name for part in parts for name in part])
         self.row_ids: list[str] = []
-        self.values: list[Sequence[Any]] = []
-        self.stamps: list[str] = []
-        """Of each row, what is kept of it: `SqliteRows`' stamps."""
+        self.values: list[Any] = []
+        """Of the first row, then of the second, and so on, in the order of `names`."""
+        self.hlcs: list[int] = []
+        self.clients: list[str] = []
+        """Of each delta of each row."""
 
     def columns(self, types: Types) -> list[Sequence[Any]]:
         """The values by column, as SQLite takes them.
 
         Raises:
-            MisfitError: a value is not of its column's type.
+            MisfitError: a value is not of its column's type, or a column is named twice.
         """
-        kinds = types.get(self.table)
-        if kinds is None or not all(name in kinds for name in self.names):
+        kinds, names = types.get(self.table), self.names
+        if kinds is None or not all(name in kinds for name in names) or len(set(names)) < len(names):
             raise MisfitError
-        by_column = zip(*self.values, strict=True) if self.names else ()
-        return [_column(kinds[name], values) for name, values in zip(self.names, by_column, strict=True)]
+        return [_column(kinds[name], self.values[place :: len(names)]) for place, name in enumerate(names)]
 
 
 class Groups:
     """New rows, grouped as they come; the parts of a row come one after another, its INSERT first."""
 
     def __init__(self) -> None:
-        self.highest = 0
-        """The highest hlc."""
-        self._groups: dict[tuple[str, tuple[str, ...]], Group] = {}
-        self._texts: dict[str | tuple[str, ...], str] = {}
+        self._groups: dict[tuple[str, tuple[tuple[str, ...], ...]], Group] = {}
 
     def __iter__(self) -> Iterator[Group]:
         return (group for group in self._groups.values() if group.row_ids)
+
+    @property
+    def highest(self) -> int:
+        """The highest hlc."""
+        return max((max(group.hlcs) for group in self), default=0)
 
     def add(self, parts: Iterable[Part]) -> None:
         """Take rows in.
 
         Raises:
-            MisfitError: two parts of a row have a column in common, or do not stand in order of stamp.
+            MisfitError: the parts of a row do not stand in order of stamp.
         """
-        texts, spell = self._texts, self.spell
         group = Group("", ())
-        last, live, inserted, newest = ("", ""), "", "", (0, "")
-        highest = self.highest
-        for table, row_id, hlc, client_id, columns, cells in parts:
-            names, values = columns, cells
-            highest = max(highest, hlc)
-            stamp = f"{hlc},{texts.get(client_id) or spell(client_id)}"
-            part = f"[{stamp},{texts.get(names) or spell(names)}]" if names else ""
-            if (table, row_id) == last:  # a further part: the row has its columns too
-                group.row_ids.pop()
-                group.stamps.pop()
-                live = f"{live},{part}" if live and part else live + part
-                values = [*group.values.pop(), *values]
-                names = group.names + names
-                if len(set(names)) < len(names) or (hlc, client_id) <= newest:
+        last, newest = ("", ""), (0, "")
+        for table, row_id, hlc, client_id, names, values in parts:
+            stamp = (hlc, client_id)
+            if row_id == last[1] and table == last[0]:
+                if stamp <= newest:
                     raise MisfitError
+                group = self._moved(group, names)
             else:
-                last, live, inserted = (table, row_id), part, f"[{stamp}]"
-            newest = (hlc, client_id)
-            if names != group.names or table != group.table:
-                group = self._group(table, names)
-            group.row_ids.append(row_id)
-            group.values.append(values)
-            group.stamps.append(f"[[{live}],null,{inserted}]")
-        self.highest = highest
+                last = (table, row_id)
+                if (names,) != group.layout.parts or table != group.table:
+                    group = self._group(table, (names,))
+                group.row_ids.append(row_id)
+            newest = stamp
+            group.hlcs.append(hlc)
+            group.clients.append(client_id)
+            group.values += values
 
-    def spell(self, what: str | tuple[str, ...]) -> str:
-        """The JSON of a client id or of column names, remembered."""
-        return self._texts.setdefault(what, _spelled(what).decode())
+    def _moved(self, group: Group, names: tuple[str, ...]) -> Group:
+        """Take the last row of a group to one of rows that have a further part; what it had is there already."""
+        further = self._group(group.table, (*group.layout.parts, names))
+        count = len(group.layout.parts)
+        further.row_ids.append(group.row_ids.pop())
+        further.hlcs += _taken(group.hlcs, count)
+        further.clients += _taken(group.clients, count)
+        further.values += _taken(group.values, len(group.names))
+        return further
 
-    def _group(self, table: str, names: tuple[str, ...]) -> Group:
-        found = self._groups.get((table, names))
+    def _group(self, table: str, parts: tuple[tuple[str, ...], ...]) -> Group:
+        found = self._groups.get((table, parts))
         if found is None:
-            found = self._groups[table, names] = Group(table, names)
+            found = self._groups[table, parts] = Group(table, parts)
         return found
 
 
-def insert(db: sqlite3.Connection, group: Group, columns: Sequence[Sequence[Any]], generation: int) -> None:
+def insert(
+    db: sqlite3.Connection,
+    group: Group,
+    columns: Sequence[Sequence[Any]],
+    records: Sequence[Record],
+    generation: int,
+) -> None:
     """Write rows that are not there, and what is known of them."""
     names = "".join(f', "{name}"' for name in group.names)
     marks = ", ?" * len(group.names)
+    order = _order(group.row_ids)
     db.executemany(
         f'INSERT OR REPLACE INTO "{group.table}" (row_id{names}) VALUES (?{marks})',
-        sorted(zip(group.row_ids, *columns, strict=True)),  # neighbours share pages of the file
+        _in_order(order, group.row_ids, *columns),
     )
-    table = group.table
-    kept = sorted(zip(group.row_ids, group.stamps, strict=True))
-    db.executemany(_KNOW, [(table, row_id, generation, stamps.encode()) for row_id, stamps in kept])
-
-
-def make_pile(db: sqlite3.Connection, table: str, columns: Iterable[str]) -> None:
-    """Make a table for new rows in the order in which they come: nothing is looked for in it but all of it."""
-    names = "".join(f', "{name}"' for name in columns)
-    db.execute(f"CREATE TABLE {pile_of(table)} (row_id, stamps{names})")
-
-
-def pile_of(table: str) -> str:
-    """Where new rows of a table are piled up."""
-    return f'"_lakesync_pile_{table}"'
-
-
-def pile(db: sqlite3.Connection, group: Group, columns: Sequence[Sequence[Any]]) -> None:
-    """Add new rows, with what is known of them, to the pile of their table."""
-    names = "".join(f', "{name}"' for name in group.names)
-    marks = ", ?" * len(group.names)
     db.executemany(
-        f"INSERT INTO {pile_of(group.table)} (row_id, stamps{names}) VALUES (?, CAST(? AS BLOB){marks})",
-        zip(group.row_ids, group.stamps, *columns, strict=True),
+        "INSERT OR REPLACE INTO _lakesync_known (tbl, row_id, generation, stamps, whole) "
+        f"VALUES ('{group.table}', ?, {generation}, ?, NULL)",
+        _in_order(order, group.row_ids, records),
     )
 
 
-def sort_out(db: sqlite3.Connection, keys: Iterable[RowKey], generation: int) -> None:
-    """Take rows from the piles into their tables."""
-    for table, row_id in keys:
-        db.execute(f'CREATE INDEX IF NOT EXISTS "_lakesync_pile_by_{table}" ON {pile_of(table)} (row_id)')
-        found = db.execute(f"SELECT * FROM {pile_of(table)} WHERE row_id = ?", (row_id,))
-        names = [f'"{name}"' for name, *_ in found.description][2:]
-        for _, stamps, *cells in found.fetchall():
-            columns, marks = "".join(f", {name}" for name in names), ", ?" * len(cells)
-            db.execute(f'INSERT OR REPLACE INTO "{table}" (row_id{columns}) VALUES (?{marks})', (row_id, *cells))
-            db.execute(_KNOW, (table, row_id, generation, stamps))
-
-
-def update(db: sqlite3.Connection, group: Group, columns: Sequence[Sequence[Any]]) -> None:
+def update(db: sqlite3.Connection, group: Group, columns: Sequence[Sequence[Any]], records: Sequence[Record]) -> None:
     """Change columns of rows that are there, and what is known of them."""
+    table, row_ids = group.table, group.row_ids
     changes = ", ".join(f'"{name}" = ?' for name in group.names)
-    db.executemany(f'UPDATE "{group.table}" SET {changes} WHERE row_id = ?', zip(*columns, group.row_ids, strict=True))
-    table = group.table
-    kept = sorted(zip(group.row_ids, group.stamps, strict=True))
+    order = _order(row_ids)
+    db.executemany(f'UPDATE "{table}" SET {changes} WHERE row_id = ?', _in_order(order, *columns, row_ids))
     db.executemany(
-        "UPDATE _lakesync_known SET stamps = ? WHERE tbl = ? AND row_id = ?",
-        [(stamps.encode(), table, row_id) for row_id, stamps in kept],
+        f"UPDATE _lakesync_known SET stamps = ? WHERE tbl = '{table}' AND row_id = ?",
+        _in_order(order, records, row_ids),
     )
+
+
+def _taken(values: list[T], count: int) -> list[T]:
+    """The last values of a list, taken out of it."""
+    start = len(values) - count
+    taken = values[start:]
+    del values[start:]
+    return taken
+
+
+def _order(row_ids: list[str]) -> list[int]:
+    """In which rows are written: neighbours share pages of the file."""
+    return sorted(range(len(row_ids)), key=row_ids.__getitem__)
+
+
+def _in_order(order: list[int], *columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    return zip(*(map(column.__getitem__, order) for column in columns), strict=True)
 
 
 def _column(kind: ColumnType, values: Sequence[Value]) -> Sequence[Any]:
@@ -186,6 +180,8 @@ def _column(kind: ColumnType, values: Sequence[Value]) -> Sequence[Any]:
         raise MisfitError from None
     if len(found) != len(values) or not set(map(type, found)) <= _FITTING[kind]:
         raise MisfitError
-    if kind == "number" and max(map(len, joined.split(b","))) > _SAFE_DIGITS:
-        raise MisfitError
+    if kind == "number":
+        numbers = [value for value in found if value is not None]
+        if numbers and (min(numbers) < _LEAST or max(numbers) > _MOST):
+            raise MisfitError
     return found

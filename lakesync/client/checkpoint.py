@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from lakesync.client.bulk import Groups, MisfitError, Part, Types, make_pile, pile, sort_out
+from lakesync.client import pile
+from lakesync.client.bulk import Group, Groups, MisfitError, Part, Types
 from lakesync.client.core import CheckpointEnd, ClientCore, Frame
-from lakesync.client.core.pages import apply_page
-from lakesync.client.sqlite_rows import known_deltas
-from lakesync.client.store_sqlite import SqliteClientStore
+from lakesync.client.stamps import Record
 from lakesync.client.transports.base import Checkpoint
 from lakesync.types import SyncResponse
 from lakesync.wire import lakesync_pb2 as pb
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 AT_ONCE = 20_000
 """Deltas written with one set of statements."""
 
-_FRESH = 1
-"""The generation of rows in the database of their own."""
+_BESIDE = "fresh"
+"""The name of the database of their own, where it is attached to the app's."""
 _LOADING = (
     "PRAGMA journal_mode = OFF",
     "PRAGMA synchronous = OFF",
@@ -62,7 +61,7 @@ def load_checkpoint(replica: Replica, checkpoint: Checkpoint, progress: Callable
         with closing(sqlite3.connect(place, isolation_level=None)) as db:
             rows, highest = _load(db, replica, checkpoint, progress)
         with _attached(replica, place):
-            tables = replica.step(lambda core: _take_over(replica, core, place, checkpoint.cursor, highest))
+            tables = replica.step(lambda core: _take_over(replica, core, checkpoint.cursor, highest))
         return Loaded(rows, tables)
     finally:
         _remove(place)
@@ -73,31 +72,44 @@ def _load(
 ) -> tuple[int, int]:
     for pragma in _LOADING:
         db.execute(pragma)
-    store = SqliteClientStore(db, replica.store.schemas.values(), tracked=False)
-    types = {table: schema.types for table, schema in store.schemas.items()}
-    for table, columns in types.items():
-        make_pile(db, table, columns)
+    types = replica.types()
+    pile.make(db, types)
     rows = size = highest = 0
     for message in checkpoint.frames:
-        page = protobuf.parse(pb.SyncResponse(), message)
-        deltas = page.deltas
+        deltas = protobuf.parse(pb.SyncResponse(), message).deltas
         start = 0
         while start < len(deltas):
             end = _end_of_rows(deltas, start + AT_ONCE)
-            db.execute("BEGIN")
-            try:
-                count, high = _write(db, types, _parts(deltas, start, end))
-                db.execute("COMMIT")
-            except MisfitError:
-                db.execute("ROLLBACK")
-                one = protobuf.decode_response(pb.SyncResponse(deltas=deltas[start:end]).SerializeToString())
-                changes = apply_page(store, one.deltas, _FRESH)
-                store.commit(changes)
-                count, high = len(changes.rows), max(delta.hlc for delta in one.deltas)
+            count, high = _add(db, replica, types, deltas, start, end)
             rows, highest, start = rows + count, max(highest, high), end
         size += len(message)
         progress(Progress(rows, size))
     return rows, highest
+
+
+def _add(db: sqlite3.Connection, replica: Replica, types: Types, deltas: Any, start: int, end: int) -> tuple[int, int]:
+    """Pile up these deltas; how many rows they are, and the highest hlc."""
+    groups = Groups()
+    try:
+        groups.add(_parts(deltas, start, end))
+        ready = [(group, group.columns(types), _records(replica, group)) for group in groups]
+    except MisfitError:
+        some = protobuf.decode_response(pb.SyncResponse(deltas=deltas[start:end]).SerializeToString()).deltas
+        pile.add_rest(db, some)
+        return len({delta.key for delta in some}), max(delta.hlc for delta in some)
+    db.execute("BEGIN")
+    for group, columns, records in ready:
+        pile.add(db, group, columns, records)
+    db.execute("COMMIT")
+    return sum(len(group.row_ids) for group, _, _ in ready), groups.highest
+
+
+def _records(replica: Replica, group: Group) -> list[Record]:
+    """Their numbers are those of the app's database: new ones are made there at once."""
+    names = replica.store.names
+    if names.lacks(group.layout, group.clients):
+        return replica.step(lambda _: names.records(group.layout, group.hlcs, group.clients))
+    return names.records(group.layout, group.hlcs, group.clients)
 
 
 def _parts(deltas: Any, start: int, end: int) -> Iterator[Part]:
@@ -113,16 +125,6 @@ def _parts(deltas: Any, start: int, end: int) -> Iterator[Part]:
         yield table, row_id, delta.hlc, delta.client_id, shapes.setdefault(names, names), values
 
 
-def _write(db: sqlite3.Connection, types: Types, parts: Iterable[Part]) -> tuple[int, int]:
-    groups = Groups()
-    groups.add(parts)
-    count = 0
-    for group in groups:
-        pile(db, group, group.columns(types))
-        count += len(group.row_ids)
-    return count, groups.highest
-
-
 def _end_of_rows(deltas: Any, end: int) -> int:
     """Where to cut at or after `end`: never within a row."""
     while end < len(deltas) and deltas[end].row_id == deltas[end - 1].row_id:
@@ -130,27 +132,25 @@ def _end_of_rows(deltas: Any, end: int) -> int:
     return min(end, len(deltas))
 
 
-def _take_over(replica: Replica, core: ClientCore, place: Path, cursor: int, highest: int) -> set[str]:
-    """Rows with edits are merged, one by one; all others are copied. In the core's one transaction."""
-    store = replica.store
+def _take_over(replica: Replica, core: ClientCore, cursor: int, highest: int) -> set[str]:
+    """Rows with edits are merged, and so are those that do not fit; all others are copied. In one transaction."""
+    store, db = replica.store, replica.db
     edited = [key for key in store.edited() if key[0] in store.schemas]
-    with closing(sqlite3.connect(place, isolation_level=None)) as db:
-        sort_out(db, edited, _FRESH)
-        found = SqliteClientStore(db, store.schemas.values(), tracked=False).known(edited)
-    deltas = [delta for key, row in found.items() for delta in known_deltas(key, row)]
-    merged = core.receive(Frame(SyncResponse(tuple(deltas), cursor)))
-    copied = store.copy_from("fresh", store.position().generation)
-    ended = core.receive(CheckpointEnd(cursor, highest))
-    return merged.tables | ended.tables | copied
+    merged = tuple(pile.deltas_of(db, _BESIDE, edited, replica.types(), store.names)) if edited else ()
+    tables = core.receive(Frame(SyncResponse(merged, cursor))).tables
+    for some in pile.rest(db, _BESIDE):
+        tables |= core.receive(Frame(SyncResponse(some, cursor))).tables
+    tables |= store.copy_from(_BESIDE, store.position().generation)
+    return tables | core.receive(CheckpointEnd(cursor, highest)).tables
 
 
 @contextmanager
 def _attached(replica: Replica, place: Path) -> Iterator[None]:
-    replica.db.execute("ATTACH ? AS fresh", (str(place),))
+    replica.db.execute(f"ATTACH ? AS {_BESIDE}", (str(place),))
     try:
         yield
     finally:
-        replica.db.execute("DETACH fresh")
+        replica.db.execute(f"DETACH {_BESIDE}")
 
 
 def _remove(place: Path) -> None:

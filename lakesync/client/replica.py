@@ -21,7 +21,7 @@ from lakesync.client.errors import DbError
 from lakesync.client.store_sqlite import SqliteClientStore
 from lakesync.exceptions import ConfigurationError, IntegrityError
 from lakesync.hlc import wall_clock, wall_of
-from lakesync.schema import TableSchema
+from lakesync.schema import ColumnType, TableSchema
 
 T = TypeVar("T")
 
@@ -130,6 +130,10 @@ class Replica:
     def tables(self) -> list[str]:
         """The tables that are synchronised."""
         return list(self.store.schemas)
+
+    def types(self) -> dict[str, dict[str, ColumnType]]:
+        """The columns of each table, and what they hold."""
+        return {table: schema.types for table, schema in self.store.schemas.items()}
 
     def unrecorded(self) -> int:
         """How many rows the app wrote to since it was last looked."""

@@ -8,15 +8,15 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 from msgspec import Raw
 
-from lakesync.client.bulk import pile_of
 from lakesync.client.bulk_page import Settled
 from lakesync.client.core.records import UNSWEPT, KnownRow
 from lakesync.client.sql_values import DECLARED, SqlValue, fits, from_sql, to_sql
+from lakesync.client.stamps import Names, Record, Stamps, stamps_of
 from lakesync.client.tracking import was
 from lakesync.exceptions import IntegrityError
 from lakesync.lww import LiveDelta, RowState, decode_state, encode_state
 from lakesync.schema import ColumnType, TableSchema
-from lakesync.types import ColumnValue, RowDelta, RowKey, Stamp
+from lakesync.types import RowKey
 
 AMONG = "(SELECT value FROM json_each(?))"
 """What a row id is looked for in: a parameter made by `id_list`."""
@@ -26,27 +26,8 @@ _KNOWN = """CREATE TABLE IF NOT EXISTS _lakesync_known (
     stamps BLOB, whole BLOB, PRIMARY KEY (tbl, row_id)) WITHOUT ROWID"""
 
 
-class _Stamps(msgspec.Struct, array_like=True):
-    """A settled row's state without its values, which are in the app's table."""
-
-    parts: list[tuple[int, str, list[str]]]
-    tombstone: Stamp | None
-    inserted: Stamp | None
-
-
-_Stored = tuple[str, str, int, bytes | None, bytes | None]
+_Stored = tuple[str, str, int, Record | None, bytes | None]
 _encode = msgspec.json.Encoder().encode
-_decode_stamps = msgspec.json.Decoder(_Stamps).decode
-
-
-def known_deltas(key: RowKey, row: KnownRow) -> list[RowDelta]:
-    """A known row as the deltas that make it, INSERT first; ids mean nothing."""
-    first = row.state.inserted or row.state.live[0].stamp
-    deltas = [RowDelta("INSERT", *key, first[1], (), first[0], "")]
-    for part in row.state.live:
-        columns = tuple(ColumnValue(name, value) for name, value in part.columns.items())
-        deltas.append(RowDelta("UPDATE", *key, part.client_id, columns, part.hlc, ""))
-    return deltas
 
 
 def by_table(keys: Iterable[RowKey]) -> dict[str, list[str]]:
@@ -65,8 +46,9 @@ def id_list(row_ids: Collection[str]) -> str:
 class SqliteRows:
     """Of a settled row only stamps are kept; rows with edits, and rows that their table cannot hold, are kept whole."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: sqlite3.Connection, names: Names) -> None:
         self._db = db
+        self._names = names
         self._types: dict[str, dict[str, ColumnType]] = {}
 
     def make(self) -> None:
@@ -96,7 +78,7 @@ class SqliteRows:
         found: dict[RowKey, KnownRow] = {}
         statement = f"SELECT row_id, generation, stamps, whole FROM _lakesync_known WHERE tbl = ? AND row_id IN {AMONG}"
         for table, row_ids in by_table(keys).items():
-            settled: list[tuple[str, int, bytes]] = []
+            settled: list[tuple[str, int, Record]] = []
             for row_id, generation, stamps, whole in self._db.execute(statement, (table, id_list(row_ids))):
                 if whole is None:
                     settled.append((row_id, generation, stamps))
@@ -106,7 +88,7 @@ class SqliteRows:
             for row_id, generation, stamps in settled:
                 if row_id not in values:
                     raise IntegrityError(f"row {row_id!r} of table {table!r} was deleted past LakeSync: sync it anew")
-                found[table, row_id] = KnownRow(_state(_decode_stamps(stamps), values[row_id]), generation)
+                found[table, row_id] = KnownRow(_state(self._names.stamps(stamps), values[row_id]), generation)
         return found
 
     def settled(self, keys: Collection[RowKey]) -> tuple[dict[RowKey, Settled], set[RowKey]]:
@@ -162,29 +144,17 @@ class SqliteRows:
                 there,
             )
 
-    def copy_from(self, other: str, table: str, generation: int) -> int:
-        """Take over a table of an attached database, but rows that have edits here; how many rows."""
-        unedited = "row_id NOT IN (SELECT row_id FROM _lakesync_edits WHERE tbl = ?)"
+    def copy_from(self, pile: str, table: str, generation: int) -> int:
+        """Take over rows from a pile, but those that have edits here; how many rows."""
         names = ", ".join(["row_id", *(f'"{name}"' for name in self._types[table])])
-        copied = self._db.execute(
-            f'INSERT OR REPLACE INTO main."{table}" ({names}) SELECT {names} FROM {other}."{table}" WHERE {unedited}',
-            (table,),
-        )
+        rows = f"FROM {pile} WHERE row_id NOT IN (SELECT row_id FROM _lakesync_edits WHERE tbl = ?) ORDER BY row_id"
+        copied = self._db.execute(f'INSERT OR REPLACE INTO "{table}" ({names}) SELECT {names} {rows}', (table,))
         self._db.execute(
-            "INSERT OR REPLACE INTO main._lakesync_known (tbl, row_id, generation, stamps, whole) "
-            f"SELECT tbl, row_id, ?, stamps, whole FROM {other}._lakesync_known WHERE tbl = ? AND {unedited}",
-            (generation, table, table),
-        )
-        piled = f"FROM {other}.{pile_of(table)} WHERE {unedited} ORDER BY row_id"  # in order it is quick
-        sorted_in = self._db.execute(
-            f'INSERT OR REPLACE INTO main."{table}" ({names}) SELECT {names} {piled}', (table,)
-        )
-        self._db.execute(
-            "INSERT OR REPLACE INTO main._lakesync_known (tbl, row_id, generation, stamps, whole) "
-            f"SELECT ?, row_id, ?, stamps, NULL {piled}",
+            "INSERT OR REPLACE INTO _lakesync_known (tbl, row_id, generation, stamps, whole) "
+            f"SELECT ?, row_id, ?, stamps, NULL {rows}",
             (table, generation, table),
         )
-        return copied.rowcount + sorted_in.rowcount
+        return copied.rowcount
 
     def forget_missing(self, table: str) -> None:
         """Forget settled rows that are not in their table."""
@@ -214,8 +184,7 @@ class SqliteRows:
         state = row.state
         if not settled or not self._holds(key[0], state):
             return (*key, row.generation, None, encode_state(state))
-        parts = [(part.hlc, part.client_id, list(part.columns)) for part in state.live]
-        return (*key, row.generation, _encode(_Stamps(parts, state.tombstone, state.inserted)), None)
+        return (*key, row.generation, self._names.record(stamps_of(state)), None)
 
     def _holds(self, table: str, state: RowState) -> bool:
         """Whether the app's table holds the row, and every value as it is."""
@@ -232,7 +201,7 @@ class SqliteRows:
         )
 
 
-def _state(stamps: _Stamps, values: dict[str, Raw]) -> RowState:
+def _state(stamps: Stamps, values: dict[str, Raw]) -> RowState:
     live = [
         LiveDelta(hlc, client_id, "", {column: values[column] for column in columns}, len(columns))
         for hlc, client_id, columns in stamps.parts

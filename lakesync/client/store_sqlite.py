@@ -9,11 +9,13 @@ from typing import Any
 
 import msgspec
 
-from lakesync.client.bulk_page import BulkChanges, cut
+from lakesync.client import pile
+from lakesync.client.bulk_page import BulkChanges, by_row, cut
 from lakesync.client.core.records import Changes, Edit, EditStatus, KnownRow, Position
 from lakesync.client.core.rows import seen
 from lakesync.client.schemas import check_names, grown
 from lakesync.client.sqlite_rows import AMONG, SqliteRows, by_table, id_list
+from lakesync.client.stamps import Names
 from lakesync.client.tracking import Tracking
 from lakesync.schema import TableSchema
 from lakesync.types import RowDelta, RowKey
@@ -52,22 +54,21 @@ class SqliteClientStore:
     fewest = 20
     """Deltas of a page below which it is merged row by row."""
 
-    def __init__(self, connection: sqlite3.Connection, schemas: Iterable[TableSchema], *, tracked: bool = True) -> None:
+    def __init__(self, connection: sqlite3.Connection, schemas: Iterable[TableSchema]) -> None:
         """Make what is missing.
-
-        Args:
-            tracked: whether what is written to the tables by itself is kept; False where nobody does.
 
         A commit joins a transaction that is open on the connection, so that edits are undone with the app's own
         changes. When that is undone with answers of the gateway in it, the core has to be made anew over the store.
         """
         self._db = connection
-        self._rows = SqliteRows(connection)
+        self.names = Names(connection, self.transaction)
+        self._rows = SqliteRows(connection, self.names)
         self.schemas: dict[str, TableSchema] = {}
-        self.tracking = Tracking(connection, self.schemas, triggers=tracked)
+        self.tracking = Tracking(connection, self.schemas)
         with self.transaction():
             for statement in _TABLES:
                 self._db.execute(statement)
+            self.names.make()
             self._rows.make()
             self.tracking.make_tables()
             self.add_schemas(schemas)
@@ -157,21 +158,25 @@ class SqliteClientStore:
         """Rows without edits, of which nothing is known or a newer UPDATE is all that is said, are written at once."""
         if len(deltas) < self.fewest:
             return None, deltas
-        keys = {delta.key for delta in deltas}
-        settled, unsettled = self._rows.settled(keys)
+        rows = by_row(deltas)
+        settled, unsettled = self._rows.settled(rows.keys())
         if self._db.execute("SELECT 1 FROM _lakesync_edits LIMIT 1").fetchone() is not None:
-            unsettled |= keys.intersection(self.edited())
+            unsettled |= rows.keys() & self.edited()
         types = {table: schema.types for table, schema in self.schemas.items()}
-        return cut(deltas, generation, types, settled, unsettled)
+        return cut(rows, generation, types, settled, unsettled, self.names)
 
     def edited(self) -> list[RowKey]:
         """The rows that have edits."""
         return self._db.execute("SELECT DISTINCT tbl, row_id FROM _lakesync_edits").fetchall()
 
     def copy_from(self, other: str, generation: int) -> set[str]:
-        """Take over the rows of an attached database, but those that have edits here; the tables that have any."""
+        """Take over the piles of an attached database, but rows that have edits here; the tables that have any."""
         with self.tracking.absent():
-            tables = {table for table in self.schemas if self._rows.copy_from(other, table, generation)}
+            tables = {
+                table
+                for table in self.schemas
+                if self._rows.copy_from(f"{other}.{pile.name_of(table)}", table, generation)
+            }
             self.tracking.changed(tables)
         return tables
 
@@ -186,7 +191,7 @@ class SqliteClientStore:
             self._rows.unsettle(edited - changes.known.keys())
             self._put_edits(changes.edits)
             if isinstance(changes.bulk, BulkChanges):
-                changes.bulk.write(self._db)
+                changes.bulk.write(self._db, self.names, self.tracking)
             self._rows.put(changes.rows)
             self._rows.put_known(changes.known, self.edits_of(changes.known))
             self.tracking.changed(changes.tables)
@@ -206,6 +211,7 @@ class SqliteClientStore:
             yield
             self._db.execute(end)
         except BaseException:
+            self.names.forget()
             if self._db.in_transaction:  # a full disk has rolled back by itself
                 for statement in undo:
                     self._db.execute(statement)

@@ -8,8 +8,9 @@ watches it. Both commit, or are undone, with the app's own transaction.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Literal
 
 from lakesync.client.core.records import LocalChange
 from lakesync.client.sql_values import SqlValue, python_value
@@ -19,6 +20,10 @@ from lakesync.validation import MAX_ID_CHARS
 
 NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 """This machine's clock in milliseconds, as SQLite reads it."""
+
+Event = Literal["INSERT", "UPDATE", "DELETE"]
+MANY = 300
+"""Rows of a table from which on its triggers are better taken away while they are written."""
 
 _QUIET = "CREATE TABLE IF NOT EXISTS _lakesync_quiet (one INTEGER PRIMARY KEY)"
 _TABLES = """CREATE TABLE IF NOT EXISTS _lakesync_tables (
@@ -44,11 +49,9 @@ def was(table: str) -> str:
 class Tracking:
     """The triggers of an app's tables, and what they kept."""
 
-    def __init__(self, db: sqlite3.Connection, schemas: Mapping[str, TableSchema], *, triggers: bool = True) -> None:
-        """Args: triggers: whether there are any; False for a database that nobody writes to."""
+    def __init__(self, db: sqlite3.Connection, schemas: Mapping[str, TableSchema]) -> None:
         self._db = db
         self._schemas = schemas
-        self._triggers = triggers
 
     def make_tables(self) -> None:
         """Make what is kept beside the tables."""
@@ -71,7 +74,7 @@ class Tracking:
         )
         for missing in [c.name for c in schema.columns if f"c_{c.name}" not in self._columns(f"_lakesync_was_{table}")]:
             self._db.execute(f'ALTER TABLE {keep} ADD COLUMN "c_{missing}"')
-        for name, statement in (_triggers(schema) if self._triggers else {}).items():
+        for name, statement in _triggers(schema).items():
             found = self._db.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?", (name,))
             if found.fetchone() != (statement,):
                 self._db.execute(f'DROP TRIGGER IF EXISTS "{name}"')
@@ -92,6 +95,22 @@ class Tracking:
             f"AND row_id NOT IN (SELECT row_id FROM {was(table)})",
             (table, table),
         )
+
+    @contextmanager
+    def without(self, writes: Iterable[tuple[Event, Mapping[str, int]]]) -> Iterator[None]:
+        """Inside, no trigger looks at writes of these kinds where a table gets many of them.
+
+        Within a transaction only: nobody else sees it.
+        """
+        dropped: list[str] = []
+        for event, tables in writes:
+            for table in [table for table, count in tables.items() if count >= MANY]:
+                for name, statement in _triggers(self._schemas[table], event).items():
+                    self._db.execute(f'DROP TRIGGER IF EXISTS "{name}"')
+                    dropped.append(statement)
+        yield
+        for statement in dropped:
+            self._db.execute(statement)
 
     @contextmanager
     def absent(self) -> Iterator[None]:
@@ -174,7 +193,8 @@ def _row(types: Mapping[str, ColumnType], cells: list[SqlValue]) -> dict[str, ob
     return {name: python_value(kind, cell) for (name, kind), cell in zip(types.items(), cells, strict=True)}
 
 
-def _triggers(schema: TableSchema) -> dict[str, str]:
+def _triggers(schema: TableSchema, event: Event | None = None) -> dict[str, str]:
+    """A table's triggers by name; those that look at every write of one kind."""
     table, keep = schema.table, was(schema.table)
     names = [column.name for column in schema.columns]
     kept = "".join(f', "c_{name}"' for name in names)
@@ -209,6 +229,7 @@ def _triggers(schema: TableSchema) -> dict[str, str]:
             f'CREATE TRIGGER "_lakesync_{table}_{name}" {moment} ON "{table}" WHEN {condition}{_HEARD} BEGIN {body} END'
         )
         for name, (moment, condition, body) in bodies.items()
+        if event is None or moment.endswith(event)
     }
 
 

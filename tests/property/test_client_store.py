@@ -8,15 +8,19 @@ from contextlib import closing
 from typing import Any
 
 from hypothesis import given, settings
+from msgspec.structs import replace
 
 from lakesync.client.core import Changes, Edit, KnownRow, MemoryStore, Position
 from lakesync.client.core.records import EditStatus
-from lakesync.client.core.rows import seen
+from lakesync.client.core.rows import fold, seen
 from lakesync.client.sql_values import to_sql
+from lakesync.client.stamps import stamps_of
 from lakesync.client.store_sqlite import SqliteClientStore
 from lakesync.delta import jcs_raw
+from lakesync.lww import RowState
 from lakesync.schema import parse_schema
-from lakesync.types import RowKey
+from lakesync.testing import strategies
+from lakesync.types import RowDelta, RowKey
 from tests.property.test_client_rows import Law, steps
 
 SCHEMA = parse_schema(
@@ -104,6 +108,24 @@ def _spelled(known: dict[RowKey, KnownRow]) -> dict[RowKey, Any]:
         )
         for key, row in known.items()
     }
+
+
+@settings(deadline=None)
+@given(strategies.histories().filter(bool))
+def test_a_rows_record_holds_its_stamps_and_what_an_update_makes_of_them(history: list[RowDelta]) -> None:
+    state = RowState()
+    for delta in history[:-1]:
+        fold(state, delta)
+    with closing(sqlite3.connect(":memory:")) as db:
+        names = SqliteClientStore(db, [SCHEMA]).names
+        record = names.record(stamps_of(state))
+        assert names.stamps(record) == stamps_of(state)
+        update = replace(history[-1], op="UPDATE")
+        columns = tuple(cell.column for cell in update.columns)
+        after = names.overwritten(record, update.hlc, update.client_id, columns) if columns else None
+        if after is not None:
+            fold(state, update)
+            assert names.stamps(after) == stamps_of(state)
 
 
 @settings(deadline=None)

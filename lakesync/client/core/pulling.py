@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from operator import attrgetter
 
 from lakesync.client.core.book import Book
 from lakesync.client.core.lane import LONGEST_DELAY, Lane
@@ -12,6 +13,8 @@ from lakesync.client.core.pages import apply_page, sweep
 from lakesync.client.core.pushing import ABOUT_CALLER
 from lakesync.client.core.records import UNSWEPT, Changes
 from lakesync.types import PushResult, RowDelta, RowKey, SyncPull, SyncResponse
+
+_hlc_of = attrgetter("hlc")
 
 
 class Pulling:
@@ -142,7 +145,7 @@ class Pulling:
 
     def _applied(self, deltas: Collection[RowDelta], generation: int) -> Changes:
         if deltas:
-            self._book.clock.observe(max(delta.hlc for delta in deltas))
+            self._book.clock.observe(max(map(_hlc_of, deltas)))
         prepared, rest = self._book.store.prepare(deltas, generation)
         changes = apply_page(self._book.store, rest, generation)
         changes.bulk = prepared

@@ -2,13 +2,14 @@
 
 import sqlite3
 
-import msgspec
 import pytest
 from msgspec import Raw
 
 from lakesync.client.core import ClientCore, LocalChange
 from lakesync.client.sql_values import fits, from_sql, to_sql
+from lakesync.client.stamps import Layout
 from lakesync.client.store_sqlite import SqliteClientStore
+from lakesync.client.tracking import MANY
 from lakesync.delta import jcs_raw
 from lakesync.exceptions import IntegrityError
 from lakesync.schema import parse_schema
@@ -45,8 +46,9 @@ def test_of_a_settled_row_only_stamps_are_kept(db):
     greeted(db, *NEW_ROW)
     stamps, whole = kept(db)
     assert whole is None
-    assert [part[1:] for part in msgspec.json.decode(stamps)[0]] == [["other", ["x"]], ["other", ["y"]]]
-    assert len(stamps) < 110
+    parts = SqliteClientStore(db, [SCHEMA]).names.stamps(stamps).parts
+    assert [part[1:] for part in parts] == [("other", ("x",)), ("other", ("y",))]
+    assert len(stamps) == 28
     assert db.execute("SELECT * FROM t").fetchall() == [("r1", 1, "one")]
 
 
@@ -151,3 +153,40 @@ def test_a_value_goes_through_its_column_and_back(db, kind, text):
 )
 def test_a_value_of_another_type_does_not_fit(kind, text):
     assert not fits(kind, Raw(text.encode()))
+
+
+def test_after_a_page_of_many_rows_the_apps_writes_are_tracked_as_before(db):
+    rows = [f"r{number}" for number in range(MANY)]
+    core = greeted(db, *(delta("INSERT", row, -10, x=1, y="one") for row in rows))
+    assert db.execute("SELECT count(*), sum(x) FROM t").fetchone() == (MANY, MANY)
+    core.sync()
+    core.next_request()
+    core.receive(page(2000, *(delta("UPDATE", row, -5, x=2) for row in rows)))
+    assert db.execute("SELECT sum(x), min(y) FROM t").fetchone() == (2 * MANY, "one")
+    tracking = SqliteClientStore(db, [SCHEMA]).tracking
+    assert tracking.count() == 0
+    db.execute("INSERT INTO t VALUES ('mine', 7, 'seven')")
+    db.execute("UPDATE t SET x = 3 WHERE row_id = 'r0'")
+    db.execute("DELETE FROM t WHERE row_id = 'r1'")
+    assert [(change.row_id, change.before, change.after) for change in tracking.touched(9)] == [
+        ("mine", None, {"x": 7, "y": "seven"}),
+        ("r0", {"x": 2, "y": "one"}, {"x": 3, "y": "one"}),
+        ("r1", {"x": 2, "y": "one"}, None),
+    ]
+
+
+def test_numbers_that_an_undone_transaction_made_are_not_used_again(db):
+    store = SqliteClientStore(db, [SCHEMA])
+    layout, elsewhere = Layout((("x",),)), Layout((("y",),))
+
+    def fail():
+        with store.transaction():
+            store.names.records(layout, [1], ["alice"])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    (record,) = store.names.records(elsewhere, [2], ["bob"])
+    (first,) = store.names.records(layout, [1], ["alice"])
+    assert store.names.stamps(record).parts == [(2, "bob", ("y",))]
+    assert store.names.stamps(first).parts == [(1, "alice", ("x",))]
