@@ -90,8 +90,10 @@ def spelled(table: pa.Table) -> pa.Table:
     place = table.schema.get_field_index("columns")
     chunks = []
     for chunk in table.column(place).chunks:
-        offsets = pc.subtract(chunk.offsets, chunk.offsets[0])  # `keys` and `items` of a slice begin with it
-        cells = pc.binary_join_element_wise('"', chunk.keys, '":', chunk.items, "")
+        first, last = chunk.offsets[0].as_py(), chunk.offsets[-1].as_py()
+        offsets = pc.subtract(chunk.offsets, first)  # `keys` and `items` of a slice are those of the whole
+        keys, items = chunk.keys.slice(first, last - first), chunk.items.slice(first, last - first)
+        cells = pc.binary_join_element_wise('"', keys, '":', items, "")
         joined = pc.binary_join(pa.ListArray.from_arrays(offsets, cells), ",")
         chunks.append(pc.binary_join_element_wise("{", joined, "}", ""))
     return table.set_column(place, "columns", pa.chunked_array(chunks, pa.string()))

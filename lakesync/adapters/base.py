@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 __all__ = [
+    "NOTHING_BESIDE",
     "Adapter",
     "ArrowAdapter",
     "ArrowPage",
+    "Beside",
     "DatabaseAdapter",
     "DeltaBatch",
     "DeltaPage",
@@ -267,6 +269,32 @@ class Mark(msgspec.Struct, frozen=True):
     """What is true once the batch is in."""
 
 
+class Beside(Protocol):
+    """What is shown in tables of rows besides what the follower's own deltas say."""
+
+    def shown(self, schema: TableSchema, rows: Sequence[str], states: Mapping[str, RowState]) -> Mapping[str, RowState]:
+        """The states to write.
+
+        Args:
+            schema: the table's.
+            rows: the rows that are looked at.
+            states: the merge of the deltas held of them.
+        """
+
+
+class _NothingBeside:
+    def shown(
+        self,
+        schema: TableSchema,  # noqa: ARG002 the protocol's
+        rows: Sequence[str],  # noqa: ARG002
+        states: Mapping[str, RowState],
+    ) -> Mapping[str, RowState]:
+        return states
+
+
+NOTHING_BESIDE: Beside = _NothingBeside()
+
+
 @runtime_checkable
 class Marked(Protocol):
     """A `DatabaseAdapter` that keeps followers' marks beside the deltas, so that both change together."""
@@ -274,14 +302,42 @@ class Marked(Protocol):
     def mark(self, name: str) -> str | None:
         """The mark of a follower; None where it never wrote one."""
 
-    def follow(self, batch: DeltaBatch, mark: Mark, schemas: Sequence[TableSchema] = ()) -> Held:
-        """`insert_deltas`, the tables of rows that `schemas` name brought in line, and the mark: all or nothing.
-
-        May be repeated after an answer that was lost: a mark that is `now` already is left so.
+    def move_mark(self, mark: Mark) -> None:
+        """Move a follower's mark alone.
 
         Raises:
             IntegrityError: the mark is neither `was` nor `now`: another run has moved it.
             AdapterError: it may or may not have happened; a repeat is safe.
+        """
+
+    def follow(self, batch: DeltaBatch, mark: Mark, schemas: Sequence[TableSchema] = ()) -> Held:
+        """`insert_deltas`, the tables of rows that `schemas` name brought in line, and the mark: all or nothing.
+
+        A row of such a table is the merge of all deltas of its id, of whichever gateway. May be repeated after an
+        answer that was lost: a mark that is `now` already is left so. Where the backend has no transactions the mark
+        comes last, so that a crash repeats work and loses none.
+
+        Raises:
+            IntegrityError: the mark is neither `was` nor `now`: another run has moved it.
+            AdapterError: it may or may not have happened; a repeat is safe.
+        """
+
+    def follow_arrow(
+        self,
+        batch_id: str,
+        deltas: pa.Table,
+        mark: Mark,
+        schemas: Sequence[TableSchema] = (),
+        beside: Beside = NOTHING_BESIDE,
+    ) -> Held:
+        """`follow` of a table as `ArrowAdapter` has them, of any gateways; raises as that.
+
+        Args:
+            batch_id: names this very set of deltas for ever.
+            deltas: at least one.
+            mark: of the follower.
+            schemas: of the tables of rows to be brought in line.
+            beside: what those show besides.
         """
 
 

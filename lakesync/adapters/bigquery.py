@@ -54,6 +54,8 @@ class BigQueryAdapter(SqlAdapter):
 class BigQueryDialect(Dialect):
     """SQL as BigQuery has it."""
 
+    transactions = False
+
     def column(self, kind: Kind) -> str:
         """The type of a column; strings compare by code point."""
         return _TYPES.get(kind, "STRING")

@@ -41,6 +41,8 @@ class IcebergDeltas:
     def of(cls, uri: str) -> IcebergDeltas:
         """`iceberg://NAMESPACE?uri=CATALOGUE&warehouse=…`: what stands behind the `?` are pyiceberg's own properties.
 
+        `catalogue=NAME` beside them is the catalogue's name; unless given, `lake`.
+
         Raises:
             ConfigurationError: pyiceberg is not installed, or cannot use the properties.
         """
@@ -50,7 +52,9 @@ class IcebergDeltas:
             raise ConfigurationError("Iceberg needs pyiceberg: pip install 'lakesync[query]'") from error
         parts = urlsplit(uri)
         try:
-            return cls(load_catalog("lake", **dict(parse_qsl(parts.query))), parts.netloc or "lakesync")
+            properties = dict(parse_qsl(parts.query))
+            name = properties.pop("catalogue", "lake")
+            return cls(load_catalog(name, **properties), parts.netloc or "lakesync")
         except Exception as error:  # pyiceberg raises ValueError, NotImplementedError and its drivers' own
             raise ConfigurationError(f"the catalogue of {uri.partition('?')[0]!r} cannot be used: {error}") from error
 

@@ -11,7 +11,7 @@ given twice; merging does not mind. Reading rows by id looks into every object o
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import quote
@@ -26,22 +26,28 @@ from lakesync.adapters.arrow import (
     to_arrow,
 )
 from lakesync.adapters.base import (
+    NOTHING_BESIDE,
     ArrowPage,
+    Beside,
     DeltaBatch,
     DeltaPage,
     DeltaQuery,
     Held,
+    Mark,
     Order,
     Position,
     StoredDelta,
 )
 from lakesync.adapters.envelope import decode_envelope, encode_envelope
+from lakesync.adapters.object_marks import check_mark, read_mark, write_mark
 from lakesync.adapters.object_store import LakeAdapter
 from lakesync.adapters.pieces import Piece, chosen, in_order, last_position, page_of
 from lakesync.adapters.recent import Recent
 from lakesync.adapters.selection import held, merged
+from lakesync.crash import crash_point
 from lakesync.exceptions import ValidationError
 from lakesync.lww import RowState
+from lakesync.schema import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,6 +128,39 @@ class ObjectDeltas:
         latest = max((piece.high for piece in pieces), default=0)
         last = [self._read(piece.name) for piece in pieces if piece.high == latest]
         return max((last_position(in_order(some, "arrival"), "arrival") for some in last), default=None)
+
+    def mark(self, name: str) -> str | None:
+        """The mark of a follower, an object of its own."""
+        return read_mark(self.objects, name)
+
+    def move_mark(self, mark: Mark) -> None:
+        """Move a follower's mark."""
+        check_mark(self.objects, mark)
+        write_mark(self.objects, mark)
+
+    def follow(self, batch: DeltaBatch, mark: Mark, schemas: Sequence[TableSchema] = ()) -> Held:
+        """A batch, and the mark after it."""
+        return self.follow_arrow(batch.batch_id, to_arrow(batch.deltas), mark, schemas)
+
+    def follow_arrow(
+        self,
+        batch_id: str,
+        deltas: pa.Table,
+        mark: Mark,
+        schemas: Sequence[TableSchema] = (),  # noqa: ARG002 objects keep no tables of rows
+        beside: Beside = NOTHING_BESIDE,  # noqa: ARG002
+    ) -> Held:
+        """Each gateway's deltas as one object, and the mark after them; the same batch again finds its objects."""
+        import pyarrow.compute as pc
+
+        check_mark(self.objects, mark)
+        count, total = 0, 0
+        for gateway in pc.unique(deltas.column("gateway")).to_pylist():
+            found = self.insert_arrow(batch_id, gateway, deltas.filter(pc.equal(deltas.column("gateway"), gateway)))
+            count, total = count + found.deltas, total + found.id_sum
+        crash_point("objects.before_mark")
+        write_mark(self.objects, mark)
+        return Held(count, total % 2**64)
 
     def close(self) -> None:
         """Release the object store's connections."""

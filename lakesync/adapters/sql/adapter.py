@@ -15,7 +15,9 @@ from msgspec.structs import replace
 
 from lakesync.adapters.arrow import arrow_schema, from_arrow, held_of_ids, require_pyarrow, to_arrow
 from lakesync.adapters.base import (
+    NOTHING_BESIDE,
     ArrowPage,
+    Beside,
     DeltaBatch,
     DeltaPage,
     DeltaQuery,
@@ -33,7 +35,7 @@ from lakesync.adapters.sql.dialect import Dialect
 from lakesync.adapters.sql.executor import Connection, Executor
 from lakesync.adapters.sql.marks import MARKS
 from lakesync.adapters.sql.query import PLACE, conditions
-from lakesync.adapters.sql.stored import DELTAS, INDEXES, KEY, STORED, TRUE_ID, stored_rows
+from lakesync.adapters.sql.stored import DELTAS, INDEXES, KEY, STORED, TRUE_ID, rows_named, stored_rows
 from lakesync.crash import crash_point
 from lakesync.lww import RowState
 from lakesync.schema import TableSchema
@@ -178,21 +180,39 @@ class SqlAdapter:
 
     def follow(self, batch: DeltaBatch, mark: Mark, schemas: Sequence[TableSchema] = ()) -> Held:
         """A batch, its tables of rows and the mark in one transaction."""
+        return self.follow_arrow(batch.batch_id, to_arrow(batch.deltas), mark, schemas)
+
+    def follow_arrow(
+        self,
+        batch_id: str,  # noqa: ARG002 deltas are known by themselves
+        deltas: pa.Table,
+        mark: Mark,
+        schemas: Sequence[TableSchema] = (),
+        beside: Beside = NOTHING_BESIDE,
+    ) -> Held:
+        """Deltas, their tables of rows and the mark in one transaction; where there is none, the mark is last."""
         for schema in schemas:
             self.ensure_schema(schema)
         with self._connected() as connection:
-            incoming = self._load(connection, to_arrow(batch.deltas))
+            incoming = self._load(connection, deltas)
             with connection.transaction():
-                marks.move(connection, mark)
+                if self._dialect.transactions:
+                    marks.move(connection, mark)  # which has a second run wait here, and then refuses it
+                else:
+                    marks.check(connection, mark)
                 connection.execute(self._add)
                 for schema in schemas:
-                    rows = {each.delta.row_id: None for each in batch.deltas if each.delta.table == schema.table}
-                    marks.lock(connection, tables.lock_of(schema))
-                    states = merged(
-                        each.delta for each in _of_rows(connection, batch.gateway, schema.table, list(rows))
-                    )
-                    tables.write_states(connection, self._dialect, schema, states)
+                    self._write_followed(connection, schema, rows_named(deltas, schema.table), beside)
+                crash_point("sql.before_mark")
+                if not self._dialect.transactions:
+                    marks.move(connection, mark)
+            crash_point("sql.after_follow")
             return self._held(connection, incoming)
+
+    def move_mark(self, mark: Mark) -> None:
+        """Move a follower's mark alone."""
+        with self._connected() as connection, connection.transaction():
+            marks.move(connection, mark)
 
     def close(self) -> None:
         """Close every connection."""
@@ -243,6 +263,13 @@ class SqlAdapter:
             pa.schema([pa.field("delta_id", pa.string())]),
         )
         return held_of_ids(found.column("delta_id").to_pylist())
+
+    def _write_followed(self, connection: Connection, schema: TableSchema, rows: Sequence[str], beside: Beside) -> None:
+        if not rows:
+            return
+        marks.lock(connection, tables.lock_of(schema))
+        states = merged(each.delta for each in _of_rows(connection, None, schema.table, rows))
+        tables.write_states(connection, self._dialect, schema, beside.shown(schema, rows, states))
 
     def _write(self, connection: Connection, schema: TableSchema, read: Callable[[], Mapping[str, RowState]]) -> int:
         with connection.transaction():

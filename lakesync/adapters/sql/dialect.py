@@ -30,6 +30,9 @@ class Dialect:
     A subclass says `column`, `scratch` and `merge`, and overrides of the rest what differs.
     """
 
+    transactions = True
+    """Whether several statements are done or undone as one; where not, a follower's mark is written last."""
+
     def column(self, kind: Kind) -> str:
         """The type of a column that holds values of a kind."""
         raise NotImplementedError

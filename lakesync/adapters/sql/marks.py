@@ -40,10 +40,18 @@ def move(connection: Connection, mark: Mark) -> None:
     if changed == 0:
         found = read(connection, mark.name)
         if found != mark.now:
-            raise IntegrityError(
-                f"the mark {mark.name!r} is {found!r} and was thought to be {mark.was!r}: another run has moved it, "
-                "so begin again where it is now"
-            )
+            raise _moved(mark, found)
+
+
+def check(connection: Connection, mark: Mark) -> None:
+    """That a mark is where the caller found it, or where it is to go, for databases without transactions.
+
+    Raises:
+        IntegrityError: it is not.
+    """
+    found = read(connection, mark.name)
+    if found not in (mark.was, mark.now):
+        raise _moved(mark, found)
 
 
 def open_lock(connection: Connection, name: str) -> None:
@@ -54,3 +62,10 @@ def open_lock(connection: Connection, name: str) -> None:
 def lock(connection: Connection, name: str) -> None:
     """Wait until nobody else holds a lock, and hold it to the end of the transaction."""
     connection.execute(f"UPDATE {MARKS} SET turn = turn + 1 WHERE name = ?", [name])
+
+
+def _moved(mark: Mark, found: str | None) -> IntegrityError:
+    return IntegrityError(
+        f"the mark {mark.name!r} is {found!r} and was thought to be {mark.was!r}: another run has moved it, "
+        "so begin again where it is now"
+    )

@@ -60,6 +60,15 @@ def stored_rows(deltas: pa.Table) -> pa.Table:
     return _each_once(table.select([column.name for column in STORED]))
 
 
+def rows_named(deltas: pa.Table, table: str) -> list[str]:
+    """The ids of a table's rows that deltas are of, each once."""
+    import pyarrow.compute as pc
+
+    own = deltas.filter(pc.equal(deltas.column("table_name"), table))
+    rows: list[str] = pc.unique(own.column("row_id")).to_pylist()
+    return rows
+
+
 def _each_once(rows: pa.Table) -> pa.Table:
     """Without what comes again under its key."""
     import pyarrow.compute as pc

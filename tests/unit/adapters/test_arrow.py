@@ -12,11 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakesync.adapters import StoredDelta
-from lakesync.adapters.arrow import COLUMNS, decode_parquet, encode_parquet, held_in_parquet, to_arrow
+from lakesync.adapters.arrow import (
+    COLUMNS,
+    decode_parquet,
+    encode_parquet,
+    from_arrow,
+    held_in_parquet,
+    spelled,
+    to_arrow,
+)
 from lakesync.adapters.selection import held
 from lakesync.exceptions import IntegrityError
 from tests.conformance.book import make_delta
-from transforms.decode import _ARROW
+from transforms.decode import DELTAS_ARROW
 
 DELTAS = [
     StoredDelta("g", 256, make_delta("c", 5, "r1", x=1, y={"b": [1.50, None], "a": "é"})),
@@ -28,7 +36,7 @@ def test_names_and_types_are_the_lakes():
     table = to_arrow(DELTAS)
     assert table.schema.names == list(COLUMNS)
     for field in table.schema:
-        assert field.type == _ARROW.field(field.name).type
+        assert field.type == DELTAS_ARROW.field(field.name).type
     assert to_arrow([]).num_rows == 0
 
 
@@ -38,6 +46,14 @@ def test_any_tool_reads_it(tmp_path):
     found = duckdb.sql(f"SELECT op, hlc, columns['x'] AS x FROM '{file}' ORDER BY hlc").fetchall()
     assert found == [("INSERT", 5, "1"), ("DELETE", 6, None)]
     assert pq.read_metadata(file).metadata[b"lakesync.batch_id"] == b"b"
+
+
+def test_a_part_of_a_table_is_spelled_as_it_is():
+    many = to_arrow(
+        [StoredDelta("g", n, make_delta("c", n, f"r{n}", **{"x": n, "y": [n]} if n % 3 else {})) for n in range(20)]
+    )
+    for part in (many.slice(5, 9), many.slice(0, 4), many.slice(19), pa.Table.from_batches(many.to_batches(6)[1:])):
+        assert from_arrow(spelled(part)) == from_arrow(part)
 
 
 def test_the_tally_is_that_of_the_deltas():

@@ -1,0 +1,253 @@
+"""Following the lake's history: what a follower has taken is told by its mark, which changes together with its rows.
+
+Deltas come in order of (gateway, shard, arrival). A mark speaks of whole arrivals alone, as one arrival is one push. A
+database takes many arrivals in one transaction; an object store takes the lake's own batches, one object each, as
+those are the same whoever comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakesync.adapters.arrow import held_in_table
+from lakesync.adapters.base import NOTHING_BESIDE, Beside, DatabaseAdapter, Held, Mark, Marked
+from lakesync.adapters.flat import COLUMNS
+from lakesync.adapters.objects import ObjectDeltas
+from lakesync.crash import crash_point
+from lakesync.exceptions import ConfigurationError, IntegrityError
+from lakesync.lww import RowState
+from lakesync.schema import TableSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+AT_ONCE = 50_000
+"""Deltas from which a database's transaction ends, at the next whole arrival."""
+HISTORY = (*COLUMNS, "shard", "batch_id")
+"""The columns of the lake's `deltas` that a follower is given."""
+_PLACE = ("gateway", "shard", "arrival")
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Which deltas a follower wants."""
+
+    tables: tuple[str, ...] = ()
+    """Empty: of every table."""
+    without: tuple[str, ...] = ()
+    """But for these."""
+    gateways: tuple[str, ...] = ()
+    """Empty: of every gateway."""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """How far a follower is: what its mark says."""
+
+    choice: Choice = Choice()
+    streams: dict[str, int] = {}
+    """`GATEWAY/SHARD` → arrival; everything of it up to there was taken."""
+    deltas: int = 0
+    """Taken so far, each once."""
+    id_sum: int = 0
+    """Of their ids, modulo 2**64."""
+
+    def after(self, gateway: str, shard: str) -> int:
+        """The arrival above which the follower lacks a stream's deltas."""
+        return self.streams.get(stream(gateway, shard), -1)
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A part that a follower has taken."""
+
+    deltas: int
+    standing: Standing
+    """Afterwards."""
+
+
+def stream(gateway: str, shard: str) -> str:
+    """The name of a gateway's stream of one shard: each counts its own arrivals."""
+    return f"{gateway}/{shard}"
+
+
+def standing(adapter: DatabaseAdapter, name: str, choice: Choice) -> Standing:
+    """How far a follower is; from nothing where it wanted something else before, which it then takes again.
+
+    Raises:
+        ConfigurationError: the adapter keeps no marks.
+        AdapterError: it cannot be read.
+        IntegrityError: its mark was not written by a follower.
+    """
+    return _read(_marked(adapter).mark(name), name, choice)
+
+
+def follow_history(
+    adapter: DatabaseAdapter,
+    name: str,
+    choice: Choice,
+    history: Iterable[pa.RecordBatch],
+    schemas: Sequence[TableSchema] = (),
+    beside: Beside = NOTHING_BESIDE,
+    at_once: int = AT_ONCE,
+) -> Iterator[Taken]:
+    """Take what a follower lacks of the history, part by part.
+
+    Args:
+        adapter: what follows.
+        name: of the follower, for its mark.
+        choice: what it wants; `history` holds nothing else.
+        history: `HISTORY`'s columns in order of gateway, shard and arrival; what was taken already is left out.
+        schemas: of the tables of rows that it keeps.
+        beside: what those show besides.
+        at_once: deltas a transaction.
+
+    Raises:
+        ConfigurationError: the adapter keeps no marks.
+        AdapterError: it cannot be reached; a repeat goes on where it was.
+        IntegrityError: another run moved the mark meanwhile, or it holds less than it was given.
+    """
+    marked = _marked(adapter)
+    text = marked.mark(name)
+    at = _read(text, name, choice)
+    whole = ("batch_id",) if isinstance(adapter, ObjectDeltas) else _PLACE
+    for part in _parts(_lacking(history, at), whole, 1 if isinstance(adapter, ObjectDeltas) else at_once):
+        wanted = held_in_table(part)
+        now = _moved(at, choice, part, wanted)
+        told = msgspec.json.encode(now).decode()
+        found = marked.follow_arrow(
+            part.column("batch_id")[0].as_py(), part.select(list(COLUMNS)), Mark(name, text, told), schemas, beside
+        )
+        if found != wanted:
+            raise IntegrityError(
+                f"follower {name!r} was given {wanted.deltas} deltas (sum of ids {wanted.id_sum}), and "
+                f"{found.deltas} were read back ({found.id_sum}): compare the destination with the lake"
+            )
+        crash_point("follow.after_part")
+        text, at = told, now
+        yield Taken(wanted.deltas, now)
+
+
+class OlderRows:
+    """`Beside` of a hot tier: deltas of a row that went to a cold one count too."""
+
+    def __init__(self, cold: Sequence[DatabaseAdapter]) -> None:
+        """Args: cold: where they went."""
+        self._cold = cold
+
+    def shown(self, schema: TableSchema, rows: Sequence[str], states: Mapping[str, RowState]) -> Mapping[str, RowState]:
+        """The merge of both tiers."""
+        together = dict(states)
+        for adapter in self._cold:
+            for row, state in adapter.get_latest_state(None, schema.table, rows).items():
+                together[row] = united(together[row], state) if row in together else state
+        return together
+
+
+def united(first: RowState, second: RowState) -> RowState:
+    """The merge of two states of one row."""
+    from lakesync.types import ColumnValue, RowDelta
+
+    whole = RowState()
+    for state in (first, second):
+        for op, stamp in (("DELETE", state.tombstone), ("INSERT", state.inserted)):
+            if stamp is not None:
+                whole.merge(RowDelta(op, "", "", stamp[1], (), stamp[0], ""))  # type: ignore[arg-type]
+        for part in state.live:
+            cells = tuple(ColumnValue(column, value) for column, value in part.columns.items())
+            whole.merge(RowDelta("UPDATE", "", "", part.client_id, cells, part.hlc, part.delta_id))
+    return whole
+
+
+def _marked(adapter: DatabaseAdapter) -> Marked:
+    if not isinstance(adapter, Marked):
+        raise ConfigurationError(
+            f"{type(adapter).__name__} keeps no followers' marks, so it cannot be a destination: use a database or an "
+            "object store"
+        )
+    return adapter
+
+
+def _read(text: str | None, name: str, choice: Choice) -> Standing:
+    if text is None:
+        return Standing(choice)
+    try:
+        found = msgspec.json.decode(text, type=Standing)
+    except msgspec.MsgspecError as error:
+        raise IntegrityError(
+            f"the mark {name!r} is no follower's ({error}): give the destination another name"
+        ) from error
+    return found if found.choice == choice else Standing(choice)
+
+
+def _lacking(history: Iterable[pa.RecordBatch], at: Standing) -> Iterator[pa.RecordBatch]:
+    """Without what was taken already."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for batch in history:
+        if not batch.num_rows:
+            continue
+        keep = pa.array([True] * batch.num_rows) if not at.streams else None
+        if keep is None:
+            marks = [at.after(*place) for place in _streams(batch)]
+            keep = pc.greater(batch.column("arrival"), pa.array(marks, pa.int64()))
+        left = batch.filter(keep)
+        if left.num_rows:
+            yield left
+
+
+def _streams(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+    gateways, shards = (batch.column(name).to_pylist() for name in ("gateway", "shard"))
+    return zip(gateways, shards, strict=True)
+
+
+def _parts(history: Iterable[pa.RecordBatch], whole: Sequence[str], at_once: int) -> Iterator[pa.Table]:
+    """Tables of at least so many deltas, the last apart, none of which ends where `whole` columns stay the same."""
+    import pyarrow as pa
+
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in history:
+        waiting.append(batch)
+        count += batch.num_rows
+        while count > at_once:
+            table = pa.Table.from_batches(waiting)
+            end = _border(table, whole, at_once)
+            if end is None:
+                break
+            yield table.slice(0, end)
+            rest = table.slice(end)
+            waiting, count = rest.to_batches(), len(rest)
+    if waiting:
+        table = pa.Table.from_batches(waiting)
+        while (end := _border(table, whole, at_once)) is not None:
+            yield table.slice(0, end)
+            table = table.slice(end)
+        yield table
+
+
+def _border(table: pa.Table, whole: Sequence[str], at_least: int) -> int | None:
+    """Where the first part of at least so many rows ends; None where it may go on behind the table's end."""
+    import pyarrow.compute as pc
+
+    start = at_least - 1
+    if start + 1 >= len(table):
+        return None
+    before, behind = table.slice(start, len(table) - start - 1), table.slice(start + 1)
+    other = None
+    for name in whole:
+        differs = pc.not_equal(before.column(name), behind.column(name))
+        other = differs if other is None else pc.or_(other, differs)
+    place = pc.index(other, value=True).as_py()
+    return None if place < 0 else int(start + 1 + place)
+
+
+def _moved(at: Standing, choice: Choice, part: pa.Table, held: Held) -> Standing:
+    streams = dict(at.streams)
+    last = part.group_by(["gateway", "shard"]).aggregate([("arrival", "max")])
+    for gateway, shard, arrival in zip(
+        *(last.column(name).to_pylist() for name in ("gateway", "shard", "arrival_max")), strict=True
+    ):
+        streams[stream(gateway, shard)] = arrival
+    return Standing(choice, streams, at.deltas + held.deltas, (at.id_sum + held.id_sum) % 2**64)

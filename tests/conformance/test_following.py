@@ -1,0 +1,152 @@
+"""A follower takes each delta of the history once, whatever it is killed at, and its rows are their merge."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter, StoredDelta
+from lakesync.adapters.base import DeltaBatch
+from lakesync.adapters.following import Choice, OlderRows, Standing, follow_history, standing, united
+from lakesync.crash import VARIABLE
+from lakesync.exceptions import ConfigurationError, IntegrityError
+from lakesync.lww import RowState
+from tests.conformance.adapter_places import DATABASES, TABLES, start_server
+from tests.conformance.book import make_delta
+from tests.conformance.test_adapter_tables import NOTES, parsed, rows
+from tests.conformance.test_adapters import everything
+from tests.conformance.told_history import history, pushes
+
+EVERYTHING = Choice()
+
+
+def carry(adapter, made, **options):
+    return list(follow_history(adapter, "leaf", EVERYTHING, history(made), [NOTES], **options))
+
+
+def once(adapter, made):
+    """Each delta is there once, and the rows are what they say."""
+    wanted = sorted((gateway, arrival, delta.delta_id) for gateway, arrival, deltas in made for delta in deltas)
+    found = [(each.gateway, each.arrival, each.delta.delta_id) for each in everything(adapter)]
+    assert sorted(found) == wanted
+    at = standing(adapter, "leaf", EVERYTHING)
+    assert at.deltas == len(wanted)
+
+
+@pytest.mark.parametrize("kind", [*TABLES, "parquet on local disk"])
+def test_what_a_follower_lacks_it_takes_once(request, kind, tmp_path):
+    request.param = kind
+    start_server(request)
+    adapter, made = DATABASES[kind](tmp_path), pushes(5 if kind == "bigquery" else 12)
+    assert standing(adapter, "leaf", EVERYTHING) == Standing()
+    first = carry(adapter, made[:4], at_once=5)
+    assert sum(part.deltas for part in first) == 12
+    assert len(first) > 1
+    carry(adapter, made, at_once=5)
+    once(adapter, made)
+    assert carry(adapter, made) == []
+    if kind in TABLES:
+        latest = {row: max(d.hlc for _, _, some in made for d in some if d.row_id == row) for row in rows(adapter)}
+        assert {row: int(float(cells["size"])) for row, cells in rows(adapter).items()} == {
+            row: 10 * (hlc // 100) + hlc % 100 for row, hlc in latest.items()
+        }
+        with adapter._executor.connect() as connection:
+            props = "JSON '{\"mine\": 1}'" if kind == "bigquery" else "'{\"mine\": 1}'"
+            connection.execute(f"UPDATE notes SET props = {props} WHERE row_id = 'r1'")
+        more = ("g", 256 * 99, [make_delta("c", 99_000, "r1", size=5), make_delta("c", 99_001, "r2")])
+        carry(adapter, [*made, more])
+        found = rows(adapter)
+        assert (parsed(found["r1"]["props"]), int(float(found["r1"]["size"]))) == ({"mine": 1}, 5)
+        assert found["r2"]["deleted_at"] is not None
+    adapter.close()
+
+
+def test_another_choice_begins_anew_and_another_run_is_refused(tmp_path):
+    adapter = SqliteAdapter(tmp_path / "d.db")
+    made = pushes()
+    carry(adapter, made)
+    narrow = Choice(tables=("notes",))
+    assert standing(adapter, "leaf", narrow) == Standing(narrow)
+    ahead = follow_history(adapter, "leaf", narrow, history(made), at_once=6)
+    next(ahead)
+    list(follow_history(adapter, "leaf", narrow, history(made), at_once=6))
+    with pytest.raises(IntegrityError, match="another run has moved it"):
+        next(ahead)
+    assert len(everything(adapter)) == 36
+    with pytest.raises(ConfigurationError, match="keeps no followers' marks"):
+        standing(object(), "leaf", EVERYTHING)
+    adapter.close()
+
+
+KILLED = """
+import sys
+from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter
+from lakesync.adapters.following import Choice, follow_history
+from tests.conformance.told_history import history, pushes
+
+kind, path = sys.argv[1:]
+adapter = SqliteAdapter(path) if kind == "sqlite" else ObjectDeltas(LocalDisk(path))
+list(follow_history(adapter, "leaf", Choice(), history(pushes()), at_once=5))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("sqlite", "sql.before_mark:2"),
+        ("sqlite", "follow.after_part:2"),
+        ("objects", "objects.before_mark:2"),
+        ("objects", "local.after_place:3"),
+    ],
+)
+def test_a_follower_that_is_killed_goes_on(tmp_path, kind, place):
+    path = str(tmp_path / "there")
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, kind, path], env={**os.environ, VARIABLE: place}, check=False
+    )
+    assert killed.returncode == -9
+    adapter = SqliteAdapter(path) if kind == "sqlite" else ObjectDeltas(LocalDisk(path))
+    before = standing(adapter, "leaf", EVERYTHING).deltas
+    again = carry(adapter, pushes(), at_once=5)
+    assert 0 < sum(part.deltas for part in again) == 36 - before
+    once(adapter, pushes())
+    adapter.close()
+
+
+def test_rows_of_a_hot_tier_know_what_went_to_the_cold_one(tmp_path):
+    hot, cold = SqliteAdapter(tmp_path / "hot.db"), SqliteAdapter(tmp_path / "cold.db")
+    older = make_delta("c", 5, "r", title="from long ago", size=1)
+    cold.insert_deltas(DeltaBatch("b", "g", (StoredDelta("g", 256, older),)))
+    carry(hot, [("g", 512, [make_delta("c", 6, "r", size=2)])], beside=OlderRows([cold]))
+    row = rows(hot)["r"]
+    assert (row["title"], row["size"]) == ("from long ago", 2)
+    hot.close()
+    cold.close()
+
+
+deltas = st.builds(
+    lambda hlc, op, columns: replace(make_delta("c", hlc, "r", **({} if op == "DELETE" else columns)), op=op),
+    st.integers(1, 9),
+    st.sampled_from(["INSERT", "UPDATE", "DELETE"]),
+    st.dictionaries(st.sampled_from(["title", "size"]), st.integers(0, 2), min_size=1),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(first=st.lists(deltas, max_size=5), second=st.lists(deltas, max_size=5))
+def test_two_states_united_are_the_merge_of_all(first, second):
+    parts = [RowState(), RowState(), RowState()]
+    for part, some in zip(parts, (first, second, [*first, *second]), strict=True):
+        for delta in some:
+            part.merge(delta)
+    both = united(parts[0], parts[1])
+    assert {name: bytes(raw) for name, raw in both.values().items()} == {
+        name: bytes(raw) for name, raw in parts[2].values().items()
+    }
+    assert (both.visible, both.tombstone, both.inserted) == (parts[2].visible, parts[2].tombstone, parts[2].inserted)

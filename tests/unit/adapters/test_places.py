@@ -1,0 +1,112 @@
+"""Places that `lakesync.toml` declares: checked by name, and known by their leaves."""
+
+import os
+import re
+
+import pytest
+
+from lakesync import config
+from lakesync.adapters import DeltaBatch, DeltaQuery, SqliteAdapter, StoredDelta
+from lakesync.adapters.places import Leaf, leaves, open_place, place_of
+from lakesync.exceptions import ConfigurationError
+from tests.conformance.book import make_delta
+
+PLACES = """
+[adapters]
+pg = "env:PG"
+copy = "sqlite://{folder}/copy.db"
+cold = "file://{folder}/cold"
+events = "file://{folder}/events"
+[routes.main]
+tables = {{ events = "events", clicks = "events" }}
+default = "replicated"
+[copies.replicated]
+primary = "aged"
+secondaries = ["copy"]
+[tiers.aged]
+hot = "pg"
+cold = "cold"
+max_age_days = 30
+"""
+
+
+@pytest.fixture
+def declared(tmp_path, monkeypatch):
+    """A configuration with the places and what is given besides."""
+    for name in [name for name in os.environ if name.startswith("LAKESYNC_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PG", f"sqlite://{tmp_path}/pg.db")
+
+    def load(text=""):
+        (tmp_path / "lakesync.toml").write_text(PLACES.format(folder=tmp_path) + text)
+        return config.load()
+
+    return load
+
+
+def test_each_leaf_knows_its_tables_and_its_cold_tier(declared, tmp_path):
+    place = place_of(declared(), "main")
+    uris = {name: f"sqlite://{tmp_path}/{name}.db" for name in ("pg", "copy")}
+    cold = place_of(declared(), "cold")
+    others = ("clicks", "events")
+    assert leaves(place) == [
+        Leaf("events", f"file://{tmp_path}/events", others),
+        Leaf("pg", uris["pg"], (), others, (cold,)),
+        Leaf("copy", uris["copy"], (), others),
+    ]
+    assert [(leaf.name, leaf.tables) for leaf in leaves(place, ("orders", "events"))] == [
+        ("events", ("events",)),
+        ("pg", ("orders",)),
+        ("copy", ("orders",)),
+    ]
+
+
+def test_a_place_opens_as_what_it_is_made_of(declared, tmp_path):
+    hot = SqliteAdapter(tmp_path / "pg.db")
+    delta = StoredDelta("g", 256, make_delta("c", 1, "r", table="orders", x=1))
+    hot.insert_deltas(DeltaBatch("b", "g", (delta,)))
+    opened = open_place(place_of(declared(), "main"))
+    assert opened.query_deltas_since(DeltaQuery()).deltas == (delta,)
+    opened.close()
+    hot.close()
+
+
+def test_a_child_process_has_the_same_places(declared, monkeypatch):
+    loaded = declared('[destinations]\nwarehouse = { to = "main" }\n')
+    for name, value in loaded.environment().items():
+        monkeypatch.setenv(name, value)
+    assert config.load() == loaded
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            '[destinations]\nd = { to = "pgg" }\n',
+            "destinations.d.to names 'pgg', which is not declared (declared: aged,",
+        ),
+        ('[destinations]\nd = { to = "lake" }\n', "destinations.d.to names 'lake'"),
+        ('[sources]\nreports = "nowhere"\n', "sources.reports names 'nowhere'"),
+        ('[tiers.lake]\nhot = "pg"\ncold = "cold"\nmax_age_days = 1\n', "has the lake's own name"),
+        ('[copies.events]\nprimary = "pg"\nsecondaries = ["copy"]\n', "copies.events has the name of adapters.events"),
+        ('[copies.a]\nprimary = "pg"\nsecondaries = ["a"]\n', "'a' is made of itself: a → a"),
+        ('[flows]\nf = { from = "pg", to = "pg" }\n', "flows.f leads from 'pg' to itself"),
+        ('[flows]\nf = { to = "pg" }\n', "flows.f.from"),
+        ('[destinations]\nd = { to = "pg", table = ["t"] }\n', "destinations.d.table is not a setting"),
+        (
+            '[migrations]\nm = { from = "pg", to = "copy", tables = ["t"], since = 2026-02-01, until = 2026-01-01 }\n',
+            "migrations.m.until, 2026-01-01, lies before since, 2026-02-01",
+        ),
+        ("[destinations]\nto-do = { to = 'pg' }\n", "destinations.to-do"),
+    ],
+)
+def test_what_does_not_fit_is_named(declared, text, told):
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        declared(text)
+
+
+def test_an_adapter_that_is_reached_twice_is_refused(declared):
+    loaded = declared('[copies.twice]\nprimary = "pg"\nsecondaries = ["aged"]\n')
+    with pytest.raises(ConfigurationError, match="'pg' is reached in two ways"):
+        leaves(place_of(loaded, "twice"))
