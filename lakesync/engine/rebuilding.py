@@ -7,22 +7,25 @@ are gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from lakesync.engine.access import RulesCache
 from lakesync.engine.engine import Engine
+from lakesync.exceptions import ConfigurationError
 from lakesync.feed.apply import arrivals_of
 from lakesync.feed.settle import moves_of
 from lakesync.hlc import start_of
 from lakesync.lww import RowState
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging import open_store
-from lakesync.staging.fresh import FreshStore, fresh_store
+from lakesync.staging.fresh import FreshStore, fresh_stores
+from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.records import GatewayConfig, Move, StoredRow
 from lakesync.staging.restored_log import Restoring
+from lakesync.staging.shards import ShardMap, shard_urls
 from lakesync.types import RowDelta
 
 MARGIN_MS = 60_000
@@ -66,6 +69,7 @@ class Rebuilt(msgspec.Struct, frozen=True, rename="camel"):
     """Those handed out from here on are above it."""
     schemas: int
     rules: bool
+    shard: str = MAIN_SHARD
 
 
 def rebuild(
@@ -76,52 +80,106 @@ def rebuild(
     replace: bool = False,
     margin_ms: int = MARGIN_MS,
     on_progress: Callable[[str, int], object] = lambda _gateway, _deltas: None,
+    shards: ShardMap | None = None,
+    only: str | None = None,
 ) -> list[Rebuilt]:
     """Make the store at `url` again; it is there whole at the end, or nothing has changed.
 
     Args:
+        url: of the store, or that of the default shard.
+        wall: the server's clock in milliseconds.
+        history: the lake.
         replace: a store that is there already is set aside.
+        margin_ms: how far above the clock arrivals go on.
         on_progress: called with a gateway and the number of its deltas so far.
+        shards: where tables have stores of their own: each gets what belongs to it, whatever shard it was in.
+        only: the one shard whose store is made again; the others stay as they are.
+
+    Returns:
+        What was brought back, gateway by gateway and shard by shard.
 
     Raises:
-        ConfigurationError: there is a store already and `replace` is not set.
-        StagingUnavailableError: the store has an owner, or cannot be written.
+        ConfigurationError: there is a store already and `replace` is not set, or `only` cannot be made alone.
+        StagingUnavailableError: a store has an owner, or cannot be written.
     """
-    replayer = Engine(open_store(url, wall), wall)  # never opened: a fresh store has nothing to replay
-    with fresh_store(url, wall, replayer, replace=replace) as store:
+    urls = {MAIN_SHARD: url} if shards is None else _chosen(shard_urls(shards, url), only)
+    home = shards.of if shards is not None else lambda _: MAIN_SHARD
+    replayer = Engine(open_store("memory://", wall), wall)  # never opened: a fresh store has nothing to replay
+    with fresh_stores(urls, wall, replayer, replace=replace) as stores:
         return [
-            _rebuild_gateway(store, gateway, history, start_of(wall() + margin_ms), on_progress)
+            made
             for gateway in history.gateways()
+            for made in _rebuild_gateway(stores, home, gateway, history, start_of(wall() + margin_ms), on_progress)
         ]
 
 
+def _chosen(urls: dict[str, str], only: str | None) -> dict[str, str]:
+    if only is None:
+        return urls
+    if only not in urls:
+        raise ConfigurationError(f"there is no shard {only!r}: {', '.join(urls)} are configured")
+    within = [name for name, url in urls.items() if name != only and url.startswith(f"{urls[only].rstrip('/')}/")]
+    if within:
+        raise ConfigurationError(
+            f"the folder of shard {only!r} holds that of {', '.join(within)}: make all of them again, without --shard"
+        )
+    return {only: urls[only]}
+
+
 def _rebuild_gateway(
-    store: FreshStore, gateway: str, history: History, floor: int, on_progress: Callable[[str, int], object]
-) -> Rebuilt:
-    store.ensure_gateway(gateway)
+    stores: Mapping[str, FreshStore],
+    home: Callable[[str], str],
+    gateway: str,
+    history: History,
+    floor: int,
+    on_progress: Callable[[str, int], object],
+) -> list[Rebuilt]:
     config = history.config(gateway)
-    if config is not None:
-        store.run(gateway, lambda commit: commit.restore_config(config))
+    for store in stores.values():
+        store.ensure_gateway(gateway)
+        if config is not None:
+            store.run(gateway, lambda commit: commit.restore_config(config))
     rules = RulesCache()
-    pushes = deltas = newest = 0
+    told = dict.fromkeys(stores, (0, 0, 0))
     for some in _chunks(history.pushes(gateway)):
-        store.run(gateway, lambda commit, some=some: _restore(commit, some, rules.index(commit.config)))  # type: ignore[misc]
-        pushes += len(some)
-        deltas += sum(len(push.deltas) for push in some)
-        newest = some[-1].arrival
-        on_progress(gateway, deltas)
-    store.run(gateway, lambda commit: commit.restore_end(floor))
-    epoch, arrival = store.run(gateway, lambda commit: (commit.epoch, commit.arrival))
-    return Rebuilt(
-        gateway=gateway,
-        epoch=epoch,
-        pushes=pushes,
-        deltas=deltas,
-        newest=newest,
-        arrival=arrival,
-        schemas=len(config.schemas) if config else 0,
-        rules=config is not None and config.rules is not None,
-    )
+        for name, own in _by_shard(some, home).items():
+            if name not in stores:
+                continue
+            stores[name].run(gateway, lambda commit, own=own: _restore(commit, own, rules.index(commit.config)))  # type: ignore[misc]
+            pushes, deltas, _ = told[name]
+            told[name] = pushes + len(own), deltas + sum(len(push.deltas) for push in own), own[-1].arrival
+        on_progress(gateway, sum(deltas for _, deltas, _ in told.values()))
+    made = []
+    for name, store in stores.items():
+        store.run(gateway, lambda commit: commit.restore_end(floor))
+        epoch, arrival = store.run(gateway, lambda commit: (commit.epoch, commit.arrival))
+        pushes, deltas, newest = told[name]
+        made.append(
+            Rebuilt(
+                gateway=gateway,
+                epoch=epoch,
+                pushes=pushes,
+                deltas=deltas,
+                newest=newest,
+                arrival=arrival,
+                schemas=len(config.schemas) if config else 0,
+                rules=config is not None and config.rules is not None,
+                shard=name,
+            )
+        )
+    return made
+
+
+def _by_shard(pushes: Iterable[LakePush], home: Callable[[str], str]) -> dict[str, list[LakePush]]:
+    """Each shard's part of each push."""
+    found: dict[str, list[LakePush]] = {}
+    for push in pushes:
+        parts: dict[str, list[RowDelta]] = {}
+        for delta in push.deltas:
+            parts.setdefault(home(delta.table), []).append(delta)
+        for name, deltas in parts.items():
+            found.setdefault(name, []).append(push._replace(deltas=deltas))
+    return found
 
 
 def _restore(commit: Restoring, pushes: list[LakePush], index: BucketIndex) -> None:

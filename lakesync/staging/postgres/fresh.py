@@ -24,13 +24,14 @@ _USERS = (
 
 
 class _FreshSchema:
-    def __init__(self, connection: Connection, wall: Callable[[], int]) -> None:
+    def __init__(self, connection: Connection, wall: Callable[[], int], shard: str) -> None:
         self._connection = connection
+        self._shard = shard
         self._wall = wall
         self._configs = ConfigCache()
 
     def ensure_gateway(self, gateway: str) -> None:
-        ensure_gateway(self._connection, gateway, self._wall())
+        ensure_gateway(self._connection, gateway, self._wall(), self._shard)
 
     def run(self, gateway: str, work: Callable[[Restoring], T]) -> T:
         head = load_head(self._connection, gateway, self._configs, lock=True)
@@ -41,8 +42,8 @@ class _FreshSchema:
 
 
 @contextmanager
-def fresh_schema(url: str, wall: Callable[[], int], *, replace: bool) -> Iterator[_FreshSchema]:
-    """A store in the URL's database; see `lakesync.staging.fresh.fresh_store`."""
+def fresh_schema(shard: str, url: str, wall: Callable[[], int], *, replace: bool) -> Iterator[_FreshSchema]:
+    """A store in the URL's database; see `lakesync.staging.fresh.fresh_stores`."""
     where = Database(url).where
     try:
         with psycopg.connect(url) as connection:
@@ -50,7 +51,7 @@ def fresh_schema(url: str, wall: Callable[[], int], *, replace: bool) -> Iterato
             migrate(connection, where)
             settle(connection)
             connection.execute("SET idle_in_transaction_session_timeout = 0")  # the lake takes its time
-            yield _FreshSchema(connection, wall)
+            yield _FreshSchema(connection, wall, shard)
     except psycopg.Error as exc:
         raise unavailable(where, "making the store again", exc) from exc
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from lakesync.crash import crash_point
 from lakesync.exceptions import ConfigurationError, StagingUnavailableError
+from lakesync.staging.fresh import FreshStore
 from lakesync.staging.head import Head
 from lakesync.staging.records import GatewayConfig
 from lakesync.staging.restored_log import Restoring, RestoringCommit
@@ -33,6 +34,14 @@ class _RestoringCommit(SqliteCommit, RestoringCommit):
 
 
 class _FreshFolder(SqliteStore):
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    @property
+    def wall(self) -> Callable[[], int]:
+        return self._wall
+
     def run(self, gateway: str, work: Callable[[Restoring], T]) -> T:
         opened = self._open
         return opened.owner.submit(
@@ -41,11 +50,26 @@ class _FreshFolder(SqliteStore):
 
 
 @contextmanager
-def fresh_folder(url: str, wall: Callable[[], int], replayer: Replayer, *, replace: bool) -> Iterator[_FreshFolder]:
-    """A store in a folder beside the URL's; see `lakesync.staging.fresh.fresh_store`."""
+def inside_of(store: FreshStore, name: str, shard: str, replayer: Replayer) -> Iterator[_FreshFolder]:
+    """A store of a shard in a folder of this name inside another fresh one's, placed with that."""
+    assert isinstance(store, _FreshFolder)
+    made = _FreshFolder(store.folder / name, store.wall, shard=shard)
+    made.open(replayer)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@contextmanager
+def fresh_folder(
+    shard: str, url: str, wall: Callable[[], int], replayer: Replayer, *, replace: bool
+) -> Iterator[_FreshFolder]:
+    """A store in a folder beside the URL's; see `lakesync.staging.fresh.fresh_stores`."""
     folder = Path("/") / url.removeprefix("sqlite://").lstrip("/")
-    if (folder / LOG_FILE).exists() and not replace:
-        raise ConfigurationError(f"there is a staging store in {folder}: add --replace, which sets it aside")
+    there = next(folder.rglob(LOG_FILE), None)
+    if there is not None and not replace:
+        raise ConfigurationError(f"there is a staging store in {there.parent}: add --replace, which sets it aside")
     draft = draft_of(folder)
     with ExitStack() as ending:
         with _mapped(folder):
@@ -53,7 +77,7 @@ def fresh_folder(url: str, wall: Callable[[], int], replayer: Replayer, *, repla
             ending.callback(OwnerLock(folder).release)
             ending.callback(shutil.rmtree, draft, ignore_errors=True)
             shutil.rmtree(draft, ignore_errors=True)
-        store = _FreshFolder(draft, wall)
+        store = _FreshFolder(draft, wall, shard=shard)
         store.open(replayer)
         try:
             yield store
@@ -61,7 +85,7 @@ def fresh_folder(url: str, wall: Callable[[], int], replayer: Replayer, *, repla
             store.close()
         crash_point("rebuild.filled")
         with _mapped(folder):
-            if (folder / LOG_FILE).exists():
+            if there is not None:
                 folder.rename(folder.with_name(f"{folder.name}.replaced-{wall()}"))
             else:
                 shutil.rmtree(folder)

@@ -1,0 +1,130 @@
+"""Shards that were lost, all of them or one, made again from what the lake holds."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lakesync.engine import Engine
+from lakesync.engine.rebuilding import rebuild
+from lakesync.exceptions import ConfigurationError
+from lakesync.staging import open_staging
+from lakesync.staging.shards import ShardMap
+from lakesync.types import ColumnValue, RowDelta
+from tests.conformance.test_rebuild import _ENTRIES, RULES, SCHEMA, Client, Lake, everything
+
+TABLES = {"orders": "shard-orders", "products": "shard-products"}
+
+
+def shards(folder: Path) -> ShardMap:
+    """Orders inside the default shard's folder, products in one of their own."""
+    return ShardMap(TABLES, "shard-default", {"shard-products": f"sqlite://{folder / 'products'}"})
+
+
+def opened(folder: Path, clock) -> Engine:
+    """An engine over all shards."""
+    engine = Engine(open_staging(f"sqlite://{folder / 'staging'}", shards(folder), clock), clock)
+    engine.open()
+    return engine
+
+
+def write(row: str, table: str, clock, **values) -> RowDelta:
+    """An INSERT by alice."""
+    cells = tuple(ColumnValue.of(name, value) for name, value in values.items())
+    return RowDelta("INSERT", table, row, "alice", cells, clock.now_ms << 16, f"{table}-{row}-{clock.now_ms}")
+
+
+def carried(engine: Engine) -> Lake:
+    """A lake that holds all of it."""
+    lake = Lake()
+    entries = []
+    for store in engine.store.stores.values():
+        entries += store.submit("g", lambda commit: commit._ask(_ENTRIES)).result()
+    for arrival, client, body in sorted(entries):
+        lake.carry(engine, [_Entry(arrival, client, body)])
+    return lake
+
+
+class _Entry:
+    gateway = "g"
+
+    def __init__(self, arrival: int, client_id: str, body: bytes) -> None:
+        self.arrival, self.client_id, self.body = arrival, client_id, body
+
+
+@pytest.fixture
+def lost(tmp_path, clock):
+    """A lake, alice, who has everything, her deltas, and what bob of the other team saw; the stores are closed."""
+    engine = opened(tmp_path, clock)
+    gateway = engine.gateway("g")
+    gateway.set_rules(RULES)
+    gateway.register_schema(SCHEMA)
+    alice = Client("alice", "red")
+    sent = []
+    for number in range(12):
+        clock.advance(5)
+        team = "red" if number % 3 else "blue"
+        table = ("notes", "orders", "products")[number % 3]
+        push = [write(f"{table}-{number}", table, clock, team=team, x=number), write(f"n{number}", "notes", clock, x=1)]
+        alice.push(engine, *push)
+        sent.append(push)
+    alice.pull(engine)
+    lake, seen = carried(engine), everything(engine, "blue")
+    engine.close()
+    return lake, alice, sent, seen
+
+
+def check(engine: Engine, alice: Client, sent, seen, *, ours: bool) -> None:
+    """Everybody ends right, and what comes twice changes nothing."""
+    assert everything(engine, "blue") == seen
+    for push in sent:
+        assert alice.push(engine, *push).accepted == len(push)
+    alice.pull(engine, ours=ours)
+    assert alice.rows == everything(engine, "red")
+    assert engine.gateway("g").config().rules == RULES
+    assert [store.gateway_config("g").schemas.keys() for store in engine.store.stores.values()] == [{"notes"}] * 3
+
+
+@pytest.mark.parametrize("ours", [False, True], ids=["stock", "ours"])
+def test_all_shards_come_back_each_with_its_tables(tmp_path, clock, lost, ours):
+    lake, alice, sent, seen = lost
+    shutil.rmtree(tmp_path / "staging")
+    shutil.rmtree(tmp_path / "products")
+    url = f"sqlite://{tmp_path / 'staging'}"
+    done = rebuild(url, clock, lake, shards=shards(tmp_path))
+    assert {each.shard: each.deltas for each in done} == {"shard-default": 16, "shard-orders": 4, "shard-products": 4}
+    with pytest.raises(ConfigurationError, match="--replace"):
+        rebuild(url, clock, lake, shards=shards(tmp_path))
+    engine = opened(tmp_path, clock)
+    check(engine, alice, sent, seen, ours=ours)
+    engine.close()
+    rebuild(url, clock, lake, shards=shards(tmp_path), replace=True)
+    assert (next(tmp_path.glob("staging.replaced-*")) / "shard-orders" / "log.db").exists()
+    assert next(tmp_path.glob("products.replaced-*")).is_dir()
+    assert not list(tmp_path.rglob("*.rebuilding"))
+
+
+@pytest.mark.parametrize("name", ["shard-orders", "shard-products"])
+def test_one_shard_is_made_again_and_the_others_stay(tmp_path, clock, lost, name):
+    lake, alice, sent, seen = lost
+    shutil.rmtree(tmp_path / ("products" if name == "shard-products" else "staging/shard-orders"))
+    (done,) = rebuild(f"sqlite://{tmp_path / 'staging'}", clock, lake, shards=shards(tmp_path), only=name)
+    assert (done.shard, done.deltas) == (name, 4)
+    engine = opened(tmp_path, clock)
+    check(engine, alice, sent, seen, ours=False)
+    engine.close()
+
+
+def test_what_cannot_be_made_alone_is_refused_and_left_as_it_is(tmp_path, clock, lost):
+    lake = lost[0]
+    url = f"sqlite://{tmp_path / 'staging'}"
+    with pytest.raises(ConfigurationError, match="holds that of shard-orders"):
+        rebuild(url, clock, lake, shards=shards(tmp_path), only="shard-default", replace=True)
+    with pytest.raises(ConfigurationError, match="no shard 'absent'"):
+        rebuild(url, clock, lake, shards=shards(tmp_path), only="absent")
+    (tmp_path / "staging" / "log.db").unlink()
+    with pytest.raises(ConfigurationError, match=r"shard-orders: add --replace"):
+        rebuild(url, clock, lake, shards=shards(tmp_path))
+    assert (tmp_path / "staging" / "shard-orders" / "log.db").exists()
