@@ -17,6 +17,16 @@ import pydantic
 from pydantic import BaseModel, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from lakesync.config_places import (
+    DeclaredCopies,
+    DeclaredDestination,
+    DeclaredFlow,
+    DeclaredMigration,
+    DeclaredRoutes,
+    DeclaredTiers,
+    PlaceName,
+    check_places,
+)
 from lakesync.config_sections import (
     ConnectorsSection,
     DagsterSection,
@@ -86,7 +96,15 @@ class Config(BaseSettings):
     limits: LimitsSection = LimitsSection()
     connectors: ConnectorsSection = ConnectorsSection()
     sources: dict[str, str] = {}
-    """Names by which clients may pull from adapters, and the adapters' URIs."""
+    """Names by which clients may pull from adapters, and the adapters' URIs, or the names of places."""
+    adapters: dict[PlaceName, str] = {}
+    """Backends and their URIs."""
+    routes: dict[PlaceName, DeclaredRoutes] = {}
+    copies: dict[PlaceName, DeclaredCopies] = {}
+    tiers: dict[PlaceName, DeclaredTiers] = {}
+    destinations: dict[PlaceName, DeclaredDestination] = {}
+    flows: dict[PlaceName, DeclaredFlow] = {}
+    migrations: dict[PlaceName, DeclaredMigration] = {}
     shard_config: ShardConfig | None = None
     """None: every table is in the one store at `staging.url`."""
     tables: dict[Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]{0,63}$")], DeclaredTable] = {}
@@ -134,6 +152,11 @@ class Config(BaseSettings):
             if not value.startswith(known):
                 scheme = value.partition("://")[0]
                 raise ValueError(f"{name} starts with {scheme!r}; it must start with one of {', '.join(known)}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_places(self) -> Config:
+        check_places(self)
         return self
 
     @model_validator(mode="after")
@@ -222,9 +245,10 @@ def _read(path: Path) -> dict[str, Any]:
         holder = data.get(section, {}) if section else data
         if key in holder:
             holder[key] = _resolve(name, holder[key], path)
-    sources = data.get("sources", {})
-    for name, uri in sources.items():
-        sources[name] = _resolve(f"sources.{name}.uri", uri, path)
+    for section in ("sources", "adapters"):
+        uris = data.get(section, {})
+        for name, uri in uris.items():
+            uris[name] = _resolve(f"{section}.{name}.uri", uri, path)
     stores = data.get("shard_config", {}).get("stores", {})
     for name, url in stores.items():
         stores[name] = _resolve(f"shard_config.stores.{name}.url", url, path)
