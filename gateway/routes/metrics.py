@@ -19,7 +19,7 @@ from lakesync.engine import GatewayStats
 from lakesync.exceptions import StagingUnavailableError, ValidationError
 from lakesync.flush import TableStats
 from lakesync.flush.waiting import Waiting
-from lakesync.staging.records import Backlog
+from lakesync.staging.records import Backlog, Cut
 
 MAX_CLIENTS_TOLD = 1000
 
@@ -48,8 +48,37 @@ class ShardStats(msgspec.Struct, frozen=True, rename="camel"):
         )
 
 
+class CutStanding(msgspec.Struct, frozen=True, rename="camel"):
+    """The newest cut, from which a new client's checkpoint is served."""
+
+    arrival_hlc: int
+    created_ms: int
+    rules_version: int
+    """Served while the gateway's is the same."""
+    rows: int
+    bytes: int
+    tables: tuple[str, ...]
+
+    @staticmethod
+    def of(cut: Cut) -> CutStanding:
+        """As the store tells it."""
+        return CutStanding(
+            arrival_hlc=cut.arrival,
+            created_ms=cut.created_ms,
+            rules_version=cut.rules_version,
+            rows=sum(table.rows for table in cut.tables),
+            bytes=sum(table.bytes for table in cut.tables),
+            tables=tuple(table.table for table in cut.tables),
+        )
+
+
 class OperatorStats(GatewayStats, frozen=True, rename="camel"):
     """What the gateway holds, and how far its clients are."""
+
+    rules_version: int
+    """Of the rules in force; 0 before any were set."""
+    cut: CutStanding | None
+    """None before the first."""
 
     clients: list[ClientStanding]
     """Those that this process saw, the one that is furthest behind first."""
@@ -80,7 +109,16 @@ async def admin_metrics(request: Request) -> Response:
         tables = await run_in_threadpool(Waiting(gateway.gateway_id, services.engine.store).table_stats)
     clients = services.clients.standing(gateway.gateway_id, services.hub.followers(gateway.gateway_id), limit)
     known: dict[str, Any] = msgspec.structs.asdict(stats)
-    return bodies.json_response(OperatorStats(**known, clients=clients, tables=tables, shards=shards))
+    cut = await run_in_threadpool(services.engine.store.newest_cut, gateway.gateway_id)
+    told = OperatorStats(
+        **known,
+        rules_version=(await run_in_threadpool(gateway.config)).rules_version,
+        cut=CutStanding.of(cut) if cut is not None else None,
+        clients=clients,
+        tables=tables,
+        shards=shards,
+    )
+    return bodies.json_response(told)
 
 
 async def prometheus(request: Request) -> Response:

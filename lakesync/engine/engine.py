@@ -20,7 +20,7 @@ from lakesync.exceptions import NotFoundError, ValidationError
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import by_row
 from lakesync.feed.settle import settle
-from lakesync.flush import Outlet
+from lakesync.flush import FlushQueue, Outlet
 from lakesync.staging.records import LogEntry, StoredRow, WriteScope
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.store import Commit, StagingStore
@@ -114,6 +114,11 @@ class Engine:
                 self.store.ensure_gateway(gateway_id)
                 self._gateways[gateway_id] = self._make(gateway_id)
             return self._gateways[gateway_id]
+
+    @property
+    def queue(self) -> FlushQueue | None:
+        """What follows the gateways' own flushes; None where a pipeline flushes, or no tables are kept."""
+        return self._outlet.queue if self._outlet is not None else None
 
     def home(self, table: str) -> StagingStore:
         """The store that holds a table's rows."""

@@ -71,6 +71,13 @@ class ObjectFlushQueue:
         self._objects.put_object(_key(JOBS_PREFIX, job), encode_json(fresh))
         self._objects.delete_object(key)
 
+    def drop(self, job: Job) -> None:
+        """Forget a job."""
+        key = _key(FAILED_PREFIX, job)
+        if self._job(key) is None:
+            raise NotFoundError(f"no job {job.job_id!r} was set aside")
+        self._objects.delete_object(key)
+
     def _read(self, prefix: str, limit: int | None) -> Iterator[Job]:
         after, more, left = "", True, limit
         while more and left != 0:

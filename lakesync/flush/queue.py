@@ -84,6 +84,13 @@ class FlushQueue(Protocol):
             NotFoundError: it is not among those.
         """
 
+    def drop(self, job: Job) -> None:
+        """Forget a job that was set aside.
+
+        Raises:
+            NotFoundError: it is not among those.
+        """
+
 
 class MemoryFlushQueue:
     """`FlushQueue` of one process; what is in it ends with the process, so publish to objects where that matters."""
@@ -134,6 +141,12 @@ class MemoryFlushQueue:
             if found is None:
                 raise NotFoundError(f"no job {job.job_id!r} was set aside")
             self._pending[job.job_id] = msgspec.structs.replace(found, attempts=0, failure=None)
+
+    def drop(self, job: Job) -> None:
+        """Forget a job."""
+        with self._lock:
+            if self._failed.pop(job.job_id, None) is None:
+                raise NotFoundError(f"no job {job.job_id!r} was set aside")
 
 
 def _of(jobs: dict[str, Job], gateway_id: str) -> list[Job]:

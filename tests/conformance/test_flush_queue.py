@@ -78,6 +78,17 @@ def test_what_is_set_aside_is_visible_and_can_be_put_back(queue):
         queue.retry(failed)
 
 
+def test_what_is_set_aside_can_be_dropped(queue):
+    queue.publish([work("a"), work("b")], context(1))
+    job = queue.pending("g")[0]
+    queue.set_aside(job, "it does not fit")
+    queue.drop(job)
+    assert queue.failed("g") == []
+    assert [job.work.table for job in queue.pending("g")] == ["b"]
+    with pytest.raises(NotFoundError, match="set aside"):
+        queue.drop(job)
+
+
 def test_jobs_in_objects_are_where_the_reference_has_them(tmp_path):
     disk = LocalDisk(tmp_path)
     queue = ObjectFlushQueue(disk)

@@ -24,8 +24,9 @@ from schemathesis.specs.openapi.checks import (
 
 from gateway.operations import JSON, Operation
 from gateway.routes import OPERATIONS
+from lakesync.flush import MemoryFlushQueue, Outlet
 from tests.integration.gateway_support import DESCRIPTION, SERVICE, Client, delta, sign
-from tests.integration.openapi_support import consistent, publish_cut
+from tests.integration.openapi_support import consistent, publish_cut, set_a_job_aside
 
 load_all_checks()
 
@@ -39,6 +40,7 @@ CONFORMS = [
 SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=settings().max_examples // 8)
 GATEWAY = "described"
 CRM = {"name": "crm", "type": "postgres", "postgres": {"connectionString": "postgresql://crm"}}
+QUEUE = MemoryFlushQueue()
 UNREACHED: frozenset[str] = frozenset()
 """Operations that no generated request can bring to success, `METHOD /path`."""
 DESCRIBED = schemathesis.openapi.from_dict(DESCRIPTION)
@@ -58,6 +60,7 @@ def seeded(served, tmp_path_factory) -> Client:
     rules = {"version": 1, "buckets": [{"name": "all", "tables": [], "filters": []}]}
     assert admin.call("POST", "/admin/sync-rules/{gw}", json=rules).status_code == 200
     publish_cut(served.engine.store, GATEWAY, tmp_path_factory.mktemp("frames"))
+    served.engine._outlet = Outlet(None, queue=QUEUE)
     return client
 
 
@@ -81,6 +84,8 @@ def ask(client: Client, operation: Operation, case: schemathesis.Case, checks: l
         case.query["wait"] = 0.01  # nobody flushes here
     if operation.method == "DELETE":  # what the one before took away
         client.admin().call("POST", "/admin/connectors/{gw}", json=CRM)
+    if "dead-letters" in operation.path:
+        set_a_job_aside(QUEUE, GATEWAY)
     return case.call_and_validate(base_url=client.url, headers=headers, checks=checks).status_code
 
 
