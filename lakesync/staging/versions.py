@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from lakesync.exceptions import ConfigurationError
@@ -101,6 +103,18 @@ def upgrade(url: str) -> list[Upgrade]:
     from lakesync.staging.postgres import inspection
 
     return inspection.upgrade(url)
+
+
+def upgrade_all(urls: Mapping[str, str]) -> dict[str, list[Upgrade]]:
+    """Upgrade several stores, by name; where a newer LakeSync wrote any of them, none is changed.
+
+    Raises:
+        As `upgrade`.
+    """
+    for url in urls.values():
+        if any(schema.version > schema.newest for schema in status(url).schemas):
+            upgrade(url)  # which refuses it, and says why
+    return {name: upgrade(url) for name, url in urls.items()}
 
 
 def _check_postgres(url: str) -> None:
