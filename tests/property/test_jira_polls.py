@@ -73,7 +73,7 @@ class Moving:
             shake(self.desk, self.chance)
         match self.chance.randrange(40):
             case 0:
-                return Answer(503, "down")
+                return Answer(503, "down", {"Retry-After": "0"})
             case 1:
                 return Answer(429, None, {"Retry-After": "0"})
             case 2:

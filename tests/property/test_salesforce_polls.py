@@ -44,7 +44,7 @@ class Moving:
             shake(self.acme, self.chance)
         match self.chance.randrange(30):
             case 0:
-                return Answer(503, [{"message": "busy", "errorCode": "SERVER_UNAVAILABLE"}])
+                return Answer(503, [{"message": "busy", "errorCode": "SERVER_UNAVAILABLE"}], {"Retry-After": "0"})
             case 1:
                 self.acme.api.results.clear()
             case 2:
