@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +20,7 @@ from lakesync.connectors.secrets import Secrets
 from lakesync.engine import Engine, EngineLimits
 from lakesync.staging import open_staging
 from lakesync.staging.shards import ShardMap
+from tests.forked import Forked, gateway
 from tests.integration.gateway_support import (
     DEADLINE,
     PREVIOUS,
@@ -83,7 +82,7 @@ def served(serve) -> Served:
 @pytest.fixture
 def spawn(tmp_path) -> Iterator[Callable[..., Process]]:
     """Starts server processes over one data folder; `ready=False` waits for the end instead."""
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[Forked] = []
 
     def start(*, ready: bool = True, **variables: str) -> Process:
         log = tmp_path / f"gateway-{len(processes)}.log"
@@ -97,10 +96,7 @@ def spawn(tmp_path) -> Iterator[Callable[..., Process]]:
             **variables,
         }
         environment = {name: value for name, value in environment.items() if value or name == "LAKESYNC_CONFIG"}
-        with log.open("wb") as stream:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "gateway"], env=environment, stderr=stream, stdout=stream, cwd=tmp_path
-            )
+        process = Forked(gateway, environment=environment, log=log)
         processes.append(process)
         if not ready:
             process.wait(DEADLINE)

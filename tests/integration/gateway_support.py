@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from lakesync.delta import extract_delta
 from lakesync.engine import Engine
 from lakesync.types import RowDelta
 from lakesync.wire import json as wire_json
+from tests.forked import Forked
 
 SECRET = "the secret with which these tests sign"
 PREVIOUS = "the secret that these tests signed with before"
@@ -123,7 +123,7 @@ class Served:
 class Process:
     """`python -m gateway` in a process of its own."""
 
-    process: subprocess.Popen[bytes]
+    process: Forked
     url: str
     log: Path
 

@@ -1,0 +1,92 @@
+"""Processes that live shortly, forked from one that has imported gateway and pipeline once.
+
+Starting Python and importing takes as long as everything else that most of them do.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["gateway.__main__", "tests.lake_drivers"])
+
+
+class Forked:
+    """A running function of a module; asked as `subprocess.Popen` is."""
+
+    def __init__(
+        self, work: Callable[..., object], *arguments: object, environment: Mapping[str, str], log: Path | None = None
+    ) -> None:
+        """Start it with exactly this environment, in the log's folder; what it returns is its exit code."""
+        if log is not None:
+            log.touch()
+        self._process = FORKS.Process(target=_live, args=(work, arguments, dict(environment), log), daemon=True)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """As `returncode`."""
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, when it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not within `timeout` seconds.
+        """
+        self._process.join(timeout)
+        code = self.returncode
+        if code is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(self._process.name, timeout)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal; nothing where it has ended."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def gateway() -> int:
+    """What `python -m gateway` does."""
+    from gateway.__main__ import main
+
+    return main()
+
+
+def _live(
+    work: Callable[..., object], arguments: tuple[object, ...], environment: Mapping[str, str], log: Path | None
+) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep) if environment.get("PYTHONPATH") else []
+    if log is not None:
+        os.chdir(log.parent)
+        with log.open("ab") as stream:
+            for descriptor in (1, 2):
+                os.dup2(stream.fileno(), descriptor)
+    sys.exit(work(*arguments))
