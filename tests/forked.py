@@ -21,7 +21,7 @@ class Forked:
     """A running function of a module; asked as `subprocess.Popen` is."""
 
     def __init__(
-        self, work: Callable[..., object], *arguments: object, environment: Mapping[str, str], log: Path | None = None
+        self, work: Callable[..., int | None], *arguments: object, environment: Mapping[str, str], log: Path | None = None
     ) -> None:
         """Start it with exactly this environment, in the log's folder; what it returns is its exit code."""
         if log is not None:
@@ -79,7 +79,7 @@ def gateway() -> int:
 
 
 def _live(
-    work: Callable[..., object], arguments: tuple[object, ...], environment: Mapping[str, str], log: Path | None
+    work: Callable[..., int | None], arguments: tuple[object, ...], environment: Mapping[str, str], log: Path | None
 ) -> None:
     os.environ.clear()
     os.environ.update(environment)
