@@ -54,7 +54,9 @@ MATERIALISED = """query Materialised($key: AssetKeyInput!, $days: [String!]) {
   assetOrError(assetKey: $key) { ... on Asset { assetMaterializations(partitions: $days) { partition runId } } }
 }"""
 EVENTS = """query Events($run: ID!) {
-  logsForRun(runId: $run) { ... on EventConnection { events { ... on MessageEvent { message } } } }
+  logsForRun(runId: $run) { ... on EventConnection { events {
+    ... on MessageEvent { message } ... on ExecutionStepFailureEvent { error { message cause { message } } }
+  } } }
 }"""
 
 
@@ -78,7 +80,7 @@ class System:
         while not (found := condition()):
             assert self.process.poll() is None, (self.data / "up.log").read_text()
             assert time.monotonic() < deadline, f"waited {seconds} s in vain for {what}"
-            time.sleep(0.25)
+            time.sleep(1)  # each question takes Dagster some of the processor
         return found
 
     def end(self):
@@ -134,8 +136,15 @@ class System:
             return runs if runs and all(run["status"] in {"SUCCESS", "FAILURE"} for run in runs) else None
 
         runs = self.until(done, RUN_SECONDS, "a run to end")
-        assert all(run["status"] == status for run in runs), runs
+        assert all(run["status"] == status for run in runs), [self.faults(run) or run for run in runs]
         return runs
+
+    def faults(self, run):
+        """Why steps of a run failed."""
+        return [event["error"] for event in self.events(run["runId"]) if event.get("error")]
+
+    def events(self, run_id):
+        return self.ask(EVENTS, run=run_id)["logsForRun"]["events"]
 
     def newer(self, wanted=lambda _: True):
         """What tells a run of the flush sensor that is not there yet."""
@@ -273,7 +282,7 @@ def test_a_killed_run_frees_its_place_and_the_flush_is_asked_for_again(system):
 
     def begun():
         runs = [run for run in system.runs() if flushed(run) and run["status"] == "STARTED"]
-        events = system.ask(EVENTS, run=runs[0]["runId"])["logsForRun"]["events"] if runs else []
+        events = system.events(runs[0]["runId"]) if runs else []
         pids = [re.search(r"in process \(pid: (\d+)\)", event.get("message") or "") for event in events]
         return next(((runs[0]["runId"], int(pid[1])) for pid in pids if pid), None)
 
