@@ -131,4 +131,4 @@ UNDER_TEST = os.environ.get("LAKESYNC_ADAPTER_UNDER_TEST")
 if UNDER_TEST is not None:
     DATABASES = {"yours": lambda folder: as_database(open_adapter(UNDER_TEST.format(folder=folder)))}
     TABLES = ("yours",)
-    EXAMPLES["yours"] = 15
+    EXAMPLES["yours"] = 5
