@@ -10,7 +10,8 @@ from lakesync.staging import open_store
 from lakesync.staging.postgres import PostgresStore
 from lakesync.staging.store import StagingStore
 from tests.postgres_server import empty, postgres_server
-from tests.property.test_feed_oracle import History
+from tests.property.feed_history import History
+from tests.property.test_feed_conflicts import LetterHistory
 from tests.property.test_sharded_oracle import ShardedHistory
 
 
@@ -32,9 +33,9 @@ class PostgresHistory(History):
 
 @contextmanager
 def histories_over(place: str) -> Iterator[type[History]]:
-    """What plays histories over `sqlite`, `sharded` or `postgres`, where a server runs meanwhile."""
+    """What plays histories over `sqlite`, `sharded` or `postgres`, where a server runs meanwhile, or `conflicts`."""
     if place != "postgres":
-        yield ShardedHistory if place == "sharded" else History
+        yield {"sqlite": History, "sharded": ShardedHistory, "conflicts": LetterHistory}[place]
         return
     with postgres_server() as server:
         PostgresHistory.url = server.uri

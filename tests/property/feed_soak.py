@@ -15,8 +15,9 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from tests.property.feed_history import History, play
 from tests.property.feed_places import histories_over
-from tests.property.test_feed_oracle import RULES, History, histories, play, skews
+from tests.property.feed_steps import RULES, histories, skews
 
 _BATCH = 100
 Case = tuple[list[tuple[Any, ...]], tuple[int, ...], int]
@@ -84,7 +85,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first batch; each batch has the next one")
     parser.add_argument("--failures", type=int, default=3, help="stop after so many")
     parser.add_argument(
-        "--over", choices=("sqlite", "sharded", "postgres"), default="sqlite", help="the store; default: sqlite"
+        "--over",
+        choices=("sqlite", "sharded", "postgres", "conflicts"),
+        default="sqlite",
+        help="the store, or the reference's client to the letter of its conflicts; default: sqlite",
     )
     options = parser.parse_args(arguments)
     cases, number, found = 0, options.seed, 0

@@ -17,7 +17,8 @@ from lakesync.staging.records import Cut, StoredRow
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.shards import ShardMap
 from tests.property import test_feed_oracle
-from tests.property.test_feed_oracle import RULES, History, histories, play, skews
+from tests.property.feed_history import History, play
+from tests.property.feed_steps import RULES, histories, skews
 
 SHARDS = ShardMap({"orders": "shard-orders", "products": "shard-products"}, "shard-default")
 TABLES = {"r2": "orders", "r3": "products"}

@@ -1,0 +1,280 @@
+"""A history of the feed, played against a fresh gateway and compared with a model that is recomputed from scratch."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lakesync.client.core import Lost
+from lakesync.engine import Engine, SyncGateway
+from lakesync.engine.limits import EngineLimits
+from lakesync.exceptions import NotFoundError
+from lakesync.feed import render
+from lakesync.rules.model import SyncRules
+from lakesync.staging.records import Cut, StoredRow
+from lakesync.staging.sharded import ShardedStore
+from lakesync.staging.sqlite import SqliteStore
+from lakesync.staging.store import StagingStore
+from lakesync.types import Claims, PushResult, SyncPush, SyncResponse
+from tests.property.core_client import CoreClient
+from tests.property.feed_model import StockClient, World
+from tests.property.feed_steps import GROUPS, RULES
+
+START = 1_700_000_000_000
+PEOPLE = ["c1", "c2", "c3"]
+FOLDER = Path("/dev") / "shm"
+"""In memory, where there is such a place."""
+
+
+class _PatientEngine(Engine):
+    """Brings no rows in line with new rules by itself, so that a history says when."""
+
+    def _make(self, gateway_id: str) -> SyncGateway:
+        gateway = super()._make(gateway_id)
+        gateway.continue_reindex = lambda: None  # type: ignore[method-assign]
+        gateway._reindexer.start = lambda _last=None: None  # type: ignore[method-assign]
+        return gateway
+
+
+class History:
+    """One history, played against a fresh gateway and compared with the model in the end."""
+
+    stock: type[StockClient] = StockClient
+    """Of which kind the clients are."""
+
+    def __init__(self, folder: Path, skews: Sequence[int] = (0, 0, 0), rules: int = 0) -> None:
+        self.folder = folder
+        self.now = START
+        self.ahead = 0
+        """Milliseconds that the gateway's clock is ahead."""
+        self.clients = [self.stock(*each) for each in zip(PEOPLE, [["a"], ["b"], ["a"]], skews, strict=True)]
+        self.core = CoreClient("c4", "a", 0)
+        self.core.claims = {"sub": "c4", "group": ["a"], "level": "1"}
+        self.world = World(self._open(), [*self.clients, self.core])
+        self.cuts: dict[int, tuple[dict[str, dict[str, Any]], list[StoredRow]]] = {}
+        """What the model and the gateway held at a cut."""
+        if rules:
+            self._set_rules(RULES[rules])
+
+    def play(self, steps: Sequence[tuple[Any, ...]]) -> None:
+        """Do every step, then let everybody push and pull until nothing is left."""
+        for kind, place, *detail in steps:
+            self.now += 1
+            if kind.startswith("core"):
+                self._do_core(kind, place, *detail)
+            else:
+                self._do(kind, self.clients[place], *detail)
+        for client in self.clients:
+            if not client.pulled:
+                self._pull(client, 10, "whole")
+            self._push(client, "whole")
+        self._finish_core()
+        self._reindex(1000)
+        self._finish_core()
+        assert self.core.rows == self.world.visible_to(self.core.claims), "c4"
+        self._check_leaks(self.core)
+        for client in self.clients:
+            client.disconnect()
+            client.catch_up(self.world.gateway, 2)
+            self._check_rows(client)
+            self._check_leaks(client)
+
+    def _check_rows(self, client: StockClient) -> None:
+        assert client.rows == self.world.visible_to(client.claims), client.name
+
+    def _check_leaks(self, client: StockClient | CoreClient) -> None:
+        leaked = client.told - client.named - self.world.ever_visible[client.name]
+        assert not leaked, f"{client.name} was told of {leaked}"
+
+    def close(self) -> None:
+        """Release the store."""
+        self.world.engine.close()
+
+    def _open(self) -> Engine:
+        engine = _PatientEngine(self._store(), lambda: self.now + 60, EngineLimits(reindex_rows=1))
+        engine.open()
+        engine.gateway("g")
+        return engine
+
+    def _store(self) -> StagingStore:
+        return SqliteStore(self.folder, lambda: self.now + self.ahead)
+
+    def _reindex(self, rows: int) -> None:
+        """Bring so many rows in line with the rules."""
+        done = None
+        while rows and not (done is not None and done.done):
+            done = self.world.gateway._reindexer.submit(done).result()
+            rows -= 1
+
+    def _set_rules(self, rules: SyncRules, *, whole: bool = True) -> None:
+        store = self.world.engine.store
+        store.submit("g", lambda commit: commit.put_rules(rules)).result()
+        if whole:
+            self._reindex(1000)
+        self.world.rules = rules
+        self.world.look()
+
+    def _push(self, client: StockClient, way: str) -> None:
+        if way != "request lost" and client.pulled:
+            self.world.pushed(client.push(self.world.gateway, answered=way == "whole"))
+
+    def _pull(self, client: StockClient, limit: int, way: str) -> None:
+        if way != "request lost":
+            page = client.ask(self.world.gateway, limit)
+            if way == "whole":
+                client.take(page)
+
+    def _do(self, kind: str, client: StockClient, *detail: Any) -> None:
+        world = self.world
+        match kind:
+            case "edit":
+                op, row_id, values = detail
+                client.edit(op, row_id, values, self.now)
+            case "cycle":
+                limit, pulled, pushed = detail
+                self._pull(client, limit, pulled)
+                self._push(client, pushed)
+            case "pull":
+                self._pull(client, *detail)
+            case "push":
+                self._push(client, *detail)
+            case "connect":
+                page = client.ask(world.gateway, *detail)
+                client.take(page)
+                client.connect(page)
+            case "broadcast":
+                client.broadcast(world.gateway, *detail)
+            case "deliver":
+                client.deliver()
+            case "push connected" | "push cut":
+                world.pushed(client.push_connected(world.gateway, answered=kind == "push connected"))
+            case "disconnect":
+                client.disconnect()
+            case "reload" | "wipe":
+                client.reload(wiped=kind == "wipe")
+            case "old pull":
+                for request in client.asked[-detail[0] :][:1]:
+                    world.gateway.submit_pull(request, client.claims).result()
+            case "old push":
+                for request in client.pushed[-detail[0] :][:1]:
+                    world.gateway.submit_push(request, client.claims).result()
+                    world.pushed(request.deltas)
+            case "claims":
+                client.disconnect()
+                client.claims = {**client.claims, "group": GROUPS[detail[0]]}
+                world.look()
+            case "rules" | "rules begin":
+                self._set_rules(RULES[detail[0]], whole=kind == "rules")
+            case "reindex":
+                self._reindex(detail[0])
+            case "clock":
+                self.ahead += detail[0]
+            case "restart":
+                self.close()
+                world.engine = self._open()
+            case "idle":
+                self._write_behind(self.world.engine.store)
+            case "flush":
+                self._flush()
+            case "cut":
+                self._cut()
+            case "checkpoint":
+                self._first_sync(client, lost=detail[0] == 1)
+
+    def _write_behind(self, store: StagingStore) -> None:
+        """As a store does that has nothing to do: rows are then read as they are stored."""
+        for each in store.stores.values() if isinstance(store, ShardedStore) else [store]:
+            assert isinstance(each, SqliteStore)
+            each._read(each._open.behind.write)
+
+    def _flush(self) -> None:
+        store = self.world.engine.store
+        batch = store.plan("g", "main", 10**9)
+        if batch is not None:
+            waiting = [(day.count - day.flushed_count, day.id_sum - day.flushed_id_sum) for day in store.ledger("g")]
+            store.confirm(batch.batch_id, sum(one for one, _ in waiting), sum(two for _, two in waiting) % 2**64)
+            store.trim("g", "main")
+
+    def _cut(self) -> None:
+        """A cut of what the gateway holds now."""
+        gateway, store = self.world.gateway, self.world.engine.store
+        epoch, arrival = store.read("g", lambda view: (view.epoch, view.arrival)).result()
+        if arrival and store.publish_cut(Cut("g", epoch, arrival, gateway.config().rules_version, (), self.now)):
+            rows = store.submit("g", lambda commit: commit.scan_rows(None, 100)).result()
+            self.cuts[arrival] = self.world.rows(), rows
+
+    def _first_sync(self, client: StockClient, *, lost: bool) -> None:
+        """A checkpoint, where the client would ask for one and there is one."""
+        if client.cursor or client.outbox:
+            return
+        client.pulled = True
+        try:
+            cut = self.world.gateway.submit_checkpoint(client.name, client.claims).result()
+        except NotFoundError:
+            return
+        if not lost:
+            shown = self.world.visible_to(client.claims, self.cuts[cut.arrival][0])
+            assert not client.rows.keys() & shown.keys()
+            client.rows |= {row_id: dict(row) for row_id, row in shown.items()}
+            client.cursor = cut.arrival
+
+    # -- the client over our own core ----------------------------------------------------------------------------
+
+    def _do_core(self, kind: str, place: int, *detail: Any) -> None:
+        match kind:
+            case "core edit":
+                op, row_id, values = detail
+                self.core.edit(op, row_id, values, self.now)
+            case "core":
+                self.core.core.sync()
+                for _ in range(place):
+                    self._ask_as_core(*detail)
+            case "core claims":
+                self.core.claims = {**self.core.claims, "group": GROUPS[detail[0]]}
+                self.world.look()
+            case "core restart":
+                self.core.restart()
+
+    def _ask_as_core(self, way: str) -> bool:
+        """The core's next request; whether there was one."""
+        asked = self.core.start()
+        if asked is None:
+            return False
+        answers: list[Any] = []
+        if way != "request lost":
+            answers = list(self.core.execute(self.world.gateway, asked, self._frames))
+            if isinstance(asked, SyncPush) and isinstance(answers[0], PushResult):
+                self.world.pushed(asked.deltas)
+        self.core.finish(answers if way == "whole" else [Lost(way)])
+        return True
+
+    def _finish_core(self) -> None:
+        for _ in range(4):
+            self.core.core.sync()
+            for _ in range(1000):
+                if not self._ask_as_core("whole"):
+                    break
+            else:
+                raise AssertionError("the core does not come to rest")
+        assert not self.core.outbox
+
+    def _frames(self, arrival: int, claims: Claims) -> list[SyncResponse]:
+        shown = self.world.visible_to(claims, self.cuts[arrival][0])
+        rows = [row for row in self.cuts[arrival][1] if row.row_id in shown]
+        return [SyncResponse(tuple(render.insert(row)), arrival) for row in rows]
+
+
+def play(
+    history: Sequence[tuple[Any, ...]], skews: Sequence[int] = (0, 0, 0), rules: int = 0, kind: type[History] = History
+) -> None:
+    """One history against a gateway of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="feed-", dir=FOLDER if FOLDER.is_dir() else None))
+    played = kind(folder, skews, rules)
+    try:
+        played.play(history)
+    finally:
+        played.close()
+        shutil.rmtree(folder)

@@ -1,0 +1,119 @@
+"""What the feed sends in single cases: no more than a client lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.property.feed_history import START, History
+from tests.property.feed_steps import ROWS, RULES
+
+
+def test_a_bucket_that_gets_another_name_costs_its_clients_nothing(tmp_path: Path) -> None:
+    history = History(tmp_path, rules=1)
+    try:
+        gateway, (writer, _, reader) = history.world.gateway, history.clients
+        for row_id in ROWS:
+            writer.edit("INSERT", row_id, {"group": "a"}, START)
+        writer.push(gateway)
+        reader.catch_up(gateway, 10)
+        history._set_rules(RULES[2], whole=False)
+        assert not reader.ask(gateway, 10).deltas
+        history._reindex(2)
+        assert not reader.ask(gateway, 10).deltas
+        history._reindex(10)
+        assert not reader.ask(gateway, 10).deltas
+        assert reader.rows.keys() == set(ROWS)
+    finally:
+        history.close()
+
+
+def test_rows_that_new_rules_forbid_are_taken_away_at_once_and_the_others_are_left(tmp_path: Path) -> None:
+    history = History(tmp_path, rules=1)
+    try:
+        gateway, (writer, _, reader) = history.world.gateway, history.clients
+        for place, row_id in enumerate(ROWS):
+            writer.edit("INSERT", row_id, {"group": "a", "x": place}, START)
+        writer.push(gateway)
+        reader.catch_up(gateway, 10)
+        history._set_rules(RULES[3], whole=False)
+        page = reader.ask(gateway, 10)
+        assert {(delta.op, delta.row_id) for delta in page.deltas} == {("DELETE", "r1"), ("DELETE", "r3")}
+        again = reader.ask(gateway, 10)
+        assert again.deltas == page.deltas
+    finally:
+        history.close()
+
+
+def test_claims_that_grow_bring_move_ins_in_pages_and_nothing_else(tmp_path: Path) -> None:
+    history = History(tmp_path, rules=1)
+    try:
+        gateway, (writer, other, reader) = history.world.gateway, history.clients
+        writer.edit("INSERT", "r1", {"group": "a"}, START)
+        writer.push(gateway)
+        for row_id in ["r2", "r3"]:
+            other.edit("INSERT", row_id, {"group": "b"}, START)
+        other.push(gateway)
+        reader.catch_up(gateway, 10)
+        reader.claims = {**reader.claims, "group": ["a", "b"]}
+        told = []
+        for _ in range(2):
+            page = reader.ask(gateway, 1)
+            told += [(delta.op, delta.row_id) for delta in page.deltas]
+            reader.take(page)
+        assert sorted(told) == [("INSERT", "r2"), ("INSERT", "r3")]
+        assert not reader.ask(gateway, 1).deltas
+    finally:
+        history.close()
+
+
+def test_a_client_that_went_astray_is_updated_once_it_was_made_good(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    try:
+        gateway, (astray, other, _) = history.world.gateway, history.clients
+        other.edit("INSERT", "r1", {"x": 1}, START)
+        other.push(gateway)
+        astray.edit("UPDATE", "r1", {"y": 1}, START)
+        astray.push(gateway)
+        astray.catch_up(gateway, 10)
+        for turn in range(2):
+            astray.edit("UPDATE", "r1", {"y": 2 + turn}, START + 1 + turn)
+            astray.push(gateway)
+            other.edit("UPDATE", "r1", {"x": 2 + turn}, START + 1 + turn)
+            other.push(gateway)
+            page = astray.ask(gateway, 10)
+            astray.take(page)
+            assert [(delta.op, [part.column for part in delta.columns]) for delta in page.deltas] == [("UPDATE", ["x"])]
+        assert astray.rows == {"r1": {"x": 3, "y": 3}}
+    finally:
+        history.close()
+
+
+def test_a_client_that_pushes_all_the_time_is_told_what_is_new(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    try:
+        gateway, (busy, other, _) = history.world.gateway, history.clients
+        busy.take(busy.ask(gateway, 10))
+        for row_id in ["r1", "r2", "r3", "r4", "r5"]:
+            other.edit("INSERT", row_id, {"x": 1}, START)
+        other.push(gateway)
+        for turn in range(6):
+            busy.take(busy.ask(gateway, 1))
+            busy.edit("INSERT", f"own{turn}", {}, START + 1 + turn)
+            busy.push(gateway)
+        assert {"r1", "r2", "r3", "r4", "r5"} <= busy.rows.keys()
+        busy.catch_up(gateway, 1)
+        assert busy.rows.keys() == {"r1", "r2", "r3", "r4", "r5", *(f"own{turn}" for turn in range(6))}
+    finally:
+        history.close()
+
+
+def test_a_client_that_found_nothing_is_still_new(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    try:
+        early, writer, _ = history.clients
+        early.take(early.ask(history.world.gateway, 10))
+        writer.edit("INSERT", "r1", {"x": 1}, START)
+        writer.push(history.world.gateway)
+        assert [delta.op for delta in early.ask(history.world.gateway, 10).deltas] == ["INSERT"]
+    finally:
+        history.close()
