@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import requests
@@ -36,6 +37,12 @@ def open_catalogue(config: Config) -> Catalog:
     return SqlCatalog(lake.catalog, uri=uri, warehouse=lake.warehouse, init_catalog_tables="false")
 
 
+def has_catalogue(config: Config) -> bool:
+    """Whether there may be a catalogue: one in a file is made by the first flush."""
+    _, is_file, path = config.lake.catalog_uri.partition("sqlite:///")
+    return not is_file or (Path(path).is_file() and Path(path).stat().st_size > 0)
+
+
 class Lake:
     """One reading of the lake; close it."""
 
@@ -43,6 +50,7 @@ class Lake:
         self.system = config.lake.system_namespace
         self.namespace = config.lake.namespace
         self._place = config.lake.catalog_uri.rpartition("@")[2]
+        self._is_there = has_catalogue(config)
         self._catalogue = open_catalogue(config)
         self._loaded: dict[tuple[str, str], Table] = {}
 
@@ -68,6 +76,11 @@ class Lake:
         """The history; None before the first flush."""
         return self._load(self.system, "deltas") if "deltas" in self._names(self.system) else None
 
+    @property
+    def rejected(self) -> Table | None:
+        """Live values that do not fit their column; None where there never was one."""
+        return self._load(self.system, "rejected") if "rejected" in self._names(self.system) else None
+
     def state(self, name: str) -> Table | None:
         """A state table; None where there is none."""
         return self._load(self.namespace, name) if name in self.states else None
@@ -78,15 +91,20 @@ class Lake:
         return self._loaded[namespace, name]
 
     def _names(self, namespace: str) -> list[str]:
+        if not self._is_there:  # asking SQLite would make an empty one
+            raise self._missing()
         try:
             return [name for *_, name in self._catalogue.list_tables(namespace)]
         except NoSuchNamespaceError:
             return []
         except (SQLAlchemyError, RESTError, requests.ConnectionError) as error:
-            raise LakeUnavailableError(
-                f"there is no Iceberg catalogue at {self._place}: name the folder of a `lakesync up` with --data, or "
-                "set LAKESYNC_LAKE_CATALOG_URI"
-            ) from error
+            raise self._missing() from error
+
+    def _missing(self) -> LakeUnavailableError:
+        return LakeUnavailableError(
+            f"there is no Iceberg catalogue at {self._place}: name the folder of a `lakesync up` with --data, or "
+            "set LAKESYNC_LAKE_CATALOG_URI"
+        )
 
 
 def marks_of(table: Table) -> dict[str, int]:

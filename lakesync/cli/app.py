@@ -1,183 +1,109 @@
-"""The commands of `lakesync`: each parses its options, loads the configuration and calls one function."""
+"""The `lakesync` command: every command's name and what it is for. The commands are imported when they are named."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import sys
-import time
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from lakesync.cli import fake as fake_commands
-from lakesync.cli import row as row_commands
-from lakesync.cli import staging as staging_commands
-from lakesync.cli.erase import erase
-from lakesync.cli.examples import examples
-from lakesync.cli.migrate import migrate
-from lakesync.cli.query import query
-from lakesync.config import load
-from lakesync.exceptions import ConfigurationError, StartupError
+from lakesync.cli.lazy import LazyGroup, Named
+
+_RUN, _DATA, _KNOW, _OPERATE = "Set up and run", "Data", "Understand", "Operate"
+
+COMMANDS: dict[str, Named] = {
+    "init": Named("init", _RUN, "Write a commented lakesync.toml, a schema and rules that `lakesync up` runs."),
+    "up": Named(
+        "server",
+        _RUN,
+        "Start gateway, Spark and Dagster, keep them running, and stop them all on Ctrl-C or SIGTERM.",
+        "up_app",
+    ),
+    "gateway": Named(
+        "server",
+        _RUN,
+        "Run the gateway alone. Clients' tokens are checked with the secret in LAKESYNC_JWT_SECRET.",
+        "gateway_app",
+    ),
+    "demo": Named(
+        "server",
+        _RUN,
+        "Send a week of New York's flights through a whole LakeSync, and check the result against the truth.",
+        "demo_app",
+    ),
+    "doctor": Named("doctor", _RUN, "Look whether everything that a LakeSync needs is there, and say what to do."),
+    "config": Named("config", _RUN, "Show the settings in force, and where each comes from."),
+    "token": Named("token", _RUN, "Make the tokens that clients and admins show a gateway, and read them."),
+    "push": Named("push", _DATA, "Push deltas, or rows as new ones, from a file."),
+    "pull": Named("pull", _DATA, "Pull what a client lacks, page after page.", "pull_app"),
+    "tail": Named("pull", _DATA, "Show changes as they happen, until Ctrl-C.", "tail_app"),
+    "query": Named(
+        "query",
+        _DATA,
+        "Ask the lake: every synced table by its name, and the history as `deltas`, with what is not flushed yet.",
+    ),
+    "status": Named("status", _KNOW, "Show at a glance how far gateway, clients, lake and pipeline are."),
+    "clients": Named("clients", _KNOW, "Show each client of a gateway, the one that is furthest behind first."),
+    "explain": Named("explain", _KNOW, "Say why a client sees a row or does not, clause by clause."),
+    "row": Named("row", _KNOW, "Look at one row of the lake."),
+    "trace": Named("trace", _KNOW, "Follow a delta: client, commit, flush batch, snapshot, and who holds it."),
+    "rules": Named("rules", _KNOW, "Check sync rules, try them as a user, and see what a change would do to whom."),
+    "schema": Named("schema", _OPERATE, "Register table schemas, and list them."),
+    "flush": Named("flush", _OPERATE, "Carry what waits to the lake now."),
+    "backfill": Named("backfill", _OPERATE, "Make days of an asset again, in one run."),
+    "checkpoint": Named("checkpoint", _OPERATE, "Look at what a new client starts from, and fetch it."),
+    "dlq": Named("dlq", _OPERATE, "Look at what was set aside: values that fit no column, work that failed."),
+    "connectors": Named("connectors", _OPERATE, "Register the systems that actions and ingestion talk to."),
+    "staging": Named("staging", _OPERATE, "Look at the staging store, upgrade it, bring it back from the lake."),
+    "migrate": Named(
+        "migrate",
+        _OPERATE,
+        "Copy deltas from one adapter to another, and compare count and checksum at the end. The source is only read.",
+    ),
+    "erase": Named(
+        "erase",
+        _OPERATE,
+        "Erase a row (--table and --row), or everything that a client wrote (--client), from staging for good.",
+    ),
+    "fake": Named(
+        "fake", _RUN, "Servers that speak as Jira and Salesforce do, for trying connectors without an account."
+    ),
+}
+
+
+class Commands(LazyGroup):
+    """`lakesync`."""
+
+    table = COMMANDS
+
 
 app = typer.Typer(
     name="lakesync",
-    help="Offline-first sync with an Iceberg lakehouse behind it. Settings: lakesync.toml and LAKESYNC_* variables.",
+    cls=Commands,
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # the commands have it
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=examples(
-        ("lakesync up", "gateway, Spark and Dagster"),
-        ("lakesync gateway --data /var/lib/lakesync", "the gateway alone"),
-        ("lakesync token --gateway shop --client alice", "what a client shows it"),
-        ("lakesync COMMAND --help", "options, and more examples"),
-    ),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="""
+Examples:
+  lakesync init && lakesync up   a new project: gateway, Spark and Dagster
+  lakesync status                why does a client lack a row?
+  lakesync COMMAND --help        options, and more examples
+    """,
 )
 
-app.add_typer(staging_commands.app, name="staging")
-app.add_typer(row_commands.app, name="row")
-app.add_typer(fake_commands.app, name="fake")
-app.command(
-    epilog=examples(
-        ("lakesync erase --gateway shop --client alice", "all that she wrote"),
-        ("lakesync erase --gateway shop --table orders --row 4711 --yes", "one row"),
-    )
-)(erase)
-app.command(
-    epilog=examples(
-        ("lakesync migrate --from sqlite:///var/lib/old.db --to env:NEW_URI", "all of it"),
-        ("lakesync migrate --from file:///objects --to postgresql://host/db --table orders --dry-run", "what there is"),
-    )
-)(migrate)
-app.command(
-    epilog=examples(
-        ("lakesync query 'SELECT status, count(*) FROM orders GROUP BY ALL'", "now, with what is not flushed yet"),
-        ("lakesync query 'FROM orders' --as-of 2026-11-20T18:00 --json", "what had arrived by then"),
-        (
-            "lakesync query \"SELECT hlc_time(arrival), op, columns FROM deltas WHERE table_name = 'orders'\"",
-            "the history",
-        ),
-    )
-)(query)
 
-Data = Annotated[Path | None, typer.Option("--data", help="The folder that keeps everything.", show_default=False)]
-
-
-@app.command(
-    epilog=examples(
-        ("lakesync up", "everything, on the ports of lakesync.toml"),
-        ("lakesync up --data /var/lib/lakesync --port 0 --dagster-port 0", "on free ports"),
-    )
-)
-def up(
-    data: Data = None,
-    host: Annotated[str | None, typer.Option(help="The gateway's address.", show_default=False)] = None,
-    port: Annotated[int | None, typer.Option(help="The gateway's port; 0: a free one.", show_default=False)] = None,
-    dagster_port: Annotated[int | None, typer.Option(help="The port of Dagster's pages.", show_default=False)] = None,
-    clock_offset_file: Annotated[
-        Path | None, typer.Option(help="A file with milliseconds that the gateway adds to its clock.")
-    ] = None,
+@app.callback()
+def lakesync(
     *,
-    json_events: Annotated[bool, typer.Option("--json-events", help="One JSON line a change on stdout.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Say which LakeSync this is.", is_eager=True)] = False,
 ) -> None:
-    """Start gateway, Spark and Dagster, keep them running, and stop them all on Ctrl-C or SIGTERM."""
-    from lakesync.cli.show import Display
-    from lakesync.cli.up import run
+    """Offline-first sync with an Iceberg lakehouse behind it.
 
-    _need("gateway", "lakesync_dagster")
-    overrides = _given(
-        data_dir=data,
-        clock_offset_file=clock_offset_file and clock_offset_file.absolute(),
-        gateway=_given(host=host, port=port),
-        dagster=_given(port=dagster_port),
-    )
-    run(load(overrides), Display(json_events=json_events))
+    Settings: options beat LAKESYNC_* variables, these lakesync.toml, and that ~/.config/lakesync/lakesync.toml.
+    Exit codes: 0 ok, 1 failed, 2 usage, 3 unreachable, 4 not allowed, 5 invalid, 6 partial.
+    """
+    if version:
+        from importlib.metadata import version as installed
 
-
-@app.command(
-    epilog=examples(
-        ("LAKESYNC_JWT_SECRET=… lakesync gateway --host 0.0.0.0 --port 8787", "for other machines"),
-        ("lakesync gateway --staging postgresql://user:password@host/db", "one of several"),
-        ("lakesync gateway --flush-to file:///var/lib/lakesync/objects", "without a pipeline"),
-    )
-)
-def gateway(
-    data: Data = None,
-    host: Annotated[str | None, typer.Option(help="The address to listen on.", show_default=False)] = None,
-    port: Annotated[int | None, typer.Option(help="The port to listen on; 0: a free one.", show_default=False)] = None,
-    staging: Annotated[
-        str | None, typer.Option(help="sqlite:///ABSOLUTE/FOLDER, postgresql://… or memory://", show_default=False)
-    ] = None,
-    flush_to: Annotated[
-        str | None,
-        typer.Option(help="Where the gateway flushes by itself: file:///FOLDER, sqlite:///FILE, …", show_default=False),
-    ] = None,
-) -> None:
-    """Run the gateway alone. Clients' tokens are checked with the secret in LAKESYNC_JWT_SECRET."""
-    _need("gateway")
-    overrides = _given(
-        data_dir=data,
-        gateway=_given(host=host, port=port),
-        staging=_given(url=staging),
-        flush=_given(to_uri=flush_to),
-    )
-    environment = {**os.environ, **load(overrides).environment()}
-    os.execve(sys.executable, [sys.executable, "-m", "gateway"], environment)  # noqa: S606 no shell is wanted
-
-
-@app.command(
-    epilog=examples(
-        ("lakesync token --gateway shop --client alice", ""),
-        ("lakesync token --gateway shop --client ops --role admin --claim team=ops", "for the admin routes"),
-    )
-)
-def token(
-    gateway: Annotated[str, typer.Option(help="The gateway id that the token is for.")],
-    client: Annotated[str, typer.Option(help="The client id.")],
-    role: Annotated[str, typer.Option(help="client or admin.")] = "client",
-    claim: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeat it for a list.")] = None,
-    hours: Annotated[float, typer.Option(help="How long it is good for.")] = 24.0,
-    data: Data = None,
-) -> None:
-    """Print a token, signed with LAKESYNC_JWT_SECRET or the secret that `lakesync up` made in the data folder."""
-    import jwt
-
-    claims: dict[str, Any] = {}
-    for each in claim or []:
-        name, _, value = each.partition("=")
-        claims[name] = value if name not in claims else [*_listed(claims[name]), value]
-    payload = {**claims, "sub": client, "gw": gateway, "role": role, "exp": int(time.time() + hours * 3600)}
-    print(jwt.encode(payload, _jwt_secret(data), algorithm="HS256"))
-
-
-def _jwt_secret(data: Path | None) -> str:
-    from lakesync.cli.secrets import kept
-
-    config = load(_given(data_dir=data))
-    found = config.jwt_secret.get_secret_value() if config.jwt_secret else kept(config.data_dir).get("jwt_secret")
-    if not found:
-        raise ConfigurationError(
-            f"There is no secret to sign with: set LAKESYNC_JWT_SECRET, or name the folder of a `lakesync up` with "
-            f"--data ({config.data_dir} has none)."
-        )
-    return found
-
-
-def _listed(value: str | list[str]) -> list[str]:
-    return value if isinstance(value, list) else [value]
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    """What was given on the command line; the rest is left to variables and file."""
-    return {name: value for name, value in values.items() if value not in (None, {})}
-
-
-def _need(*packages: str) -> None:
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            raise StartupError(
-                f"The package {package} is not here: it is part of LakeSync's platform, which runs from a checkout "
-                "(scripts/install), not from the wheel."
-            )
+        print(installed("lakesync"))
+        raise typer.Exit

@@ -5,29 +5,39 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from lakesync.config import Config, load
+from lakesync.cli import output
+from lakesync.cli.examples import examples
+from lakesync.cli.lazy import command_app
+from lakesync.cli.options import Data, Json, Yes, settings
 from lakesync.exceptions import ConfigurationError, StagingUnavailableError
-from lakesync.staging.records import Erasure
-from lakesync.staging.store import PipelineStore
+
+if TYPE_CHECKING:
+    from lakesync.config import Config
+    from lakesync.staging.records import Erasure
+    from lakesync.staging.store import PipelineStore
+
+app = command_app()
 
 
+@app.command(
+    epilog=examples(
+        ("lakesync erase --gateway shop --client alice", "all that she wrote"),
+        ("lakesync erase --gateway shop --table orders --row 4711 --yes", "one row"),
+    )
+)
 def erase(
-    gateway: Annotated[str, typer.Option(help="The gateway id.")],
+    gateway: Annotated[str, typer.Option("--gateway", "-g", help="The gateway id.")],
     table: Annotated[str | None, typer.Option(help="The row's table.", show_default=False)] = None,
     row: Annotated[str | None, typer.Option(help="The row's id.", show_default=False)] = None,
     client: Annotated[str | None, typer.Option(help="The client whose data goes.", show_default=False)] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="The folder that keeps everything.", show_default=False)
-    ] = None,
+    data: Data = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of sentences.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
 ) -> None:
     """Erase a row (--table and --row), or everything that a client wrote (--client), from staging for good.
 
@@ -39,9 +49,8 @@ def erase(
     if not is_row and not is_client:
         raise typer.BadParameter("name a row with --table and --row, or a client with --client")
     what = f"row {row!r} of table {table!r}" if is_row else f"everything that client {client!r} wrote"
-    if not yes and not typer.confirm(f"Erase {what} in gateway {gateway!r}? Nothing brings it back."):
-        raise typer.Abort
-    config = load({"data_dir": data} if data else {})
+    output.confirm(f"Erase {what} in gateway {gateway!r}? Nothing brings it back.", yes=yes)
+    config = settings(data)
     with opened_store(config) as store:
         if client is not None:
             done = store.erase_client(gateway, client)
@@ -52,7 +61,7 @@ def erase(
 
 def _tell(done: Erasure, what: str, *, as_json: bool) -> None:
     if as_json:
-        print(msgspec.json.encode(done).decode())
+        output.record(done)
         return
     print(f"erased {what}: {done.row_count} rows, {done.deltas} deltas that waited for the lake")
     print(f"the lake has yet to erase what it holds up to arrival {done.arrival} (erasure {done.seq})", file=sys.stderr)

@@ -12,10 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from lakesync.cli.examples import examples
+from lakesync.cli.lazy import command_app
 
-app = typer.Typer(
-    no_args_is_help=True, help="Servers that speak as Jira and Salesforce do, for trying connectors without an account."
-)
+app = command_app("Servers that speak as Jira and Salesforce do, for trying connectors without an account.")
 
 Port = Annotated[int, typer.Option(help="The port to listen on; 0: a free one.")]
 Every = Annotated[float, typer.Option(help="Seconds between two changes by itself; 0: none.", min=0)]

@@ -13,13 +13,24 @@ import msgspec
 import typer
 
 from lakesync import hlc
-from lakesync.config import load
+from lakesync.cli import output
+from lakesync.cli.examples import examples
+from lakesync.cli.lazy import command_app
+from lakesync.cli.options import Data, Json, settings
 from lakesync.exceptions import LakeSyncError
 from lakesync.references import KINDS, follow
+
+app = command_app()
 
 _DAY = "%Y-%m-%d"
 
 
+@app.command(
+    epilog=examples(
+        ("lakesync migrate --from sqlite:///var/lib/old.db --to env:NEW_URI", "all of it"),
+        ("lakesync migrate --from file:///objects --to postgresql://host/db --table orders --dry-run", "what there is"),
+    )
+)
 def migrate(
     source: Annotated[
         str, typer.Option("--from", help="The adapter's URI, or a reference to it: env:NAME, file:PATH.")
@@ -32,12 +43,10 @@ def migrate(
     ] = None,
     until: Annotated[datetime | None, typer.Option(formats=[_DAY], help="Only of this day and earlier.")] = None,
     page: Annotated[int, typer.Option(min=1, help="Deltas that are moved at once.")] = 10_000,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="The folder that keeps everything.", show_default=False)
-    ] = None,
+    data: Data = None,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count on both sides, and write nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of sentences.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Copy deltas from one adapter to another, and compare count and checksum at the end. The source is only read.
 
@@ -54,7 +63,7 @@ def migrate(
     )
     uris = [_followed("--from", source), _followed("--to", destination)]
     named = hashlib.sha256(msgspec.json.encode([*uris, scope])).hexdigest()[:16]
-    folder = load({"data_dir": data} if data else {}).data_dir / "migrations"
+    folder = settings(data).data_dir / "migrations"
     with ExitStack() as closing:
         old, new = (as_database(open_adapter(uri)) for uri in uris)
         for opened in (old, new):
@@ -82,7 +91,7 @@ def migrate(
 
 def _tell(report: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print(msgspec.json.encode(report).decode())
+        output.record(report)
         return
     for name, value in report.items():
         print(f"{name.replace('_', ' ')}: {f'{value:.1f}' if isinstance(value, float) else value}")

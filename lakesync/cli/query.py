@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date, datetime
-from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import msgspec
 import typer
 
-from lakesync.config import load
+from lakesync.cli import output
+from lakesync.cli.examples import examples
+from lakesync.cli.lazy import command_app
+from lakesync.cli.options import Data, Json, settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,10 +19,19 @@ if TYPE_CHECKING:
     from lakesync.analysis.moments import AsOf
     from lakesync.config import Config
 
-Data = Annotated[Path | None, typer.Option("--data", help="The folder that keeps everything.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a row instead of a table.")]
+app = command_app()
 
 
+@app.command(
+    epilog=examples(
+        ("lakesync query 'SELECT status, count(*) FROM orders GROUP BY ALL'", "now, with what is not flushed yet"),
+        ("lakesync query 'FROM orders' --as-of 2026-11-20T18:00 --json", "what had arrived by then"),
+        (
+            "lakesync query \"SELECT hlc_time(arrival), op, columns FROM deltas WHERE table_name = 'orders'\"",
+            "the history",
+        ),
+    )
+)
 def query(
     sql: Annotated[str, typer.Argument(help="The query; `-` reads it from stdin.", show_default=False)],
     as_of: Annotated[
@@ -46,18 +54,16 @@ def query(
     A table has its columns, and `_gateway`, `_row` (the row's id) and `_arrival` beside them; deleted rows are left
     out. `hlc_time(x)` reads an hlc or an arrival as a time.
     """
-    from rich.console import Console
-
     from lakesync.analysis.moments import parse_as_of
 
     text = sys.stdin.read() if sql == "-" else sql
-    config = load({"data_dir": data} if data else {})
+    config = settings(data)
     moment = parse_as_of(as_of) if as_of else None
-    with Console(stderr=True).status("asking the lake"):
+    with output.working("asking the lake"):
         answer = _engine(engine)(config, text, moment)
     if as_json:
         for row in told(answer):
-            print(msgspec.json.encode(row, enc_hook=_spelled).decode())
+            output.record(row)
     else:
         _show(answer, rows)
 
@@ -85,42 +91,22 @@ def told(answer: pa.Table) -> Iterator[Mapping[str, Any]]:
 
 
 def _show(answer: pa.Table, most: int) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(soft_wrap=False)
-    shown = Table(box=None, header_style="bold", pad_edge=False)
     import pyarrow.types as kinds
 
-    for field in answer.schema:
-        number = kinds.is_integer(field.type) or kinds.is_floating(field.type) or kinds.is_decimal(field.type)
-        shown.add_column(Text(field.name), justify="right" if number else "left", overflow="fold")
-    for row in told(answer.slice(0, most)):
-        shown.add_row(*(_cell(value) for value in row.values()))
-    console.print(shown)
+    right = [
+        kinds.is_integer(field.type) or kinds.is_floating(field.type) or kinds.is_decimal(field.type)
+        for field in answer.schema
+    ]
+    rows = ([_cell(value) for value in row.values()] for row in told(answer.slice(0, most)))
+    output.table([field.name for field in answer.schema], rows, right)
     count = f"{answer.num_rows:,} row" + ("" if answer.num_rows == 1 else "s")
     more = f", the first {most} of them shown: --rows N or --json shows more" if answer.num_rows > most else ""
-    print(f"{count}{more}", file=sys.stderr)
+    output.note(f"{count}{more}")
 
 
 def _cell(value: object) -> Any:
     from rich.text import Text
 
-    match value:
-        case None:
-            return Text("null", style="dim")
-        case str():
-            return Text(value)
-        case dict() | list():
-            return Text(msgspec.json.encode(value, enc_hook=_spelled).decode())
-    return Text(str(value))
-
-
-def _spelled(value: object) -> object:
-    match value:
-        case datetime() | date():
-            return value.isoformat()
-        case Decimal():
-            return int(value) if value == value.to_integral_value() else float(value)
-    return str(value)
+    if value is None:
+        return Text("null", style="dim")
+    return output.cell(value) if isinstance(value, dict | list | str) else Text(str(value))

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from lakesync.cli.examples import examples
-from lakesync.config import load
+from lakesync.cli.lazy import command_app
+from lakesync.cli.options import Data, Json, settings
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from lakesync.analysis.fates import DeltaFate
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Look at one row of the lake.",
-    epilog=examples(("lakesync row history orders 4711", "who wrote what, and what became of it")),
+app = command_app(
+    "Look at one row of the lake.",
+    examples(("lakesync row history orders 4711", "who wrote what, and what became of it")),
 )
 
 _STYLES = {"live": "green", "replaced": "dim", "lost": "red", "deleted": "red", "repeated": "dim"}
@@ -39,40 +37,40 @@ def row() -> None:
 def history(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="The row's table.", show_default=False)],
     row_id: Annotated[str, typer.Argument(metavar="ROW", help="The row's id.", show_default=False)],
-    gateway: Annotated[str | None, typer.Option(help="Only in this gateway.", show_default=False)] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="The folder that keeps everything.", show_default=False)
+    gateway: Annotated[
+        str | None, typer.Option("--gateway", "-g", help="Only in this gateway.", show_default=False)
     ] = None,
+    data: Data = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a delta instead of a table.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show every delta of a row in order of arrival, those that lost included, and why each lost."""
     from lakesync.analysis.row_history import row_history
+    from lakesync.cli import output
 
-    found = row_history(load({"data_dir": data} if data else {}), table, row_id, gateway)
+    found = row_history(settings(data), table, row_id, gateway)
     if as_json:
         for each in found:
-            print(msgspec.json.encode(each).decode())
+            output.record(each)
         return
     _show(found)
 
 
 def _show(found: list[DeltaFate]) -> None:
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
+
+    from lakesync.cli import output
 
     gateways = dict.fromkeys(each.gateway for each in found)
     for gateway in gateways:
-        shown = Table("arrived", "written", "client", "op", "what became of it", box=None, pad_edge=False)
+        if len(gateways) > 1:
+            print(f"gateway {gateway}")
+        rows = []
         for each in found:
             if each.gateway == gateway:
                 arrived = each.arrived if each.flushed else f"{each.arrived} (not flushed)"
-                shown.add_row(*map(Text, (arrived, each.written, each.client_id, each.op)), _fate(each))
-        console = Console()
-        if len(gateways) > 1:
-            console.print(Text(f"gateway {gateway}", style="bold"))
-        console.print(shown)
+                rows.append((*map(Text, (arrived, each.written, each.client_id, each.op)), _fate(each)))
+        output.table(("arrived", "written", "client", "op", "what became of it"), rows)
 
 
 def _fate(each: DeltaFate) -> Text:

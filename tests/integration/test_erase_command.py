@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lakesync.cli.app import app
-from lakesync.exceptions import ConfigurationError, NotFoundError
+from lakesync.cli.ending import ExitCode
 from lakesync.staging.records import Erasure
 from tests.integration.gateway_support import DEADLINE, SERVICE, delta
 
@@ -34,8 +34,8 @@ def test_a_row_is_erased_through_the_gateway_that_owns_the_store(spawn, command,
     page = bob.pull().json()
     assert len(page["deltas"]) == 2
     refused = command("--table", "todos", "--row", "t1", "--yes")
-    assert isinstance(refused.exception, ConfigurationError)
-    assert "LAKESYNC_SERVICE_TOKEN" in str(refused.exception)
+    assert refused.exit_code == ExitCode.USAGE
+    assert "LAKESYNC_SERVICE_TOKEN" in refused.stderr
     monkeypatch.setenv("LAKESYNC_SERVICE_TOKEN", SERVICE)
     monkeypatch.setenv("LAKESYNC_GATEWAY_URL", server.url)
     told = command("--table", "todos", "--row", "t1", "--json", "--yes")
@@ -45,7 +45,8 @@ def test_a_row_is_erased_through_the_gateway_that_owns_the_store(spawn, command,
     assert (tombstone["op"], tombstone["rowId"], tombstone["columns"]) == ("DELETE", "t1", [])
     assert server.internal("erasures", gateway="gw") == [msgspec.to_builtins(erasure)]
     unknown = command("--table", "todos", "--row", "nothing", "--yes")
-    assert isinstance(unknown.exception, NotFoundError)
+    assert (unknown.exit_code, unknown.stdout) == (ExitCode.FAILED, "")
+    assert "nothing" in unknown.stderr
 
 
 def test_a_client_is_erased_from_a_store_that_nobody_has_open(spawn, command):
@@ -54,10 +55,10 @@ def test_a_client_is_erased_from_a_store_that_nobody_has_open(spawn, command):
     assert server.client("bob").push(delta("t2", {"title": "kept"}, client="bob")).status_code == 200
     server.process.kill()
     server.process.wait(DEADLINE)
-    asked = command("--client", "alice", answer="n\n")
-    assert asked.exit_code == 1
-    assert "Nothing brings it back" in asked.stdout
-    told = command("--client", "alice", answer="y\n")
+    asked = command("--client", "alice", answer="y\n")
+    assert asked.exit_code == ExitCode.USAGE
+    assert "Nothing brings it back" in asked.stderr
+    told = command("--client", "alice", "--yes")
     assert "erased everything that client 'alice' wrote: 1 rows, 1 deltas" in told.stdout
     again = spawn()
     assert [each["rowId"] for each in again.client("carol").pull().json()["deltas"]] == ["t2"]

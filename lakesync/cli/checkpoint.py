@@ -1,0 +1,116 @@
+"""`lakesync checkpoint`: what a new client starts from."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lakesync.cli import output
+from lakesync.cli.examples import examples
+from lakesync.cli.lazy import command_app
+from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
+
+app = command_app(
+    "Look at what a new client starts from, and fetch it.",
+    examples(("lakesync checkpoint show", "how old it is"), ("lakesync checkpoint fetch frames.bin", "")),
+)
+
+
+@app.callback()
+def checkpoint() -> None:
+    """Look at what a new client starts from, and fetch it."""
+
+
+@app.command(
+    epilog=examples(
+        ("lakesync checkpoint show --gateway shop", "as of when, how much, and whether it is served"),
+        ("lakesync flush && lakesync checkpoint show", "each flush of a pipeline makes a new one"),
+    )
+)
+def show(
+    url: Url = None, gateway: Gateway = None, token_file: TokenFile = None, data: Data = None, *, as_json: Json = False
+) -> None:
+    """Show the newest checkpoint, and whether it is served.
+
+    Exit code 1: there is none. One is served while no newer rules are in force.
+    """
+    from lakesync.cli.remote import connect
+    from lakesync.exceptions import NotFoundError
+
+    told = connect(url, gateway, token_file, data).get("/admin/metrics/{gateway}", clients=0)
+    cut = told["cut"]
+    if cut is None:
+        raise NotFoundError(
+            "there is no checkpoint yet, new clients pull from 0: the first flush of a pipeline makes one"
+        )
+    arrival = int(cut["arrivalHlc"]) >> 16
+    found = {
+        **cut,
+        "asOf": output.moment(arrival),
+        "createdAt": output.moment(cut["createdMs"]),
+        "ageSeconds": round(time.time() - arrival / 1000, 1),
+        "served": cut["rulesVersion"] == told["rulesVersion"],
+    }
+    if as_json:
+        output.record(found)
+        return
+    why = "" if found["served"] else f": the rules in force are version {told['rulesVersion']}; flush to make a new one"
+    output.facts(
+        {
+            "as of": f"{found['asOf']}, {output.ago(found['ageSeconds'])} ago",
+            "written": found["createdAt"],
+            "rows": f"{cut['rows']:,} of {', '.join(cut['tables']) or 'no table'}",
+            "bytes": f"{cut['bytes']:,}",
+            "rules": f"version {cut['rulesVersion']}",
+            "served": ("yes" if found["served"] else "no") + why,
+        },
+        as_json=False,
+    )
+
+
+@app.command(
+    epilog=examples(
+        ("lakesync checkpoint fetch frames.bin --client new-phone", "as that client would get it"),
+        ("lakesync checkpoint fetch --client new-phone --json", "only how much it is"),
+    )
+)
+def fetch(
+    file: Annotated[
+        Path | None, typer.Argument(help="Where the frames go; none: they are read and counted.", show_default=False)
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option("--client", "-c", help="As whom; else the token's sub.", show_default=False)
+    ] = None,
+    url: Url = None,
+    gateway: Gateway = None,
+    token_file: TokenFile = None,
+    data: Data = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Fetch the newest checkpoint as a client would, cut down to what it may see, and check that it is whole.
+
+    The gateway counts the client as seen by it, as it does any that fetches one.
+    """
+    from lakesync.cli.remote import connect
+    from lakesync.wire.frames import encode_checkpoint_frame
+    from lakesync.wire.protobuf import decode_response
+
+    remote = connect(url, gateway, token_file, data, role="client", client=client)
+    scratch = file.with_name(file.name + ".part") if file is not None else None
+    frames, deltas, size = 0, 0, 0
+    fetching = remote.transport().checkpoint(client or remote.client_id)
+    with output.working("fetching"), fetching as came, ExitStack() as closing:
+        out = closing.enter_context(scratch.open("wb")) if scratch is not None else None
+        for frame in came.frames:
+            frames, deltas, size = frames + 1, deltas + len(decode_response(frame).deltas), size + len(frame)
+            if out is not None:
+                out.write(encode_checkpoint_frame(frame))
+    if scratch is not None and file is not None:
+        scratch.replace(file)
+    told = {"cursor": str(came.cursor), "frames": frames, "deltas": deltas, "bytes": size}
+    output.facts(told, as_json=as_json)

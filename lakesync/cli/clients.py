@@ -1,0 +1,65 @@
+"""`lakesync clients`: how far each client of a gateway is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from lakesync.cli import output
+from lakesync.cli.examples import examples
+from lakesync.cli.lazy import command_app
+from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
+
+app = command_app()
+
+
+@app.command(
+    epilog=examples(
+        ("lakesync clients --gateway shop", "who is behind, and by how much"),
+        ("lakesync clients --json | jq 'select(.lagSeconds > 60)'", "a minute behind, or more"),
+    )
+)
+def clients(
+    limit: Annotated[int, typer.Option(help="Most clients to show.", min=1, max=1000)] = 100,
+    url: Url = None,
+    gateway: Gateway = None,
+    token_file: TokenFile = None,
+    data: Data = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Show each client of a gateway, the one that is furthest behind first.
+
+    A client that is not shown has not talked to this process of the gateway since it started.
+    """
+    from lakesync.cli.remote import connect
+
+    told = connect(url, gateway, token_file, data).get("/admin/metrics/{gateway}", clients=limit)
+    rows = [standing(told, each) for each in told["clients"]]
+    output.records(
+        rows if as_json else map(in_words, rows),
+        as_json=as_json,
+        columns=("clientId=client", "lag", "state", "seen", "pulled", "pushed"),
+        none="no client has talked to this process of the gateway since it started",
+    )
+
+
+def standing(told: dict[str, Any], client: dict[str, Any]) -> dict[str, Any]:
+    """A client's line of `/admin/metrics`, with how far it is behind the newest commit."""
+    newest, cursor = int(told["lastArrival"]), int(client["cursorHlc"])
+    behind = max(0, newest - cursor) / 65_536_000 if cursor else None
+    return {**client, "lagSeconds": None if behind is None else round(behind, 3)}
+
+
+def in_words(client: dict[str, Any]) -> dict[str, Any]:
+    """The same for people."""
+    lag = client["lagSeconds"]
+    state = "connected" if client["connected"] else "polls"
+    more = ", more waits for it" if client["hasMore"] else ""
+    return {
+        "clientId": client["clientId"],
+        "lag": "never pulled" if lag is None else "none" if lag == 0 else output.ago(lag),
+        "state": state + more,
+        **{name: output.moment(client[f"{name}Ms"]) for name in ("seen", "pulled", "pushed")},
+    }

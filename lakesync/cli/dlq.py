@@ -1,0 +1,221 @@
+"""`lakesync dlq`: what was set aside, so that the rest could go on.
+
+Two kinds: `value`, a live value that does not fit its column, kept in the lake's table `rejected`; and `work`, a
+destination's table that could not be brought in line after a flush of a gateway without a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from lakesync.cli import output
+from lakesync.cli.ending import ExitCode
+from lakesync.cli.examples import examples
+from lakesync.cli.lazy import command_app
+from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, Yes, settings
+
+app = command_app(
+    "Look at what was set aside: values that fit no column, work that failed.",
+    examples(("lakesync dlq list", "all of a gateway"), ("lakesync dlq retry --all", "once the cause is gone")),
+)
+
+Id = Annotated[str | None, typer.Argument(metavar="ID", help="As the list tells it.", show_default=False)]
+All = Annotated[bool, typer.Option("--all", help="Everything of the gateway that can be.")]
+
+
+@app.callback()
+def dlq() -> None:
+    """Look at what was set aside: values that fit no column, work that failed."""
+
+
+@app.command(
+    "list",
+    epilog=examples(
+        ("lakesync dlq list --gateway shop", "values of the lake, work of the gateway"),
+        ("lakesync dlq list --kind value --json", "only the lake's"),
+    ),
+)
+def list_(
+    kind: Annotated[str | None, typer.Option(help="value or work; both unless given.", show_default=False)] = None,
+    url: Url = None,
+    gateway: Gateway = None,
+    token_file: TokenFile = None,
+    data: Data = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """List what was set aside."""
+    if kind not in (None, "value", "work"):
+        raise typer.BadParameter(f"--kind is {kind!r}, it must be value or work")
+    found, why = _all(kind, url, gateway, token_file, data)
+    output.records(
+        found, as_json=as_json, columns=("id", "kind", "table", "what", "why"), none="" if why else "nothing"
+    )
+    _tell_unanswered(why)
+
+
+@app.command(epilog=examples(("lakesync dlq show todos/t1/done", "the value, and what its column takes")))
+def show(
+    entry: Annotated[str, typer.Argument(metavar="ID", help="As the list tells it.", show_default=False)],
+    url: Url = None,
+    gateway: Gateway = None,
+    token_file: TokenFile = None,
+    data: Data = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Show one in full, and what mends it."""
+    from lakesync.exceptions import NotFoundError
+
+    found, why = _all(None, url, gateway, token_file, data)
+    chosen = next((each for each in found if each["id"] == entry), None)
+    if chosen is None:
+        unknown = f" (not known: {'; '.join(why)})" if why else ""
+        raise NotFoundError(f"nothing with the id {entry!r} was set aside; `lakesync dlq list` tells what was{unknown}")
+    output.facts(chosen, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(("lakesync dlq retry --all", ""), ("lakesync dlq retry 01a2…-shop.main.1.7-9.todos", "one"))
+)
+def retry(
+    entry: Id = None,
+    url: Url = None,
+    gateway: Gateway = None,
+    token_file: TokenFile = None,
+    data: Data = None,
+    *,
+    everything: All = False,
+    as_json: Json = False,
+) -> None:
+    """Put work back into the queue, as if it were new.
+
+    A value needs no retry: it leaves the list when the row gets one that fits, or the table is made again.
+    """
+    _act("POST", "retried", entry, url, gateway, token_file, data, everything=everything, as_json=as_json)
+
+
+@app.command(epilog=examples(("lakesync dlq drop 01a2…-shop.main.1.7-9.todos --yes", "the table stays as it is")))
+def drop(
+    entry: Id = None,
+    url: Url = None,
+    gateway: Gateway = None,
+    token_file: TokenFile = None,
+    data: Data = None,
+    *,
+    everything: All = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Forget work. The rows that it was about stay as they are at the destination until they change again."""
+    what = "all work that was set aside" if everything else f"{entry}"
+    output.confirm(f"Drop {what}?", yes=yes)
+    _act("DELETE", "dropped", entry, url, gateway, token_file, data, everything=everything, as_json=as_json)
+
+
+def _act(
+    method: str,
+    done: str,
+    entry: str | None,
+    url: str | None,
+    gateway: str | None,
+    token_file: Path | None,
+    data: Path | None,
+    *,
+    everything: bool,
+    as_json: bool,
+) -> None:
+    from lakesync.cli.remote import connect
+    from lakesync.exceptions import ValidationError
+
+    if (entry is None) is not everything:
+        raise typer.BadParameter("give one ID, or --all")
+    if entry is not None and "/" in entry:
+        raise ValidationError(
+            f"{entry!r} is a value: push one that fits its column, or widen the schema and make the table again "
+            "(`lakesync backfill tables/TABLE`)"
+        )
+    remote = connect(url, gateway, token_file, data)
+    ids = [each["id"] for each in _work(remote.get("/admin/dead-letters/{gateway}"))] if everything else [str(entry)]
+    for each in ids:
+        path = f"/admin/dead-letters/{{gateway}}/{quote(each, safe='')}"
+        told = remote.post(path) if method == "POST" else remote.delete(path)
+        if as_json:
+            output.record(told)
+        else:
+            print(f"{done} {each}")
+    if not ids:
+        output.note("nothing was set aside")
+
+
+def _all(
+    kind: str | None, url: str | None, gateway: str | None, token_file: Path | None, data: Path | None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """What gateway and lake set aside, and why one of them does not say. With neither, the gateway's error stands."""
+    from lakesync.cli.remote import connect
+    from lakesync.exceptions import LakeSyncError
+
+    found: list[dict[str, Any]] = []
+    why: list[LakeSyncError] = []
+    if kind != "work":
+        try:
+            found += _values(data, gateway)
+        except LakeSyncError as error:
+            why.append(error)
+    if kind != "value":
+        try:
+            found += _work(connect(url, gateway, token_file, data).get("/admin/dead-letters/{gateway}"))
+        except LakeSyncError as error:
+            why.append(error)
+    if len(why) == (1 if kind else 2):
+        raise why[-1]
+    return found, [str(error) for error in why]
+
+
+def _work(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for each in told["deadLetters"]:
+        yield {
+            "id": each["jobId"],
+            "kind": "work",
+            "table": each["table"],
+            "what": f"{len(each['rowIds'])} rows of batch {each['batchId']}, tried {each['attempts']} times",
+            "why": each["failure"],
+            "remedy": "mend the destination, then `lakesync dlq retry`",
+            "rowIds": each["rowIds"],
+        }
+
+
+def _values(data: Path | None, gateway: str | None) -> Iterator[dict[str, Any]]:
+    """What the lake's table `rejected` holds; nothing where no lake is at hand."""
+    from lakesync.analysis.catalogue import Lake, has_catalogue
+
+    config = settings(data)
+    if not has_catalogue(config):
+        return
+    with Lake(config) as lake:
+        rows = [] if lake.rejected is None else lake.rejected.scan().to_arrow().to_pylist()
+    chosen = gateway or config.remote.gateway
+    for row in rows:
+        if chosen not in (None, row["gateway"]):
+            continue
+        yield {
+            "id": f"{row['table_name']}/{row['row_id']}/{row['column_name']}",
+            "kind": "value",
+            "table": row["table_name"],
+            "what": f"{row['column_name']} = {row['value']} of row {row['row_id']}",
+            "why": f"the column takes {row['type']}; in the state table it is null",
+            "remedy": "push a value that fits; the history and the clients have the one that is there",
+            "gateway": row["gateway"],
+        }
+
+
+def _tell_unanswered(why: list[str]) -> None:
+    for each in why:
+        output.note(f"not known: {each}")
+    if why:
+        raise typer.Exit(ExitCode.PARTIAL)

@@ -1,0 +1,92 @@
+"""How a command ends: the exit codes, which error has which, and what is said of it. The one place for both."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import IntEnum
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lakesync.exceptions import LakeSyncError
+
+T = TypeVar("T")
+
+
+class ExitCode(IntEnum):
+    """What a script is told."""
+
+    OK = 0
+    FAILED = 1
+    """It was tried, and did not work; or what was looked for is not so."""
+    USAGE = 2
+    """Options, arguments or settings cannot be used."""
+    UNREACHABLE = 3
+    """A gateway, a store, the lake or a backend does not answer, or takes nothing now: the same may work later."""
+    AUTH = 4
+    """No token, one that is not good, or one that does not allow this."""
+    INVALID = 5
+    """What was handed over is not of the documented form, or contradicts what is there."""
+    PARTIAL = 6
+    """Some of it was done, or answered, and some was not; what was not is named."""
+
+
+CODES: dict[str, ExitCode] = {
+    "ConfigurationError": ExitCode.USAGE,
+    "UnreachableError": ExitCode.UNREACHABLE,
+    "StagingUnavailableError": ExitCode.UNREACHABLE,
+    "LakeUnavailableError": ExitCode.UNREACHABLE,
+    "AdapterError": ExitCode.UNREACHABLE,
+    "RateLimitedError": ExitCode.UNREACHABLE,
+    "BackpressureError": ExitCode.UNREACHABLE,
+    "AuthError": ExitCode.AUTH,
+    "ForbiddenError": ExitCode.AUTH,
+    "ValidationError": ExitCode.INVALID,
+    "SchemaError": ExitCode.INVALID,
+    "ClockDriftError": ExitCode.INVALID,
+    "ResyncRequiredError": ExitCode.INVALID,
+    "PartialError": ExitCode.PARTIAL,
+    "LakeSyncError": ExitCode.FAILED,
+}
+"""By the name of the class, as importing them costs time; one that is missing has the code of its nearest base."""
+
+REMEDIES: dict[str, str] = {
+    "UnreachableError": "start it (`lakesync up`, `lakesync gateway`), or name another with --url",
+    "AuthError": "set LAKESYNC_TOKEN or give --token-file; `lakesync token create` makes one",
+    "ForbiddenError": "an admin's token: `lakesync token create --gateway ID --client ME --role admin`",
+    "BackpressureError": "see what waits: `lakesync status`; carry it to the lake: `lakesync flush`",
+    "LakeUnavailableError": "`lakesync doctor` looks at catalogue and Spark",
+    "StagingUnavailableError": "`lakesync doctor` looks at the store",
+}
+"""What to try next, where the message itself cannot know."""
+
+
+def code_of(kind: type[BaseException]) -> ExitCode | None:
+    """The exit code of a class of errors; None for one that was not raised on purpose."""
+    return next(_of(CODES, kind), None)
+
+
+def told(error: Exception, *, as_json: bool) -> ExitCode | None:
+    """Say on stderr what went wrong, in one line of JSON where JSON was asked for; its exit code.
+
+    None, and nothing is said, where the error was not raised on purpose: then its traceback is wanted.
+    """
+    code = code_of(type(error))
+    if code is None:
+        return None
+    remedy = next(_of(REMEDIES, type(error)), None)
+    if as_json:
+        known: LakeSyncError = error  # type: ignore[assignment] # it has an exit code
+        fields = {"error": str(error), "code": known.code, "exitCode": int(code), "remedy": remedy}
+        print(json.dumps({name: value for name, value in fields.items() if value is not None}), file=sys.stderr)
+    else:
+        print(f"error: {error}", file=sys.stderr)
+        if remedy:
+            print(f"  try: {remedy}", file=sys.stderr)
+    return code
+
+
+def _of(table: dict[str, T], kind: type[BaseException]) -> Iterator[T]:
+    return (table[base.__name__] for base in kind.__mro__ if base.__name__ in table)

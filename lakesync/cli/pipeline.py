@@ -1,0 +1,125 @@
+"""Dagster as the commands see it: its runs and backfills, over GraphQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import requests
+
+from lakesync.client.errors import UnreachableError
+from lakesync.exceptions import NotFoundError, ValidationError
+
+if TYPE_CHECKING:
+    from lakesync.config import Config
+
+_TIMEOUT = 60.0
+
+RUNS = """
+query Runs($limit: Int!) {
+  runsOrError(limit: $limit) {
+    __typename
+    ... on Runs { results { runId jobName status startTime endTime tags { key value } } }
+    ... on PythonError { message }
+  }
+}
+"""
+ASSETS = """
+query Assets {
+  assetNodes { assetKey { path } groupName isMaterializable isPartitioned repository { name location { name } } }
+}
+"""
+DAYS = """
+query Days($key: AssetKeyInput!) {
+  assetNodeOrError(assetKey: $key) { __typename ... on AssetNode { partitionKeys } }
+}
+"""
+BACKFILL = """
+mutation Backfill($params: LaunchBackfillParams!) {
+  launchPartitionBackfill(backfillParams: $params) {
+    __typename
+    ... on LaunchBackfillSuccess { backfillId }
+    ... on PartitionKeysNotFoundError { message }
+    ... on PythonError { message }
+    ... on UnauthorizedError { message }
+    ... on InvalidSubsetError { message }
+  }
+}
+"""
+BACKFILL_STATUS = """
+query Status($id: String!) {
+  partitionBackfillOrError(backfillId: $id) {
+    __typename
+    ... on PartitionBackfill { status numPartitions runs { runId status } error { message } }
+    ... on BackfillNotFoundError { message }
+    ... on PythonError { message }
+  }
+}
+"""
+ENDED = frozenset({"COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"})
+GOOD = frozenset({"COMPLETED", "COMPLETED_SUCCESS"})
+
+
+class Dagster:
+    """A webserver of Dagster."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._session = requests.Session()
+
+    def runs(self, limit: int = 5) -> list[dict[str, Any]]:
+        """The newest runs: `runId`, `jobName`, `status`, `startTime`, `endTime` (seconds), `tags`."""
+        found: list[dict[str, Any]] = self._ask(RUNS, {"limit": limit}, "runsOrError", "Runs")["results"]
+        return found
+
+    def assets(self) -> dict[str, dict[str, Any]]:
+        """Every asset that can be made, by its key with slashes."""
+        nodes = self._query(ASSETS, {})["assetNodes"]
+        return {"/".join(node["assetKey"]["path"]): node for node in nodes if node["isMaterializable"]}
+
+    def days(self, asset: str) -> list[str]:
+        """The partitions of an asset, in order."""
+        key = {"path": asset.split("/")}
+        found: list[str] = self._ask(DAYS, {"key": key}, "assetNodeOrError", "AssetNode")["partitionKeys"]
+        return found
+
+    def backfill(self, assets: list[str], days: list[str], title: str) -> str:
+        """Make days of assets again; the backfill's id."""
+        params = {
+            "assetSelection": [{"path": asset.split("/")} for asset in assets],
+            "partitionNames": days,
+            "title": title,
+            "tags": [{"key": "lakesync/requested_by", "value": "lakesync backfill"}],
+        }
+        told = self._ask(BACKFILL, {"params": params}, "launchPartitionBackfill", "LaunchBackfillSuccess")
+        return str(told["backfillId"])
+
+    def backfill_status(self, backfill: str) -> dict[str, Any]:
+        """How far a backfill is: `status`, `numPartitions`, `runs`, `error`."""
+        return self._ask(BACKFILL_STATUS, {"id": backfill}, "partitionBackfillOrError", "PartitionBackfill")
+
+    def _ask(self, query: str, variables: dict[str, Any], field: str, wanted: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._query(query, variables)[field]
+        if found["__typename"] == wanted:
+            return found
+        why = f"Dagster at {self.url} refused: {found.get('message') or found['__typename']}"
+        raise NotFoundError(why) if "NotFound" in found["__typename"] else ValidationError(why)
+
+    def _query(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer = self._session.post(
+                f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=_TIMEOUT
+            )
+            told = answer.json()
+        except (requests.RequestException, ValueError) as error:
+            raise UnreachableError(f"no Dagster answers at {self.url}: {type(error).__name__}") from error
+        if told.get("errors"):
+            raise ValidationError(f"Dagster at {self.url} refused: {told['errors'][0]['message']}")
+        found: dict[str, Any] = told["data"]
+        return found
+
+
+def dagster_url(config: Config) -> str | None:
+    """Where Dagster's pages are: as configured, or as a `lakesync up` on the data folder says; None: nowhere known."""
+    from lakesync.cli.remote import running
+
+    return config.dagster.url or running(config, "dagster").get("url")

@@ -1,0 +1,166 @@
+"""`lakesync pull` and `lakesync tail`: what a client is sent, as it is sent."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lakesync.cli import output
+from lakesync.cli.examples import examples
+from lakesync.cli.lazy import command_app
+from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
+
+if TYPE_CHECKING:
+    from lakesync.cli.remote import Remote
+    from lakesync.client.transports.base import SyncTransport
+    from lakesync.types import RowDelta
+
+pull_app, tail_app = command_app(), command_app()
+
+_PAGE = 1000
+_COLUMNS = ("arrived=written", "clientId=client", "op", "table", "rowId=row", "values")
+
+Client = Annotated[
+    str | None, typer.Option("--client", "-c", help="As whom; else the token's sub.", show_default=False)
+]
+Tables = Annotated[list[str] | None, typer.Option("--table", "-t", help="Only this table's; may be repeated.")]
+Since = Annotated[int, typer.Option(help="The cursor that the last pull ended with; 0: from the beginning.", min=0)]
+
+
+@pull_app.command(
+    epilog=examples(
+        ("lakesync pull --client alice", "all that she may see"),
+        ("lakesync pull --client alice --table todos --json > todos.jsonl", "a delta a line; they can be pushed again"),
+        ("lakesync pull --client alice --since 114000000000000000", "what came since"),
+    )
+)
+def pull(
+    client: Client = None,
+    since: Since = 0,
+    limit: Annotated[int | None, typer.Option(help="End after so many.", min=1, show_default=False)] = None,
+    table: Tables = None,
+    url: Url = None,
+    gateway: Gateway = None,
+    token_file: TokenFile = None,
+    data: Data = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Pull what a client lacks, page after page.
+
+    The gateway takes it as that client's pull. The cursor to go on from is said on stderr.
+    """
+    from lakesync.cli.remote import connect
+
+    remote = connect(url, gateway, token_file, data, role="client", client=client)
+    who = client or remote.client_id
+    ended: list[int] = [since]
+    deltas = _pulled(remote.transport(), who, since, limit, ended)
+    output.records(
+        told(deltas, table, as_json=as_json), as_json=as_json, columns=_COLUMNS, none="nothing that this client lacks"
+    )
+    output.note(f"cursor: {ended[-1]}")
+
+
+@tail_app.command(
+    epilog=examples(
+        ("lakesync tail --client alice", "what comes from now on"),
+        ("lakesync tail --client alice --from-start --json", "what is there first; a delta a line"),
+    )
+)
+def tail(
+    client: Client = None,
+    limit: Annotated[int | None, typer.Option(help="End after so many.", min=1, show_default=False)] = None,
+    seconds: Annotated[float | None, typer.Option(help="End after so long.", min=0, show_default=False)] = None,
+    table: Tables = None,
+    url: Url = None,
+    gateway: Gateway = None,
+    token_file: TokenFile = None,
+    data: Data = None,
+    *,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Show what is there already, too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show changes as they happen, until Ctrl-C.
+
+    As that client: what its rules let it see, moves in and out of its sight included.
+    """
+    from lakesync.cli.remote import connect
+
+    remote = connect(url, gateway, token_file, data, role="client", client=client)
+    who = client or remote.client_id
+    left = limit
+    for each in told(_live(remote, who, seconds, from_start=from_start), table, as_json=as_json):
+        _show(each, as_json=as_json)
+        left = None if left is None else left - 1
+        if left == 0:
+            return
+
+
+def told(deltas: Iterable[RowDelta], tables: list[str] | None, *, as_json: bool) -> Iterator[dict[str, Any]]:
+    """Deltas in the wire's form, for people with their values side by side."""
+    import msgspec
+
+    from lakesync.hlc import wall_of
+    from lakesync.wire.json import encode_delta
+
+    for delta in deltas:
+        if tables and delta.table not in tables:
+            continue
+        wire: dict[str, Any] = msgspec.json.decode(encode_delta(delta))
+        if not as_json:
+            cells = ", ".join(f"{cell.column}={bytes(cell.value).decode()}" for cell in delta.columns)
+            wire |= {"arrived": output.moment(wall_of(delta.hlc)), "values": cells}
+        yield wire
+
+
+def _pulled(transport: SyncTransport, who: str, since: int, limit: int | None, ended: list[int]) -> Iterator[RowDelta]:
+    """Page after page; `ended` gets the cursor of each."""
+    from lakesync.types import SyncPull
+
+    left, more = limit, True
+    while more and left != 0:
+        page = transport.pull(SyncPull(who, since, min(_PAGE, left or _PAGE)))
+        yield from page.deltas
+        since, more = page.server_hlc, page.has_more
+        ended.append(since)
+        left = None if left is None else max(0, left - len(page.deltas))
+    transport.close()
+
+
+def _live(remote: Remote, who: str, seconds: float | None, *, from_start: bool) -> Iterator[RowDelta]:
+    """What there is, then what the gateway tells by itself."""
+    from lakesync.types import SyncPull
+
+    deadline = None if seconds is None else time.monotonic() + seconds
+    line = remote.live().connect()
+    try:
+        line.pull(SyncPull(who, 0, _PAGE))
+        waits = True
+        while deadline is None or time.monotonic() < deadline:
+            came = line.receive(None if deadline is None else deadline - time.monotonic())
+            if came is None:
+                continue
+            unasked, page = came
+            if unasked or from_start:
+                yield from page.deltas
+            if not unasked and page.has_more:
+                line.pull(SyncPull(who, page.server_hlc, _PAGE))
+            elif waits and not unasked:
+                waits = False
+                output.note(f"at {page.server_hlc}; waiting for changes")
+    finally:
+        line.close()
+
+
+def _show(each: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        output.record(each)
+    else:
+        place = f"{each['table']}/{each['rowId']}"
+        print(f"{each['arrived']}  {each['clientId']}  {each['op']:<6}  {place}  {each['values']}")
+    sys.stdout.flush()

@@ -1,0 +1,185 @@
+"""`lakesync push`: deltas, or rows as new ones, from a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lakesync.cli import output
+from lakesync.cli.ending import ExitCode
+from lakesync.cli.examples import examples
+from lakesync.cli.lazy import command_app
+from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, read_text
+
+if TYPE_CHECKING:
+    from lakesync.client.transports.http import HttpTransport
+    from lakesync.exceptions import Rejection
+    from lakesync.hlc import HLC
+    from lakesync.types import RowDelta
+
+app = command_app()
+
+_AT_ONCE = 1000
+
+
+@app.command(
+    epilog=examples(
+        ("lakesync push todos.csv --table todos --id id", "each row as a new one"),
+        ("""echo '{"row_id": "t1", "title": "Buy milk"}' | lakesync push - --table todos""", "JSON, a row a line"),
+        ("lakesync push deltas.jsonl --client alice", "deltas: op, table, rowId, columns; the rest is filled in"),
+    )
+)
+def push(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", allow_dash=True, help="JSON lines, a JSON list or CSV; `-` is stdin.")
+    ],
+    table: Annotated[
+        str | None, typer.Option("--table", "-t", help="FILE has rows of this table.", show_default=False)
+    ] = None,
+    id_column: Annotated[str, typer.Option("--id", help="Which of a row's fields is its id.")] = "row_id",
+    client: Annotated[
+        str | None, typer.Option("--client", "-c", help="Who pushes; else the token's sub.", show_default=False)
+    ] = None,
+    url: Url = None,
+    gateway: Gateway = None,
+    token_file: TokenFile = None,
+    data: Data = None,
+    *,
+    update: Annotated[bool, typer.Option("--update", help="Rows are changes of rows that are there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Push deltas, or rows as new ones, from a file.
+
+    What the gateway refuses is named on stderr and left out, the rest is pushed: exit code 6, or 5 where all of it
+    was refused. A delta with its own hlc and deltaId may be pushed again: that changes nothing.
+    """
+    from lakesync.cli.remote import connect
+    from lakesync.hlc import HLC
+
+    remote = connect(url, gateway, token_file, data, role="client", client=client)
+    clock = HLC()
+    records = _records(file)
+    who = client or remote.client_id
+    if table is None:
+        deltas = (_delta(record, place, who, clock) for place, record in enumerate(records, 1))
+    else:
+        op = "UPDATE" if update else "INSERT"
+        rows = (_row(record, place, table, id_column, op) for place, record in enumerate(records, 1))
+        deltas = (_delta(record, place, who, clock) for place, record in enumerate(rows, 1))
+    accepted, rejected, server_hlc = 0, 0, 0
+    transport = remote.transport()
+    with output.working("pushing"):
+        while batch := list(islice(deltas, _AT_ONCE)):
+            taken, refused, server_hlc = _push(transport, who, batch)
+            accepted += taken
+            rejected += len(refused)
+            for each in refused:
+                output.note(f"refused {each.delta_id}: {each.code}: {each.message}")
+    transport.close()
+    output.facts({"accepted": accepted, "rejected": rejected, "serverHlc": str(server_hlc)}, as_json=as_json)
+    if rejected:
+        raise typer.Exit(ExitCode.PARTIAL if accepted else ExitCode.INVALID)
+
+
+def _push(transport: HttpTransport, who: str, deltas: list[RowDelta]) -> tuple[int, tuple[Rejection, ...], int]:
+    """Push; once more without those that were refused."""
+    from lakesync.exceptions import RefusedError
+    from lakesync.types import SyncPush
+
+    try:
+        done = transport.push(SyncPush(who, tuple(deltas)))
+    except RefusedError as error:
+        if not error.rejected:
+            raise
+        refused = {each.delta_id for each in error.rejected}
+        left = [delta for delta in deltas if delta.delta_id not in refused]
+        if len(left) == len(deltas):
+            raise
+        if not left:
+            return 0, error.rejected, 0
+        taken, more, server_hlc = _push(transport, who, left)
+        return taken, (*error.rejected, *more), server_hlc
+    return done.accepted, (), done.server_hlc
+
+
+def _records(file: Path) -> Iterator[Mapping[str, Any]]:
+    """The objects of a JSON list, of JSON lines, or of a CSV with a heading."""
+    text = read_text(file)
+    if file.suffix.lower() == ".csv":
+        for fields in csv.DictReader(io.StringIO(text)):
+            yield {name: _of_text(value) for name, value in fields.items() if name is not None}
+        return
+    if text.lstrip().startswith("["):
+        yield from (_object(each, f"{file}, item {place}") for place, each in enumerate(_parsed(text, str(file)), 1))
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            where = f"{file}, line {number}"
+            yield _object(_parsed(line, where), where)
+
+
+def _parsed(text: str, where: str) -> Any:
+    from lakesync.exceptions import ValidationError
+
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValidationError(f"{where}: no JSON: {error}") from error
+
+
+def _object(value: Any, where: str) -> Mapping[str, Any]:
+    from lakesync.exceptions import ValidationError
+
+    if not isinstance(value, dict):
+        raise ValidationError(f"{where}: {str(value)[:60]!r} is no JSON object")
+    return value
+
+
+def _of_text(value: str | None) -> Any:
+    """A CSV's field: numbers, true and false as JSON has them, nothing where it is empty, else text."""
+    if not value:
+        return None
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return value
+    return found if isinstance(found, int | float | bool) else value
+
+
+def _row(record: Mapping[str, Any], place: int, table: str, id_column: str, op: str) -> Mapping[str, Any]:
+    from lakesync.exceptions import ValidationError
+
+    if record.get(id_column) is None:
+        raise ValidationError(f"row {place} has no {id_column!r}: name the field of its id with --id")
+    values = {name: value for name, value in record.items() if name != id_column}
+    columns = [{"column": name, "value": value} for name, value in values.items()]
+    return {"op": op, "table": table, "rowId": str(record[id_column]), "columns": columns}
+
+
+def _delta(record: Mapping[str, Any], place: int, who: str, clock: HLC) -> RowDelta:
+    """A delta in the wire's form, in which client, hlc and id may be missing."""
+    import msgspec
+
+    from lakesync.delta import delta_id
+    from lakesync.exceptions import ValidationError
+    from lakesync.types import RowDelta
+
+    given = {"columns": (), "clientId": who, "deltaId": "", **record}
+    given["hlc"] = given["hlc"] if "hlc" in record else clock.now()
+    try:
+        delta = msgspec.json.decode(msgspec.json.encode(given), type=RowDelta, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValidationError(f"delta {place} is not of the documented form: {error}") from error
+    if delta.delta_id:
+        return delta
+    identity = delta_id(
+        client_id=delta.client_id, hlc=delta.hlc, table=delta.table, row_id=delta.row_id, columns=delta.columns
+    )
+    return msgspec.structs.replace(delta, delta_id=identity)

@@ -1,0 +1,187 @@
+"""The gateway that a command talks to: which one, as whom, and its HTTP API."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
+
+import msgspec
+import requests
+
+from lakesync.cli.options import settings
+from lakesync.cli.secrets import kept
+from lakesync.client.errors import UnreachableError
+from lakesync.client.transports.http import HttpTransport, refusal
+from lakesync.client.transports.tokens import claims as claims_in
+from lakesync.exceptions import AuthError, ConfigurationError
+
+if TYPE_CHECKING:
+    from lakesync.client.transports.base import RealtimeTransport
+    from lakesync.config import Config
+
+Role = Literal["client", "admin"]
+
+CLIENT_ID = "lakesync-cli"
+"""Who a command is where nobody says, and the secret is at hand."""
+
+_MINUTES = 10
+_TIMEOUT = 60.0
+
+
+class Remote:
+    """A running gateway, seen through its routes."""
+
+    def __init__(self, config: Config, url: str, gateway: str, token: str | None) -> None:
+        self.config = config
+        self.url = url.rstrip("/")
+        self.gateway = gateway
+        self.token = token
+        self._session = requests.Session()
+
+    @property
+    def client_id(self) -> str:
+        """Whom the token names."""
+        return str(claims_in(self.token or "").get("sub") or CLIENT_ID)
+
+    def get(self, path: str, **query: Any) -> Any:
+        """`GET` a route; `{gateway}` in its path is this one. The decoded JSON of the answer.
+
+        Raises:
+            UnreachableError: no gateway's answer came.
+            LakeSyncError: what it answered, as the class that has its code.
+        """
+        return self._ask("GET", path, params={name: value for name, value in query.items() if value is not None})
+
+    def post(self, path: str, body: Any = None, **query: Any) -> Any:
+        """`POST` a route, with a JSON body."""
+        return self._ask(
+            "POST", path, json=body, params={name: each for name, each in query.items() if each is not None}
+        )
+
+    def delete(self, path: str) -> Any:
+        """`DELETE` a route."""
+        return self._ask("DELETE", path)
+
+    def transport(self) -> HttpTransport:
+        """What a client pushes and pulls by."""
+        return HttpTransport(self.url, self.gateway, self.token)
+
+    def live(self) -> RealtimeTransport:
+        """What a client is told of changes by."""
+        from lakesync.client.transports.websocket import WebSocketTransport
+
+        return WebSocketTransport(self.url, self.gateway, self.token)
+
+    def _ask(self, method: str, path: str, **options: Any) -> Any:
+        headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        where = self.url + path.replace("{gateway}", quote(self.gateway, safe=""))
+        try:
+            answer = self._session.request(method, where, headers=headers, timeout=_TIMEOUT, **options)
+        except requests.RequestException as error:
+            raise UnreachableError(f"no gateway answers at {self.url}: {_brief(error)}") from error
+        if not answer.ok:
+            raise refusal(answer.status_code, answer.content, answer.headers)
+        try:
+            return msgspec.json.decode(answer.content)
+        except msgspec.DecodeError as error:
+            raise UnreachableError(f"{where} gave no JSON: is it a gateway's address?") from error
+
+
+def connect(
+    url: str | None,
+    gateway: str | None,
+    token_file: Path | None,
+    data: Path | None,
+    *,
+    role: Role = "admin",
+    client: str | None = None,
+    named: bool = True,
+) -> Remote:
+    """The gateway that options, variables and files name, with a token for it.
+
+    Args:
+        role: of a token that has to be made.
+        client: whom it is made for; None: the commands themselves.
+        named: whether a gateway id is needed.
+
+    Raises:
+        ConfigurationError: nobody says which gateway, or the token's file cannot be read.
+    """
+    config = settings(data)
+    token = _given_token(config, token_file)
+    identity = claims_in(token or "")
+    chosen = gateway or config.remote.gateway or identity.get("gw") or _only(config)
+    if chosen is None and named:
+        raise ConfigurationError(
+            "which gateway? Give --gateway ID, set LAKESYNC_REMOTE_GATEWAY, or write it into [remote] of lakesync.toml"
+        )
+    if token is None and chosen is not None:
+        token = _made_token(config, chosen, client or CLIENT_ID, role)
+    if client is not None and token is not None and claims_in(token).get("sub") != client:
+        raise AuthError(
+            f"the token is for client {claims_in(token).get('sub')!r}, not for {client!r}: leave --client out"
+        )
+    return Remote(config, url or address(config), chosen or "", token)
+
+
+def running(config: Config, service: str) -> dict[str, Any]:
+    """What a `lakesync up` on the data folder says of one of its services; empty where none runs."""
+    try:
+        told = json.loads((config.data_dir / "up.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    found: dict[str, Any] = told.get(service) or {}
+    return found
+
+
+def address(config: Config) -> str:
+    """Where the gateway is: as `[remote]` says, or a `lakesync up` on the data folder, else `[gateway]`."""
+    known = config.remote.url or config.gateway.url or running(config, "gateway").get("url")
+    if known:
+        return str(known)
+    host = "127.0.0.1" if config.gateway.host in {"0.0.0.0", "::"} else config.gateway.host  # noqa: S104 a comparison
+    return f"http://{host}:{config.gateway.port}"
+
+
+def _only(config: Config) -> str | None:
+    return next(iter(config.gateways)) if len(config.gateways) == 1 else None
+
+
+def _given_token(config: Config, token_file: Path | None) -> str | None:
+    if token_file is None:
+        return config.token.get_secret_value() if config.token else None
+    try:
+        token = token_file.read_text("utf-8").strip()
+    except OSError as error:
+        raise ConfigurationError(f"--token-file {token_file} cannot be read: {error.strerror}") from error
+    if not token:
+        raise ConfigurationError(f"--token-file {token_file} is empty: put a token there")
+    return token
+
+
+def secret_of(config: Config) -> str | None:
+    """What tokens are signed with: as configured, or as `lakesync up` made it in the data folder."""
+    return config.jwt_secret.get_secret_value() if config.jwt_secret else kept(config.data_dir).get("jwt_secret")
+
+
+def sign(secret: str, gateway: str, client: str, role: str, *, seconds: float, claims: dict[str, Any]) -> str:
+    """A token."""
+    import jwt
+
+    payload = {**claims, "sub": client, "gw": gateway, "role": role, "exp": int(time.time() + seconds)}
+    return jwt.encode(payload, secret, algorithm="HS256")
+
+
+def _made_token(config: Config, gateway: str, client: str, role: Role) -> str | None:
+    """A short-lived one where the secret is at hand; None where there is none: the server may need none."""
+    secret = secret_of(config)
+    return sign(secret, gateway, client, role, seconds=_MINUTES * 60, claims={}) if secret else None
+
+
+def _brief(error: Exception) -> str:
+    reason = error.args[0] if error.args else error
+    cause = getattr(reason, "reason", reason)
+    return str(cause).rpartition(": ")[2] or type(error).__name__

@@ -1,0 +1,64 @@
+"""`lakesync schema`: the tables that a gateway knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lakesync.cli import output
+from lakesync.cli.examples import examples
+from lakesync.cli.lazy import command_app
+from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, read_json
+
+app = command_app(
+    "Register table schemas, and list them.",
+    examples(("lakesync schema apply schemas/*.json", "new tables, and columns that were added")),
+)
+
+
+@app.callback()
+def schema() -> None:
+    """Register table schemas, and list them."""
+
+
+@app.command("list", epilog=examples(("lakesync schema list --json", "every column and its type")))
+def list_(
+    url: Url = None, gateway: Gateway = None, token_file: TokenFile = None, data: Data = None, *, as_json: Json = False
+) -> None:
+    """List the registered schemas."""
+    from lakesync.cli.remote import connect
+
+    told = connect(url, gateway, token_file, data).get("/admin/schema/{gateway}")["schemas"]
+    rows = told if as_json else ({**each, "columns": _columns(each["schema"])} for each in told)
+    output.records(rows, as_json=as_json, columns=("table", "version", "columns"), none="no schema is registered")
+
+
+@app.command(epilog=examples(("lakesync schema apply schemas/todos.json", "the same again changes nothing")))
+def apply(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="JSON, a schema each; `-` is stdin.")],
+    url: Url = None,
+    gateway: Gateway = None,
+    token_file: TokenFile = None,
+    data: Data = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Register schemas, or add the columns that they have grown; all files are checked before the first is sent."""
+    from lakesync.cli.remote import connect
+    from lakesync.schema import parse_schema
+
+    found = [read_json(path) for path in files]
+    tables = [parse_schema(each).table for each in found]
+    remote = connect(url, gateway, token_file, data)
+    for table, each in zip(tables, found, strict=True):
+        told = remote.post("/admin/schema/{gateway}", each)
+        if as_json:
+            output.record({"table": table, **told})
+        else:
+            print(f"{table}: version {told['version']}")
+
+
+def _columns(found: dict[str, list[dict[str, str]]]) -> str:
+    return ", ".join(f"{column['name']} {column['type']}" for column in found["columns"])

@@ -1,0 +1,176 @@
+"""`lakesync status`: how far gateway, clients, lake and pipeline are, at a glance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lakesync.cli import output
+from lakesync.cli.clients import in_words, standing
+from lakesync.cli.ending import ExitCode
+from lakesync.cli.examples import examples
+from lakesync.cli.lazy import command_app
+from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
+
+if TYPE_CHECKING:
+    from lakesync.cli.remote import Remote
+    from lakesync.config import Config
+
+app = command_app()
+
+
+@app.command(
+    epilog=examples(
+        ("lakesync status", "of the only declared gateway, or LAKESYNC_REMOTE_GATEWAY's"),
+        ("lakesync status --gateway shop --json | jq .oldestUnflushedSeconds", "for a monitor"),
+    )
+)
+def status(
+    clients: Annotated[int, typer.Option(help="Most clients to show.", min=0, max=1000)] = 10,
+    url: Url = None,
+    gateway: Gateway = None,
+    token_file: TokenFile = None,
+    data: Data = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Show at a glance how far gateway, clients, lake and pipeline are.
+
+    A client lacks a row: its line says how far behind the newest commit it is; `lakesync explain` says why.
+    Exit code 6: the gateway answered, and lake or pipeline, which are configured here, did not.
+    """
+    from lakesync.cli.remote import connect
+    from lakesync.exceptions import LakeSyncError
+
+    with output.working("asking"):
+        remote = connect(url, gateway, token_file, data)
+        told = remote.get("/admin/metrics/{gateway}", clients=clients, tables="true")
+        ready = _ready(remote)
+        unanswered: list[str] = []
+        lake, runs = None, None
+        try:
+            lake = _lake(remote.config, remote.gateway)
+        except LakeSyncError as error:
+            unanswered.append(str(error))
+        try:
+            runs = _runs(remote.config)
+        except LakeSyncError as error:
+            unanswered.append(str(error))
+    whole = _whole(remote, told, ready, lake, runs)
+    if as_json:
+        output.record({**whole, "unanswered": unanswered})
+    else:
+        _show(whole)
+    for each in unanswered:
+        output.note(f"not known: {each}")
+    if unanswered:
+        raise typer.Exit(ExitCode.PARTIAL)
+
+
+def _whole(
+    remote: Remote,
+    told: dict[str, Any],
+    ready: str,
+    lake: dict[str, int | None] | None,
+    runs: list[dict[str, Any]] | None,
+) -> dict[str, Any]:
+    now = time.time() * 1000
+    newest = int(told["lastArrival"])
+    waiting = {each["table"]: each for each in told["tables"] or ()}
+    names = sorted({*waiting, *(lake or {})})
+    return {
+        "gateway": remote.gateway,
+        "url": remote.url,
+        "ready": ready,
+        "newestMs": newest >> 16 or None,
+        "unflushedDeltas": told["logSize"],
+        "unflushedBytes": told["byteSize"],
+        "oldestUnflushedSeconds": None if told["oldestMs"] is None else round((now - told["oldestMs"]) / 1000, 1),
+        "flushedMs": told["flushedMs"],
+        "rulesVersion": told["rulesVersion"],
+        "cut": told["cut"],
+        "tables": [
+            {
+                "table": name,
+                "waitingDeltas": waiting.get(name, {}).get("deltaCount", 0),
+                "mergedMs": ((lake or {}).get(name) or 0) >> 16 or None,
+            }
+            for name in names
+        ],
+        "clients": [standing(told, each) for each in told["clients"]],
+        "runs": runs,
+    }
+
+
+def _ready(remote: Remote) -> str:
+    from lakesync.exceptions import LakeSyncError
+
+    try:
+        return str(remote.get("/ready")["status"])
+    except LakeSyncError as error:
+        return f"not ready: {error}"
+
+
+def _lake(config: Config, gateway: str) -> dict[str, int | None] | None:
+    """State table → the arrival up to which it is merged; None where no lake is at hand."""
+    from lakesync.analysis.catalogue import Lake, has_catalogue, marks_of
+
+    if not has_catalogue(config):
+        return None
+    with Lake(config) as lake:
+        tables = {name: lake.state(name) for name in lake.states}
+        return {name: marks_of(table).get(gateway) for name, table in tables.items() if table is not None}
+
+
+def _runs(config: Config) -> list[dict[str, Any]] | None:
+    """The newest runs; None where no Dagster is configured."""
+    from lakesync.cli.pipeline import Dagster, dagster_url
+
+    url = dagster_url(config)
+    if url is None:
+        return None
+    return [
+        {name: run[name] for name in ("runId", "jobName", "status", "startTime", "endTime")}
+        for run in Dagster(url).runs(3)
+    ]
+
+
+def _show(whole: dict[str, Any]) -> None:
+    output.facts(dict(_facts(whole)), as_json=False)
+    if whole["tables"]:
+        print()
+        rows = ({**each, "mergedMs": output.moment(each["mergedMs"])} for each in whole["tables"])
+        output.records(rows, as_json=False, columns=("table", "waitingDeltas=waiting", "mergedMs=merged up to"))
+    print()
+    output.records(
+        map(in_words, whole["clients"]),
+        as_json=False,
+        columns=("clientId=client", "lag", "state", "seen", "pulled", "pushed"),
+        none="no client has talked to this process of the gateway since it started",
+    )
+
+
+def _facts(whole: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "gateway", f"{whole['gateway']} at {whole['url']}, {whole['ready']}"
+    yield "newest commit", output.moment(whole["newestMs"]) or "none yet"
+    waits = f"{whole['unflushedDeltas']:,} deltas, {whole['unflushedBytes']:,} bytes"
+    oldest = whole["oldestUnflushedSeconds"]
+    yield "waits for lake", f"{waits}, the oldest for {output.ago(oldest)}" if oldest is not None else "nothing"
+    yield "last flush", output.moment(whole["flushedMs"]) or "none yet"
+    cut = whole["cut"]
+    if cut is None:
+        yield "checkpoint", "none yet: new clients pull from 0"
+    else:
+        arrival = output.moment(int(cut["arrivalHlc"]) >> 16)
+        stale = "" if cut["rulesVersion"] == whole["rulesVersion"] else ", older than the rules: not served"
+        yield "checkpoint", f"as of {arrival}, {cut['rows']:,} rows, {cut['bytes']:,} bytes{stale}"
+    yield "rules", f"version {whole['rulesVersion']}" if whole["rulesVersion"] else "none: every client sees every row"
+    for run in (whole["runs"] or ())[:1]:
+        began = run["startTime"]
+        when = output.moment(int(began * 1000)) if began else "not started"
+        yield "last run", f"{run['jobName']}: {run['status'].lower()}, {when}"
+    if whole["runs"] == []:
+        yield "last run", "none yet"

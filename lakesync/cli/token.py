@@ -1,0 +1,95 @@
+"""`lakesync token`: what clients and admins show a gateway."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lakesync.cli.examples import examples
+from lakesync.cli.lazy import command_app
+from lakesync.cli.options import Data, Json, read_text, settings
+
+app = command_app(
+    "Make the tokens that clients and admins show a gateway, and read them.",
+    examples(("lakesync token create --gateway shop --client alice", "good for a day")),
+)
+
+
+@app.callback()
+def token() -> None:
+    """Make the tokens that clients and admins show a gateway, and read them."""
+
+
+@app.command(
+    epilog=examples(
+        ("lakesync token create --gateway shop --client alice", ""),
+        ("lakesync token create --gateway shop --client ops --role admin --claim team=ops", "for the admin routes"),
+        ("export LAKESYNC_TOKEN=$(lakesync token create -g shop -c ops --role admin)", "for the other commands"),
+    )
+)
+def create(
+    gateway: Annotated[str, typer.Option("--gateway", "-g", help="The gateway id that the token is for.")],
+    client: Annotated[str, typer.Option("--client", "-c", help="The client id.")],
+    role: Annotated[str, typer.Option(help="client or admin.")] = "client",
+    claim: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeat it for a list.")] = None,
+    hours: Annotated[float, typer.Option(help="How long it is good for.", min=0.001)] = 24.0,
+    data: Data = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Print a token, signed with LAKESYNC_JWT_SECRET or the secret that `lakesync up` made in the data folder."""
+    from lakesync.cli import output
+    from lakesync.cli.remote import secret_of, sign
+    from lakesync.exceptions import ConfigurationError
+
+    if role not in ("client", "admin"):
+        raise typer.BadParameter(f"--role is {role!r}, it must be client or admin")
+    config = settings(data)
+    secret = secret_of(config)
+    if not secret:
+        raise ConfigurationError(
+            f"There is no secret to sign with: set LAKESYNC_JWT_SECRET, or name the folder of a `lakesync up` with "
+            f"--data ({config.data_dir} has none)."
+        )
+    made = sign(secret, gateway, client, role, seconds=hours * 3600, claims=_claims(claim or []))
+    if as_json:
+        output.record({"token": made})
+    else:
+        print(made)
+
+
+@app.command(
+    epilog=examples(("lakesync token create -g shop -c alice | lakesync token show", "whose it is, until when"))
+)
+def show(
+    file: Annotated[Path, typer.Argument(allow_dash=True, help="Holds the token; `-` is stdin.")] = Path("-"),
+    *,
+    as_json: Json = False,
+) -> None:
+    """Show what a token says; whether it is signed by the right secret is the gateway's business."""
+    from lakesync.cli import output
+    from lakesync.client.transports.tokens import claims
+    from lakesync.exceptions import ValidationError
+
+    found = claims(read_text(file).strip())
+    if not found:
+        raise ValidationError(f"{file} holds no JWT: three parts of base64 with full stops between them")
+    expires = found.get("exp")
+    known = {**found, "expires": output.moment(int(expires * 1000)) if isinstance(expires, int | float) else None}
+    output.facts(known, as_json=as_json)
+
+
+def _claims(given: list[str]) -> dict[str, Any]:
+    claims: dict[str, Any] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"--claim is {each!r}, it must read NAME=VALUE")
+        claims[name] = value if name not in claims else [*_listed(claims[name]), value]
+    return claims
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return value if isinstance(value, list) else [value]

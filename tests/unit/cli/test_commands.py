@@ -1,0 +1,64 @@
+"""The commands are one consistent set, and listing them costs next to nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from lakesync.cli.app import COMMANDS, app
+from lakesync.cli.lazy import Unloaded
+
+
+def commands():
+    """Every command, with the words that name it."""
+    for name, unloaded in typer.main.get_command(app).commands.items():
+        assert isinstance(unloaded, Unloaded)
+        command = unloaded.load()
+        yield (name,), command
+        for inner, each in getattr(command, "commands", {}).items():
+            yield (name, inner), each
+
+
+ALL = dict(commands())
+LEAVES = {words: command for words, command in ALL.items() if not hasattr(command, "commands")}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_tables_line_is_the_commands_own(name):
+    own = (ALL[name,].help or "").split("\n\n", maxsplit=1)[0].replace("\n", " ")
+    assert COMMANDS[name].help == own
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_every_command_has_help_and_examples_of_itself(words):
+    command = LEAVES[words]
+    assert command.help
+    assert f"lakesync {' '.join(words)}" in (command.epilog or "")
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_options_are_the_same_everywhere(words):
+    options = {option for parameter in LEAVES[words].params for option in parameter.opts}
+    serves = words == ("gateway",)
+    assert "--json" in options or serves
+    assert not options & {"--token", "--password", "--secret"}
+    assert ("--token-file" in options) == ("--gateway" in options and "--url" in options)
+
+
+def test_help_imports_none_of_what_commands_need():
+    code = "import sys\nsys.argv = ['lakesync', '--help']\nfrom lakesync.cli import main\n"
+    code += "try: main()\nfinally: print(*sys.modules, file=sys.stderr)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"pydantic", "pydantic_settings", "rich", "msgspec", "requests", "jwt", "pyarrow", "lakesync.config"}
+    assert not heavy & set(ran.stderr.split())
+    for name in COMMANDS:
+        assert f"\n  {name} " in ran.stdout
+
+
+def test_a_misspelt_command_is_usage_and_names_the_right_one(run):
+    told = run("statsu")
+    assert told.exit_code == 2
+    assert "status" in told.output

@@ -1,0 +1,75 @@
+"""Each error has one exit code, said in one way."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lakesync import exceptions
+from lakesync.cli.ending import CODES, REMEDIES, ExitCode, code_of
+from lakesync.client.errors import UnreachableError
+
+
+def tree(kind=exceptions.LakeSyncError):
+    yield kind
+    for each in kind.__subclasses__():
+        yield from tree(each)
+
+
+KINDS = {kind.__name__: kind for kind in tree() if kind.__module__.startswith("lakesync.")}
+
+
+def test_the_tables_name_classes_that_there_are():
+    assert set(CODES) <= {*KINDS, "PartialError"}
+    assert set(REMEDIES) <= set(CODES)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (exceptions.ConfigurationError, ExitCode.USAGE),
+        (UnreachableError, ExitCode.UNREACHABLE),
+        (exceptions.StagingUnavailableError, ExitCode.UNREACHABLE),
+        (exceptions.AuthError, ExitCode.AUTH),
+        (exceptions.ForbiddenError, ExitCode.AUTH),
+        (exceptions.SchemaMismatchError, ExitCode.INVALID),
+        (exceptions.DuplicateError, ExitCode.INVALID),
+        (exceptions.NotFoundError, ExitCode.FAILED),
+        (exceptions.CommitUnknownError, ExitCode.FAILED),
+    ],
+)
+def test_codes(kind, code):
+    assert code_of(kind) is code
+
+
+def test_what_was_not_raised_on_purpose_has_none():
+    assert code_of(KeyError) is None
+
+
+def test_an_error_is_a_sentence_with_what_to_do_on_stderr(run):
+    told = run("status", "--gateway", "shop", "--url", "http://127.0.0.1:1")
+    assert (told.exit_code, told.stdout) == (ExitCode.UNREACHABLE, "")
+    assert "error: no gateway answers at http://127.0.0.1:1: " in told.stderr
+    assert "  try: start it" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_with_json_it_is_one_object(run):
+    told = run("clients", "--gateway", "shop", "--url", "http://127.0.0.1:1", "--json")
+    assert told.stdout == ""
+    error = json.loads(told.stderr)
+    assert (error["code"], error["exitCode"]) == ("UNREACHABLE", 3)
+    assert "http://127.0.0.1:1" in error["error"]
+
+
+def test_without_a_gateways_name_it_says_how_to_give_one(run):
+    told = run("status")
+    assert told.exit_code == ExitCode.USAGE
+    assert "--gateway" in told.stderr
+
+
+def test_nobody_is_asked_where_there_is_no_terminal(run):
+    told = run("connectors", "unregister", "jira", "--gateway", "shop", stdin="y\n")
+    assert told.exit_code == ExitCode.USAGE
+    assert "--yes" in told.stderr

@@ -1,0 +1,114 @@
+"""A new project, its settings, and where each comes from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.declared import Declarations
+from lakesync import config
+from lakesync.cli.ending import ExitCode
+from lakesync.exceptions import ConfigurationError
+
+
+def test_what_init_writes_is_what_up_reads(run):
+    told = run("init", "--gateway", "shop")
+    assert told.exit_code == 0, told.output
+    loaded = config.load()
+    assert loaded.data_dir == Path.cwd() / "lakesync-data"
+    assert loaded.remote.gateway == "shop"
+    assert loaded.gateways["shop"].write_scope == "rules"
+    Declarations(loaded.gateways)
+    assert run("rules", "validate", "rules.json", "--schemas", "schemas").exit_code == 0
+
+
+def test_init_writes_over_nothing_unless_told_to(run):
+    assert run("init", "shop").exit_code == 0
+    Path("shop/rules.json").write_text("mine")
+    again = run("init", "shop")
+    assert again.exit_code == ExitCode.INVALID
+    assert "shop/lakesync.toml" in again.stderr
+    assert Path("shop/rules.json").read_text() == "mine"
+    forced = run("init", "shop", "--force", "--json")
+    assert "shop/rules.json" in json.loads(forced.stdout)["written"]
+    assert Path("shop/rules.json").read_text() != "mine"
+
+
+@pytest.mark.parametrize(
+    ("schema", "rules", "named"),
+    [
+        ("{", '{"version": 1, "buckets": []}', "todos.json is not JSON"),
+        ('{"table": "todos", "columns": []}', '{"version": 1, "buckets": []}', "todos.json: "),
+        (None, '{"version": 0, "buckets": []}', "rules.json: version 0"),
+        (None, None, "rules.json cannot be read"),
+    ],
+)
+def test_a_declared_file_that_cannot_be_used_is_named(run, schema, rules, named):
+    run("init")
+    if schema is not None:
+        Path("schemas/todos.json").write_text(schema)
+    if rules is not None:
+        Path("rules.json").write_text(rules)
+    else:
+        Path("rules.json").unlink()
+    with pytest.raises(ConfigurationError, match=named):
+        Declarations(config.load().gateways)
+
+
+def test_a_flag_beats_a_variable_beats_the_projects_file_beats_the_users(run, tmp_path, monkeypatch):
+    (tmp_path / "home" / "lakesync").mkdir(parents=True)
+    users = tmp_path / "home" / "lakesync" / "lakesync.toml"
+    users.write_text('data_dir = "a"\n[spark]\nmemory = "3g"\ncores = 1\n[gateway]\nport = 1\n[dagster]\nport = 1\n')
+    Path("lakesync.toml").write_text('data_dir = "b"\n[spark]\ncores = 2\n[gateway]\nport = 2\n')
+    monkeypatch.setenv("LAKESYNC_GATEWAY_PORT", "3")
+    monkeypatch.setenv("LAKESYNC_JWT_SECRET", "not to be shown")
+    told = run("config", "show", "--json", "--data", tmp_path / "c")
+    assert "not to be shown" not in told.output
+    found = {each["name"]: (each["value"], each["origin"]) for each in map(json.loads, told.stdout.splitlines())}
+    project = str(Path("lakesync.toml").absolute())
+    assert found["data_dir"] == (str(tmp_path / "c"), "--data")
+    assert found["gateway.port"] == (3, "LAKESYNC_GATEWAY_PORT")
+    assert found["jwt_secret"] == ("(set)", "LAKESYNC_JWT_SECRET")
+    assert found["spark.cores"] == (2, project)
+    assert found["dagster.port"] == (1, str(users))
+    assert found["spark.memory"] == ("3g", str(users))
+    assert found["flush.bytes"][1] == "default"
+    assert found["staging.url"][1] == "derived"
+
+
+def test_no_file_counts_where_the_variable_says_so(run, tmp_path, monkeypatch):
+    (tmp_path / "home" / "lakesync").mkdir(parents=True)
+    (tmp_path / "home" / "lakesync" / "lakesync.toml").write_text('[spark]\nmemory = "3g"\n')
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    assert config.load().spark.memory == "2g"
+    assert run("config", "show", "--changed").stdout == ""
+
+
+def test_an_unknown_setting_is_not_found(run):
+    told = run("config", "show", "spork")
+    assert (told.exit_code, told.stdout) == (ExitCode.FAILED, "")
+
+
+def test_the_doctor_names_what_is_wrong_and_what_to_do(run, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_JWT_SECRET", "short")
+    monkeypatch.setenv("LAKESYNC_SPARK_MEMORY", "9000g")
+    monkeypatch.setenv("LAKESYNC_GATEWAY_URL", "http://127.0.0.1:1")
+    told = run("doctor", "--json")
+    assert told.exit_code == ExitCode.FAILED
+    found = {each["name"]: each for each in map(json.loads, told.stdout.splitlines())}
+    wrong = {name for name, each in found.items() if each["state"] == "problem"}
+    assert wrong == {"secret", "memory"}
+    assert "openssl rand" in found["secret"]["remedy"]
+    assert "LAKESYNC_SPARK_MEMORY" in found["memory"]["remedy"]
+    assert found["gateway"]["state"] == found["dagster"]["state"] == found["staging"]["state"] == "off"
+    assert all(each["remedy"] for each in found.values() if each["state"] in {"problem", "warning"})
+    assert not Path("lakesync-data").exists()
+
+
+def test_the_doctor_says_that_the_configuration_is_the_problem(run):
+    Path("lakesync.toml").write_text("[gateway]\nprot = 1\n")
+    told = run("doctor", "--only", "disk")
+    assert told.exit_code == ExitCode.FAILED
+    assert "gateway.prot is not a setting" in told.stdout
