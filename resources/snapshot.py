@@ -8,12 +8,27 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from lakesync.connectors import Connectors
+from lakesync.connectors.ingest import Ingest
 from lakesync.exceptions import ConfigurationError
 from lakesync.schema import TableSchema
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from lakesync.config import Config
     from lakesync.staging.store import PipelineStore
+    from lakesync.types import StoredConnector
+
+
+class PolledConnector(msgspec.Struct, frozen=True):
+    """A connector that is polled into a gateway."""
+
+    gateway: str
+    name: str
+    type: str
+    tables: tuple[str, ...]
+    interval_ms: int
 
 
 class SchemaSnapshot(msgspec.Struct, frozen=True):
@@ -22,6 +37,8 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
     tables: tuple[TableSchema, ...] = ()
     gateways: dict[str, tuple[str, ...]] = {}
     """Table → ids of the gateways that registered it."""
+    connectors: tuple[PolledConnector, ...] = ()
+    """Those that are polled, by gateway and name."""
 
     def schema(self, table: str) -> TableSchema:
         """A table's schema; one without columns where none is registered."""
@@ -29,15 +46,20 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
         return found or TableSchema(table, columns=())
 
 
-def registered(store: PipelineStore) -> SchemaSnapshot:
-    """What is registered now, over all gateways of a store."""
+def registered(store: PipelineStore, types: Connectors | None = None) -> SchemaSnapshot:
+    """What is registered now, over all gateways of a store; `types` of connectors are those installed, unless given."""
+    types = types or Connectors()
     joined: dict[str, TableSchema] = {}
     gateways: dict[str, tuple[str, ...]] = {}
+    polled: list[PolledConnector] = []
     for gateway in sorted(store.gateways()):
         for table, version in sorted(store.gateway_config(gateway).schemas.items()):
             joined[table] = join(joined[table], version.schema) if table in joined else version.schema
             gateways[table] = (*gateways.get(table, ()), gateway)
-    return SchemaSnapshot(tuple(joined[table] for table in sorted(joined)), dict(sorted(gateways.items())))
+        polled += _polled(gateway, store.connectors(gateway), types)
+    return SchemaSnapshot(
+        tuple(joined[table] for table in sorted(joined)), dict(sorted(gateways.items())), tuple(polled)
+    )
 
 
 def join(first: TableSchema, second: TableSchema) -> TableSchema:
@@ -49,6 +71,15 @@ def join(first: TableSchema, second: TableSchema) -> TableSchema:
     known = {column.name for column in first.columns}
     added = tuple(column for column in second.columns if column.name not in known)
     return msgspec.structs.replace(first, columns=(*first.columns, *added))
+
+
+def _polled(gateway: str, connectors: Iterable[StoredConnector], types: Connectors) -> Iterator[PolledConnector]:
+    for each in connectors:
+        known = types.find(each.type)
+        tables = known.polled(each.settings, each.ingest) if known is not None else ()
+        if tables:
+            interval = Ingest.of(each.ingest or {}).interval_ms
+            yield PolledConnector(gateway, each.name, each.type, tables, interval)
 
 
 def read_snapshot(path: Path) -> SchemaSnapshot:

@@ -1,4 +1,4 @@
-"""The pipeline's way into a staging store that only this process may write."""
+"""The pipeline's way into a staging store that only this process may write, and connectors' way into a gateway."""
 
 from __future__ import annotations
 
@@ -9,13 +9,28 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway import bodies
 from gateway.auth import authorization, bearer
 from gateway.exposure import is_loopback
 from gateway.limits import read_body
 from gateway.operations import JSON, Operation, Parameter
 from gateway.services import Services
-from lakesync.exceptions import AuthError, ForbiddenError, IntegrityError, NotFoundError, ValidationError
+from gateway.waiting import outcome
+from lakesync.engine.gateway import SyncGateway
+from lakesync.exceptions import (
+    AuthError,
+    BackpressureError,
+    ClockDriftError,
+    ForbiddenError,
+    IntegrityError,
+    NotFoundError,
+    SchemaError,
+    SchemaMismatchError,
+    ValidationError,
+)
+from lakesync.schema import TableSchema, parse_schema
 from lakesync.staging.protocol import dispatch, methods
+from lakesync.types import PushResult, SyncPush
 
 MAX_BODY_BYTES = 64 << 20
 """A cut names every one of its frame files."""
@@ -29,6 +44,26 @@ async def staging(request: Request) -> Response:
     body = await read_body(request, MAX_BODY_BYTES)
     answer = await run_in_threadpool(dispatch, services.engine.store, method, body)
     return Response(answer, media_type=JSON)
+
+
+async def bring(request: Request) -> Response:
+    """Take the deltas of a connector: a push as any other, in the connector's name."""
+    gateway = await _gateway(request)
+    push = await bodies.read_push(request, MAX_BODY_BYTES)
+    return bodies.push_response(request, await outcome(gateway.submit_push(push, {"sub": push.client_id})))
+
+
+async def tables(request: Request) -> Response:
+    """Register the schema of a connector's table, unless the table has one."""
+    gateway = await _gateway(request)
+    schema = parse_schema(await bodies.read_object(request, MAX_BODY_BYTES))
+    return bodies.json_response(await run_in_threadpool(gateway.ensure_schema, schema))
+
+
+async def _gateway(request: Request) -> SyncGateway:
+    services = Services.of(request)
+    _check_caller(request, services.settings.service_token)
+    return await run_in_threadpool(services.engine.gateway, request.path_params["gateway"])
 
 
 def _check_caller(request: Request, expected: str | None) -> None:
@@ -60,5 +95,25 @@ OPERATIONS = (
         body=dict,
         answer=Any,
         errors=(ValidationError, NotFoundError, IntegrityError),
+    ),
+    Operation(
+        "POST",
+        "/internal/push/{gateway}",
+        bring,
+        "Push the deltas of a connector in its name",
+        access="service",
+        body=SyncPush,
+        answer=PushResult,
+        errors=(ValidationError, NotFoundError, ClockDriftError, SchemaMismatchError, BackpressureError),
+    ),
+    Operation(
+        "POST",
+        "/internal/tables/{gateway}",
+        tables,
+        "Register the schema of a connector's table, unless the table has one",
+        access="service",
+        body=TableSchema,
+        answer=bool,
+        errors=(ValidationError, NotFoundError, SchemaError),
     ),
 )

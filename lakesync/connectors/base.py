@@ -77,3 +77,14 @@ class ConnectorType:
     """Called for each action, so it is quick and opens nothing that is not closed."""
     open_source: Callable[[ConnectorConfig], Source] = _no_source
     """Called for each poll, which closes it."""
+    switches: Mapping[str, str] = field(default_factory=dict)
+    """By output table, the setting by which it is not polled."""
+
+    def polled(self, settings: Mapping[str, Any], ingest: Mapping[str, Any] | None) -> tuple[str, ...]:
+        """The tables that a connector's polls fill, by its settings alone; none where it is not polled."""
+        if ingest is None:
+            return ()
+        if self.descriptor.output_tables is None:
+            return tuple(each["table"] for each in ingest.get("tables", ()))
+        named = [schema.table for schema in self.descriptor.output_tables]
+        return tuple(name for name in named if settings.get(self.switches.get(name, ""), True))

@@ -12,6 +12,7 @@ from lakesync.connectors.base import ConnectorConfig, ConnectorDescriptor, Conne
 from lakesync.connectors.descriptors import BUILT_IN as DESCRIPTORS
 from lakesync.connectors.jira.offers import ADD_COMMENT, CREATE_ISSUE, TRANSITION
 from lakesync.connectors.salesforce.offers import CREATE_RECORD, UPDATE_RECORD
+from lakesync.connectors.tables import JIRA_SWITCHES, SALESFORCE_SWITCHES
 from lakesync.connectors.webhook.offers import SEND
 from lakesync.handlers import ActionDescriptor
 
@@ -21,9 +22,13 @@ _ACTIONS: dict[str, tuple[str, tuple[ActionDescriptor, ...]]] = {
     "webhook": ("lakesync.connectors.webhook.actions:WebhookActions", (SEND,)),
 }
 _SOURCES = {
+    "postgres": "lakesync.connectors.sql.postgres:source",
+    "mysql": "lakesync.connectors.sql.mysql:source",
+    "bigquery": "lakesync.connectors.sql.bigquery:source",
     "jira": "lakesync.connectors.jira.source:JiraSource",
     "salesforce": "lakesync.connectors.salesforce.source:SalesforceSource",
 }
+_SWITCHES = {"jira": JIRA_SWITCHES, "salesforce": SALESFORCE_SWITCHES}
 
 
 class _Late:
@@ -44,6 +49,8 @@ def _whole(descriptor: ConnectorDescriptor) -> ConnectorType:
         more |= {"actions": offered, "make_handler": _Late(place)}
     if descriptor.type in _SOURCES:
         more["open_source"] = _Late(_SOURCES[descriptor.type])
+    if descriptor.type in _SWITCHES:
+        more["switches"] = _SWITCHES[descriptor.type]
     return ConnectorType(descriptor, **more)
 
 

@@ -44,6 +44,19 @@ _PACE = {
     "memoryBudgetBytes": _count("Bytes that a poll may hold; it pushes before it holds more."),
 }
 
+_CENSUS = {
+    "censusIntervalMs": _count(
+        "Milliseconds between two counts of what is still there, for deletes.", default=86_400_000
+    ),
+    "deletedShare": {
+        "type": "number",
+        "minimum": 0,
+        "maximum": 1,
+        "description": "The share of a table's rows that a count may delete; above it, it stops and says so.",
+        "default": 0.2,
+    },
+}
+
 _STRATEGY = {
     "type": "object",
     "description": "How changes are found.",
@@ -81,22 +94,10 @@ DATABASE_INGEST = _object(
             },
         },
         **_PACE,
+        **_CENSUS,
     },
     "tables",
 )
-
-_CENSUS = {
-    "censusIntervalMs": _count(
-        "Milliseconds between two counts of what is still there, for deletes.", default=86_400_000
-    ),
-    "deletedShare": {
-        "type": "number",
-        "minimum": 0,
-        "maximum": 1,
-        "description": "The share of a table's rows that a count may delete; above it, it stops and says so.",
-        "default": 0.2,
-    },
-}
 
 API_INGEST = _object({**_PACE, **_CENSUS})
 

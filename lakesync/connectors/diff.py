@@ -45,11 +45,13 @@ def _row(known: Known, row_id: str, columns: Mapping[str, Any]) -> Iterable[Chan
     if before is None:
         yield Change("INSERT", row_id, columns)
         return
-    changed = {
-        name: columns.get(name) for name in {**before, **columns} if _differ(before.get(name), columns.get(name))
-    }
-    if changed:
-        yield Change("UPDATE", row_id, changed)
+    if differing := changed(before, columns):
+        yield Change("UPDATE", row_id, differing)
+
+
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that differ between two versions of a row, as the later one has them; null where it lacks them."""
+    return {name: after.get(name) for name in {**before, **after} if _differ(before.get(name), after.get(name))}
 
 
 def _replaced(known: Known, page: Page, identity: str | None, brought: set[str]) -> set[str]:

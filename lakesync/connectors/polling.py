@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -56,6 +56,8 @@ class TableReport:
     deleted: int = 0
     landings: int = 0
     cursor: Cursor | None = None
+    counted: bool = False
+    """Its rows were counted, or were to be."""
     error: LakeSyncError | None = None
     """Why it was not read to its end; what had landed before it stays, and the next poll goes on from there."""
 
@@ -78,7 +80,7 @@ def poll(
     source: Source,
     landing: Landing,
     *,
-    census: bool = False,
+    census: bool | Collection[str] = False,
     budget_bytes: int = BUDGET_BYTES,
     deleted_share: float = DELETED_SHARE,
     clock: Callable[[], float] = time.monotonic,
@@ -86,7 +88,7 @@ def poll(
     """Read what changed at a source into a landing. A table that fails leaves the others alone.
 
     Args:
-        census: whether to look, too, for rows that are gone without a change that tells of it.
+        census: whether to look, too, for rows that are gone without a change that tells of it, or in which tables.
         budget_bytes: of rows held in memory; one page more may be held.
         deleted_share: of a table's rows, which a census may delete.
     """
@@ -96,7 +98,8 @@ def poll(
         report.tables.append(done)
         try:
             _read(source, landing, table, done, budget_bytes)
-            if census:
+            if table.counted or (census if isinstance(census, bool) else table.name in census):
+                done.counted = True
                 _count(source, landing, table, done, deleted_share)
         except LakeSyncError as error:
             done.error = error

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from lakesync.schema import TableSchema
 
 Cursor = Mapping[str, Any]
 """Where a source's reading goes on: a JSON object that only its connector reads."""
@@ -50,6 +53,10 @@ class Usage(NamedTuple):
     limit: int | None = None
 
 
+def _no_schema() -> TableSchema | None:
+    return None
+
+
 class Table(NamedTuple):
     """A table that a source fills."""
 
@@ -57,6 +64,10 @@ class Table(NamedTuple):
     identity: str | None = None
     """A column that identifies what a row is about even where its row id changes: a row with the value of another takes
     that one's place."""
+    schema: Callable[[], TableSchema | None] = _no_schema
+    """What a gateway is to register for it, where it has no schema yet; asked when something has landed."""
+    counted: bool = False
+    """Its rows are counted at each poll, as nothing else tells of deletes."""
 
 
 class Source(Protocol):
@@ -94,3 +105,6 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Give back what it holds."""
+
+
+# A source may have `probes() -> Iterable[Probe]` as well, see `lakesync.connectors.probing`.

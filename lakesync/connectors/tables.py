@@ -25,6 +25,9 @@ JIRA = (
 )
 """Row ids: an issue's and a project's key; a comment's is `KEY:id`."""
 
+JIRA_SWITCHES = {"jira_comments": "includeComments", "jira_projects": "includeProjects"}
+"""By table, the setting that says whether it is polled; without one it always is."""
+
 SALESFORCE = (
     _table(
         "sf_accounts",
@@ -53,3 +56,11 @@ SALESFORCE = (
     ),
 )
 """Row id: the record's Id."""
+
+SALESFORCE_SWITCHES = {
+    "sf_accounts": "includeAccounts",
+    "sf_contacts": "includeContacts",
+    "sf_opportunities": "includeOpportunities",
+    "sf_leads": "includeLeads",
+}
+"""As JIRA_SWITCHES."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.jira.api import KEYS_PAGE, PAGE, JiraClient
 from lakesync.connectors.jira.jql import combined, quoted
 from lakesync.connectors.jira.rows import FIELDS, comment_row, issue_row, milliseconds, project_row
+from lakesync.connectors.probing import Probe, clock_told
 from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Table, Usage
+from lakesync.connectors.tables import JIRA, JIRA_SWITCHES
 from lakesync.exceptions import ForbiddenError, NotFoundError
 
 OVERLAP_MS = 120_000
@@ -28,12 +31,12 @@ class JiraSource:
         settings = config.settings
         self._client = JiraClient(settings, **patience)
         self._jql: str | None = settings.get("jql")
-        wanted = {
-            PROJECTS: settings.get("includeProjects", True),
-            ISSUES: True,
-            COMMENTS: settings.get("includeComments", True),
-        }
-        self.tables = tuple(Table(name, "jira_id") for name, is_wanted in wanted.items() if is_wanted)
+        schemas = {schema.table: schema for schema in JIRA}
+        self.tables = tuple(
+            Table(name, "jira_id", partial(schemas.get, name))
+            for name in (PROJECTS, ISSUES, COMMENTS)
+            if settings.get(JIRA_SWITCHES.get(name, ""), True)
+        )
 
     @property
     def usage(self) -> Usage:
@@ -72,9 +75,36 @@ class JiraSource:
             return {row.row_id for row in rows if row.columns["issue_key"] in gone}
         return self._gone({row.row_id for row in rows})
 
+    def probes(self) -> Iterator[Probe]:
+        """Whether the account may read what the connector polls."""
+        yield Probe("credentials", self._signed_in)
+        yield Probe("clock", self._clock)
+        yield Probe("permissions", self._permitted)
+        yield Probe(ISSUES, self._one_page)
+
     def close(self) -> None:
         """Close its connections."""
         self._client.close()
+
+    def _signed_in(self) -> str:
+        return f"signed in as {self._client.get('/myself').get('emailAddress', 'an account that hides its address')}"
+
+    def _clock(self) -> str:
+        return clock_told(milliseconds(self._client.get("/serverInfo")["serverTime"]), "the site's")
+
+    def _permitted(self) -> str:
+        told = self._client.get("/mypermissions", permissions="BROWSE_PROJECTS")["permissions"]
+        if not told["BROWSE_PROJECTS"]["havePermission"]:
+            raise ForbiddenError(
+                "Jira lets this account browse no project: give its role the permission 'Browse projects'"
+            )
+        return "it may browse projects"
+
+    def _one_page(self) -> str:
+        found = self._client.search(combined(self._jql, "updated >= 0", order="updated ASC, key ASC"), FIELDS)["issues"]
+        if not found:
+            return "no issue is found: check jql, and which projects the account may browse"
+        return f"{len(found)} issues on the first page, the first is {found[0]['key']}"
 
     def _issues(self, place: int) -> Iterator[Page]:
         for issues, newest in self._updated(place, FIELDS):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.conditions import condition
+from lakesync.connectors.probing import Probe, clock_told
 from lakesync.connectors.salesforce import bulk
 from lakesync.connectors.salesforce.api import LocatorError, SalesforceClient
 from lakesync.connectors.salesforce.rows import OBJECTS, line_row, literal, milliseconds, record_row
 from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Table, Usage
+from lakesync.connectors.tables import SALESFORCE, SALESFORCE_SWITCHES
 from lakesync.exceptions import NotFoundError
 
 OVERLAP_MS = 300_000
@@ -23,12 +26,6 @@ BULK_ROWS = 20_000
 
 _PIECE = 200
 _LOG_MS = 29 * 86_400_000
-_SWITCHES = {
-    "sf_accounts": "includeAccounts",
-    "sf_contacts": "includeContacts",
-    "sf_opportunities": "includeOpportunities",
-    "sf_leads": "includeLeads",
-}
 
 
 class SalesforceSource:
@@ -41,7 +38,12 @@ class SalesforceSource:
         self._filter: str | None = settings.get("soqlFilter")
         self._condition = condition(self._filter, "soqlFilter") if self._filter else ""
         self._bulk_rows = bulk_rows
-        self.tables = tuple(Table(name) for name, switch in _SWITCHES.items() if settings.get(switch, True))
+        schemas = {schema.table: schema for schema in SALESFORCE}
+        self.tables = tuple(
+            Table(table, schema=partial(schemas.get, table))
+            for table in schemas
+            if settings.get(SALESFORCE_SWITCHES[table], True)
+        )
 
     @property
     def usage(self) -> Usage:
@@ -83,9 +85,29 @@ class SalesforceSource:
                     (deleted if record["IsDeleted"] else here).add(record["Id"])
         return deleted | (here - self._matching(table, here) if self._filter else set())
 
+    def probes(self) -> Iterator[Probe]:
+        """Whether the user may read what the connector polls."""
+        yield Probe("credentials", self._signed_in)
+        yield Probe("clock", self._clock)
+        for table in self.tables:
+            yield Probe(table.name, partial(self._one_page, table.name))
+
     def close(self) -> None:
         """Close its connections."""
         self._client.close()
+
+    def _signed_in(self) -> str:
+        self._client.call("GET", "/limits")
+        usage = self._client.usage
+        return "signed in" + (f", {usage.left} of {usage.limit} calls a day are left" if usage.limit else "")
+
+    def _clock(self) -> str:
+        answer = self._client.call("GET", "/limits")
+        return clock_told(parsedate_to_datetime(answer.headers["Date"]).timestamp() * 1000, "the organisation's")
+
+    def _one_page(self, table: str) -> str:
+        records = next(self._client.query(f"{self._select(table)} LIMIT 1"))["records"]
+        return f"readable, the first is {records[0]['Id']}" if records else "readable, and empty: check soqlFilter"
 
     def _first(self, table: str) -> Iterator[Page]:
         count = next(self._client.query(self._where(f"SELECT COUNT() FROM {OBJECTS[table].name}")))["totalSize"]

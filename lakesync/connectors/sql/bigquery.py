@@ -1,0 +1,133 @@
+"""BigQuery as a source, by its own client: a statement is a job, its result comes in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.sql.reader import PAGE, Column
+from lakesync.connectors.sql.source import SqlSource
+from lakesync.exceptions import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError
+from lakesync.schema import ColumnType
+
+if TYPE_CHECKING:
+    from google.cloud import bigquery
+
+_TYPES: dict[str, ColumnType] = {
+    **dict.fromkeys(("INTEGER", "INT64", "FLOAT", "FLOAT64", "NUMERIC", "BIGNUMERIC"), "number"),
+    **dict.fromkeys(("BOOLEAN", "BOOL"), "boolean"),
+    **dict.fromkeys(("JSON", "RECORD", "STRUCT"), "json"),
+}
+
+
+def source(config: ConnectorConfig, client: bigquery.Client | None = None) -> SqlSource:
+    """The source of one connector; with a client of the caller's own, over that."""
+    return SqlSource(BigQueryReader(client or _client(config), config.settings["dataset"]), config)
+
+
+def _client(config: ConnectorConfig) -> bigquery.Client:
+    settings = config.settings
+    try:
+        from google.cloud import bigquery
+    except ImportError as error:
+        raise ConfigurationError("BigQuery needs its client: pip install 'lakesync[bigquery]'") from error
+    place = {"project": settings["projectId"], "location": settings.get("location") or "US"}
+    if key := settings.get("keyFilename"):
+        return bigquery.Client.from_service_account_json(key, **place)  # type: ignore[no-untyped-call,no-any-return]
+    return bigquery.Client(**place)
+
+
+class BigQueryReader:
+    """A dataset, in which queries name their tables."""
+
+    def __init__(self, client: bigquery.Client, dataset: str) -> None:
+        self._client = client
+        self._dataset = dataset
+
+    @contextmanager
+    def reading(self) -> Iterator[BigQueryReading]:
+        """Statements one after another: each sees the moment at which it begins."""
+        from google.api_core.exceptions import GoogleAPIError
+        from google.auth.exceptions import GoogleAuthError
+
+        try:
+            yield BigQueryReading(self._client, self._dataset)
+        except (GoogleAPIError, GoogleAuthError) as error:
+            raise fault(error) from error
+
+    def quoted(self, name: str) -> str:
+        """A name in backquotes."""
+        return "`" + name.replace("`", "\\`") + "`"
+
+    def text(self, expression: str) -> str:
+        """A value as text."""
+        return f"CAST({expression} AS STRING)"
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._client.close()  # type: ignore[no-untyped-call]
+
+
+class BigQueryReading:
+    """Statements in one dataset."""
+
+    horizon = None
+
+    def __init__(self, client: bigquery.Client, dataset: str) -> None:
+        self._client = client
+        self._dataset = dataset
+
+    def columns(self, query: str) -> list[Column]:
+        """The columns of a query."""
+        found = self._run(f"SELECT * FROM ({query}) polled LIMIT 0", ()).schema
+        return [
+            Column(each.name, "json" if each.mode == "REPEATED" else _TYPES.get(each.field_type, "string"))
+            for each in found
+        ]
+
+    def pages(self, statement: str, values: Sequence[Any] = ()) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
+        """Rows page by page."""
+        result = self._run(statement, values)
+        names = [each.name for each in result.schema]
+        for page in result.pages:
+            if rows := [tuple(row.values()) for row in page]:
+                yield names, rows
+
+    def _run(self, statement: str, values: Sequence[Any]) -> Any:
+        from google.cloud import bigquery
+
+        config = bigquery.QueryJobConfig(
+            default_dataset=f"{self._client.project}.{self._dataset}",
+            query_parameters=[bigquery.ScalarQueryParameter(None, _kind(value), value) for value in values],
+        )
+        return self._client.query(statement, job_config=config).result(page_size=PAGE)
+
+
+def fault(error: Exception) -> LakeSyncError:
+    """The client's error in our tree."""
+    from google.api_core import exceptions
+
+    said = str(getattr(error, "message", "") or error).partition("\n")[0][:300]
+    if isinstance(error, exceptions.Unauthorized) or not isinstance(error, exceptions.GoogleAPIError):
+        return AuthError(f"BigQuery does not know this identity ({said}): check keyFilename")
+    if isinstance(error, exceptions.Forbidden):
+        return ForbiddenError(f"BigQuery forbids it ({said}): give the identity Data Viewer and Job User")
+    if isinstance(error, exceptions.BadRequest | exceptions.NotFound):
+        return ConfigurationError(f"BigQuery refuses the query ({said}): mend the connector's query")
+    return AdapterError(f"BigQuery failed ({said})")
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case datetime():
+            return "TIMESTAMP" if value.tzinfo is not None else "DATETIME"
+        case bool():
+            return "BOOL"
+        case int():
+            return "INT64"
+        case float():
+            return "FLOAT64"
+    return "STRING"

@@ -1,0 +1,143 @@
+"""MySQL as a source, by pymysql: one consistent snapshot a reading, rows as the server sends them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.sql.reader import PAGE, Column
+from lakesync.connectors.sql.source import SqlSource
+from lakesync.connectors.sql.statements import marked
+from lakesync.exceptions import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError
+from lakesync.schema import ColumnType
+
+if TYPE_CHECKING:
+    import pymysql
+
+_CONNECT_SECONDS = 10
+_READ_SECONDS = 300
+_JSON = 245
+_TYPES: dict[int, ColumnType] = {
+    **dict.fromkeys((0, 1, 2, 3, 4, 5, 8, 9, 13, 246), "number"),
+    _JSON: "json",
+}
+"""By the number of a field's type in the protocol; every other is text."""
+
+
+def source(config: ConnectorConfig) -> SqlSource:
+    """The source of one connector."""
+    return SqlSource(MySqlReader(config.settings["connectionString"]), config)
+
+
+class MySqlReader:
+    """A database; each reading has a connection of its own."""
+
+    def __init__(self, uri: str) -> None:
+        """Args: uri: `mysql://USER:PASSWORD@HOST:PORT/DATABASE`.
+
+        Raises:
+            ConfigurationError: the driver is not installed, or the address is none.
+        """
+        try:
+            import pymysql
+            import pymysql.cursors
+        except ImportError as error:
+            raise ConfigurationError("MySQL needs its driver: pip install 'lakesync[mysql]'") from error
+        self._driver = pymysql
+        parts = urlsplit(uri)
+        if not parts.hostname or not parts.path.strip("/"):
+            raise ConfigurationError("connectionString must be mysql://USER:PASSWORD@HOST/DATABASE")
+        self._place: dict[str, Any] = {
+            "host": parts.hostname,
+            "port": parts.port or 3306,
+            "user": unquote(parts.username or "root"),
+            "password": unquote(parts.password or ""),
+            "database": unquote(parts.path.strip("/")),
+        }
+
+    @contextmanager
+    def reading(self) -> Iterator[MySqlReading]:
+        """A transaction that reads one moment and writes nothing."""
+        try:
+            connection = self._driver.connect(
+                **self._place,
+                charset="utf8mb4",
+                connect_timeout=_CONNECT_SECONDS,
+                read_timeout=_READ_SECONDS,
+                cursorclass=self._driver.cursors.SSCursor,
+                init_command="SET time_zone = '+00:00'",
+            )
+            with closing(connection):
+                with connection.cursor() as cursor:
+                    cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                    cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+                yield MySqlReading(connection)
+        except self._driver.Error as error:
+            raise fault(error) from error
+
+    def quoted(self, name: str) -> str:
+        """A name in backquotes."""
+        return "`" + name.replace("`", "``") + "`"
+
+    def text(self, expression: str) -> str:
+        """A value as text."""
+        return f"CAST({expression} AS CHAR)"
+
+    def close(self) -> None:
+        """Nothing: each reading has closed what it opened."""
+
+
+class MySqlReading:
+    """One connection."""
+
+    horizon = None
+
+    def __init__(self, connection: pymysql.connections.Connection[Any]) -> None:
+        self._connection = connection
+
+    def columns(self, query: str) -> list[Column]:
+        """The columns of a query."""
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM ({query}) polled LIMIT 0")
+            return [Column(each[0], _TYPES.get(each[1], "string")) for each in cursor.description or ()]
+
+    def pages(self, statement: str, values: Sequence[Any] = ()) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
+        """Rows as they come."""
+        with self._connection.cursor() as cursor:
+            given = [_naive(value) for value in values]
+            cursor.execute(marked(statement) if given else statement, given or None)
+            described = cursor.description or ()
+            names = [each[0] for each in described]
+            documents = [place for place, each in enumerate(described) if each[1] == _JSON]
+            while rows := cursor.fetchmany(PAGE):
+                yield names, [_decoded(row, documents) for row in rows]
+
+
+def fault(error: pymysql.Error) -> LakeSyncError:
+    """A driver's error in our tree."""
+    number = error.args[0] if error.args else None
+    said = str(error.args[1] if len(error.args) > 1 else error)
+    if number in (1045, 1698):
+        return AuthError(f"MySQL does not let the user in ({said}): check the user and the password")
+    if number in (1044, 1142, 1143, 1227):
+        return ForbiddenError(f"MySQL forbids it ({said}): grant the user SELECT")
+    if number in (1049, 1054, 1060, 1064, 1146, 1248):
+        return ConfigurationError(f"MySQL refuses the query ({said}): mend the connector's query")
+    return AdapterError(f"MySQL failed ({said})")
+
+
+def _naive(value: Any) -> Any:
+    """A moment without the zone, which the session has: UTC."""
+    return value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value
+
+
+def _decoded(row: Sequence[Any], documents: Sequence[int]) -> tuple[Any, ...]:
+    values = list(row)
+    for place in documents:
+        values[place] = None if values[place] is None else msgspec.json.decode(values[place])
+    return tuple(values)

@@ -1,0 +1,249 @@
+"""A database as a source: each of its tables is a query, read by a cursor or whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.probing import Probe, clock_told
+from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Table, Usage
+from lakesync.connectors.sql.reader import Horizon, Reader, Reading
+from lakesync.connectors.sql.values import as_json
+from lakesync.exceptions import ConfigurationError
+from lakesync.schema import Column, TableSchema, is_identifier
+
+LOOKBACK_MS = 60_000
+"""How far behind a cursor that is a time is looked again, unless told otherwise."""
+
+LOOKBACK = 1_000
+"""How far behind a cursor that is a number."""
+
+_IDS = 500
+"""Row ids in one statement."""
+
+
+class Polled(NamedTuple):
+    """One entry of `ingest.tables`."""
+
+    table: str
+    query: str
+    row_id: str
+    cursor: str | None
+    """None: all of it is read and compared."""
+    lookback_ms: int | None
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Polled:
+        """As it was registered."""
+        how = entry["strategy"]
+        by = how["cursorColumn"] if how["type"] == "cursor" else None
+        query = entry["query"].strip().rstrip(";")
+        return cls(entry["table"], query, entry.get("rowIdColumn", "id"), by, how.get("lookbackMs"))
+
+
+class SqlSource:
+    """A database, for the tables of one connector.
+
+    A cursor holds the highest value seen, and whether rows may yet appear below it: a transaction stamps its rows when
+    it writes them, and shows them when it commits. Where the database tells of its transactions (Postgres), a value
+    counts as passed only when every transaction that was open when it was read has ended, however long that takes; the
+    lookback is for those that took their time before they first wrote. Elsewhere the lookback is all there is.
+    """
+
+    def __init__(self, reader: Reader, config: ConnectorConfig) -> None:
+        self._reader = reader
+        self._calls = 0
+        entries = [Polled.of(each) for each in (config.ingest or {}).get("tables", ())]
+        self._polled = {each.table: each for each in entries}
+        self.tables = tuple(
+            Table(each.table, schema=partial(self._schema, each), counted=each.cursor is None) for each in entries
+        )
+
+    @property
+    def usage(self) -> Usage:
+        """Statements run; a database has no budget."""
+        return Usage(self._calls)
+
+    def changes(self, table: str, cursor: Cursor | None) -> Iterator[Page]:
+        """Rows at or above the cursor, lowest first; every row where the table is compared whole."""
+        polled = self._polled[table]
+        if cursor is not None and cursor.get("query") != polled.query:
+            cursor = None
+        with self._reader.reading() as reading:
+            if polled.cursor is None:
+                yield from self._whole(reading, polled)
+            else:
+                yield from self._above(reading, polled, polled.cursor, cursor)
+
+    def census(self, table: str) -> Census | None:
+        """The ids of all rows."""
+        return Census(None, self._ids(self._polled[table]))
+
+    def read(self, table: str, row_ids: Sequence[str]) -> Iterator[Page]:
+        """Rows by id."""
+        polled = self._polled[table]
+        with self._reader.reading() as reading:
+            for rows in self._named(reading, polled, row_ids, "*"):
+                yield Page(table, rows)
+
+    def gone(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
+        """Those that the query does not give any more."""
+        polled = self._polled[table]
+        there: set[str] = set()
+        with self._reader.reading() as reading:
+            for found in self._named(reading, polled, [row.row_id for row in rows], self._quoted(polled.row_id)):
+                there |= {row.row_id for row in found}
+        return {row.row_id for row in rows} - there
+
+    def probes(self) -> Iterator[Probe]:
+        """Whether the user may run the connector's queries."""
+        yield Probe("credentials", self._connected)
+        yield Probe("clock", self._clock)
+        for polled in self._polled.values():
+            yield Probe(polled.table, partial(self._one_page, polled))
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._reader.close()
+
+    def _connected(self) -> str:
+        with self._reader.reading():
+            return "connected"
+
+    def _clock(self) -> str:
+        with self._reader.reading() as reading:
+            ((now,),) = next(reading.pages("SELECT CURRENT_TIMESTAMP"))[1]
+        return clock_told((now if now.tzinfo else now.replace(tzinfo=UTC)).timestamp() * 1000, "the database's")
+
+    def _one_page(self, polled: Polled) -> str:
+        with self._reader.reading() as reading:
+            columns = [column.name for column in reading.columns(polled.query)]
+            for needed in filter(None, (polled.row_id, polled.cursor)):
+                if needed not in columns:
+                    raise ConfigurationError(
+                        f"the query of {polled.table} has no column {needed!r}: it has {', '.join(columns)}"
+                    )
+            rows = next(self._rows(reading, polled, f"SELECT * FROM ({polled.query}) polled LIMIT 1"), [])
+        return f"readable, with the columns {', '.join(columns)}{'' if rows else '; no row is in it'}"
+
+    def _whole(self, reading: Reading, polled: Polled) -> Iterator[Page]:
+        for rows in self._rows(reading, polled, f"SELECT * FROM ({polled.query}) polled"):
+            yield Page(polled.table, rows, {"query": polled.query})
+
+    def _above(self, reading: Reading, polled: Polled, column: str, cursor: Cursor | None) -> Iterator[Page]:
+        by = self._quoted(column)
+        pending = _pending(cursor, reading.horizon)
+        begin = _begin(cursor, pending, polled.lookback_ms)
+        where = f" WHERE {by} >= ?" if begin is not None else ""
+        statement = f"SELECT * FROM ({polled.query}) polled{where} ORDER BY {by}, {self._quoted(polled.row_id)}"
+        newest = cursor["at"] if cursor is not None else None
+        for rows in self._rows(reading, polled, statement, [] if begin is None else [begin]):
+            last = next((value for row in reversed(rows) if (value := row.columns.get(column)) is not None), None)
+            newest = _later(newest, last)
+            mine = [[reading.horizon.next, newest]] if reading.horizon is not None else []
+            yield Page(
+                polled.table,
+                rows,
+                {"query": polled.query, "at": newest, "settled": pending.settled, "pending": [*pending.open, *mine]},
+            )
+
+    def _ids(self, polled: Polled) -> Iterator[Sequence[str]]:
+        key = self._quoted(polled.row_id)
+        with self._reader.reading() as reading:
+            for rows in self._rows(reading, polled, f"SELECT {key} FROM ({polled.query}) polled"):
+                yield [row.row_id for row in rows]
+
+    def _named(self, reading: Reading, polled: Polled, row_ids: Sequence[str], what: str) -> Iterator[list[SourceRow]]:
+        key = self._quoted(polled.row_id)
+        for start in range(0, len(row_ids), _IDS):
+            piece = row_ids[start : start + _IDS]
+            marks = ", ".join("?" * len(piece))
+            text = self._reader.text(key)
+            yield from self._rows(
+                reading, polled, f"SELECT {what} FROM ({polled.query}) polled WHERE {text} IN ({marks})", list(piece)
+            )
+
+    def _rows(
+        self, reading: Reading, polled: Polled, statement: str, values: Sequence[Any] = ()
+    ) -> Iterator[list[SourceRow]]:
+        self._calls += 1
+        for names, rows in reading.pages(statement, values):
+            if polled.row_id not in names:
+                raise ConfigurationError(
+                    f"the query of {polled.table} has no column {polled.row_id!r}: name another as rowIdColumn "
+                    f"(it has {', '.join(names)})"
+                )
+            yield [_row(names, row, polled) for row in rows]
+
+    def _schema(self, polled: Polled) -> TableSchema | None:
+        """The columns of the query as a schema; None where their names are none that a gateway takes."""
+        with self._reader.reading() as reading:
+            self._calls += 1
+            columns = reading.columns(polled.query)
+        if not all(is_identifier(column.name) for column in columns):
+            return None
+        return TableSchema(polled.table, tuple(Column(column.name, column.type) for column in columns))
+
+    def _quoted(self, name: str) -> str:
+        return self._reader.quoted(name)
+
+
+class _Pending(NamedTuple):
+    """Up to where nothing new can appear, and places of which that is not known yet."""
+
+    settled: Any
+    open: list[list[Any]]
+
+
+def _pending(cursor: Cursor | None, horizon: Horizon | None) -> _Pending:
+    if cursor is None:
+        return _Pending(None, [])
+    if horizon is None:
+        return _Pending(cursor["at"], [])
+    settled, still = cursor["settled"], []
+    for number, place in cursor["pending"]:
+        if number <= horizon.oldest_open:
+            settled = place
+        else:
+            still.append([number, place])
+    # one place a transaction number is enough, and the lowest numbers are the ones that settle first
+    return _Pending(settled, [list(each) for each in dict(still).items()][:50])
+
+
+def _begin(cursor: Cursor | None, pending: _Pending, lookback_ms: int | None) -> Any:
+    """From where to read; None: from the start."""
+    if cursor is None or pending.settled is None:
+        return None
+    at = pending.settled
+    if isinstance(at, str):
+        moment = _moment(at)
+        back = timedelta(milliseconds=LOOKBACK_MS if lookback_ms is None else lookback_ms)
+        return at if moment is None else moment - back
+    return at - (LOOKBACK if lookback_ms is None else lookback_ms)
+
+
+def _later(one: Any, other: Any) -> Any:
+    """The higher of two values of a cursor's column; texts that are times are compared as such."""
+    if one is None or other is None:
+        return other if one is None else one
+    if isinstance(one, str) and (first := _moment(one)) is not None and (second := _moment(other)) is not None:
+        return other if second > first else one
+    return max(one, other)
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _row(names: Sequence[str], row: tuple[Any, ...], polled: Polled) -> SourceRow:
+    columns = {name: as_json(value, name) for name, value in zip(names, row, strict=True)}
+    key = columns[polled.row_id]
+    if key is None:
+        raise ConfigurationError(f"a row of {polled.table} has no {polled.row_id}: leave such rows out of its query")
+    return SourceRow(key if isinstance(key, str) else str(key), columns)

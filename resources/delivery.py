@@ -1,0 +1,205 @@
+"""From what landed to a gateway: the deltas that follow, in chunks, at the gateway's pace."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+from pyspark.storagelevel import StorageLevel
+
+from lakesync.crash import crash_point
+from lakesync.exceptions import BackpressureError
+from resources.lake.connection import lake_errors
+from transforms import landed as law
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from datetime import date
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from lakesync.connectors.source import Table
+    from resources.intake import Intake
+    from resources.lake.landing import LakeLanding
+
+ROWS_A_BATCH = 250_000
+"""Landed rows that are compared with what is known at once."""
+
+FEW_ROWS = 2_000
+"""Landed rows that are compared and collected in one go."""
+
+PAGES_TO_SETTLE = 50
+"""Pages that changed nothing may wait, to be compared again, before `known` says that they were seen."""
+
+_WAIT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How deltas go into a gateway."""
+
+    chunk: int = 500
+    """Deltas in one push."""
+    budget_bytes: int = 16 << 20
+    """Bytes of deltas held at once."""
+    patience_s: float = 1_800.0
+    """Seconds that the gateway may have it wait without taking anything."""
+
+
+@dataclass
+class Delivered:
+    """What became of a table's landings."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    pushes: int = 0
+    waited_s: float = 0.0
+    """Seconds that the gateway had it wait."""
+
+    @property
+    def deltas(self) -> int:
+        """All of them."""
+        return self.inserted + self.updated + self.deleted
+
+
+class Delivery:
+    """One connector's deltas on their way into its gateway."""
+
+    def __init__(
+        self,
+        landing: LakeLanding,
+        intake: Intake,
+        gateway: str,
+        request_flush: Callable[[], object],
+        pace: Pace | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Args: request_flush: has the gateway's log carried to the lake, so that it takes more."""
+        self._landing = landing
+        self._intake = intake
+        self._gateway = gateway
+        self._request_flush = request_flush
+        self._pace = pace or Pace()
+        self._sleep = sleep
+
+    @lake_errors
+    def deliver(self, table: Table) -> Delivered:
+        """Push what landed of a table since its mark, and move the mark. Cut short, it is made good by the next.
+
+        Raises:
+            BackpressureError: the gateway took nothing for as long as it is waited for.
+            LakeUnavailableError: Spark is gone.
+            LakeSyncError: the gateway refuses a delta.
+        """
+        done = Delivered()
+        waiting = self._landing.waiting(table.name)
+        if waiting.pages:
+            self._prepare(table)
+        for batch in _batches(waiting.pages):
+            upto = batch[-1][0]
+            events = self._landing.events(table.name, waiting._replace(pages=batch)).persist(StorageLevel.DISK_ONLY)
+            try:
+                before = done.deltas
+                self._push(table.name, events, sum(rows for _, rows in batch), done)
+                crash_point("delivery.pushed")
+                if done.deltas > before or len(batch) >= PAGES_TO_SETTLE:
+                    self._landing.settle(table.name, law.touched(events), upto)
+            finally:
+                events.unpersist()
+        return done
+
+    @lake_errors
+    def replay(self, table: Table, days: Sequence[date]) -> Delivered:
+        """Push the deltas of landings of these days again, which changes nothing where the gateway has them.
+
+        Raises:
+            As `deliver`.
+        """
+        done = Delivered()
+        events = self._landing.history(table.name, max(days)).where(sf.col("day").isin(*days))
+        events = events.persist(StorageLevel.DISK_ONLY)
+        try:
+            self._prepare(table)
+            self._push(table.name, events, events.count(), done)
+        finally:
+            events.unpersist()
+        return done
+
+    def _prepare(self, table: Table) -> None:
+        if (schema := table.schema()) is not None:
+            self._intake.ensure_schema(self._gateway, schema)
+
+    def _push(self, table: str, events: DataFrame, rows: int, done: Delivered) -> None:
+        for part in [events] if rows <= FEW_ROWS else self._slices(events):
+            made = law.deltas(part, self._landing.client_id, table).toArrow().sort_by("hlc")
+            for op, count in _counted(made):
+                match op:
+                    case "INSERT":
+                        done.inserted += count
+                    case "UPDATE":
+                        done.updated += count
+                    case _:
+                        done.deleted += count
+            for body in self._bodies(made):
+                done.waited_s += self._take(body)
+                done.pushes += 1
+                crash_point("delivery.chunk")
+
+    def _slices(self, events: DataFrame) -> Iterator[DataFrame]:
+        """Events page by page, as many pages at once as the budget allows; one page at least."""
+        size = sf.sum(sf.coalesce(sf.length("columns"), sf.lit(0)) * 2 + 200)
+        sizes = events.where(sf.col("page") >= 0).groupBy("page").agg(size.alias("size")).collect()
+        pages: list[int] = []
+        held = 0
+        for page, more in sorted((int(row["page"]), int(row["size"])) for row in sizes):
+            if pages and held + more > self._pace.budget_bytes:
+                yield events.where(sf.col("page").between(pages[0], pages[-1]))
+                pages, held = [], 0
+            pages.append(page)
+            held += more
+        if pages:
+            yield events.where(sf.col("page").between(pages[0], pages[-1]))
+
+    def _bodies(self, made: pa.Table) -> Iterator[bytes]:
+        head = b'{"clientId":"' + self._landing.client_id.encode() + b'","deltas":['
+        for start in range(0, made.num_rows, self._pace.chunk):
+            texts = made["delta"].slice(start, self._pace.chunk).to_pylist()
+            yield head + ",".join(texts).encode() + b"]}"
+
+    def _take(self, body: bytes) -> float:
+        """Push, for as long as the gateway has it wait; the seconds that it did."""
+        waited, asked = 0.0, 0.0
+        while True:
+            try:
+                self._intake.push(self._gateway, body)
+                return waited
+            except BackpressureError as error:
+                if waited >= self._pace.patience_s:
+                    raise
+                if waited >= asked:
+                    self._request_flush()
+                    asked = waited + 30.0
+                pause = min(error.retry_after or _WAIT_SECONDS, _WAIT_SECONDS)
+                self._sleep(pause)
+                waited += pause
+
+
+def _counted(made: pa.Table) -> list[tuple[str, int]]:
+    return [(each["values"], each["counts"]) for each in made["op"].combine_chunks().value_counts().to_pylist()]
+
+
+def _batches(pages: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """`(page, rows)` in their order, in batches of about ROWS_A_BATCH rows."""
+    batches: list[list[tuple[int, int]]] = []
+    held = 0
+    for page, rows in pages:
+        if not batches or held + rows > ROWS_A_BATCH:
+            batches.append([])
+            held = 0
+        batches[-1].append((page, rows))
+        held += rows
+    return batches

@@ -1,0 +1,360 @@
+"""Where connectors' pages land: the lake's table `landing`, and `known`, the rows that they add up to.
+
+A landing is one commit: pages, and where every table of its connector goes on from there. It is numbered, and written
+as an overwrite of exactly that number, validated from the snapshot whose newest number was read: of two polls of one
+connector one is refused, and a plan that is sent twice writes once. A row's stamp is fixed when it lands, above all
+stamps before it, so the deltas that follow from a landing are always the same.
+
+`known` is what the landings up to a mark add up to. The mark is a row of it, changed in the same commit: what lies
+above it is to be pushed yet, again where a push was cut short.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import functions as sf
+
+from lakesync import hlc
+from lakesync.connectors.polling import Comparison
+from lakesync.connectors.source import Cursor, SourceRow
+from lakesync.exceptions import FlushError
+from resources.lake.connection import brief, lake_errors
+from resources.lake.tables import NAMES, LakeNames, read_version
+from transforms import landed as law
+from transforms.landed import GONE, PLACE, ROW, WHOLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from lakesync.connectors.source import Census, Page, Table
+
+_LANDING = """
+gateway string, connector string, day date COMMENT 'UTC day of the landing', landing bigint, table_name string,
+kind string COMMENT 'row, gone, whole or place', page bigint COMMENT 'the first stamp of its page',
+hlc bigint COMMENT 'the stamp of the delta that it makes', row_id string,
+columns string COMMENT 'the row, or the place, as JSON', name string, value string
+"""
+_KNOWN = "gateway string, connector string, table_name string, row_id string, columns string"
+_PROPERTIES = {
+    "format-version": "2",
+    "write.distribution-mode": "none",
+    "write.spark.fanout.enabled": "true",
+    "write.metadata.metrics.column.connector": "full",
+    "write.metadata.metrics.column.table_name": "full",
+    "write.merge.mode": "merge-on-read",
+    "write.merge.isolation-level": "serializable",
+    "write.merge.distribution-mode": "hash",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "50",
+    "commit.retry.num-retries": "10",
+}
+_ARROW = pa.schema(
+    [
+        ("gateway", pa.string()),
+        ("connector", pa.string()),
+        ("day", pa.date32()),
+        ("landing", pa.int64()),
+        ("table_name", pa.string()),
+        ("kind", pa.string()),
+        ("page", pa.int64()),
+        ("hlc", pa.int64()),
+        ("row_id", pa.string()),
+        ("columns", pa.string()),
+        ("name", pa.string()),
+        ("value", pa.string()),
+    ]
+)
+_MARK = ""
+"""The row id of a table's mark in `known`: no row of a source has it."""
+
+_NOTHING = partial(sf.lit, False)
+
+_spelled = msgspec.json.Encoder(order="sorted").encode
+
+
+class Place(msgspec.Struct, frozen=True):
+    """How far a connector has read one table."""
+
+    type: str
+    """Of the connector: another one's cursors say nothing."""
+    cursor: dict[str, Any] | None = None
+    counted_ms: int | None = None
+    """When its rows were last counted."""
+
+
+class Waiting(NamedTuple):
+    """What landed of a table and was not pushed yet."""
+
+    pages: Sequence[tuple[int, int]]
+    """`(page, rows)`, in order."""
+    claimed: Sequence[str]
+    """The columns in which pages of these have all rows of a value."""
+
+
+def landing_name(names: LakeNames = NAMES) -> str:
+    """The full name, quoted, of the table of landings."""
+    return f"`{names.catalogue}`.`{names.system}`.`landing`"
+
+
+def known_name(names: LakeNames = NAMES) -> str:
+    """The full name, quoted, of the table of the rows that landings add up to."""
+    return f"`{names.catalogue}`.`{names.system}`.`known`"
+
+
+def ensure_landing(spark: SparkSession, names: LakeNames = NAMES) -> None:
+    """Make both tables where they are missing."""
+    if spark.catalog.tableExists(known_name(names)):
+        return
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{names.catalogue}`.`{names.system}`")
+    for name, columns, parts in (
+        (landing_name(names), _LANDING, "gateway, connector, day"),
+        (known_name(names), _KNOWN, "gateway, connector, table_name, bucket(4, row_id)"),
+    ):
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg PARTITIONED BY ({parts}) "
+            f"TBLPROPERTIES ({properties})"
+        )
+
+
+class LakeLanding:
+    """The landing of one connector, for one poll or one replay."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        connector: tuple[str, str, str],
+        tables: Sequence[Table],
+        now_ms: Callable[[], int],
+        names: LakeNames = NAMES,
+    ) -> None:
+        """Args: connector: gateway, name and type; now_ms: the gateways' clock.
+
+        Raises:
+            LakeUnavailableError: Spark is gone.
+        """
+        self._spark = spark
+        self._names = names
+        self._gateway, self._connector, self._type = connector
+        self._tables = {table.name: table for table in tables}
+        self._now_ms = now_ms
+        self._open()
+
+    @property
+    def client_id(self) -> str:
+        """In whose name the connector's deltas are pushed."""
+        return f"connector:{self._connector}"
+
+    def cursor(self, table: str) -> Cursor | None:
+        """The cursor of the last page that landed."""
+        return self._place(table).cursor
+
+    def counted_ms(self, table: str) -> int | None:
+        """When a table's rows were last counted, or first read."""
+        return self._place(table).counted_ms
+
+    def land(self, pages: Sequence[Page]) -> None:
+        """Keep pages, with the cursor of the last that has one, in one commit. What says nothing new is not kept."""
+        places = dict(self._places)
+        for page in pages:
+            if page.cursor is not None:
+                places[page.table] = msgspec.structs.replace(self._place(page.table), cursor=dict(page.cursor))
+        if places == self._places and not any(page.rows or page.deleted or page.whole for page in pages):
+            return
+        self._commit(pages, places)
+
+    def note_count(self, tables: Collection[str]) -> None:
+        """Remember that these tables were counted now."""
+        now = self._now_ms()
+        counted = {table: msgspec.structs.replace(self._place(table), counted_ms=now) for table in tables}
+        if counted:
+            self._commit([], {**self._places, **counted})
+
+    @lake_errors
+    def compare(self, table: str, census: Census) -> Comparison:
+        """What a census has and is not known, and the other way round."""
+        pieces = [pa.array(piece, pa.string()) for piece in census.values]
+        there = pa.table({"row_id": pa.chunked_array(pieces, pa.string())})
+        counted = self._spark.createDataFrame(there).distinct()
+        rows = law.current(self.events(table, self.waiting(table))).persist()
+        try:
+            known = rows.count()
+            if census.column is None:
+                unknown = counted.join(rows, "row_id", "left_anti").select("row_id").toArrow()["row_id"].to_pylist()
+                absent = rows.join(counted, "row_id", "left_anti")
+            else:
+                values = counted.withColumnRenamed("row_id", "value")
+                absent = rows.join(values, law.field(census.column) == values["value"], "left_anti")
+                unknown = []
+            found = absent.toArrow().to_pylist()
+        finally:
+            rows.unpersist()
+        decoded = [SourceRow(row["row_id"], msgspec.json.decode(row["columns"])) for row in found]
+        return Comparison(known, decoded, sorted(unknown))
+
+    def events(self, table: str, waiting: Waiting) -> DataFrame:
+        """What became of a table's rows on pages that wait; see `transforms.landed.events`."""
+        pages = waiting.pages
+        chosen = sf.col("page").between(pages[0][0], pages[-1][0]) if pages else _NOTHING()
+        known = self._known(table).where(sf.col("row_id") != _MARK).select("row_id", "columns")
+        return law.events(self._landed(table).where(chosen), known, self._identity(table), waiting.claimed)
+
+    def history(self, table: str, until: date) -> DataFrame:
+        """What became of a table's rows from the first landing to the end of a day, whatever was pushed."""
+        landed = self._landed(table).where(sf.col("day") <= until)
+        claimed = landed.where(sf.col("kind") == WHOLE).select("name").distinct().collect()
+        nothing = self._known(table).where(_NOTHING()).select("row_id", "columns")
+        return law.events(landed, nothing, self._identity(table), [row["name"] for row in claimed])
+
+    def waiting(self, table: str) -> Waiting:
+        """The pages of a table that landed since its mark."""
+        mark = self._known(table).where(sf.col("row_id") == _MARK)
+        after = sf.coalesce(mark.select(sf.col("columns").cast("bigint")).scalar(), sf.lit(-1))
+        rows = sf.count_if(sf.col("kind") == ROW).alias("rows")
+        names = sf.collect_set("name").alias("names")
+        found = self._landed(table).where(sf.col("page") > after).groupBy("page").agg(rows, names).collect()
+        claimed = {name for row in found for name in row["names"]}
+        return Waiting(sorted((row["page"], row["rows"]) for row in found), sorted(claimed))
+
+    @lake_errors
+    def settle(self, table: str, rows: DataFrame, mark: int) -> None:
+        """Bring `known` up to a page: `rows` are `transforms.landed.touched`."""
+        marked = self._spark.createDataFrame([(_MARK, str(mark))], "row_id string, columns string")
+        name = f"landed_{abs(hash((self._gateway, self._connector, table)))}"
+        rows.unionByName(marked).createOrReplaceTempView(name)
+        where = f"k.gateway = '{self._gateway}' AND k.connector = '{self._connector}' AND k.table_name = '{table}'"
+        self._spark.sql(
+            f"MERGE INTO {known_name(self._names)} k USING {name} s ON {where} AND k.row_id = s.row_id "
+            "WHEN MATCHED AND s.columns IS NULL THEN DELETE "
+            "WHEN MATCHED AND s.columns <> k.columns THEN UPDATE SET columns = s.columns "
+            "WHEN NOT MATCHED AND s.columns IS NOT NULL THEN INSERT (gateway, connector, table_name, row_id, columns) "
+            f"VALUES ('{self._gateway}', '{self._connector}', '{table}', s.row_id, s.columns)"
+        ).collect()
+        self._spark.catalog.dropTempView(name)
+
+    def _place(self, table: str) -> Place:
+        return self._places.get(table) or Place(self._type)
+
+    @lake_errors
+    def _open(self) -> None:
+        ensure_landing(self._spark, self._names)
+        # from here on, any other landing of the same number is a conflict
+        self._snapshot = read_version(self._spark, landing_name(self._names)).snapshot_id
+        mine = self._spark.table(landing_name(self._names)).where(self._mine())
+        files = self._spark.table(f"{landing_name(self._names)}.files").where(
+            (sf.col("partition.gateway") == self._gateway) & (sf.col("partition.connector") == self._connector)
+        )
+        newest = files.agg(
+            sf.max("readable_metrics.landing.upper_bound").alias("landing"),
+            sf.max("readable_metrics.hlc.upper_bound").alias("hlc"),
+        ).collect()[0]
+        self._number: int = newest["landing"] or 0
+        self._newest: int = newest["hlc"] or 0
+        self._places: dict[str, Place] = {}
+        if self._number:
+            told = mine.where((sf.col("landing") == self._number) & (sf.col("kind") == PLACE))
+            for row in told.select("table_name", "columns").collect():
+                place = msgspec.json.decode(row["columns"], type=Place)
+                if place.type == self._type:
+                    self._places[row["table_name"]] = place
+
+    @lake_errors
+    def _commit(self, pages: Sequence[Page], places: Mapping[str, Place]) -> None:
+        first = max(hlc.start_of(self._now_ms()), self._newest + 1)
+        number = self._number + 1
+        rows = _Rows(self._gateway, self._connector, number, first)
+        for page in pages:
+            rows.add(page)
+        for table, place in places.items():
+            rows.place(table, place)
+        name = landing_name(self._names)
+        where = self._mine() & (sf.col("landing") == number) & (sf.col("day") == rows.day)
+        try:
+            writer = self._spark.createDataFrame(rows.table()).coalesce(1).writeTo(name)
+            writer = writer.option("isolation-level", "serializable")
+            if self._snapshot is not None:
+                writer = writer.option("validate-from-snapshot-id", str(self._snapshot))
+            writer.overwrite(where)
+        except Exception as error:
+            if not self._is_there(where, rows):
+                raise FlushError(
+                    f"landing {number} of connector {self._connector!r} was not written ({brief(error)}): another poll "
+                    "of it may be under way; the next one goes on from the last landing"
+                ) from error
+        self._number, self._newest, self._places = number, rows.newest, dict(places)
+
+    def _is_there(self, where: Column, rows: _Rows) -> bool:
+        """Whether a commit whose answer was an error is in the table after all."""
+        table = self._spark.table(landing_name(self._names))
+        found = table.where(where).agg(sf.count(sf.lit(1)).alias("rows"), sf.max("hlc").alias("hlc")).collect()[0]
+        return bool(found["rows"] == rows.count and found["hlc"] == rows.newest)
+
+    def _mine(self) -> Column:
+        return (sf.col("gateway") == self._gateway) & (sf.col("connector") == self._connector)
+
+    def _landed(self, table: str) -> DataFrame:
+        of_table = self._mine() & (sf.col("table_name") == table) & (sf.col("kind") != PLACE)
+        return self._spark.table(landing_name(self._names)).where(of_table)
+
+    def _known(self, table: str) -> DataFrame:
+        return self._spark.table(known_name(self._names)).where(self._mine() & (sf.col("table_name") == table))
+
+    def _identity(self, table: str) -> str | None:
+        known = self._tables.get(table)
+        return known.identity if known is not None else None
+
+
+class _Rows:
+    """The rows of one landing, as they are collected; each has a stamp of its own."""
+
+    def __init__(self, gateway: str, connector: str, landing: int, first: int) -> None:
+        self.day = datetime.fromtimestamp(hlc.wall_of(first) / 1000, UTC).date()
+        self._same = (gateway, connector, self.day, landing)
+        self._stamp = first
+        self._columns: list[list[Any]] = [[] for _ in range(len(_ARROW) - len(self._same))]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._columns[0])
+
+    @property
+    def newest(self) -> int:
+        """The highest stamp given out."""
+        return self._stamp - 1
+
+    def add(self, page: Page) -> None:
+        """A page's rows, deletes and claims."""
+        first = self._stamp
+        for row in page.rows:
+            self._put(page.table, ROW, first, row.row_id, _spelled(row.columns).decode())
+        for row_id in page.deleted:
+            self._put(page.table, GONE, first, row_id)
+        for name, value in page.whole:
+            self._put(page.table, WHOLE, first, None, None, name, value)
+
+    def place(self, table: str, place: Place) -> None:
+        """Where a table goes on."""
+        self._put(table, PLACE, self._stamp, None, msgspec.json.encode(place).decode())
+
+    def table(self) -> pa.Table:
+        """All of them."""
+        same = [pa.array([value] * self.count, field.type) for value, field in zip(self._same, _ARROW, strict=False)]
+        own = [
+            pa.array(values, field.type)
+            for values, field in zip(self._columns, list(_ARROW)[len(self._same) :], strict=True)
+        ]
+        return pa.Table.from_arrays([*same, *own], schema=_ARROW)
+
+    def _put(self, table: str, kind: str, page: int, row_id: str | None, *more: str | None) -> None:
+        values = (table, kind, page, self._stamp, row_id, *more, *([None] * (3 - len(more))))
+        for column, value in zip(self._columns, values, strict=True):
+            column.append(value)
+        self._stamp += 1

@@ -1,0 +1,135 @@
+"""A poll of one connector, from its source to its gateway, and the replay of what landed on past days."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lakesync.connectors import Connectors
+from lakesync.connectors.ingest import Ingest
+from lakesync.connectors.polling import PollReport, TableReport, poll
+from lakesync.exceptions import LakeSyncError, LakeUnavailableError, NotFoundError, StagingUnavailableError
+from resources.delivery import Delivered, Delivery, Pace
+from resources.intake import open_intake
+from resources.lake.landing import LakeLanding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import date
+
+    from lakesync.connectors.source import Source, Table
+    from resources.pipeline import Pipeline
+
+
+@dataclass
+class TablePoll:
+    """What became of one table."""
+
+    table: str
+    read: TableReport | None = None
+    """None in a replay."""
+    delivered: Delivered = field(default_factory=Delivered)
+    error: LakeSyncError | None = None
+    """Why it was not read, or not pushed, to its end; the next poll goes on from there."""
+
+
+@dataclass
+class ConnectorPoll:
+    """What became of a poll, or of a replay."""
+
+    tables: list[TablePoll]
+    report: PollReport = field(default_factory=PollReport)
+
+    @property
+    def errors(self) -> list[LakeSyncError]:
+        """Those of its tables, each once."""
+        found = {str(each.error): each.error for each in self.tables if each.error is not None}
+        return list(found.values())
+
+
+def poll_connector(pipeline: Pipeline, gateway: str, name: str) -> ConnectorPoll:
+    """Read what changed at a connector's source, land it, and push what follows. Tables fail apart from each other.
+
+    Raises:
+        NotFoundError: there is no such connector.
+        ConfigurationError: its secrets cannot be had.
+        LakeUnavailableError, StagingUnavailableError: Spark, or the gateway, is gone.
+    """
+    with ExitStack() as stack:
+        source, landing, delivery, ingest = _open(stack, pipeline, gateway, name)
+        names = [table.name for table in source.tables]
+        due = pipeline.now_ms() - ingest.census_interval_ms
+        never = {table for table in names if landing.counted_ms(table) is None}
+        late = {table for table in names if table not in never and (landing.counted_ms(table) or 0) <= due}
+        report = poll(
+            source,
+            landing,
+            census=late,
+            budget_bytes=ingest.memory_budget_bytes,
+            deleted_share=ingest.deleted_share,
+        )
+        done = ConnectorPoll([], report)
+        for table, read in zip(source.tables, report.tables, strict=True):
+            done.tables.append(_deliver(delivery, table, read))
+        # who counts for the first time has just read everything; a count that failed for good is not made at each poll
+        counted = late | {each.table for each in report.tables if each.table in never and each.error is None}
+        passing = {each.table for each in report.tables if each.error is not None and each.error.retryable}
+        landing.note_count(counted - passing)
+        return done
+
+
+def replay_connector(pipeline: Pipeline, gateway: str, name: str, days: Sequence[date]) -> ConnectorPoll:
+    """Push again what follows from the landings of past days, without one call to the source.
+
+    Raises:
+        As `poll_connector`.
+    """
+    with ExitStack() as stack:
+        source, _, delivery, _ = _open(stack, pipeline, gateway, name)
+        done = ConnectorPoll([])
+        for table in source.tables:
+            each = TablePoll(table.name)
+            done.tables.append(each)
+            try:
+                each.delivered = delivery.replay(table, days)
+            except (LakeUnavailableError, StagingUnavailableError):
+                raise
+            except LakeSyncError as error:
+                each.error = error
+        return done
+
+
+def _open(
+    stack: ExitStack, pipeline: Pipeline, gateway: str, name: str
+) -> tuple[Source, LakeLanding, Delivery, Ingest]:
+    stored = next((each for each in pipeline.store.connectors(gateway) if each.name == name), None)
+    if stored is None or stored.ingest is None:
+        raise NotFoundError(f"gateway {gateway!r} has no connector {name!r} that is polled: register it with `ingest`")
+    types = Connectors.configured(pipeline.config)
+    config = types.open(gateway, stored)
+    kind = types.find(stored.type)
+    assert kind is not None
+    source = stack.enter_context(closing(kind.open_source(config)))
+    ingest = Ingest.of(stored.ingest)
+    landing = LakeLanding(pipeline.spark, (gateway, name, stored.type), source.tables, pipeline.now_ms, pipeline.names)
+    delivery = Delivery(
+        landing,
+        stack.enter_context(open_intake(pipeline.config)),
+        gateway,
+        lambda: pipeline.store.request_flush(gateway),
+        Pace(ingest.chunk_size, ingest.memory_budget_bytes),
+    )
+    return source, landing, delivery, ingest
+
+
+def _deliver(delivery: Delivery, table: Table, read: TableReport) -> TablePoll:
+    """What has landed is pushed also where reading ended in an error."""
+    done = TablePoll(table.name, read, error=read.error)
+    try:
+        done.delivered = delivery.deliver(table)
+    except (LakeUnavailableError, StagingUnavailableError):
+        raise
+    except LakeSyncError as error:
+        done.error = done.error or error
+    return done

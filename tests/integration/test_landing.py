@@ -1,0 +1,153 @@
+"""The lake's landing: what a poll's pages change there is what `lakesync.connectors.diff` says, cut short or not."""
+
+import random
+import time
+
+import msgspec
+import pytest
+
+from lakesync.connectors.diff import Change, diff
+from lakesync.connectors.source import Census, Page, SourceRow, Table
+from lakesync.delta import jcs
+from lakesync.exceptions import BackpressureError, FlushError
+from lakesync.wire.json import decode_push
+from resources.delivery import Delivery, Pace
+from resources.lake.landing import LakeLanding
+from resources.lake.tables import LakeNames
+from resources.spark import session
+
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+
+ISSUES = Table("issues", "uid")
+
+
+@pytest.fixture(scope="module")
+def spark(spark_server):
+    with session(spark_server["config"]) as spark:
+        yield spark
+
+
+@pytest.fixture
+def names(request):
+    """A lake of the test's own."""
+    return LakeNames("lake", f"sys_{request.node.name}")
+
+
+class Gateway:
+    """Keeps what it is pushed; a gateway's own answer to a repeat and to too much is `test_polls`' subject."""
+
+    def __init__(self):
+        self.pushed = {}
+        self.refuse = 0
+        self.pushes = self.flushes = 0
+
+    def push(self, gateway, body):
+        assert gateway == "gw"
+        if self.refuse:
+            self.refuse -= 1
+            raise BackpressureError("too much", retry_after=0.01)
+        self.pushes += 1
+        for delta in decode_push(body).deltas:
+            assert delta.client_id == "connector:desk"
+            self.pushed.setdefault(delta.delta_id, delta)
+
+    def request_flush(self):
+        self.flushes += 1
+
+    def changes(self):
+        """What was pushed, in the order of stamps, each once."""
+        told = sorted(self.pushed.values(), key=lambda delta: delta.hlc)
+        return [Change(each.op, each.row_id, {cell.column: cell.decoded() for cell in each.columns}) for each in told]
+
+
+def opened(spark, names, tables=(ISSUES,)):
+    return LakeLanding(spark, ("gw", "desk", "jira"), tables, lambda: time.time_ns() // 1_000_000, names)
+
+
+def delivery(landing, gateway, **pace):
+    return Delivery(landing, gateway, "gw", gateway.request_flush, Pace(**pace))
+
+
+def page(chance, number):
+    """Rows, deletes and claims that meet one another often."""
+    rows = [
+        SourceRow(
+            f"r{chance.randrange(9)}",
+            {
+                "uid": f"u{chance.randrange(7)}",
+                "of": f"o{chance.randrange(3)}",
+                "size": chance.choice([1, 1.0, 2, None]),
+            },
+        )
+        for _ in range(chance.randrange(4))
+    ]
+    deleted = [f"r{chance.randrange(9)}" for _ in range(chance.choice([0, 0, 1]))]
+    whole = [("of", f"o{chance.randrange(3)}")] if chance.random() < 0.3 else []
+    return Page("issues", rows, {"number": number}, deleted, whole)
+
+
+def same(changes):
+    """Deletes of one page in the order of their rows."""
+    return sorted((each.op, each.row_id, jcs(each.columns)) for each in changes)
+
+
+def test_it_follows_the_law_of_diff_in_any_steps_and_replays_to_the_same_ids(spark, names):
+    chance, gateway, known, expected = random.Random(7), Gateway(), {}, []
+    for number in range(2):
+        pages = [page(chance, (number, place)) for place in range(30)]
+        landing = opened(spark, names)
+        if number:
+            assert landing.cursor("issues") == {"number": [number - 1, 29]}
+            landing.land(pages[:11])
+        landing.land(pages[11 * number :])
+        for each in pages:
+            expected += diff(known, each, "uid")
+        delivery(landing, gateway, chunk=7).deliver(ISSUES)
+        assert same(gateway.changes()) == same(expected)
+    assert delivery(opened(spark, names), gateway).deliver(ISSUES).deltas == 0
+
+    there = Census(None, iter([["r0", "r1"], ["new"]]))
+    found = opened(spark, names).compare("issues", there)
+    assert found.known == len(known)
+    assert {row.row_id: row.columns for row in found.absent} == {
+        row_id: columns for row_id, columns in known.items() if row_id not in ("r0", "r1")
+    }
+    assert found.unknown == sorted({"r0", "r1", "new"} - known.keys())
+    again = Gateway()
+    done = delivery(opened(spark, names), again).replay(ISSUES, [_today(spark, names)])
+    assert again.pushed == gateway.pushed
+    assert done.deltas == len(gateway.pushed)
+
+
+def _today(spark, names):
+    return spark.table(f"lake.{names.system}.landing").agg({"day": "max"}).collect()[0][0]
+
+
+def test_a_delivery_that_is_cut_short_is_made_good_and_a_second_poll_is_refused(spark, names):
+    gateway, table = Gateway(), Table("notes")
+    landing = opened(spark, names, [table])
+    rival = opened(spark, names, [table])
+    rows = [SourceRow(f"n{number}", {"text": "x" * 50}) for number in range(40)]
+    landing.land([Page("notes", rows[:20], {"at": 1}), Page("notes", rows[20:], {"at": 2})])
+    with pytest.raises(FlushError, match="another poll of it may be under way"):
+        rival.land([Page("notes", rows, {"at": 3})])
+
+    class Dying(Gateway):
+        def push(self, gateway, body):
+            if self.pushes == 2:
+                raise KeyboardInterrupt
+            super().push(gateway, body)
+
+    dying = Dying()
+    with pytest.raises(KeyboardInterrupt):
+        delivery(landing, dying, chunk=10).deliver(table)
+    gateway.refuse = 3
+    landing = opened(spark, names, [table])
+    assert landing.cursor("notes") == {"at": 2}
+    landing.land([Page("notes", [SourceRow("n0", {"text": "y"})], {"at": 3})])
+    done = delivery(landing, gateway, chunk=10, budget_bytes=1).deliver(table)
+    assert (done.inserted, done.updated, done.deleted) == (40, 1, 0)
+    assert done.waited_s > 0
+    assert gateway.flushes > 0
+    assert dying.pushed.items() <= gateway.pushed.items(), "the same rows, the same ids"
+    assert msgspec.json.encode([each.columns for each in gateway.changes()][-1]) == b'{"text":"y"}'

@@ -1,0 +1,197 @@
+"""Connectors polled by Dagster's job, from servers that listen, through the lake's landing, into a real gateway."""
+
+import itertools
+import threading
+import time
+
+import dagster as dg
+import pytest
+from pydantic import SecretStr
+
+from lakesync.delta import extract_delta
+from lakesync.engine import EngineLimits
+from lakesync.testing.servers import Answer
+from lakesync.testing.servers.jira.faults import fault
+from lakesync.types import SyncPull, SyncPush
+from lakesync_dagster.definitions import make_definitions
+from resources.snapshot import registered
+from tests.integration.gateway_support import SERVICE
+from tests.integration.jira_support import desk, document
+from tests.integration.salesforce_support import ACCOUNTS_ALONE, company
+
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+
+KEY = "the key that seals these tests' secrets"
+NUMBERS = itertools.count()
+TODAY = time.strftime("%Y-%m-%d", time.gmtime())
+
+
+class House:
+    """A gateway, and Dagster's job `poll` for the connectors that are registered there."""
+
+    def __init__(self, served, spark_config, instance, name):
+        self.engine, self.instance, self.gateway = served.engine, instance, served.engine.gateway(name)
+        self.config = spark_config.replace(
+            lake={"system_namespace": f"sys_{name}", "namespace": f"tab_{name}"},
+            gateway={"url": served.url},
+            service_token=SecretStr(SERVICE),
+            secret_key=SecretStr(KEY),
+        )
+
+    def register(self, config, **ingest):
+        body = {"name": config.name, "type": config.type, config.type: dict(config.settings), "ingest": ingest}
+        self.gateway.register_connector(body)
+
+    def run(self, connector, *, by_sensor=True, **config):
+        snapshot = registered(self.engine.store)
+        definitions = make_definitions(self.config, snapshot)
+        found = next(
+            each for each in snapshot.connectors if (each.gateway, each.name) == (self.gateway.gateway_id, connector)
+        )
+        keys = [dg.AssetKey(["ingest", found.gateway, found.name, table]) for table in found.tables]
+        return definitions.resolve_job_def("poll").execute_in_process(
+            instance=self.instance,
+            partition_key=TODAY,
+            tags={"lakesync/requested_by": "poll_sensor"} if by_sensor else {},
+            asset_selection=keys,
+            run_config=config,
+            raise_on_error=False,
+        )
+
+    def rows(self, table, client="reader"):
+        """A table's rows as a client pulls them, and how often each is told."""
+        rows = {}
+        cursor, more = 0, True
+        while more:
+            page = self.gateway.handle_pull(SyncPull(f"{client}-{time.monotonic_ns()}", cursor, 10_000))
+            for delta in page.deltas:
+                if delta.table == table and delta.op != "DELETE":
+                    rows.setdefault(delta.row_id, {}).update({cell.column: cell.decoded() for cell in delta.columns})
+            cursor, more = page.server_hlc, page.has_more
+        return rows
+
+    def edit(self, table, row_id, **columns):
+        """A client's edit."""
+        stamp = time.time_ns() // 1_000_000 << 16
+        delta = extract_delta(dict.fromkeys(columns), columns, table=table, row_id=row_id, client_id="c", hlc=stamp)
+        self.gateway.handle_push(SyncPush("c", (delta,)))
+
+    def logged(self):
+        """Deltas that the gateway ever took."""
+        return sum(day.count for day in self.engine.store.ledger(self.gateway.gateway_id))
+
+
+def told(run):
+    """Each table's metadata, as plain values."""
+    return {
+        event.asset_key.path[-1]: {
+            name: value.value for name, value in event.step_materialization_data.materialization.metadata.items()
+        }
+        for event in run.get_asset_materialization_events()
+    }
+
+
+def reason(run):
+    return next(event.event_specific_data.error.message for event in run.all_events if event.is_step_failure)
+
+
+def clear(store, gateway, stop):
+    """What a flush does for a gateway that pushes back: it empties the log when it is asked to."""
+    while not stop.wait(0.05):
+        asked = [each for each in store.backlog() if each.gateway == gateway and each.flush_requested_ms is not None]
+        batch = store.plan(gateway, "main", 1_000_000) if asked else None
+        if batch is not None:
+            waiting = [
+                (day.count - day.flushed_count, day.id_sum - day.flushed_id_sum) for day in store.ledger(gateway)
+            ]
+            store.confirm(batch.batch_id, batch.deltas, sum(total for _, total in waiting) % 2**64)
+            store.trim(gateway, "main")
+
+
+@pytest.fixture
+def house(serve, spark_server, request):
+    limits = EngineLimits(max_backpressure_bytes=getattr(request, "param", 1 << 30), retry_after=0.1)
+    with dg.instance_for_test() as instance:
+        yield House(serve(limits), spark_server["config"], instance, f"polls_{next(NUMBERS)}")
+
+
+@pytest.mark.parametrize("house", [4_000], indirect=True)
+def test_a_load_ten_times_what_the_gateway_holds_completes_and_its_repeat_changes_nothing(house):
+    with desk() as made:
+        made.site.add_project("SUP")
+        issues = [made.site.add_issue("SUP", f"title {number} {number * 7919 % 1009}") for number in range(300)]
+        made.site.add_comment(issues[3], document("first"))
+        made.clock.advance(200_000)
+        house.register(made.config(), chunkSize=20)
+        stop = threading.Event()
+        flushes = threading.Thread(target=clear, args=(house.engine.store, house.gateway.gateway_id, stop))
+        flushes.start()
+        try:
+            first = house.run("desk")
+        finally:
+            stop.set()
+            flushes.join()
+        assert first.success
+        told_first = told(first)
+        assert told_first["jira_issues"]["waited_s"] > 0
+        assert (told_first["jira_issues"]["inserted"], told_first["jira_issues"]["rows"]) == (300, 300)
+        assert told_first["jira_comments"]["inserted"] == told_first["jira_projects"]["inserted"] == 1
+        assert abs(told_first["jira_issues"]["cursor"] * 1000 - made.clock()) < 400_000
+        assert told_first["jira_issues"]["calls"] == len(made.served.calls)
+        assert house.rows("jira_issues")["SUP-4"]["summary"] == issues[3].fields["summary"]
+        assert "jira_issues" in house.gateway.config().schemas
+
+        taken = house.logged()
+        second = told(house.run("desk"))
+        assert {
+            name: each["inserted"] + each["updated"] + each["deleted"] for name, each in second.items()
+        } == dict.fromkeys(second, 0)
+        assert second["jira_issues"]["unchanged"] == second["jira_issues"]["rows"]
+
+        made.site.edit(issues[7], summary="another")
+        made.clock.advance(200_000)
+        third = told(house.run("desk"))
+        assert third["jira_issues"]["updated"] == 1
+        assert house.logged() == taken + 1
+        assert house.rows("jira_issues")["SUP-8"]["summary"] == "another"
+
+        calls = len(made.served.calls)
+        replayed = house.run("desk", by_sensor=False)
+        assert replayed.success
+        assert told(replayed)["jira_issues"]["inserted"] == 300
+        assert len(made.served.calls) == calls, "a replay asks the source nothing"
+        assert house.logged() == taken + 1
+
+
+def test_what_fails_shows_its_typed_error_and_leaves_the_others(house):
+    with desk() as made, company() as firm:
+        made.site.add_project("SUP")
+        made.site.add_issue("SUP", "one")
+        made.clock.advance(200_000)
+        firm.org.add("Account", Name="Acme")
+        house.register(made.config(apiToken="wrong"))
+        house.register(firm.config(**ACCOUNTS_ALONE))
+        refused = house.run("desk")
+        assert not refused.success
+        assert "AUTH_ERROR: Jira does not know this account" in reason(refused)
+        fine = house.run("crm")
+        assert fine.success
+        assert told(fine)["sf_accounts"]["inserted"] == 1
+        (account,) = house.rows("sf_accounts")
+        house.edit("sf_accounts", account, phone="2")
+        house.run("crm")
+        assert house.rows("sf_accounts")[account]["phone"] == "2", (
+            "what did not change at the source is a client's to edit"
+        )
+
+        house.gateway.unregister_connector("desk")
+        house.register(made.config())
+        still = made.api.answer
+        made.api.answer = lambda request: (
+            still(request) if "comment" not in request.path else Answer(403, fault("no comments for you"))
+        )
+        half = house.run("desk")
+        assert not half.success
+        assert set(told(half)) == {"jira_issues", "jira_projects"}
+        assert "FORBIDDEN" in reason(half)
+        assert set(house.rows("jira_issues")) == {"SUP-1"}

@@ -1,0 +1,207 @@
+"""Databases polled by SQL: late commits, deletes, types, more rows than are held, over real servers."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import closing, contextmanager
+
+import psycopg
+import pymysql
+import pytest
+
+from lakesync.adapters.uri import Address
+from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.polling import poll
+from lakesync.connectors.sql import mysql, postgres
+from lakesync.exceptions import AuthError, ConfigurationError, ForbiddenError
+from lakesync.testing.landing import MemoryLanding
+
+
+class Orders:
+    """A database with a table `orders`, and where polls of it land."""
+
+    def __init__(self, make, uri, connect):
+        self.make, self.uri, self.connect = make, uri, connect
+        self.landing = None
+
+    def run(self, *statements):
+        with self.connect() as sql:
+            for statement in statements:
+                sql.cursor().execute(statement)
+            sql.commit()
+
+    @contextmanager
+    def source(self, query="SELECT * FROM orders", uri=None, **strategy):
+        table = {"table": "orders", "query": query, "strategy": strategy}
+        config = ConnectorConfig("gw", "db", "sql", {"connectionString": uri or self.uri}, {"tables": [table]})
+        with closing(self.make(config)) as source:
+            yield source
+
+    def poll(self, *, budget_bytes=1 << 20, query="SELECT * FROM orders", uri=None, **strategy):
+        with self.source(query, uri, **strategy) as source:
+            self.landing = self.landing or MemoryLanding(source.tables)
+            return poll(source, self.landing, budget_bytes=budget_bytes)
+
+    def rows(self):
+        return self.landing.rows["orders"]
+
+
+@pytest.fixture
+def in_postgres(own_database):
+    made = Orders(postgres.source, own_database, lambda: psycopg.connect(own_database))
+    made.run(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, name text, price numeric(12, 2), paid boolean, tags text[],"
+        " extra jsonb, day date, changed timestamptz NOT NULL)"
+    )
+    return made
+
+
+@pytest.fixture
+def in_mariadb(mariadb_uri):
+    server, name = Address.of(mariadb_uri), f"own_{uuid.uuid4().hex[:12]}"
+
+    def connect(database=name):
+        return pymysql.connect(
+            host=server.host, port=server.port, user=server.user, password=server.password, database=database
+        )
+
+    with connect(None) as sql:
+        sql.cursor().execute(f"CREATE DATABASE {name}")
+    made = Orders(mysql.source, f"{mariadb_uri}/{name}", connect)
+    made.run(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, name varchar(80), price decimal(12, 2), paid bool, day date,"
+        " changed datetime(6) NOT NULL)"
+    )
+    return made
+
+
+def order(number, changed, name="lamp", table="orders (id, name, price, changed)"):
+    return f"INSERT INTO {table} VALUES ({number}, '{name}', 0.10, '{changed}')"
+
+
+BY_CHANGE = {"type": "cursor", "cursorColumn": "changed"}
+
+
+def test_in_postgres_a_row_that_commits_late_is_found_however_long_that_takes(in_postgres):
+    in_postgres.run(order(1, "2026-01-01 10:00+00"))
+    with in_postgres.connect() as slow:
+        slow.execute(order(2, "2026-01-01 10:01+00"))
+        in_postgres.run(order(3, "2026-01-01 12:00+00"))
+        assert in_postgres.poll(**BY_CHANGE, lookbackMs=0).error is None
+        assert set(in_postgres.rows()) == {"1", "3"}
+        in_postgres.run(order(4, "2026-01-01 13:00+00"))
+        in_postgres.poll(**BY_CHANGE, lookbackMs=0)
+        assert set(in_postgres.rows()) == {"1", "3", "4"}
+        slow.commit()
+    in_postgres.poll(**BY_CHANGE, lookbackMs=0)
+    assert set(in_postgres.rows()) == {"1", "2", "3", "4"}
+    assert in_postgres.poll(**BY_CHANGE, lookbackMs=0).error is None
+    last = in_postgres.poll(**BY_CHANGE, lookbackMs=0).tables[0]
+    assert last.rows == 1, "when nobody is late any more, it is read from the newest on"
+    in_postgres.poll(**BY_CHANGE, query="SELECT * FROM orders WHERE id > 2")
+    assert in_postgres.landing.landings > 0
+
+
+def test_postgres_types_are_kept_and_what_json_would_round_is_refused(in_postgres):
+    in_postgres.run(
+        "INSERT INTO orders VALUES (1, 'a \"b\" %s ?', 19.90, true, '{x,y}', '{\"deep\": [1, null]}', '2026-02-03',"
+        " '2026-01-01 10:00:00.5+02')"
+    )
+    in_postgres.poll(**BY_CHANGE)
+    assert in_postgres.rows()["1"] == {
+        "id": 1,
+        "name": 'a "b" %s ?',
+        "price": 19.9,
+        "paid": True,
+        "tags": ["x", "y"],
+        "extra": {"deep": [1, None]},
+        "day": "2026-02-03",
+        "changed": "2026-01-01T08:00:00.500000Z",
+    }
+    with in_postgres.source(**BY_CHANGE) as source:
+        schema = source.tables[0].schema()
+    assert schema.types == {
+        "id": "number",
+        "name": "string",
+        "price": "number",
+        "paid": "boolean",
+        "tags": "json",
+        "extra": "json",
+        "day": "string",
+        "changed": "string",
+    }
+    in_postgres.run(order(2**53 + 1, "2026-01-02"))
+    error = in_postgres.poll(**BY_CHANGE).error
+    assert isinstance(error, ConfigurationError)
+    assert "cast it to text" in str(error)
+    as_text = "SELECT id::text AS id, name, changed FROM orders WHERE extra ? 'deep' OR name LIKE 'l%'"
+    assert in_postgres.poll(**BY_CHANGE, query=as_text).error is None
+    assert str(2**53 + 1) in in_postgres.rows()
+
+
+@pytest.mark.parametrize("database", ["in_postgres", "in_mariadb"])
+def test_all_of_a_table_is_compared_in_pieces_and_deletes_are_found(database, request):
+    orders = request.getfixturevalue(database)
+    many = ", ".join(f"({number}, 'n{number}', 1.5, '2026-01-01')" for number in range(12_000))
+    orders.run(f"INSERT INTO orders (id, name, price, changed) VALUES {many}")
+    first = orders.poll(type="diff", budget_bytes=100_000).tables[0]
+    assert first.error is None
+    assert (first.rows, len(orders.rows())) == (12_000, 12_000)
+    assert first.landings >= 3, "never all of it is held"
+    before = len(orders.landing.changes)
+    orders.run(
+        "DELETE FROM orders WHERE id = 7", "UPDATE orders SET name = 'other' WHERE id = 8", order(99_999, "2026-01-02")
+    )
+    orders.poll(type="diff")
+    changes = [(change.op, change.row_id, dict(change.columns)) for _, change in orders.landing.changes[before:]]
+    assert sorted(changes)[0::2] == [("DELETE", "7", {}), ("UPDATE", "8", {"name": "other"})]
+    assert len(changes) == 3
+    orders.run("DELETE FROM orders WHERE id > 100")
+    refused = orders.poll(type="diff").error
+    assert refused is not None
+    assert refused.code == "CENSUS_REFUSED"
+
+
+def test_in_mysql_the_lookback_finds_what_commits_late_and_types_are_kept(in_mariadb):
+    in_mariadb.run(order(1, "2026-01-01 10:00:00.25"))
+    with in_mariadb.connect() as slow:
+        slow.cursor().execute(order(2, "2026-01-01 09:59:30", "50 % 'off'".replace("'", "''")))
+        in_mariadb.poll(**BY_CHANGE, lookbackMs=60_000)
+        assert set(in_mariadb.rows()) == {"1"}
+        slow.commit()
+    in_mariadb.poll(**BY_CHANGE, lookbackMs=60_000)
+    assert in_mariadb.rows() == {
+        "1": {
+            "id": 1,
+            "name": "lamp",
+            "price": 0.1,
+            "paid": None,
+            "day": None,
+            "changed": "2026-01-01T10:00:00.250000",
+        },
+        "2": {"id": 2, "name": "50 % 'off'", "price": 0.1, "paid": None, "day": None, "changed": "2026-01-01T09:59:30"},
+    }
+    assert in_mariadb.poll(**BY_CHANGE, query="SELECT * FROM orders WHERE name LIKE '50 %'").error is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "query", "error", "says"),
+    [
+        (None, "SELECT nothing FROM orders", ConfigurationError, "mend the connector's query"),
+        (None, "SELECT name, changed FROM orders", ConfigurationError, "rowIdColumn"),
+        ("nobody", None, AuthError, "check the user"),
+        ("poor", None, ForbiddenError, "grant the user SELECT"),
+    ],
+)
+def test_what_is_wrong_is_said(in_mariadb, uri, query, error, says):
+    server = Address.of(in_mariadb.uri)
+    in_mariadb.run(
+        order(1, "2026-01-01"), "CREATE USER IF NOT EXISTS poor IDENTIFIED BY 'x'", "GRANT SELECT ON mysql.db TO poor"
+    )
+    place = in_mariadb.uri.rpartition("@")[2] if uri is None else f"{server.host}:{server.port}/"
+    whole = {None: in_mariadb.uri, "nobody": f"mysql://nobody:x@{place}mysql", "poor": f"mysql://poor:x@{place}mysql"}[
+        uri
+    ]
+    found = in_mariadb.poll(**BY_CHANGE, uri=whole, query=query or "SELECT * FROM mysql.proc").error
+    assert type(found) is error
+    assert says in str(found)
