@@ -21,6 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     length.add_argument("--days", type=_days, default=7, help="how many days of flights (default: %(default)s)")
     length.add_argument("--full", dest="days", action="store_const", const=ALL_DAYS, help="all 336,776 flights")
     parser.add_argument("--prove", action="store_true", help="kill, repeat and rebuild, and compare again")
+    parser.add_argument("--connectors", action="store_true", help="poll a Jira site and a Salesforce organisation too")
     parser.add_argument("--keep", action="store_true", help="leave the system running at the end")
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line of stdout")
     parser.add_argument("--data", type=Path, default=CHECKOUT / "lakesync-data" / "demo", help="the data folder")
@@ -30,7 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     from examples.flights.demo import Demo, Options
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops as cleanly as Ctrl-C
-    options = Options(given.days, given.data, prove=given.prove, keep=given.keep, json=given.json)
+    options = Options(
+        given.days, given.data, prove=given.prove, keep=given.keep, json=given.json, connectors=given.connectors
+    )
     demo = Demo(options)
     result = demo.result
     try:

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from examples.flights import pipeline, prove
+from examples.flights import connectors, pipeline, prove
 from examples.flights.cast import CAST, day_of
 from examples.flights.check import replica_mismatches, state_mismatches, visible_rows
 from examples.flights.client import BATCH
@@ -39,6 +39,7 @@ class Options:
     prove: bool = False
     keep: bool = False
     json: bool = False
+    connectors: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,8 @@ class Demo:
         self._check(truth, play, played)
         if self.options.prove:
             self._prove(truth)
+        if self.options.connectors:
+            self._poll()
         self._tell(truth)
 
     def _push(self, play: Play, story: Told) -> Played:
@@ -186,6 +189,28 @@ class Demo:
             changed = prove.run_again(dagster, self.system.lake, days, stage.says)
             self.result.wrong["contents changed by a repeat"] = changed
             self._tables(truth, "after the repeats")
+
+    def _poll(self) -> None:
+        system, lake = self.system, self.system.lake
+        with connectors.vendors() as vendors:
+            with self.teller.stage("poll", "Dagster polls a Jira site and a Salesforce organisation"):
+                connectors.register(system, vendors.connectors)
+                connectors.wait_for("a client", lambda: connectors.at_a_client(system), vendors.truth())
+                connectors.change(vendors)
+                truth = vendors.truth()
+                connectors.wait_for("a client", lambda: connectors.at_a_client(system), truth)
+            with self.teller.stage("poll_carry", "Waiting for the lake to show the same"):
+                connectors.request_flush(system)
+                connectors.wait_for("the lake", lambda: connectors.in_the_lake(lake), truth)
+            client, carried = connectors.at_a_client(system), connectors.in_the_lake(lake)
+        for table, columns in connectors.SHOWN.items():
+            self.result.wrong[f"{table} at a client"] = connectors.mismatches(client[table], truth[table])
+            self.result.wrong[f"{table} in the lake"] = connectors.mismatches(carried[table], truth[table])
+            self.result.polled[table] = [{"id": row_id, **row} for row_id, row in sorted(carried[table].items())]
+            rows = [
+                (row_id, *(str(row[column]) for column in columns)) for row_id, row in sorted(carried[table].items())
+            ]
+            self.teller.table(f"{table}, in the lake as at a client (5 of {len(rows)})", ("id", *columns), rows[:5])
 
     def _tell(self, truth: Truth) -> None:
         counts, result, teller = truth.counts, self.result, self.teller

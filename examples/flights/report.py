@@ -133,6 +133,8 @@ class Result:
     seconds: dict[str, float] = field(default_factory=dict)
     rates: dict[str, float] = field(default_factory=dict)
     """Deltas a second, stage by stage."""
+    polled: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Table → what a connector brought, as a client and the lake show it."""
 
     def json(self) -> str:
         """One line."""

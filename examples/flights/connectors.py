@@ -1,0 +1,193 @@
+"""Tickets and accounts beside the flights, polled into a gateway of their own.
+
+A Jira site and a Salesforce organisation listen on this machine; a client and the lake are to show what they have.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jwt
+import msgspec
+import pyarrow.compute as pc
+from pyiceberg.exceptions import NoSuchTableError
+
+from examples.flights.cast import CAST
+from examples.flights.client import Connection
+from examples.flights.lake import Lake
+from examples.flights.system import System
+from lakesync.testing.servers import serving
+from lakesync.testing.servers.jira import JiraApi, JiraSite
+from lakesync.testing.servers.salesforce import SalesforceApi, SalesforceOrg
+
+GATEWAY = "helpdesk"
+TICKETS = 60
+SHOWN = {
+    "jira_issues": ("summary", "status", "priority"),
+    "sf_accounts": ("name", "industry", "number_of_employees"),
+}
+"""Table → the columns that are compared and shown."""
+PATIENCE_S = 300.0
+
+Rows = dict[str, dict[str, Any]]
+"""Row id → the shown columns."""
+
+
+class NotArrivedError(Exception):
+    """What was polled was not seen in time."""
+
+
+@dataclass(frozen=True)
+class Vendors:
+    """Both servers, and where they listen."""
+
+    site: JiraSite
+    org: SalesforceOrg
+    connectors: tuple[Mapping[str, Any], ...]
+
+    def truth(self) -> dict[str, Rows]:
+        """What a client and the lake are to show."""
+        issues: Rows = {
+            each.key: {
+                "summary": each.fields["summary"],
+                "status": each.fields["status"],
+                "priority": each.fields.get("priority"),
+            }
+            for each in self.site.issues.values()
+        }
+        accounts: Rows = {
+            each.id: {
+                "name": each.fields["Name"],
+                "industry": each.fields.get("Industry"),
+                "number_of_employees": str(each.fields["NumberOfEmployees"]),
+            }
+            for each in self.org.visible("Account", deleted=False)
+        }
+        return {"jira_issues": issues, "sf_accounts": accounts}
+
+
+@contextmanager
+def vendors() -> Iterator[Vendors]:
+    """A site with tickets of lost luggage, an organisation with the airlines as accounts."""
+    site, org = JiraSite(_now), SalesforceOrg(_now)
+    site.add_project("BAG")
+    airlines = sorted({carrier for client in CAST if (carrier := client.claims.get("carrier")) is not None})
+    for number in range(TICKETS):
+        site.add_issue("BAG", f"Suitcase {number + 1} missing on {airlines[number % len(airlines)]}")
+    for number, airline in enumerate(airlines):
+        org.add("Account", Name=f"Airline {airline}", Industry="Transportation", NumberOfEmployees=100 * (number + 1))
+    jira, salesforce = JiraApi(site), SalesforceApi(org)
+    with ExitStack() as stack:
+        at, there = stack.enter_context(serving(jira)), stack.enter_context(serving(salesforce))
+        every = {"intervalMs": 2_000}
+        yield Vendors(
+            site,
+            org,
+            (
+                {
+                    "name": "luggage",
+                    "type": "jira",
+                    "jira": {"domain": "fake", "email": jira.email, "apiToken": jira.token, "baseUrl": at.url},
+                    "ingest": every,
+                },
+                {
+                    "name": "crm",
+                    "type": "salesforce",
+                    "salesforce": {
+                        "instanceUrl": there.url,
+                        "clientId": salesforce.client_id,
+                        "clientSecret": salesforce.client_secret,
+                    },
+                    "ingest": every,
+                },
+            ),
+        )
+
+
+def register(system: System, connectors: tuple[Mapping[str, Any], ...]) -> None:
+    """Register connectors as an admin does it, while everything runs."""
+    admin = Connection(system.gateway, _token(system.secret, "demo-admin", "admin"))
+    for connector in connectors:
+        admin.send("POST", f"/v1/admin/connectors/{GATEWAY}", body=msgspec.json.encode(connector))
+
+
+def change(vendors: Vendors) -> None:
+    """What happens at the vendors while they are polled."""
+    issues = list(vendors.site.issues.values())
+    vendors.site.edit(issues[0], summary="Suitcase 1 found in Newark")
+    vendors.site.add_issue("BAG", "A violin missing")
+    account = vendors.org.visible("Account", deleted=False)[0]
+    vendors.org.edit(account, NumberOfEmployees=4_711)
+    vendors.org.delete(vendors.org.visible("Account", deleted=False)[1])
+
+
+def wait_for(what: str, seen: Callable[[], dict[str, Rows]], truth: dict[str, Rows]) -> None:
+    """Return once both tables are seen as they are at the vendors.
+
+    Raises:
+        NotArrivedError: they are not in time.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while (found := seen()) != truth:
+        if time.monotonic() > deadline:
+            off = {table: mismatches(found[table], truth[table]) for table in truth}
+            raise NotArrivedError(
+                f"{what} does not show what the vendors have after {PATIENCE_S:.0f} s: {off} rows differ"
+            )
+        time.sleep(0.5)
+
+
+def mismatches(found: Rows, truth: Rows) -> int:
+    """Rows that are missing, extra or other."""
+    return sum(found.get(row_id) != truth.get(row_id) for row_id in found.keys() | truth.keys())
+
+
+def at_a_client(system: System) -> dict[str, Rows]:
+    """What a client that was never seen before pulls."""
+    name = f"helper-{time.monotonic_ns()}"
+    connection = Connection(system.gateway, _token(system.secret, name, "client"))
+    found: dict[str, Rows] = {table: {} for table in SHOWN}
+    cursor, more = "0", True
+    while more:
+        params = {"since": cursor, "clientId": name, "limit": "10000"}
+        page = msgspec.json.decode(connection.send("GET", f"/v1/sync/{GATEWAY}/pull", params=params))
+        for delta in page["deltas"]:
+            if delta["table"] in SHOWN:
+                values = {cell["column"]: cell["value"] for cell in delta["columns"]}
+                row = found[delta["table"]].setdefault(delta["rowId"], dict.fromkeys(SHOWN[delta["table"]]))
+                row.update({column: value for column, value in values.items() if column in row})
+        cursor, more = page["serverHlc"], page["hasMore"]
+    return found
+
+
+def in_the_lake(lake: Lake) -> dict[str, Rows]:
+    """The state tables; without rows where one is not there yet."""
+    found: dict[str, Rows] = {}
+    for table, columns in SHOWN.items():
+        try:
+            read = lake.read(f"tables.{table}", "_row", "_gone", *columns)
+        except NoSuchTableError:
+            found[table] = {}
+            continue
+        visible = read.filter(pc.invert(read["_gone"])).to_pylist()
+        found[table] = {row["_row"]: {column: row[column] for column in columns} for row in visible}
+    return found
+
+
+def request_flush(system: System) -> None:
+    """Have what was polled carried to the lake now."""
+    admin = Connection(system.gateway, _token(system.secret, "demo-admin", "admin"))
+    admin.send("POST", f"/v1/admin/flush/{GATEWAY}")
+
+
+def _token(secret: str, client: str, role: str) -> str:
+    expires = int(time.time()) + 24 * 3600
+    return jwt.encode({"sub": client, "gw": GATEWAY, "role": role, "exp": expires}, secret, "HS256")
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
