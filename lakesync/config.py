@@ -1,5 +1,7 @@
 """The configuration: `lakesync.toml`, overridden by `LAKESYNC_*` variables, read here and nowhere else.
 
+Below the project's file is the user's, `~/.config/lakesync/lakesync.toml`, with the same settings.
+
 A variable is named after its section and key, `LAKESYNC_SPARK_MEMORY` for `memory` in `[spark]`. What `lakesync up`
 starts gets the whole configuration as such variables (`Config.environment`) and reads it back with `load`.
 """
@@ -37,6 +39,7 @@ from lakesync.config_sections import (
     LakeSection,
     LimitsSection,
     MaintenanceSection,
+    RemoteSection,
     ShardConfig,
     SparkSection,
     StagingSection,
@@ -50,6 +53,7 @@ _REFERENCES = (
     "service_token",
     "secret_key",
     "secret_key_previous",
+    "token",
     "spark.token",
     "dagster.alert_webhook",
     "dagster.alert_secret",
@@ -61,10 +65,10 @@ _REFERENCES = (
 
 
 class _File(InitSettingsSource):
-    """The TOML file, its references resolved and its relative data folder taken from where it lies."""
+    """A TOML file, its references resolved and its relative paths taken from where it lies."""
 
     def __init__(self, settings_cls: type[BaseSettings], path: Path | None) -> None:
-        super().__init__(settings_cls, _read(path) if path else {})
+        super().__init__(settings_cls, read_file(path) if path else {})
 
 
 class Config(BaseSettings):
@@ -84,9 +88,12 @@ class Config(BaseSettings):
     """Seals the secrets of connectors; without one they can only be references."""
     secret_key_previous: SecretStr | None = None
     """Still opens what it sealed, until a gateway has started with the new one."""
+    token: SecretStr | None = None
+    """What the commands show the gateway that they talk to."""
     clock_offset_file: Path | None = None
     """A file with a whole number of milliseconds that the gateway adds to its clock."""
     gateway: GatewaySection = GatewaySection()
+    remote: RemoteSection = RemoteSection()
     staging: StagingSection = StagingSection()
     lake: LakeSection = LakeSection()
     spark: SparkSection = SparkSection()
@@ -119,8 +126,9 @@ class Config(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 the signature is pydantic's
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What is given beats variables, variables beat the file."""
-        return init_settings, env_settings, _File(settings_cls, config_file())
+        """What is given beats variables, variables beat the project's file, and that the user's."""
+        files = (_File(settings_cls, path) for path in (config_file(), user_file()))
+        return (init_settings, env_settings, *files)
 
     @model_validator(mode="before")
     @classmethod
@@ -235,7 +243,24 @@ def config_file() -> Path | None:
     return path
 
 
-def _read(path: Path) -> dict[str, Any]:
+def user_file() -> Path | None:
+    """The user's own file, if it is there: in `XDG_CONFIG_HOME`, else `~/.config`.
+
+    None where `LAKESYNC_CONFIG` is empty: then no file counts.
+    """
+    if os.environ.get("LAKESYNC_CONFIG") == "":
+        return None
+    home = os.environ.get("XDG_CONFIG_HOME")
+    path = (Path(home) if home else Path("~/.config").expanduser()) / "lakesync" / "lakesync.toml"
+    return path if path.is_file() else None
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The settings in a TOML file, its references followed and its relative paths made absolute.
+
+    Raises:
+        ConfigurationError: it cannot be read, a reference leads nowhere, or a secret stands in it.
+    """
     try:
         data = tomllib.loads(path.read_text("utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
@@ -254,6 +279,11 @@ def _read(path: Path) -> dict[str, Any]:
         stores[name] = _resolve(f"shard_config.stores.{name}.url", url, path)
     if "data_dir" in data:
         data["data_dir"] = str(path.parent / Path(data["data_dir"]).expanduser())
+    for gateway in data.get("gateways", {}).values():
+        if isinstance(gateway.get("rules"), str):
+            gateway["rules"] = str(path.parent / gateway["rules"])
+        if isinstance(gateway.get("schemas"), list):
+            gateway["schemas"] = [str(path.parent / str(each)) for each in gateway["schemas"]]
     return data
 
 
