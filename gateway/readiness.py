@@ -33,8 +33,8 @@ async def check_ready(services: Services) -> None:
     except StagingUnavailableError as error:
         raise StagingUnavailableError(f"store: {error}") from error
     settings = services.settings
-    if settings.staging_folder is not None:
-        _check_disk(settings.staging_folder, settings.min_free_disk_bytes)
+    for folder in settings.staging_folders:
+        _check_disk(folder, settings.min_free_disk_bytes)
     _check_behind(backlog, settings.limits.max_backpressure_bytes)
 
 
@@ -48,12 +48,13 @@ def _check_disk(folder: Path, least: int) -> None:
 
 
 def _check_behind(backlog: list[Backlog], most: int) -> None:
-    """One tenant that is behind is told so by its pushes; the server is not ready where it could take none at all."""
-    held: dict[str, int] = {}
-    for shard in backlog:
-        held[shard.gateway] = held.get(shard.gateway, 0) + shard.bytes
-    if held and all(size > most for size in held.values()):
+    """One tenant that is behind is told so by its pushes; the server is not ready where it could take none at all.
+
+    Backpressure is each shard's own: while one has room, pushes to its tables are taken.
+    """
+    if backlog and all(shard.bytes > most for shard in backlog):
+        gateways = len({shard.gateway for shard in backlog})
         raise StagingUnavailableError(
-            f"behind: all {len(held)} gateways hold more than {most} bytes that are not yet in the lake: "
+            f"behind: all {gateways} gateways hold more than {most} bytes that are not yet in the lake: "
             "see that the pipeline runs"
         )

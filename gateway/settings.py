@@ -10,6 +10,7 @@ from pydantic import SecretStr
 from lakesync.actions import ActionLimits
 from lakesync.config import Config
 from lakesync.engine import EngineLimits
+from lakesync.staging.shards import shard_map, shard_urls
 
 _DAY_MS = 86_400_000
 
@@ -41,8 +42,8 @@ class GatewaySettings:
     """Seconds in which a client in the middle of its pages is left to pull the next by itself."""
     auto_create: bool = True
     """Whether a valid token may make the gateway that it names."""
-    staging_folder: Path | None = None
-    """Where staging is kept on this machine; None where it is not."""
+    staging_folders: tuple[Path, ...] = ()
+    """Where staging is kept on this machine, each shard of it."""
     min_free_disk_bytes: int = 64 << 20
     """With less than this free there, the server is not ready."""
     limits: EngineLimits = field(default_factory=EngineLimits)
@@ -64,7 +65,7 @@ class GatewaySettings:
             messages_per_second=config.limits.websocket_messages_per_second,
             slow_reader_seconds=config.limits.websocket_slow_reader_seconds,
             auto_create=config.gateway.auto_create,
-            staging_folder=_folder(config.staging.url),
+            staging_folders=_folders(config),
             min_free_disk_bytes=config.limits.min_free_disk_bytes,
             limits=EngineLimits(
                 max_deltas=config.limits.max_deltas,
@@ -83,6 +84,7 @@ def _plain(secret: SecretStr) -> str:
     return secret.get_secret_value()
 
 
-def _folder(url: str) -> Path | None:
-    scheme, _, path = url.partition("://")
-    return Path("/" + path.lstrip("/")) if scheme == "sqlite" else None
+def _folders(config: Config) -> tuple[Path, ...]:
+    shards = shard_map(config.shard_config)
+    urls = [config.staging.url] if shards is None else shard_urls(shards, config.staging.url).values()
+    return tuple(Path("/" + url.partition("://")[2].lstrip("/")) for url in urls if url.startswith("sqlite://"))

@@ -13,6 +13,7 @@ from gateway.server import GatewayServer, listen
 from gateway.settings import GatewaySettings
 from lakesync.engine import Engine, EngineLimits
 from lakesync.staging import open_store
+from lakesync.staging.shards import ShardMap
 from tests.integration.gateway_support import DEADLINE, SECRET, Client, delta, until, wall_ms
 
 
@@ -32,7 +33,7 @@ def test_it_answers_while_it_starts_and_takes_no_work(tmp_path):
         assert gate.wait(DEADLINE)
         engine.open()
 
-    settings = GatewaySettings(secrets=(SECRET,), staging_folder=tmp_path)
+    settings = GatewaySettings(secrets=(SECRET,), staging_folders=(tmp_path,))
     with listen("127.0.0.1", 0) as bound:
         server = GatewayServer(create_app(settings, engine), settings, open_slowly)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
@@ -81,9 +82,9 @@ def test_a_store_that_is_gone(serve):
 
 
 def test_a_disk_that_is_full(serve, tmp_path):
-    assert ready(serve(staging_folder=tmp_path, min_free_disk_bytes=1 << 60).url) == (503, "disk")
-    assert ready(serve(staging_folder=tmp_path / "gone").url) == (503, "disk")
-    assert ready(serve(staging_folder=tmp_path, min_free_disk_bytes=0).url) == (200, "")
+    assert ready(serve(staging_folders=(tmp_path,), min_free_disk_bytes=1 << 60).url) == (503, "disk")
+    assert ready(serve(staging_folders=(tmp_path, tmp_path / "gone")).url) == (503, "disk")
+    assert ready(serve(staging_folders=(tmp_path,), min_free_disk_bytes=0).url) == (200, "")
 
 
 def test_a_server_that_can_take_no_push_is_behind(serve):
@@ -95,9 +96,29 @@ def test_a_server_that_can_take_no_push_is_behind(serve):
     assert ready(served.url) == (200, "")  # another gateway can take pushes
 
 
-@pytest.mark.parametrize(("url", "folder"), [("sqlite:///a/b", "/a/b"), ("postgresql://u@h/d", None)])
-def test_the_disk_that_is_looked_at_is_stagings(url, folder):
+def test_a_gateway_one_of_whose_shards_has_room_is_not_behind(serve):
+    served = serve(limits=EngineLimits(max_backpressure_bytes=1), shards=ShardMap({"todos": "todos"}, "rest"))
+    client = served.client()
+    assert client.push(delta("t1", {"n": 1})).status_code == 200
+    assert client.push(delta("t2", {"n": 1})).status_code == 503
+    assert ready(served.url) == (200, "")
+    assert client.push(delta("o1", {"n": 1}, table="others")).status_code == 200
+    assert ready(served.url) == (503, "behind")
+
+
+@pytest.mark.parametrize(
+    ("url", "stores", "folders"),
+    [
+        ("sqlite:///a/b", None, ["/a/b"]),
+        ("sqlite:///a/b", {}, ["/a/b", "/a/b/todos"]),
+        ("sqlite:///a/b", {"todos": "sqlite:///c"}, ["/a/b", "/c"]),
+        ("postgresql://u@h/d", None, []),
+    ],
+)
+def test_the_disks_that_are_looked_at_are_stagings(url, stores, folders):
     from lakesync import config
 
-    found = GatewaySettings.of(config.load({"staging": {"url": url}})).staging_folder
-    assert (None if found is None else str(found)) == folder
+    given = {"staging": {"url": url}}
+    if stores is not None:
+        given["shard_config"] = {"shards": {"todos": "todos"}, "default": "rest", "stores": stores}
+    assert [str(folder) for folder in GatewaySettings.of(config.load(given)).staging_folders] == folders
