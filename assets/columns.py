@@ -51,6 +51,12 @@ def delta_columns() -> dg.TableSchema:
     return dg.TableSchema([dg.TableColumn(*column) for column in _DELTAS])
 
 
+def followed_columns() -> dg.TableSchema:
+    """The deltas as a destination keeps them."""
+    kept = {"gateway", "arrival", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns"}
+    return dg.TableSchema([dg.TableColumn(*column) for column in _DELTAS if column[0] in kept])
+
+
 def state_columns(schema: TableSchema) -> dg.TableSchema:
     """A state table: what the lake keeps of every row, then the typed columns."""
     own = [dg.TableColumn(*column) for column in _STATE]

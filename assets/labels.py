@@ -28,6 +28,11 @@ def client_key(table: str) -> dg.AssetKey:
     return dg.AssetKey(["clients", table])
 
 
+def leaf_key(destination: str, leaf: str) -> dg.AssetKey:
+    """The asset of a destination's leaf."""
+    return dg.AssetKey(["destinations", destination, leaf])
+
+
 def is_sensor_run(context: dg.AssetExecutionContext) -> bool:
     """Whether the flush sensor asked for this run, rather than a person or a backfill."""
     return context.run.tags.get(REQUESTED_BY) == FLUSH_SENSOR

@@ -14,8 +14,15 @@ FIRST_WAIT = 2
 
 
 @contextmanager
-def outcome(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, pipeline: Pipeline) -> Iterator[None]:
+def outcome(
+    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, pipeline: Pipeline, *, retried: bool = True
+) -> Iterator[None]:
     """Turn errors of LakeSync into Dagster's; anything else is a defect and passes as it is.
+
+    Args:
+        context: of the step.
+        pipeline: of the run.
+        retried: whether a transient error has the step tried again; not where a sensor or schedule asks again.
 
     Raises:
         RetryRequested: the error was transient, or a group that held a transient one.
@@ -29,7 +36,7 @@ def outcome(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, p
             raise
         text = "; ".join(f"{getattr(error, 'code', '')}: {error}" for error in errors)
         transient = [error for error in errors if isinstance(error, TransientError)]
-        if not transient:
+        if not transient or not retried:
             raise dg.Failure(description=text, allow_retries=False) from raised
         context.log.warning("a transient error, tried again: %s", text)
         pipeline.renew_spark()

@@ -10,6 +10,7 @@ import structlog
 from gateway.declared import Declarations
 from gateway.metrics import Metrics
 from lakesync.adapters import Adapter, open_adapter
+from lakesync.adapters.places import open_place, place_of
 from lakesync.config import Config
 from lakesync.engine import Engine
 from lakesync.engine.flushing import Housekeeping
@@ -33,7 +34,7 @@ class Backends:
         self._declared = Declarations(config.gateways)
         with ExitStack() as opening:
             self.outlet = _outlet(config, opening)
-            self.sources = {name: _opened(uri, opening) for name, uri in config.sources.items()}
+            self.sources = {name: _source(config, named, opening) for name, named in config.sources.items()}
             self._opened = opening.pop_all()
         self._house: Housekeeping | None = None
 
@@ -87,6 +88,15 @@ def _outlet(config: Config, opening: ExitStack) -> Outlet | None:
         batch_deltas=config.flush.batch_deltas,
     )
     return Outlet.to(_opened(config.flush.to_uri, opening), settings)
+
+
+def _source(config: Config, named: str, opening: ExitStack) -> Adapter:
+    """The adapter of a URI, or of a place that is declared."""
+    if ":" in named:
+        return _opened(named, opening)
+    place = open_place(place_of(config, named))
+    opening.callback(place.close)
+    return place
 
 
 def _opened(uri: str, opening: ExitStack) -> Adapter:

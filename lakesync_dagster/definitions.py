@@ -23,6 +23,7 @@ from lakesync_dagster.jobs import (
     maintenance_schedule,
     tables_job,
 )
+from lakesync_dagster.movement import movement
 from lakesync_dagster.partitions import arrival_days
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot, read_snapshot, snapshot_file
@@ -46,6 +47,7 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
     alerts = Alerts(config.dagster.alert_webhook, config.dagster.alert_secret, config.dagster.url)
 
     open_pipeline = partial(Pipeline, config)
+    moves = movement(config, days)
 
     def for_a_run(_context: dg.InitResourceContext) -> Iterator[Pipeline]:
         with open_pipeline() as pipeline:
@@ -59,10 +61,15 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
             cut_and_checkpoint(snapshot),
             *maintenance(snapshot),
             *erasure(snapshot),
+            *moves.assets,
         ],
-        asset_checks=[*checks(snapshot), *freshness_checks(snapshot)],
-        jobs=[flush, tables, audit, tidying, erasing],
-        schedules=[audit_schedule(audit), maintenance_schedule(tidying, config.maintenance.schedule)],
+        asset_checks=[*checks(snapshot), *freshness_checks(snapshot), *moves.checks],
+        jobs=[flush, tables, audit, tidying, erasing, *moves.jobs],
+        schedules=[
+            audit_schedule(audit),
+            maintenance_schedule(tidying, config.maintenance.schedule),
+            *moves.schedules,
+        ],
         sensors=[
             flush_sensor(flush, days, open_pipeline),
             schema_sensor(snapshot, open_pipeline),
@@ -70,6 +77,7 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
             freshness_sensor(snapshot, open_pipeline),
             run_failure_sensor(alerts),
             check_failure_sensor(alerts),
+            *moves.sensors,
         ],
         resources={
             "pipeline": dg.ResourceDefinition(

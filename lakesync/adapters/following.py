@@ -7,15 +7,27 @@ those are the same whoever comes again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from lakesync.adapters.arrow import held_in_table
-from lakesync.adapters.base import NOTHING_BESIDE, Beside, DatabaseAdapter, Held, Mark, Marked
+from lakesync.adapters.base import (
+    NOTHING_BESIDE,
+    Beside,
+    DatabaseAdapter,
+    DeltaQuery,
+    Held,
+    Mark,
+    Marked,
+    StateWriter,
+)
 from lakesync.adapters.flat import COLUMNS
 from lakesync.adapters.objects import ObjectDeltas
+from lakesync.adapters.several import read_arrow, walk
 from lakesync.crash import crash_point
 from lakesync.exceptions import ConfigurationError, IntegrityError
 from lakesync.lww import RowState
@@ -29,6 +41,7 @@ AT_ONCE = 50_000
 HISTORY = (*COLUMNS, "shard", "batch_id")
 """The columns of the lake's `deltas` that a follower is given."""
 _PLACE = ("gateway", "shard", "arrival")
+NO_STREAMS: Mapping[str, int] = {}
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -52,6 +65,8 @@ class Standing(msgspec.Struct, frozen=True):
     """Taken so far, each once."""
     id_sum: int = 0
     """Of their ids, modulo 2**64."""
+    shown: dict[str, tuple[str, ...]] = {}
+    """Table of rows → the columns that its rows have."""
 
     def after(self, gateway: str, shard: str) -> int:
         """The arrival above which the follower lacks a stream's deltas."""
@@ -89,6 +104,7 @@ def follow_history(
     history: Iterable[pa.RecordBatch],
     schemas: Sequence[TableSchema] = (),
     beside: Beside = NOTHING_BESIDE,
+    upto: Mapping[str, int] = NO_STREAMS,
     at_once: int = AT_ONCE,
 ) -> Iterator[Taken]:
     """Take what a follower lacks of the history, part by part.
@@ -100,6 +116,7 @@ def follow_history(
         history: `HISTORY`'s columns in order of gateway, shard and arrival; what was taken already is left out.
         schemas: of the tables of rows that it keeps.
         beside: what those show besides.
+        upto: `GATEWAY/SHARD` → arrival up to which `history` holds everything that it wants.
         at_once: deltas a transaction.
 
     Raises:
@@ -110,6 +127,12 @@ def follow_history(
     marked = _marked(adapter)
     text = marked.mark(name)
     at = _read(text, name, choice)
+    shown = columns_shown(adapter, schemas)
+    if at.deltas and shown:
+        for schema in schemas:
+            if at.shown.get(schema.table) != shown[schema.table]:
+                show_again(adapter, schema, beside)
+    at = replace(at, shown=shown)
     whole = ("batch_id",) if isinstance(adapter, ObjectDeltas) else _PLACE
     for part in _parts(_lacking(history, at), whole, 1 if isinstance(adapter, ObjectDeltas) else at_once):
         wanted = held_in_table(part)
@@ -126,6 +149,40 @@ def follow_history(
         crash_point("follow.after_part")
         text, at = told, now
         yield Taken(wanted.deltas, now)
+    whole_streams = {**at.streams, **{name: max(last, at.streams.get(name, -1)) for name, last in upto.items()}}
+    at = replace(at, streams=whole_streams)  # what it did not want it need not look at again
+    told = msgspec.json.encode(at).decode()
+    if at.streams and told != text:
+        marked.move_mark(Mark(name, text, told))
+        yield Taken(0, at)
+
+
+def columns_shown(adapter: DatabaseAdapter, schemas: Sequence[TableSchema]) -> dict[str, tuple[str, ...]]:
+    """What an adapter's tables of rows have when they follow: nothing where it keeps none."""
+    if not isinstance(adapter, StateWriter):
+        return {}
+    return {schema.table: tuple(column.name for column in schema.columns) for schema in schemas}
+
+
+def show_again(adapter: DatabaseAdapter, schema: TableSchema, beside: Beside = NOTHING_BESIDE) -> int:
+    """Write every row of a table of rows, for one that was not there, or lacked a column, when its deltas came.
+
+    Returns:
+        How many rows were looked at, page by page.
+
+    Raises:
+        AdapterError: the adapter cannot be reached; a repeat begins again.
+    """
+    latest, read = adapter.get_latest_state, partial(read_arrow, adapter)
+    if not isinstance(adapter, StateWriter):
+        return 0
+    adapter.ensure_schema(schema)
+    looked_at = 0
+    for page in walk(read, DeltaQuery(tables=(schema.table,))):
+        rows = list(dict.fromkeys(page.deltas.column("row_id").to_pylist()))
+        if rows:
+            looked_at += adapter.write_states(schema, partial(_shown, latest, schema, rows, beside))
+    return looked_at
 
 
 class OlderRows:
@@ -159,6 +216,15 @@ def united(first: RowState, second: RowState) -> RowState:
     return whole
 
 
+def _shown(
+    latest: Callable[[str | None, str, Collection[str]], dict[str, RowState]],
+    schema: TableSchema,
+    rows: Sequence[str],
+    beside: Beside,
+) -> Mapping[str, RowState]:
+    return beside.shown(schema, rows, latest(None, schema.table, rows))
+
+
 def _marked(adapter: DatabaseAdapter) -> Marked:
     if not isinstance(adapter, Marked):
         raise ConfigurationError(
@@ -188,11 +254,8 @@ def _lacking(history: Iterable[pa.RecordBatch], at: Standing) -> Iterator[pa.Rec
     for batch in history:
         if not batch.num_rows:
             continue
-        keep = pa.array([True] * batch.num_rows) if not at.streams else None
-        if keep is None:
-            marks = [at.after(*place) for place in _streams(batch)]
-            keep = pc.greater(batch.column("arrival"), pa.array(marks, pa.int64()))
-        left = batch.filter(keep)
+        marks = [at.after(*place) for place in _streams(batch)]
+        left = batch.filter(pc.greater(batch.column("arrival"), pa.array(marks, pa.int64())))
         if left.num_rows:
             yield left
 
@@ -250,4 +313,4 @@ def _moved(at: Standing, choice: Choice, part: pa.Table, held: Held) -> Standing
         *(last.column(name).to_pylist() for name in ("gateway", "shard", "arrival_max")), strict=True
     ):
         streams[stream(gateway, shard)] = arrival
-    return Standing(choice, streams, at.deltas + held.deltas, (at.id_sum + held.id_sum) % 2**64)
+    return Standing(choice, streams, at.deltas + held.deltas, (at.id_sum + held.id_sum) % 2**64, at.shown)

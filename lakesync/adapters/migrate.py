@@ -10,12 +10,13 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import held_in_table
-from lakesync.adapters.base import DatabaseAdapter, DeltaQuery, Held, Position
+from lakesync.adapters.base import DatabaseAdapter, DeltaQuery, Held, Mark, Marked, Position
 from lakesync.adapters.moving import PAGE, copy_page
 from lakesync.adapters.several import read_arrow, walk
 from lakesync.crash import crash_point
@@ -60,6 +61,55 @@ class MigrationReport(msgspec.Struct, frozen=True):
     seconds: float
     verified: bool
     """Source and destination were read again, and are the same."""
+
+
+class ProgressKeeper(Protocol):
+    """Where a migration leaves its place for the next run."""
+
+    def read(self, scope: Scope) -> Progress:
+        """How far the migration of this scope is."""
+
+    def write(self, progress: Progress) -> None:
+        """Keep it durably."""
+
+    def remove(self) -> None:
+        """Forget it."""
+
+
+class ProgressMark:
+    """Progress as a mark at the destination, which every process that writes there finds."""
+
+    def __init__(self, adapter: Marked, name: str) -> None:
+        """Args: adapter: the destination; name: of the mark."""
+        self._adapter = adapter
+        self._name = name
+        self._text: str | None = None
+
+    def read(self, scope: Scope) -> Progress:
+        """How far the migration of this scope is; from nothing where the mark is of another."""
+        self._text = self._adapter.mark(self._name)
+        if self._text is None:
+            return Progress(scope)
+        try:
+            found = msgspec.json.decode(self._text, type=Progress)
+        except msgspec.MsgspecError as error:
+            raise IntegrityError(f"the mark {self._name!r} is no progress of a migration: {error}") from error
+        return found if found.scope == scope else Progress(scope)
+
+    def write(self, progress: Progress) -> None:
+        """Keep it durably.
+
+        Raises:
+            IntegrityError: another run of the migration has moved it.
+        """
+        text = msgspec.json.encode(progress).decode()
+        self._adapter.move_mark(Mark(self._name, self._text, text))
+        self._text = text
+
+    def remove(self) -> None:
+        """Begin at nothing the next time."""
+        if self._text is not None:
+            self.write(Progress(msgspec.json.decode(self._text, type=Progress).scope))
 
 
 class ProgressFile:
@@ -107,7 +157,7 @@ def migrate_adapter(
     destination: DatabaseAdapter,
     scope: Scope | None = None,
     *,
-    progress: ProgressFile | None = None,
+    progress: ProgressKeeper | None = None,
     page: int = PAGE,
     on_page: Callable[[Progress], None] | None = None,
 ) -> MigrationReport:

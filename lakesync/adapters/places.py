@@ -112,6 +112,20 @@ def leaves(place: Place, tables: tuple[str, ...] = ()) -> list[Leaf]:
     return found
 
 
+def backends_of(place: Place) -> list[Backend]:
+    """Every adapter of a place, each once."""
+    match place:
+        case Backend():
+            found = [place]
+        case Copied():
+            found = [each for inner in (place.primary, *place.secondaries) for each in backends_of(inner)]
+        case Tiered():
+            found = [*backends_of(place.hot), *backends_of(place.cold)]
+        case Routed():
+            found = [each for inner in (*place.tables.values(), place.default) for each in backends_of(inner)]
+    return list({each.name: each for each in found}.values())
+
+
 def open_place(place: Place) -> DatabaseAdapter:
     """A place as one adapter; of copies, the primary.
 

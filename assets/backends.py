@@ -1,0 +1,55 @@
+"""Backends that something is read from, as external assets: where the lineage of flows and migrations begins."""
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from assets.labels import DELTAS, OWNERS, leaf_key
+from lakesync.adapters.places import backends_of, leaves, place_of
+from lakesync.adapters.uri import without_password
+from lakesync.config import Config
+from lakesync.config_places import LAKE
+
+KINDS = {"mysql": "mysql", "postgresql": "postgres"}
+"""Scheme of an adapter's URI → the kind that its assets show; another scheme is its own."""
+
+
+def backend_key(name: str) -> dg.AssetKey:
+    """The external asset of an adapter."""
+    return dg.AssetKey(["backends", name])
+
+
+def kind_of(uri: str) -> str:
+    """The kind of a backend, by its URI."""
+    scheme = uri.partition(":")[0]
+    return KINDS.get(scheme, scheme)
+
+
+def source_keys(config: Config, place: str) -> Sequence[dg.AssetKey]:
+    """What lies upstream of whatever reads a place."""
+    if place == LAKE:
+        return [DELTAS]
+    return [backend_key(each.name) for each in backends_of(place_of(config, place))]
+
+
+def backends(config: Config) -> list[dg.AssetSpec]:
+    """An external asset for each adapter that a flow, a tier or a migration reads, behind the leaf that fills it."""
+    filled: dict[str, list[dg.AssetKey]] = {}
+    for name, declared in config.destinations.items():
+        for leaf in leaves(place_of(config, declared.to), declared.tables):
+            filled.setdefault(leaf.name, []).append(leaf_key(name, leaf.name))
+    read = [*(flow.source for flow in config.flows.values()), *(each.source for each in config.migrations.values())]
+    read += [tiers.hot for tiers in config.tiers.values()]
+    found = {each.name: each for place in read if place != LAKE for each in backends_of(place_of(config, place))}
+    return [
+        dg.AssetSpec(
+            backend_key(name),
+            deps=filled.get(name, []),
+            description=f"The backend `{name}`, which others may write too.",
+            group_name="backends",
+            kinds={kind_of(backend.uri)},
+            owners=OWNERS,
+            metadata={"dagster/uri": without_password(backend.uri)},
+        )
+        for name, backend in sorted(found.items())
+    ]

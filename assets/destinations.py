@@ -1,0 +1,146 @@
+"""One asset a leaf of a destination: a backend that follows `deltas` with a mark of its own."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from assets.backends import kind_of
+from assets.columns import followed_columns
+from assets.labels import DELTAS, OWNERS, leaf_key
+from assets.outcome import outcome
+from assets.series import Told, content_version, through
+from lakesync.adapters.places import Leaf, leaves, place_of
+from lakesync.adapters.uri import without_password
+from lakesync.config import Config
+from lakesync.config_places import DeclaredDestination
+from lakesync.hlc import wall_of
+from resources.pipeline import Pipeline
+from resources.snapshot import registered
+
+if TYPE_CHECKING:
+    from resources.destinations import Followed, Follower
+
+FOLLOWED = "deltas_version"
+"""Metadata: the data version of `deltas` that a leaf has followed."""
+
+
+def all_leaves(config: Config) -> Iterator[tuple[str, DeclaredDestination, Leaf]]:
+    """Every leaf of every destination, with the destination's name.
+
+    Raises:
+        ConfigurationError: a destination reaches one adapter in two ways.
+    """
+    for name, declared in config.destinations.items():
+        for leaf in leaves(place_of(config, declared.to), declared.tables):
+            yield name, declared, leaf
+
+
+def destinations(config: Config) -> list[dg.AssetsDefinition]:
+    """An asset for each leaf of each destination."""
+    return [destination(name, declared, leaf) for name, declared, leaf in all_leaves(config)]
+
+
+def destination(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.AssetsDefinition:
+    """A leaf that takes what it lacks, in transactions of its own; a failure holds nobody else up.
+
+    It is not tried again within its run: the sensor asks again, after a pause that grows.
+    """
+    told_tables = f"The tables {', '.join(f'`{table}`' for table in leaf.tables)}" if leaf.tables else "Every table"
+    if leaf.without:
+        told_tables += f" but {', '.join(f'`{table}`' for table in leaf.without)}"
+
+    @dg.asset(
+        key=leaf_key(name, leaf.name),
+        deps=[DELTAS],
+        pool=f"lakesync_destination_{name}_{leaf.name}",
+        description=f"{told_tables} of the history at `{leaf.name}`, each delta once, for the destination `{name}`.",
+        group_name="destinations",
+        kinds={"spark", kind_of(leaf.uri)},
+        owners=OWNERS,
+        metadata={"dagster/column_schema": followed_columns(), "dagster/uri": without_password(leaf.uri)},
+    )
+    def followed(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
+        from resources.destinations import follow
+
+        version = _version_of_deltas(context.instance)
+        with outcome(context, pipeline, retried=False):
+            settled = pipeline.settled_ms()
+            found = follow(pipeline.spark, follower(pipeline, name, declared, leaf), pipeline.names)
+            told = {**_told(found), **through(pipeline, settled), "dagster/uri": without_password(leaf.uri)}
+        if version is not None:
+            told[FOLLOWED] = version
+        at = found.standing
+        return dg.MaterializeResult(metadata=told, data_version=content_version([at.choice, at.deltas, str(at.id_sum)]))
+
+    return followed
+
+
+def nothing_missed(config: Config) -> list[dg.AssetChecksDefinition]:
+    """For each leaf: it has taken what the lake holds up to its mark."""
+    return [_nothing_missed(name, declared, leaf) for name, declared, leaf in all_leaves(config)]
+
+
+def _nothing_missed(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=leaf_key(name, leaf.name),
+        name="equals_lake",
+        description="Up to its mark the leaf has taken as many deltas as the lake holds, with the same sum of ids.",
+    )
+    def check(context: dg.AssetCheckExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.AssetCheckResult:
+        from lakesync.adapters.following import standing
+        from lakesync.adapters.registry import as_database, open_adapter
+        from resources.destinations import in_the_lake
+
+        with outcome(context, pipeline, retried=False):
+            one = follower(pipeline, name, declared, leaf)
+            adapter = as_database(open_adapter(leaf.uri))
+            try:
+                reached = standing(adapter, one.name, one.choice)
+            finally:
+                adapter.close()
+            lake = in_the_lake(pipeline.spark, reached, pipeline.names)
+        taken = (reached.deltas, reached.id_sum)
+        return dg.AssetCheckResult(
+            passed=lake == taken,
+            description=None
+            if lake == taken
+            else f"taken: {taken}, in the lake: {lake}. Compare both, then declare "
+            "the destination under another name, which takes everything again and changes nothing that is there.",
+            metadata={"deltas_taken": taken[0], "deltas_in_lake": lake[0]},
+        )
+
+    return check
+
+
+def follower(pipeline: Pipeline, name: str, declared: DeclaredDestination, leaf: Leaf) -> "Follower":
+    """What a leaf is to a Spark task."""
+    from resources.destinations import Follower, choice_of
+
+    choice = choice_of(leaf, declared.gateways)
+    schemas = registered(pipeline.store).tables if declared.rows else ()
+    wanted = tuple(
+        schema
+        for schema in schemas
+        if schema.table not in choice.without and (not choice.tables or schema.table in choice.tables)
+    )
+    return Follower(f"destinations/{name}/{leaf.name}", leaf, choice, wanted)
+
+
+def _version_of_deltas(instance: dg.DagsterInstance) -> str | None:
+    event = instance.get_latest_materialization_event(DELTAS)
+    tags = (event.asset_materialization.tags if event and event.asset_materialization else None) or {}
+    return tags.get("dagster/data_version")
+
+
+def _told(found: "Followed") -> Told:
+    at = found.standing
+    marks = {stream: str(arrival) for stream, arrival in sorted(at.streams.items())}
+    return {
+        "deltas_in": found.deltas,
+        "transactions": found.parts,
+        "dagster/row_count": at.deltas,
+        "tables_of_rows": ", ".join(sorted(at.shown)),
+        "marks": dg.MetadataValue.json(marks),
+        "mark": dg.MetadataValue.timestamp(wall_of(max(at.streams.values(), default=0)) / 1000),
+    }

@@ -1,0 +1,106 @@
+"""One asset a migration, partitioned by day (hlc) and table: copied, compared, and resumed where it was cut short."""
+
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from assets.backends import kind_of, source_keys
+from assets.columns import followed_columns
+from assets.labels import OWNERS, day_of_key
+from assets.outcome import outcome
+from lakesync import hlc
+from lakesync.adapters.places import backends_of, place_of
+from lakesync.adapters.uri import without_password
+from lakesync.config import Config
+from lakesync.config_places import DeclaredMigration
+from resources.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from lakesync.adapters.migrate import MigrationReport
+    from resources.moves import Migration
+
+GROUP = "migrations"
+
+
+def migrations(config: Config) -> list[dg.AssetsDefinition]:
+    """An asset for each migration."""
+    return [migration_asset(config, name, declared) for name, declared in config.migrations.items()]
+
+
+def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> dg.AssetsDefinition:
+    """A migration; the days and tables of one run are tasks that executors share."""
+    target = backends_of(place_of(config, declared.to))
+
+    @dg.asset(
+        key=dg.AssetKey([GROUP, name]),
+        deps=source_keys(config, declared.source),
+        partitions_def=_partitions(declared),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        pool=f"lakesync_migration_{name}",
+        description=f"The deltas of a day and table of `{declared.source}` at `{declared.to}`, compared with it.",
+        group_name=GROUP,
+        kinds={"spark", *(kind_of(backend.uri) for backend in target)},
+        owners=OWNERS,
+        metadata={
+            "dagster/column_schema": followed_columns(),
+            "dagster/uri": ", ".join(without_password(backend.uri) for backend in target),
+        },
+    )
+    def migrated(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
+        from resources.moves import migrate
+
+        keys = [key for key in context.partition_keys if isinstance(key, dg.MultiPartitionKey)]
+        with outcome(context, pipeline):
+            reports = migrate(pipeline.spark, [_work(pipeline.config, name, declared, key) for key in keys])
+        return dg.MaterializeResult(metadata=_told(keys, reports))
+
+    return migrated
+
+
+def _partitions(declared: DeclaredMigration) -> dg.MultiPartitionsDefinition:
+    end = declared.until + timedelta(days=1) if declared.until is not None else None
+    days = dg.DailyPartitionsDefinition(
+        start_date=f"{declared.since:%Y-%m-%d}",
+        end_date=None if end is None else f"{end:%Y-%m-%d}",
+        timezone="UTC",
+        end_offset=1 if end is None else 0,
+    )
+    return dg.MultiPartitionsDefinition({"day": days, "table": dg.StaticPartitionsDefinition(list(declared.tables))})
+
+
+def _work(config: Config, name: str, declared: DeclaredMigration, key: dg.MultiPartitionKey) -> "Migration":
+    from lakesync.adapters.migrate import Scope
+    from resources.moves import Migration
+
+    table, day = key.keys_by_dimension["table"], day_of_key(key.keys_by_dimension["day"])
+    scope = Scope(declared.gateway, (table,), _start(day) - 1, _start(day + timedelta(days=1)) - 1)
+    return Migration(
+        f"migrations/{name}/{table}/{day}",
+        place_of(config, declared.source),
+        place_of(config, declared.to),
+        scope,
+        declared.at_once,
+        str(config.data_dir / "migrations"),
+    )
+
+
+def _start(day: date) -> int:
+    """The first hlc of a UTC day."""
+    return hlc.encode(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000), 0)
+
+
+def _told(
+    keys: list[dg.MultiPartitionKey], reports: "list[MigrationReport]"
+) -> dict[str, dg.MetadataValue | str | int | float]:
+    lines = []
+    for key, report in zip(keys, reports, strict=True):
+        part = key.keys_by_dimension
+        lines.append(f"| {part['day']} | `{part['table']}` | {report.deltas:,} | {report.copied:,} |")
+    return {
+        "dagster/row_count": sum(report.deltas for report in reports),
+        "copied": sum(report.copied for report in reports),
+        "pages": sum(report.pages for report in reports),
+        "seconds": round(sum(report.seconds for report in reports), 2),
+        "report": dg.MetadataValue.md("\n".join(["| day | table | deltas | copied |", "|---|---|---:|---:|", *lines])),
+    }

@@ -1,0 +1,83 @@
+"""One asset a pair of tiers: for each day by hlc, that nothing of it, or older, is in the hot one any more."""
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from assets.backends import kind_of, source_keys
+from assets.columns import followed_columns
+from assets.labels import OWNERS, day_of_key, days_of
+from assets.outcome import outcome
+from lakesync.adapters.places import DAY_MS, Tiered, backends_of, place_of
+from lakesync.adapters.uri import without_password
+from lakesync.config import Config
+from resources.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from lakesync.adapters.lifecycle import TierReport
+
+GROUP = "tiers"
+
+
+def tier_key(name: str) -> dg.AssetKey:
+    """The asset of a pair of tiers."""
+    return dg.AssetKey([GROUP, name])
+
+
+def tiers(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefinition]:
+    """An asset for each pair of tiers; `days` are UTC days by hlc."""
+    return [tier_asset(config, name, days) for name in config.tiers]
+
+
+def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
+    """Moves everything up to the end of its day, so that what came late for an earlier day goes too.
+
+    What is younger than the tiers' greatest age stays, whichever day is asked for.
+    """
+    place = place_of(config, name)
+    assert isinstance(place, Tiered)
+    declared = config.tiers[name]
+
+    @dg.asset(
+        key=tier_key(name),
+        deps=source_keys(config, declared.hot),
+        partitions_def=days,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        pool=f"lakesync_tier_{name}",
+        description=f"Deltas of the day and older at `{declared.cold}`, compared there and gone from `{declared.hot}`.",
+        group_name=GROUP,
+        kinds={"spark", *(kind_of(backend.uri) for backend in backends_of(place.cold))},
+        owners=OWNERS,
+        metadata={
+            "dagster/column_schema": followed_columns(),
+            "dagster/uri": ", ".join(without_password(backend.uri) for backend in backends_of(place.cold)),
+        },
+    )
+    def tiered(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
+        from resources.moves import move_to_tier
+
+        last = max(days_of(context))
+        end_ms = int(datetime(last.year, last.month, last.day, tzinfo=UTC).timestamp() * 1000) + DAY_MS - 1
+        until_ms = min(end_ms, pipeline.now_ms() - place.max_age_ms)
+        with outcome(context, pipeline):
+            report = move_to_tier(pipeline.spark, place, until_ms)
+        return dg.MaterializeResult(metadata=_told(report, until_ms))
+
+    return tiered
+
+
+def oldest_day(now: datetime, max_age_days: float, days: dg.TimeWindowPartitionsDefinition) -> str | None:
+    """The newest day that is old enough as a whole, where the time axis has it."""
+    day = f"{now - timedelta(days=max_age_days + 1):%Y-%m-%d}"
+    first = days.get_first_partition_key()
+    return day if first is not None and day_of_key(first) <= day_of_key(day) else None
+
+
+def _told(report: "TierReport", until_ms: int) -> dict[str, dg.MetadataValue | str | int]:
+    return {
+        "deltas_moved": report.deltas,
+        "id_sum": str(report.id_sum),
+        "pages": report.pages,
+        "moved_until": dg.MetadataValue.timestamp(until_ms / 1000),
+    }

@@ -1,0 +1,218 @@
+"""Flows: what reaches one place goes on to another, incrementally, as far as its rows meet a filter.
+
+A filter looks at rows, not at deltas. A row that comes to meet it goes over with all of its deltas; one that met it
+once goes on to be followed, and is hidden in the table of rows while it does not. A place orders deltas by arrival
+within each gateway, so what a gateway wrote late is found by looking back, which costs reading and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from lakesync import hlc
+from lakesync.adapters.arrow import held_in_table, spelled
+from lakesync.adapters.base import DatabaseAdapter, DeltaQuery, Mark, Marked, Position
+from lakesync.adapters.several import read_arrow, walk
+from lakesync.config_places import Condition
+from lakesync.crash import crash_point
+from lakesync.exceptions import ConfigurationError, IntegrityError
+from lakesync.lww import RowState
+from lakesync.rules.evaluation import holds, text_of_raw
+from lakesync.schema import TableSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PAGE = 10_000
+LOOK_BACK_MS = 3_600_000
+"""How much later than another gateway's newest deltas one gateway's may be written to a place."""
+_ROWS_AT_ONCE = 500
+
+
+class Sieve(msgspec.Struct, frozen=True):
+    """What goes over; every condition must hold."""
+
+    tables: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    gateways: tuple[str, ...] = ()
+    where: tuple[tuple[str, str, str], ...] = ()
+    """`(column, operator, value)` of a row's state."""
+
+    @classmethod
+    def of(cls, conditions: Sequence[Condition], **choice: tuple[str, ...]) -> Sieve:
+        """From a declaration's conditions."""
+        return cls(where=tuple((each.column, each.op, each.value) for each in conditions), **choice)
+
+    def meets(self, state: RowState) -> bool:
+        """Whether a row is one that goes over."""
+        values = state.values()
+        return state.visible and all(
+            column in values and holds(op, text_of_raw(values[column]), (value,))  # type: ignore[arg-type]
+            for column, op, value in self.where
+        )
+
+    def chosen(self, deltas: pa.Table) -> pa.Table:
+        """Deltas of its tables and gateways."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for name, wanted, keep in (
+            ("table_name", self.tables, True),
+            ("table_name", self.without, False),
+            ("gateway", self.gateways, True),
+        ):
+            if wanted:
+                among = pc.is_in(deltas.column(name), pa.array(wanted, pa.string()))
+                deltas = deltas.filter(among if keep else pc.invert(among))
+        return deltas
+
+
+class FlowMark(msgspec.Struct, frozen=True):
+    """How far a flow is."""
+
+    sieve: Sieve
+    position: Position | None = None
+    deltas: int = 0
+    """That went over, those that were looked back at again included."""
+
+
+class Flowed(msgspec.Struct, frozen=True):
+    """A page that was dealt with."""
+
+    looked_at: int
+    deltas: int
+    """That went over."""
+    mark: FlowMark
+
+
+class Filtered:
+    """`Beside` of a flow: rows that do not meet its filter are hidden."""
+
+    def __init__(self, sieve: Sieve) -> None:
+        """Args: sieve: of the flow."""
+        self._sieve = sieve
+
+    def shown(self, schema: TableSchema, rows: Sequence[str], states: Mapping[str, RowState]) -> Mapping[str, RowState]:  # noqa: ARG002
+        """The states, those that do not meet the filter as invisible ones."""
+        return {row: state if self._sieve.meets(state) else RowState() for row, state in states.items()}
+
+
+def flow_to(
+    source: DatabaseAdapter,
+    target: DatabaseAdapter,
+    name: str,
+    sieve: Sieve,
+    schemas: Sequence[TableSchema] = (),
+    page: int = PAGE,
+) -> Iterator[Flowed]:
+    """Carry over what reached the source since the flow's mark, which is at the target and moves with each page.
+
+    Raises:
+        AdapterError: one of the two cannot be reached; a repeat goes on.
+        IntegrityError: another run of the flow is at work, or the target holds less than it was given.
+        ConfigurationError: the target keeps no marks.
+    """
+    if not isinstance(target, Marked):
+        raise ConfigurationError(f"{type(target).__name__} keeps no marks, so no flow can lead to it: use a database")
+    marked: Marked = target
+    text = marked.mark(name)
+    at = _read(text, name, sieve)
+    for looked_at, deltas, after in going_over(source, at, sieve, partial(_held_rows, target), page):
+        now = replace(at, position=after or at.position, deltas=at.deltas + len(deltas))
+        told = msgspec.json.encode(now).decode()
+        if len(deltas):
+            wanted = held_in_table(deltas)
+            batch_id = f"{name.replace('/', '.')}.{wanted.deltas}-{wanted.id_sum:016x}"
+            found = marked.follow_arrow(batch_id, deltas, Mark(name, text, told), schemas, Filtered(sieve))
+            if found.deltas < wanted.deltas:
+                raise IntegrityError(
+                    f"flow {name!r} wrote {wanted.deltas} deltas and {found.deltas} were read back: compare both places"
+                )
+        elif told != text:
+            marked.move_mark(Mark(name, text, told))
+        crash_point("flow.after_page")
+        text, at = told, now
+        yield Flowed(looked_at, len(deltas), now)
+
+
+def going_over(
+    source: DatabaseAdapter,
+    at: FlowMark,
+    sieve: Sieve,
+    held: Callable[[str, Sequence[str]], set[str]],
+    page: int = PAGE,
+) -> Iterator[tuple[int, pa.Table, Position | None]]:
+    """Page by page: how many deltas were looked at, those that go over, and where the page ends.
+
+    Args:
+        source: where from.
+        at: how far the flow is.
+        sieve: what goes over.
+        held: which of a table's rows the target has.
+        page: deltas that are looked at at once.
+    """
+    import pyarrow as pa
+
+    back = -1
+    if at.position is not None:
+        back = max(-1, at.position.value - (LOOK_BACK_MS << hlc.COUNTER_BITS))
+    query = DeltaQuery(since=back, tables=sieve.tables, limit=page)
+    if len(sieve.gateways) == 1:  # which writes in order
+        query = replace(query, gateway=sieve.gateways[0], since=-1, after=at.position)
+    for found in walk(partial(read_arrow, source), query):
+        deltas = spelled(sieve.chosen(found.deltas))
+        looked_at, after = len(found.deltas), _last(found.deltas, at.position)
+        if sieve.where and len(deltas):
+            deltas = pa.concat_tables([deltas.slice(0, 0), *_of_rows_that_meet(source, deltas, sieve, held)])
+        if looked_at:
+            yield looked_at, deltas, after
+
+
+def _of_rows_that_meet(
+    source: DatabaseAdapter, deltas: pa.Table, sieve: Sieve, held: Callable[[str, Sequence[str]], set[str]]
+) -> Iterator[pa.Table]:
+    """Deltas of rows that meet the filter or did once; of rows that are new over there, all that the source has."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for table in pc.unique(deltas.column("table_name")).to_pylist():
+        own = deltas.filter(pc.equal(deltas.column("table_name"), table))
+        rows = pc.unique(own.column("row_id")).to_pylist()
+        states = source.get_latest_state(None, table, rows)
+        met = {row for row, state in states.items() if sieve.meets(state)}
+        there = held(table, rows)
+        yield own.filter(pc.is_in(own.column("row_id"), pa.array(sorted(there), pa.string())))
+        fresh = sorted(met - there)
+        for start in range(0, len(fresh), _ROWS_AT_ONCE):
+            query = DeltaQuery(tables=(table,), rows=tuple(fresh[start : start + _ROWS_AT_ONCE]))
+            for found in walk(partial(read_arrow, source), query):
+                yield spelled(sieve.chosen(found.deltas))
+
+
+def _held_rows(target: DatabaseAdapter, table: str, rows: Sequence[str]) -> set[str]:
+    return set(target.get_latest_state(None, table, rows))
+
+
+def _last(deltas: pa.Table, before: Position | None) -> Position | None:
+    """The place after a page, or the one that was reached before where that is further."""
+    from lakesync.adapters.pieces import last_position
+
+    if not len(deltas):
+        return before
+    last = last_position(deltas, "arrival")
+    return last if before is None else max(last, before)
+
+
+def _read(text: str | None, name: str, sieve: Sieve) -> FlowMark:
+    if text is None:
+        return FlowMark(sieve)
+    try:
+        found = msgspec.json.decode(text, type=FlowMark)
+    except msgspec.MsgspecError as error:
+        raise IntegrityError(f"the mark {name!r} is no flow's ({error}): give the flow another name") from error
+    return found if found.sieve == sieve else FlowMark(sieve)

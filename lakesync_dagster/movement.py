@@ -1,0 +1,101 @@
+"""What moves between backends by declaration: destinations, flows, tiers and migrations, with what asks for them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from assets.backends import backends
+from assets.destinations import destinations, nothing_missed
+from assets.flows import flows
+from assets.migration import migrations
+from assets.tiering import oldest_day, tiers
+from lakesync.config import Config
+from sensors.destinations import destination_sensor
+from sensors.pauses import pause
+
+MOVE = "lakesync/move"
+"""Run tag: the flow or tiers that the run is for."""
+
+
+class Movement(NamedTuple):
+    """Parts of the code location; empty where nothing is declared."""
+
+    assets: Sequence[dg.AssetsDefinition | dg.AssetSpec] = ()
+    checks: Sequence[dg.AssetChecksDefinition] = ()
+    jobs: Sequence[UnresolvedAssetJobDefinition] = ()
+    schedules: Sequence[dg.ScheduleDefinition] = ()
+    sensors: Sequence[dg.SensorDefinition] = ()
+
+
+def movement(config: Config, days: dg.TimeWindowPartitionsDefinition) -> Movement:
+    """Everything that the configuration declares.
+
+    Args:
+        config: the configuration.
+        days: UTC days, of the partitions of tiers.
+
+    Raises:
+        ConfigurationError: a destination or flow reaches one adapter in two ways.
+    """
+    leaves, moved = destinations(config), {"flows": flows(config), "tiers": tiers(config, days)}
+    jobs = [_job("destinations", "Brings destinations up to what the lake holds.", config)] if leaves else []
+    sensors = [destination_sensor(job, [leaf.key for leaf in leaves]) for job in jobs]
+    schedules = []
+    for group, of_group in moved.items():
+        for asset in of_group:
+            job = _job_of(asset, group, config)
+            jobs.append(job)
+            schedules.append(_schedule(config, job, asset.key.path[-1], days, group))
+    return Movement(
+        [*backends(config), *leaves, *moved["flows"], *moved["tiers"], *migrations(config)],
+        nothing_missed(config),
+        jobs,
+        schedules,
+        sensors,
+    )
+
+
+def _schedule(
+    config: Config, job: UnresolvedAssetJobDefinition, name: str, days: dg.TimeWindowPartitionsDefinition, group: str
+) -> dg.ScheduleDefinition:
+    cron = config.flows[name].schedule if group == "flows" else config.tiers[name].schedule
+    age = config.tiers[name].max_age_days if group == "tiers" else None
+
+    @dg.schedule(
+        name=job.name,
+        job=job,
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=f"`[{group}.{name}]` in lakesync.toml says when; not while an earlier run is under way.",
+    )
+    def ask(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        tags = {MOVE: job.name}
+        held = pause(context.instance, tags, job.name)
+        if held is not None:
+            return dg.SkipReason(held)
+        if age is None:
+            return dg.RunRequest(tags=tags)
+        day = oldest_day(context.scheduled_execution_time, age, days)
+        return dg.RunRequest(partition_key=day, tags=tags) if day else dg.SkipReason("nothing is old enough yet")
+
+    return ask
+
+
+def _job(group: str, description: str, config: Config) -> UnresolvedAssetJobDefinition:
+    return dg.define_asset_job(
+        group,
+        selection=dg.AssetSelection.groups(group) - dg.AssetSelection.all_asset_checks(),
+        description=description,
+        tags={"dagster/max_runtime": str(config.dagster.max_run_seconds)},
+    )
+
+
+def _job_of(asset: dg.AssetsDefinition, group: str, config: Config) -> UnresolvedAssetJobDefinition:
+    return dg.define_asset_job(
+        f"{group}_{asset.key.path[-1]}",
+        selection=dg.AssetSelection.assets(asset.key),
+        tags={"dagster/max_runtime": str(config.dagster.max_run_seconds)},
+    )

@@ -1,0 +1,108 @@
+"""Work on adapters, done by Spark's executors: what moves never passes through the step's own process."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from lakesync import exceptions
+from lakesync.adapters.places import Place, open_place
+from lakesync.exceptions import LakeSyncError
+from resources.lake.connection import lake_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from lakesync.adapters.base import DatabaseAdapter
+
+W = TypeVar("W", bound="Work")
+R = TypeVar("R", bound=msgspec.Struct)
+
+_TOLD = "place int, report string, failure string"
+_TOLD_ARROW = pa.schema([("place", pa.int32()), ("report", pa.string()), ("failure", pa.string())])
+
+
+class Work(Protocol):
+    """Something to be done, as a value; `run` is called on an executor."""
+
+    def run(self) -> Iterator[msgspec.Struct]:
+        """Do it, telling of each part that is done."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A task's error on its way to the step."""
+
+    kind: str
+    message: str
+
+
+@lake_errors
+def on_executors(spark: SparkSession, works: Sequence[W], report: type[R]) -> list[list[R]]:
+    """Each work in a task of its own; what each told, in their order.
+
+    Args:
+        spark: a session.
+        works: structs, one at least.
+        report: what they tell.
+
+    Raises:
+        LakeSyncError: the first error that one raised; the others are done, or have failed, too.
+        LakeUnavailableError: Spark is gone.
+    """
+    places = spark.range(0, len(works), 1, len(works))
+    rows = places.mapInArrow(_Task(works), _TOLD).collect()
+    raise_failure(row["failure"] for row in rows)
+    told: list[list[R]] = [[] for _ in works]
+    for row in rows:
+        told[row["place"]].append(msgspec.json.decode(row["report"], type=report))
+    return told
+
+
+class _Task(Generic[W]):
+    """What an executor runs: the works whose numbers it is given."""
+
+    def __init__(self, works: Sequence[W]) -> None:
+        self._kind = type(works[0])
+        self._works = [msgspec.json.encode(work) for work in works]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for place in batch.column(0).to_pylist():
+                work: W = msgspec.json.decode(self._works[place], type=self._kind)
+                try:
+                    for part in work.run():
+                        yield _row(place, msgspec.json.encode(part).decode(), None)
+                except LakeSyncError as error:
+                    yield _row(place, None, failure(error))
+
+
+def failure(error: LakeSyncError) -> str:
+    """An error as a task tells it."""
+    return msgspec.json.encode(Failure(type(error).__name__, str(error))).decode()
+
+
+def raise_failure(told: Iterable[str | None]) -> None:
+    """Raise the first error that tasks told, if there is one, as what it was."""
+    for text in told:
+        if text is not None:
+            found = msgspec.json.decode(text, type=Failure)
+            kind: type[LakeSyncError] = getattr(exceptions, found.kind, LakeSyncError)
+            raise kind(found.message)
+
+
+def opened(places: Sequence[Place], closing: ExitStack) -> list[DatabaseAdapter]:
+    """Places as adapters, closed with the stack."""
+    adapters = []
+    for place in places:
+        adapters.append(open_place(place))
+        closing.callback(adapters[-1].close)
+    return adapters
+
+
+def _row(place: int, report: str | None, failed: str | None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"place": place, "report": report, "failure": failed}], schema=_TOLD_ARROW)

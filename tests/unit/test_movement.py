@@ -1,0 +1,151 @@
+"""What is declared to move is in the code location: assets that say what they are, and what asks for their runs."""
+
+import os
+from datetime import UTC, datetime
+
+import dagster as dg
+import pytest
+
+from assets.tiering import oldest_day
+from lakesync.config import load
+from lakesync.schema import parse_schema
+from lakesync_dagster.definitions import make_definitions
+from lakesync_dagster.partitions import arrival_days
+from resources.snapshot import SchemaSnapshot
+from sensors.destinations import DESTINATION_SENSOR, due
+
+DECLARED = """
+[adapters]
+pg = "env:PG"
+mysql = "env:MY"
+objects = "s3://bucket/prefix"
+bq = "bigquery://p/d"
+old = "sqlite:///tmp/old.db"
+archive = "s3://cold/prefix"
+[routes.main]
+tables = { events = "objects" }
+default = "both"
+[copies.both]
+primary = "aged"
+secondaries = ["mysql"]
+[tiers.aged]
+hot = "pg"
+cold = "archive"
+max_age_days = 30
+[destinations.warehouse]
+to = "main"
+[flows.slice]
+from = "bq"
+to = "pg"
+where = [{ column = "carrier", op = "eq", value = "AA" }]
+[flows.home]
+from = "pg"
+to = "lake"
+[migrations.away]
+from = "old"
+to = "bq"
+tables = ["flights", "planes"]
+since = 2026-01-01
+until = 2026-01-03
+"""
+FLIGHTS = parse_schema({"table": "flights", "columns": [{"name": "delay", "type": "number"}]})
+
+
+@pytest.fixture
+def definitions(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("LAKESYNC_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PG", "postgresql://u:hidden@h/d")
+    monkeypatch.setenv("MY", "mysql://u:hidden@h/d")
+    (tmp_path / "lakesync.toml").write_text(DECLARED)
+    config = load({"data_dir": tmp_path / "data", "dagster": {"partitions_start": "2026-01-01"}})
+    return make_definitions(config, SchemaSnapshot((FLIGHTS,), {"flights": ("g",)}))
+
+
+def key(name):
+    return dg.AssetKey.from_user_string(name)
+
+
+def test_each_leaf_flow_tier_and_migration_is_an_asset_with_its_lineage(definitions):
+    graph = definitions.resolve_asset_graph()
+    told = {
+        "destinations/warehouse/pg": {"deltas"},
+        "destinations/warehouse/mysql": {"deltas"},
+        "destinations/warehouse/objects": {"deltas"},
+        "flows/slice": {"backends/bq"},
+        "flows/home": {"backends/pg"},
+        "tiers/aged": {"backends/pg"},
+        "migrations/away": {"backends/old"},
+        "backends/pg": {"destinations/warehouse/pg"},
+    }
+    for name, parents in told.items():
+        node = graph.get(key(name))
+        assert {parent.to_user_string() for parent in node.parent_keys} == parents, name
+        assert node.description.endswith("."), name
+        assert (node.owners, node.group_name) == (["team:lakesync"], name.partition("/")[0])
+        assert node.kinds
+        assert "hidden" not in str(node.metadata)
+    assert graph.get(key("destinations/warehouse/pg")).kinds == {"spark", "postgres"}
+    assert len(graph.get(key("migrations/away")).partitions_def.get_partition_keys()) == 6
+
+
+def test_pools_jobs_and_what_asks_for_them_run_from_the_first_start(definitions):
+    jobs = {job.name for job in definitions.jobs}
+    assert {"destinations", "flows_slice", "flows_home", "tiers_aged"} <= jobs
+    repository = definitions.get_repository_def()
+    schedules = {each.name: each for each in repository.schedule_defs}
+    assert (schedules["tiers_aged"].cron_schedule, schedules["flows_slice"].cron_schedule) == (
+        "20 2 * * *",
+        "*/5 * * * *",
+    )
+    assert all(
+        schedules[name].default_status is dg.DefaultScheduleStatus.RUNNING for name in ("tiers_aged", "flows_home")
+    )
+    (sensor,) = [each for each in repository.sensor_defs if each.name == DESTINATION_SENSOR]
+    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    nodes = definitions.resolve_job_def("destinations").nodes
+    assert len({node.definition.pool for node in nodes}) == len(nodes) == 3
+
+
+def test_a_flow_is_asked_for_unless_it_runs_and_a_tier_by_its_day(definitions):
+    with dg.instance_for_test() as instance:
+        repository = definitions.get_repository_def()
+        context = dg.build_schedule_context(
+            instance=instance,
+            repository_def=repository,
+            scheduled_execution_time=datetime(2026, 3, 5, 2, 20, tzinfo=UTC),
+        )
+        (request,) = repository.get_schedule_def("flows_slice").evaluate_tick(context).run_requests
+        (tiers,) = repository.get_schedule_def("tiers_aged").evaluate_tick(context).run_requests
+        assert tiers.partition_key == "2026-02-02"
+        instance.create_run_for_job(definitions.resolve_job_def("flows_slice"), tags=request.tags)
+        assert (
+            repository.get_schedule_def("flows_slice").evaluate_tick(context).skip_message == "flows_slice is under way"
+        )
+    assert oldest_day(datetime(2026, 1, 5, tzinfo=UTC), 30, arrival_days("2026-01-01")) is None
+
+
+def test_a_leaf_is_due_when_the_history_is_another_and_waits_after_a_failure():
+    leaf = key("destinations/warehouse/pg")
+
+    def told(asset, version, **metadata):
+        return dg.AssetMaterialization(asset, metadata=metadata, tags={"dagster/data_version": version})
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert due(instance, [leaf]) == ([], [])
+        instance.report_runless_asset_event(told(key("deltas"), "1"))
+        assert due(instance, [leaf]) == ([leaf], [])
+        instance.report_runless_asset_event(told(leaf, "x", deltas_version="1"))
+        assert due(instance, [leaf]) == ([], [])
+        instance.report_runless_asset_event(told(key("deltas"), "2"))
+
+        @dg.op
+        def failing():
+            raise ValueError("as it should")
+
+        job = dg.GraphDefinition(name="j", node_defs=[failing]).to_job(tags={"lakesync/leaf": leaf.to_user_string()})
+        job.execute_in_process(instance=instance, raise_on_error=False)
+        wanted, (why,) = due(instance, [leaf])
+        assert wanted == []
+        assert "failed 1 times in a row" in why
