@@ -19,6 +19,7 @@ from lakesync.types import RowDelta, RowKey
 from lakesync.wire.log import decode_body, encode_body
 
 _FIELDS = "gateway, seq, table_name, row_id, client_id, hlc, arrival, requested_ms, deltas, row_count, done_ms, lake_ms"
+"""The first of `Erasure`, in order; what is behind them a sharded store adds."""
 _REDACTABLE = (
     "SELECT seq, body FROM log WHERE gateway = ? AND shard = ? AND epoch = ? AND seq > ? AND body IS NOT NULL"
     " ORDER BY seq LIMIT ?"
@@ -73,8 +74,9 @@ class ErasingCommit(ErasureView):
     def put_erasure(self, erasure: Erasure) -> None:
         """Write a request whole, in place of the one with its `seq`."""
         self._ask("DELETE FROM erasure WHERE gateway = ? AND seq = ?", erasure.seq)
-        marks = ", ".join("?" * len(msgspec.structs.fields(Erasure)))
-        self._ask(f"INSERT INTO erasure ({_FIELDS}) VALUES ({marks})", *msgspec.structs.astuple(erasure)[1:])
+        kept = len(_FIELDS.split(", "))
+        marks = ", ".join("?" * kept)
+        self._ask(f"INSERT INTO erasure ({_FIELDS}) VALUES ({marks})", *msgspec.structs.astuple(erasure)[1:kept])
 
     def spared(self, deltas: Sequence[RowDelta]) -> list[RowDelta]:
         """Those of one client's deltas that no erasure covers: the others may never be kept again."""

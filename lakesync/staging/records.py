@@ -81,9 +81,12 @@ class StoredRow(msgspec.Struct, array_like=True, gc=False):
 
     def copy(self) -> StoredRow:
         """A row that can be changed without changing this one."""
-        state = RowState(self.state.live, self.state.tombstone, self.state.inserted)
+        return self.after(RowState(self.state.live, self.state.tombstone, self.state.inserted), self.arrival)
+
+    def after(self, state: RowState, at: int) -> StoredRow:
+        """A row that can be changed without changing this one, with another state from the arrival `at`."""
         touched, writers = self.touched.copy(), self.writers.copy()
-        return StoredRow(self.table, self.row_id, self.arrival, state, touched, writers, self.writers_floor, self.keys)
+        return StoredRow(self.table, self.row_id, at, state, touched, writers, self.writers_floor, self.keys)
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -392,6 +395,8 @@ class Erasure(msgspec.Struct, frozen=True):
     """Server wall time at which nothing of it was left in staging."""
     lake_ms: int | None = None
     """Server wall time at which the lake was said to have erased it."""
+    shards: tuple[str, ...] = ()
+    """Whose deltas of the history it covers, where tables are sharded: each shard has a request of its own."""
 
 
 class LogSource(msgspec.Struct, frozen=True):

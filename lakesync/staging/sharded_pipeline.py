@@ -180,7 +180,9 @@ class ShardedPipeline:
         return done, unknown
 
     def _told(self, place: int, erasure: Erasure) -> Erasure:
-        return msgspec.structs.replace(erasure, seq=place << _PLACE_BITS | erasure.seq)
+        name = self.shards.names[place]
+        shards = (name, MAIN_SHARD) if name == self.shards.default else (name,)
+        return msgspec.structs.replace(erasure, seq=place << _PLACE_BITS | erasure.seq, shards=shards)
 
     def _named(self, shard: str) -> StagingStore:
         """The store of a shard; streams that were made before there was sharding are in the default one."""

@@ -21,6 +21,7 @@ from lakesync.hlc import start_of
 from lakesync.types import ColumnValue, RowDelta
 from resources.lake.connection import lake_errors
 from resources.lake.leftovers import Leftover, holding, remove
+from resources.lake.places import place
 from resources.lake.redaction import clear_table, deltas_of, forget_past, has_past, redact, text
 from resources.lake.upkeep import location_of
 
@@ -142,7 +143,7 @@ def give_back(spark: SparkSession, store: PipelineStore, erasure: Erasure, names
 
 def drop_frames(checkpoints_uri: str, gateway: str, below: int) -> list[str]:
     """Remove the frames of a gateway's cuts below an arrival; the folders that went."""
-    file_system, root = pafs.FileSystem.from_uri(f"{checkpoints_uri.rstrip('/')}/{gateway}")
+    file_system, root = place(f"{checkpoints_uri.rstrip('/')}/{gateway}")
     gone = []
     for info in file_system.get_file_info(pafs.FileSelector(root, allow_not_found=True)):
         arrival = info.base_name.rpartition("-")[2]

@@ -15,6 +15,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from lakesync.exceptions import FlushError
+from resources.lake.places import place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,7 +43,7 @@ def holding(location: str, requests: Sequence[Erasure], *, history: bool) -> Ite
     Raises:
         FlushError: a file cannot be read, so nobody knows what it holds.
     """
-    file_system, root = pafs.FileSystem.from_uri(location)
+    file_system, root = place(location)
     selector = pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True)
     for info in file_system.get_file_info(selector):
         if info.is_file and info.path.endswith(".parquet"):
@@ -51,7 +52,7 @@ def holding(location: str, requests: Sequence[Erasure], *, history: bool) -> Ite
 
 def remove(location: str, paths: Sequence[str]) -> None:
     """Remove files of a table's folder; one that is gone already is no error."""
-    file_system, _ = pafs.FileSystem.from_uri(location)
+    file_system, _ = place(location)
     for path in paths:
         if file_system.get_file_info(path).type != pafs.FileType.NotFound:
             file_system.delete_file(path)
@@ -78,13 +79,15 @@ def _in_file(
     yield from (Leftover(path, seq, rows) for seq, rows in counts.items() if rows)
 
 
-_HISTORY = ("gateway", "table_name", "row_id", "client_id", "hlc", "width", "columns")
+_HISTORY = ("gateway", "shard", "table_name", "row_id", "client_id", "hlc", "width", "columns")
 _STATE = ("_gateway", "_row", "_cells")
 
 
 def _covered(batch: pa.RecordBatch, request: Erasure, *, history: bool) -> int:
     if history:
         mine = pc.and_(pc.equal(batch["gateway"], request.gateway), pc.less_equal(batch["hlc"], request.hlc))
+        if request.shards:
+            mine = pc.and_(mine, pc.is_in(batch["shard"], pa.array(request.shards)))
         if request.client_id is not None:
             mine = pc.and_(mine, pc.equal(batch["client_id"], request.client_id))
         else:

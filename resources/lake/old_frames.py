@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.fs as pafs
 
-from lakesync.wire.frame_places import s3
+from resources.lake.places import place
 
 if TYPE_CHECKING:
     from lakesync.staging.records import Cut
@@ -38,7 +38,7 @@ def drop_old_frames(directory_uri: str, newest: Cut, now_ms: int, kept_hours: fl
         now_ms: the machine's clock, by which the files are dated.
         kept_hours: how long the frames of a superseded cut stay.
     """
-    system, root = _place(f"{directory_uri.rstrip('/')}/{newest.gateway}")
+    system, root = place(f"{directory_uri.rstrip('/')}/{newest.gateway}")
     before = now_ms * 1_000_000 - round(kept_hours * _HOUR_NS)
     here = (newest.epoch, newest.arrival)
     folders = sorted(folder for folder in _folders(system, root) if (folder.epoch, folder.arrival) <= here)
@@ -57,10 +57,9 @@ def _folders(system: Any, root: str) -> list[_Folder]:
 
 
 def _written_ns(system: Any, path: str) -> int | None:
-    """When the newest file below was written; None where there is none."""
+    """When the newest file below was put there, a linked one as its folder says; None where there is none."""
     infos = system.get_file_info(pafs.FileSelector(path, recursive=True))
-    return max((info.mtime_ns for info in infos if info.is_file), default=None)
-
-
-def _place(uri: str) -> tuple[Any, str]:
-    return (s3(), uri.removeprefix("s3://")) if uri.startswith("s3://") else pafs.FileSystem.from_uri(uri)
+    if not any(info.is_file for info in infos):
+        return None
+    newest: int = max(info.mtime_ns for info in infos if info.mtime_ns is not None)
+    return newest

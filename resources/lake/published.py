@@ -7,7 +7,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow.fs as pafs
 from pyspark.sql import functions as sf
 
 from lakesync.exceptions import ValidationError
@@ -15,6 +14,7 @@ from lakesync.feed import render
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
 from resources.lake.connection import lake_errors
+from resources.lake.places import place
 from resources.lake.tables import NAMES, LakeNames, at
 from transforms.frames import FRAME_COLUMNS, stored_row
 
@@ -93,11 +93,11 @@ def _unlike_rows(
 
 def _size(uri: str) -> int:
     """0 where there is no such file."""
-    file_system, path = pafs.FileSystem.from_uri(uri)
+    file_system, path = place(uri)
     return file_system.get_file_info(path).size or 0
 
 
 def _first_frame(uri: str) -> tuple[RowDelta, ...]:
-    file_system, path = pafs.FileSystem.from_uri(uri)
+    file_system, path = place(uri)
     with file_system.open_input_stream(path) as stream:
         return decode_response(next(read_checkpoint(stream))).deltas

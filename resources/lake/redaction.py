@@ -138,7 +138,8 @@ def deltas_of(requests: Sequence[Erasure]) -> str:
     for each in requests:
         by_client = f"client_id = {text(each.client_id or '')}"
         by_row = f"table_name = {text(each.table or '')} AND row_id = {text(each.row_id or '')}"
-        parts.append(f"({by_row if each.client_id is None else by_client} AND hlc <= {each.hlc})")
+        of_shards = f" AND shard IN ({', '.join(map(text, each.shards))})" if each.shards else ""
+        parts.append(f"({by_row if each.client_id is None else by_client} AND hlc <= {each.hlc}{of_shards})")
     return f"gateway = {text(requests[0].gateway)} AND ({' OR '.join(parts)})"
 
 
