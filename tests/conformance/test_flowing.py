@@ -1,0 +1,135 @@
+"""A flow's target has the rows that meet its filter, whatever reached the source, however often it is cut short."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lakesync
+from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
+from lakesync.adapters.flowing import Sieve, flow_to
+from lakesync.client import LocalTransport
+from lakesync.exceptions import ConfigurationError
+from lakesync.rules.model import parse_rules
+from tests.conformance.adapter_places import DATABASES, start_server
+from tests.conformance.book import make_delta
+from tests.conformance.test_adapter_tables import NOTES, parsed, rows
+from tests.conformance.test_adapters import everything
+
+LARGE = Sieve(tables=("notes",), where=(("size", "gte", "10"),))
+"""Rows of `notes` whose size is 10 at least."""
+HOUR = 3_600_000 << 16
+
+
+def put(adapter, arrival, *deltas, gateway="g"):
+    stored = tuple(StoredDelta(gateway, arrival, delta) for delta in deltas)
+    adapter.insert_deltas(DeltaBatch(f"{gateway}.{arrival}", gateway, stored))
+
+
+def flow(source, target, sieve=LARGE, **options):
+    return list(flow_to(source, target, "flows/f", sieve, [NOTES], **options))
+
+
+def shown(adapter):
+    return {row: int(float(cells["size"])) for row, cells in rows(adapter).items() if cells["deleted_at"] is None}
+
+
+@pytest.fixture
+def places(tmp_path):
+    opened = [SqliteAdapter(tmp_path / f"{name}.db") for name in ("source", "target")]
+    yield opened
+    for each in opened:
+        each.close()
+
+
+def test_rows_join_and_leave_a_slice(places):
+    source, target = places
+    put(source, 256, make_delta("c", 1, "small", size=1, title="a"), make_delta("c", 1, "large", size=20))
+    flow(source, target)
+    assert shown(target) == {"large": 20}
+    with target._executor.connect() as connection:
+        connection.execute("UPDATE notes SET props = '{\"mine\": 1}' WHERE row_id = 'large'")
+    put(source, 512, make_delta("c", 2, "small", size=30), make_delta("c", 2, "large", size=2))
+    flow(source, target)
+    assert shown(target) == {"small": 30}
+    found = rows(target)
+    assert found["small"]["title"] == "a"  # what it had before it joined
+    assert parsed(found["large"]["props"]) == {"mine": 1}
+    put(source, 768, make_delta("c", 3, "large", size=40), make_delta("c", 3, "small"))
+    (done,) = flow(source, target)
+    assert done.deltas <= done.looked_at + 1
+    assert shown(target) == {"large": 40}
+
+
+def test_what_another_gateway_wrote_late_is_found_and_another_filter_begins_anew(places):
+    source, target = places
+    put(source, HOUR, make_delta("c", 5, "r1", size=10))
+    flow(source, target)
+    put(source, HOUR - 256, make_delta("c", 6, "r2", size=11), gateway="h")
+    flow(source, target)
+    assert shown(target) == {"r1": 10, "r2": 11}
+    everything_of_g = Sieve(tables=("notes",), gateways=("g",))
+    put(source, HOUR + 256, make_delta("c", 7, "r3", size=1))
+    assert sum(part.deltas for part in flow(source, target, everything_of_g)) == 2
+    assert [part.looked_at for part in flow(source, target, everything_of_g)] == []  # one gateway writes in order
+    with pytest.raises(ConfigurationError, match="keeps no marks"):
+        list(flow_to(source, object(), "f", LARGE))
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(1, 60), st.none() | st.sampled_from([1, 9, 10, 99])),
+    max_size=12,
+    unique_by=lambda step: step[1],
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(history=steps, when=st.lists(st.booleans(), min_size=12, max_size=12), page=st.integers(1, 5))
+def test_a_slice_is_the_rows_that_meet_the_filter(tmp_path_factory, history, when, page):
+    folder = tmp_path_factory.mktemp("flow")
+    source, target = SqliteAdapter(folder / "s.db"), SqliteAdapter(folder / "t.db")
+    for number, (row, hlc, size) in enumerate(history, 1):
+        put(source, 256 * number, make_delta("c", hlc, row, **({} if size is None else {"size": size})))
+        if when[number - 1]:
+            next(flow_to(source, target, "flows/f", LARGE, [NOTES], page=page), None)  # and is cut short
+    flow(source, target, page=page)
+    target.ensure_schema(NOTES)
+    states = source.get_latest_state(None, "notes", ["a", "b", "c"])
+    assert shown(target) == {
+        row: int(bytes(state.values()["size"])) for row, state in states.items() if LARGE.meets(state)
+    }
+    target.close()
+    source.close()
+
+
+def test_a_slice_of_bigquery_is_in_postgres_and_in_a_clients_own_database(request, tmp_path):
+    for request.param in ("bigquery", "postgres"):
+        start_server(request)
+    source, target = DATABASES["bigquery"](tmp_path), DATABASES["postgres"](tmp_path)
+    put(source, 256, make_delta("c", 1, "small", size=1), make_delta("c", 1, "large", size=20, title="é"))
+    flow(source, target)
+    assert (shown(target), rows(target)["large"]["title"]) == ({"large": 20}, "é")
+    assert {stored.delta.row_id for stored in everything(target)} == {"large"}
+    with lakesync.open_gateway("g") as gateway:
+        gateway.set_rules(
+            parse_rules(
+                {
+                    "version": 1,
+                    "buckets": [
+                        {
+                            "name": "large",
+                            "tables": ["notes"],
+                            "filters": [{"column": "size", "op": "gte", "value": "10"}],
+                        }
+                    ],
+                }
+            )
+        )
+        gateway.register_source("warehouse", source)
+        client = lakesync.open(tmp_path / "app.db", client_id="me", schemas=[NOTES], transport=LocalTransport(gateway))
+        client.coordinator.pull_from("warehouse")
+        assert [(row["row_id"], row["title"]) for row in client["notes"].rows()] == [("large", "é")]
+        client.close()
+    source.close()
+    target.close()
