@@ -10,7 +10,14 @@ from typing import Any
 import requests
 import stamina
 
-from lakesync.exceptions import AdapterError, LakeSyncError, RateLimitedError, TransientError
+from lakesync.exceptions import (
+    AdapterError,
+    ConfigurationError,
+    LakeSyncError,
+    RateLimitedError,
+    TransientError,
+    ValidationError,
+)
 
 Fault = Callable[[requests.Response], LakeSyncError | None]
 """What an answer's error is in our tree; None where it is none."""
@@ -87,6 +94,30 @@ class HttpApi:
         if (fault := self._fault(answer)) is not None:
             raise fault
         return answer
+
+
+Words = Mapping[int, tuple[type[LakeSyncError], str]]
+"""By status: the class of an error, and what is said of it, with `{path}` and `{said}`."""
+
+
+def by_status(answer: requests.Response, vendor: str, said: str, words: Words) -> LakeSyncError:
+    """What an answer's status is in our tree; `said` is what the vendor said of it.
+
+    Args:
+        words: what the vendor means by a status; the others have their usual meaning.
+    """
+    status, path = answer.status_code, answer.request.path_url.partition("?")[0]
+    kind, text = words.get(status) or _usual(status, vendor)
+    message = text.format(path=path, said=said, status=status, url=answer.url, to=answer.headers.get("Location"))
+    return kind(message, retry_after=retry_after(answer)) if issubclass(kind, TransientError) else kind(message)
+
+
+def _usual(status: int, vendor: str) -> tuple[type[LakeSyncError], str]:
+    if status < 400:
+        return ConfigurationError, "{url} redirects to {to!r}: check the address"
+    if status < 500:
+        return ValidationError, vendor + " refuses {path} with status {status} ({said})"
+    return AdapterError, vendor + " failed at {path} with status {status} ({said})"
 
 
 def retry_after(answer: requests.Response, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:

@@ -11,9 +11,9 @@ above it is to be pushed yet, again where a push was cut short.
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -24,9 +24,10 @@ from lakesync.connectors.polling import Comparison
 from lakesync.connectors.source import Cursor, SourceRow
 from lakesync.exceptions import FlushError
 from resources.lake.connection import brief, lake_errors
+from resources.lake.landed_rows import LandedRows, Place
 from resources.lake.tables import NAMES, LakeNames, read_version
 from transforms import landed as law
-from transforms.landed import GONE, PLACE, ROW, WHOLE
+from transforms.landed import PLACE, ROW, WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -55,38 +56,10 @@ _PROPERTIES = {
     "write.metadata.previous-versions-max": "50",
     "commit.retry.num-retries": "10",
 }
-_ARROW = pa.schema(
-    [
-        ("gateway", pa.string()),
-        ("connector", pa.string()),
-        ("day", pa.date32()),
-        ("landing", pa.int64()),
-        ("table_name", pa.string()),
-        ("kind", pa.string()),
-        ("page", pa.int64()),
-        ("hlc", pa.int64()),
-        ("row_id", pa.string()),
-        ("columns", pa.string()),
-        ("name", pa.string()),
-        ("value", pa.string()),
-    ]
-)
 _MARK = ""
 """The row id of a table's mark in `known`: no row of a source has it."""
 
 _NOTHING = partial(sf.lit, False)
-
-_spelled = msgspec.json.Encoder(order="sorted").encode
-
-
-class Place(msgspec.Struct, frozen=True):
-    """How far a connector has read one table."""
-
-    type: str
-    """Of the connector: another one's cursors say nothing."""
-    cursor: dict[str, Any] | None = None
-    counted_ms: int | None = None
-    """When its rows were last counted."""
 
 
 class Waiting(NamedTuple):
@@ -269,7 +242,7 @@ class LakeLanding:
     def _commit(self, pages: Sequence[Page], places: Mapping[str, Place]) -> None:
         first = max(hlc.start_of(self._now_ms()), self._newest + 1)
         number = self._number + 1
-        rows = _Rows(self._gateway, self._connector, number, first)
+        rows = LandedRows(self._gateway, self._connector, number, first)
         for page in pages:
             rows.add(page)
         for table, place in places.items():
@@ -277,7 +250,8 @@ class LakeLanding:
         name = landing_name(self._names)
         where = self._mine() & (sf.col("landing") == number) & (sf.col("day") == rows.day)
         try:
-            writer = self._spark.createDataFrame(rows.table()).coalesce(1).writeTo(name)
+            landed = self._new(self._spark.createDataFrame(rows.table()), {page.table for page in pages})
+            writer = landed.coalesce(1).writeTo(name)
             writer = writer.option("isolation-level", "serializable")
             if self._snapshot is not None:
                 writer = writer.option("validate-from-snapshot-id", str(self._snapshot))
@@ -290,11 +264,20 @@ class LakeLanding:
                 ) from error
         self._number, self._newest, self._places = number, rows.newest, dict(places)
 
-    def _is_there(self, where: Column, rows: _Rows) -> bool:
+    def _is_there(self, where: Column, rows: LandedRows) -> bool:
         """Whether a commit whose answer was an error is in the table after all."""
         table = self._spark.table(landing_name(self._names))
-        found = table.where(where).agg(sf.count(sf.lit(1)).alias("rows"), sf.max("hlc").alias("hlc")).collect()[0]
-        return bool(found["rows"] == rows.count and found["hlc"] == rows.newest)
+        # the last row of a landing is a place, which is always written
+        return bool(table.where(where).agg(sf.max("hlc").alias("hlc")).collect()[0]["hlc"] == rows.newest)
+
+    def _new(self, landed: DataFrame, tables: Collection[str]) -> DataFrame:
+        """Without rows as they are known, of tables that are read whole each time: those would fill the lake."""
+        whole = [table for table in tables if table in self._tables and self._tables[table].counted]
+        if not whole:
+            return landed
+        known = self._spark.table(known_name(self._names)).where(self._mine() & sf.col("table_name").isin(whole))
+        same = ["table_name", "row_id", "columns"]
+        return landed.join(known.select(*same), same, "left_anti").select(*landed.columns)
 
     def _mine(self) -> Column:
         return (sf.col("gateway") == self._gateway) & (sf.col("connector") == self._connector)
@@ -309,52 +292,3 @@ class LakeLanding:
     def _identity(self, table: str) -> str | None:
         known = self._tables.get(table)
         return known.identity if known is not None else None
-
-
-class _Rows:
-    """The rows of one landing, as they are collected; each has a stamp of its own."""
-
-    def __init__(self, gateway: str, connector: str, landing: int, first: int) -> None:
-        self.day = datetime.fromtimestamp(hlc.wall_of(first) / 1000, UTC).date()
-        self._same = (gateway, connector, self.day, landing)
-        self._stamp = first
-        self._columns: list[list[Any]] = [[] for _ in range(len(_ARROW) - len(self._same))]
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self._columns[0])
-
-    @property
-    def newest(self) -> int:
-        """The highest stamp given out."""
-        return self._stamp - 1
-
-    def add(self, page: Page) -> None:
-        """A page's rows, deletes and claims."""
-        first = self._stamp
-        for row in page.rows:
-            self._put(page.table, ROW, first, row.row_id, _spelled(row.columns).decode())
-        for row_id in page.deleted:
-            self._put(page.table, GONE, first, row_id)
-        for name, value in page.whole:
-            self._put(page.table, WHOLE, first, None, None, name, value)
-
-    def place(self, table: str, place: Place) -> None:
-        """Where a table goes on."""
-        self._put(table, PLACE, self._stamp, None, msgspec.json.encode(place).decode())
-
-    def table(self) -> pa.Table:
-        """All of them."""
-        same = [pa.array([value] * self.count, field.type) for value, field in zip(self._same, _ARROW, strict=False)]
-        own = [
-            pa.array(values, field.type)
-            for values, field in zip(self._columns, list(_ARROW)[len(self._same) :], strict=True)
-        ]
-        return pa.Table.from_arrays([*same, *own], schema=_ARROW)
-
-    def _put(self, table: str, kind: str, page: int, row_id: str | None, *more: str | None) -> None:
-        values = (table, kind, page, self._stamp, row_id, *more, *([None] * (3 - len(more))))
-        for column, value in zip(self._columns, values, strict=True):
-            column.append(value)
-        self._stamp += 1

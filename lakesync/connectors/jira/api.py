@@ -7,7 +7,7 @@ from typing import Any
 
 import requests
 
-from lakesync.connectors.http import HttpApi, number, retry_after
+from lakesync.connectors.http import HttpApi, Words, by_status, number
 from lakesync.connectors.jira.rows import FIELDS
 from lakesync.connectors.source import Usage
 from lakesync.exceptions import (
@@ -18,7 +18,6 @@ from lakesync.exceptions import (
     LakeSyncError,
     NotFoundError,
     RateLimitedError,
-    ValidationError,
 )
 
 PAGE = 100
@@ -115,31 +114,25 @@ class JiraClient:
         return body
 
 
+_WORDS: Words = {
+    401: (AuthError, "Jira does not know this account ({said}): check email and apiToken, or make a new token"),
+    403: (ForbiddenError, "Jira forbids {path} ({said}): give the account's role that permission"),
+    404: (NotFoundError, "Jira has nothing at {path} that this account may see ({said})"),
+    410: (ConfigurationError, "Jira has removed {path} ({said}): this version of LakeSync is too old for the site"),
+    429: (RateLimitedError, "Jira allows no more calls now ({said})"),
+}
+
+
 def _fault(answer: requests.Response) -> LakeSyncError | None:
     status = answer.status_code
     if status < 300:
         return None
-    path, said = answer.request.path_url.partition("?")[0], _said(answer)
-    if status == 401:
-        return AuthError(f"Jira does not know this account ({said}): check email and apiToken, or make a new token")
-    if status == 403:
-        return ForbiddenError(f"Jira forbids {path} ({said}): give the account's role that permission")
-    if status == 404:
-        return NotFoundError(f"Jira has nothing at {path} that this account may see ({said})")
-    if status == 410:
-        return ConfigurationError(f"Jira has removed {path} ({said}): this version of LakeSync is too old for the site")
-    if status == 429:
-        wait = retry_after(answer)
-        return RateLimitedError(f"Jira allows no more calls now ({said})", retry_after=wait)
+    said = _said(answer)
     if status == 400 and "page token" in said.lower():
         return AdapterError(f"Jira's search forgot its place ({said}): the poll goes on from its last page")
-    if status == 400 and "jql" in path:
+    if status == 400 and "jql" in answer.request.path_url:
         return ConfigurationError(f"Jira refuses the query ({said}): mend the connector's jql")
-    if status < 400:
-        return ConfigurationError(f"{answer.url} redirects to {answer.headers.get('Location')!r}: check domain")
-    if status < 500:
-        return ValidationError(f"Jira refuses {path} with status {status} ({said})")
-    return AdapterError(f"Jira failed at {path} with status {status} ({said})", retry_after=retry_after(answer))
+    return by_status(answer, "Jira", said, _WORDS)
 
 
 def _said(answer: requests.Response) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import requests
 
-from lakesync.connectors.http import HttpApi, retry_after
+from lakesync.connectors.http import HttpApi, Words, by_status, retry_after
 from lakesync.connectors.salesforce.session import sign_in
 from lakesync.connectors.source import Usage
 from lakesync.exceptions import (
@@ -19,14 +19,13 @@ from lakesync.exceptions import (
     LakeSyncError,
     NotFoundError,
     RateLimitedError,
-    ValidationError,
 )
 
 RESERVE = 0.05
 """The share of the day's calls that a connector leaves to others."""
 
 _USAGE = re.compile(r"api-usage=(\d+)/(\d+)")
-_QUERY = {"MALFORMED_QUERY", "INVALID_FIELD", "INVALID_QUERY_FILTER_OPERATOR", "INVALID_TYPE"}
+_QUERY = {"MALFORMED_QUERY", "INVALID_FIELD", "INVALID_QUERY_FILTER_OPERATOR"}
 _BUSY = {"SERVER_UNAVAILABLE", "QUERY_TIMEOUT", "UNABLE_TO_LOCK_ROW", "OPERATION_TOO_LARGE"}
 
 Json = dict[str, Any]
@@ -120,34 +119,32 @@ class SalesforceClient:
             )
 
 
+_WORDS: Words = {
+    401: (AuthError, "Salesforce does not know this user ({said})"),
+    403: (ForbiddenError, "Salesforce forbids {path} ({said}): give the user that permission"),
+    404: (NotFoundError, "Salesforce has nothing at {path} ({said})"),
+}
+
+
 def _fault(answer: requests.Response) -> LakeSyncError | None:
-    status = answer.status_code
-    if status < 300:
+    if answer.status_code < 300:
         return None
     code, words = _said(answer)
     said = f"{code}: {words}"
-    path = answer.request.path_url.partition("?")[0]
-    if code == "INVALID_SESSION_ID":
-        return SessionEndedError(f"Salesforce has ended the session ({said}), and a new one as well")
-    if code == "REQUEST_LIMIT_EXCEEDED":
-        return RateLimitedError(f"Salesforce allows no more calls within 24 hours ({said})", retry_after=3600.0)
-    if code == "INVALID_QUERY_LOCATOR":
-        return LocatorError(f"Salesforce keeps the rest of the result no more ({said}): the query is asked again")
-    if code == "INVALID_TYPE":
-        return ForbiddenError(f"Salesforce shows no such object to this user ({said}): give it read access")
-    if code in _QUERY and "query" in path:
+    match code:
+        case "INVALID_SESSION_ID":
+            return SessionEndedError(f"Salesforce has ended the session ({said}), and a new one as well")
+        case "REQUEST_LIMIT_EXCEEDED":
+            return RateLimitedError(f"Salesforce allows no more calls within 24 hours ({said})", retry_after=3600.0)
+        case "INVALID_QUERY_LOCATOR":
+            return LocatorError(f"Salesforce keeps the rest of the result no more ({said}): the query is asked again")
+        case "INVALID_TYPE":
+            return ForbiddenError(f"Salesforce shows no such object to this user ({said}): give it read access")
+    if code in _QUERY and "query" in answer.request.path_url.partition("?")[0]:
         return ConfigurationError(f"Salesforce refuses the query ({said}): mend the connector's soqlFilter")
-    if status == 401:
-        return AuthError(f"Salesforce does not know this user ({said})")
-    if status == 403:
-        return ForbiddenError(f"Salesforce forbids {path} ({said}): give the user that permission")
-    if status == 404:
-        return NotFoundError(f"Salesforce has nothing at {path} ({said})")
-    if status >= 500 or code in _BUSY:
-        return AdapterError(
-            f"Salesforce failed at {path} with status {status} ({said})", retry_after=retry_after(answer)
-        )
-    return ValidationError(f"Salesforce refuses {path} ({said})")
+    if code in _BUSY:
+        return AdapterError(f"Salesforce is busy ({said})", retry_after=retry_after(answer))
+    return by_status(answer, "Salesforce", said, _WORDS)
 
 
 def _said(answer: requests.Response) -> tuple[str, str]:

@@ -21,6 +21,9 @@ LOOKBACK_MS = 60_000
 LOOKBACK = 1_000
 """How far behind a cursor that is a number."""
 
+_PLACES = 50
+"""Places that wait for open transactions; further ones wait for the next reading."""
+
 _IDS = 500
 """Row ids in one statement."""
 
@@ -135,19 +138,15 @@ class SqlSource:
 
     def _above(self, reading: Reading, polled: Polled, column: str, cursor: Cursor | None) -> Iterator[Page]:
         by = self._quoted(column)
-        pending = _pending(cursor, reading.horizon)
-        begin = _begin(cursor, pending, polled.lookback_ms)
+        begin = _begin(cursor, polled.lookback_ms)
         where = f" WHERE {by} >= ?" if begin is not None else ""
         statement = f"SELECT * FROM ({polled.query}) polled{where} ORDER BY {by}, {self._quoted(polled.row_id)}"
-        newest = cursor["at"] if cursor is not None else None
+        newest, place = (cursor["at"] if cursor is not None else None), None
         for rows in self._rows(reading, polled, statement, [] if begin is None else [begin]):
             last = next((value for row in reversed(rows) if (value := row.columns.get(column)) is not None), None)
-            newest = _later(newest, last)
-            mine = [[reading.horizon.next, newest]] if reading.horizon is not None else []
+            newest, place = _later(newest, last), _later(place, last)
             yield Page(
-                polled.table,
-                rows,
-                {"query": polled.query, "at": newest, "settled": pending.settled, "pending": [*pending.open, *mine]},
+                polled.table, rows, {"query": polled.query, "at": newest, **_passed(cursor, reading.horizon, place)}
             )
 
     def _ids(self, polled: Polled) -> Iterator[Sequence[str]]:
@@ -191,33 +190,29 @@ class SqlSource:
         return self._reader.quoted(name)
 
 
-class _Pending(NamedTuple):
-    """Up to where nothing new can appear, and places of which that is not known yet."""
+def _passed(cursor: Cursor | None, horizon: Horizon | None, place: Any) -> dict[str, Any]:
+    """Up to where nothing new can appear once a reading has come to a place, and the places that wait for that.
 
-    settled: Any
-    open: list[list[Any]]
-
-
-def _pending(cursor: Cursor | None, horizon: Horizon | None) -> _Pending:
-    if cursor is None:
-        return _Pending(None, [])
+    A place is passed by the first reading that sees all transactions that were open when the place was reached: so it
+    is where the next reading begins.
+    """
     if horizon is None:
-        return _Pending(cursor["at"], [])
-    settled, still = cursor["settled"], []
-    for number, place in cursor["pending"]:
-        if number <= horizon.oldest_open:
-            settled = place
-        else:
-            still.append([number, place])
-    # one place a transaction number is enough, and the lowest numbers are the ones that settle first
-    return _Pending(settled, [list(each) for each in dict(still).items()][:50])
+        return {"settled": place, "pending": []}
+    settled = cursor["settled"] if cursor is not None else None
+    waiting: list[list[Any]] = []
+    for number, reached in [*(cursor["pending"] if cursor is not None else ()), [horizon.next, place]]:
+        if number <= horizon.oldest_open and _later(reached, place) == place:
+            settled = _later(settled, reached)
+        elif not waiting or waiting[-1][0] != number:
+            waiting.append([number, reached])
+    return {"settled": settled, "pending": waiting[:_PLACES]}
 
 
-def _begin(cursor: Cursor | None, pending: _Pending, lookback_ms: int | None) -> Any:
+def _begin(cursor: Cursor | None, lookback_ms: int | None) -> Any:
     """From where to read; None: from the start."""
-    if cursor is None or pending.settled is None:
+    at = cursor["settled"] if cursor is not None else None
+    if at is None:
         return None
-    at = pending.settled
     if isinstance(at, str):
         moment = _moment(at)
         back = timedelta(milliseconds=LOOKBACK_MS if lookback_ms is None else lookback_ms)

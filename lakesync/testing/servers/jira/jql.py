@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import operator
 import re
 from collections.abc import Callable
@@ -54,12 +55,16 @@ class Query(NamedTuple):
     order: tuple[tuple[Callable[[Issue], Any], bool], ...]
     """What to sort by, and whether downwards."""
 
-    def select(self, issues: list[Issue]) -> list[Issue]:
-        """The issues that match, in order."""
-        found = sorted(filter(self.matches, issues), key=lambda issue: int(issue.id))
+    def select(self, issues: list[Issue], most: int) -> list[Issue]:
+        """The first `most` of the issues that match, in order."""
+        matching = filter(self.matches, issues)
+        if not any(down for _, down in self.order):
+            orders = [by for by, _ in self.order]
+            return heapq.nsmallest(most, matching, key=lambda issue: (*[by(issue) for by in orders], int(issue.id)))
+        found = sorted(matching, key=lambda issue: int(issue.id))
         for by, down in reversed(self.order):
             found.sort(key=by, reverse=down)
-        return found
+        return found[:most]
 
 
 def parse(jql: str, utc_offset_minutes: int = 0) -> Query:
@@ -100,14 +105,14 @@ class _Parser:
         while self._word() == "OR":
             self._take()
             parts.append(self._all())
-        return lambda issue: any(part(issue) for part in parts)
+        return parts[0] if len(parts) == 1 else lambda issue: any(part(issue) for part in parts)
 
     def _all(self) -> Test:
         parts = [self._one()]
         while self._word() == "AND":
             self._take()
             parts.append(self._one())
-        return lambda issue: all(part(issue) for part in parts)
+        return parts[0] if len(parts) == 1 else lambda issue: all(part(issue) for part in parts)
 
     def _one(self) -> Test:
         if self._word() == "NOT":

@@ -54,7 +54,6 @@ def search(api: JiraApi, request: Request) -> Answer:
     fields = asked.get("fields") or ["id"]
     narrow = set(fields) <= {"id", "key"}
     size = min(int(asked.get("maxResults") or 50), _MOST_KEYS if narrow else api.page_limit)
-    found = query.select(api.site.indexed())
     start = 0
     if (token := asked.get("nextPageToken")) is not None:
         passed = _passed(api, token, jql)
@@ -62,6 +61,7 @@ def search(api: JiraApi, request: Request) -> Answer:
             return Answer(400, fault("The provided next page token is invalid or expired."))
         # nobody promises that a walk is of one moment: what changes meanwhile moves the places of the others
         start = passed
+    found = query.select(api.site.indexed(), start + size + 1)
     page = found[start : start + size]
     body: dict[str, Any] = {"issues": [_issue(api.site, each, fields, asked.get("properties")) for each in page]}
     body["isLast"] = len(found) <= start + size
