@@ -11,6 +11,9 @@ REQUESTED_BY = "lakesync/requested_by"
 REASON = "lakesync/reason"
 """Run tag: why the sensor asked."""
 FLUSH_SENSOR = "flush_sensor"
+POLL_SENSOR = "poll_sensor"
+CONNECTOR = "lakesync/connector"
+"""Run tag: GATEWAY/NAME of the connector that a run polls."""
 
 DELTAS = dg.AssetKey("deltas")
 LOG = dg.AssetKey(["staging", "log"])
@@ -31,6 +34,11 @@ def client_key(table: str) -> dg.AssetKey:
 def leaf_key(destination: str, leaf: str) -> dg.AssetKey:
     """The asset of a destination's leaf."""
     return dg.AssetKey(["destinations", destination, leaf])
+
+
+def polled_key(gateway: str, connector: str, table: str) -> dg.AssetKey:
+    """The asset of what a connector brings into a table."""
+    return dg.AssetKey(["ingest", gateway, connector, table])
 
 
 def is_sensor_run(context: dg.AssetExecutionContext) -> bool:

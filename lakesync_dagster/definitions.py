@@ -11,6 +11,7 @@ from assets.erasure import erasure
 from assets.external import sources
 from assets.flush import history
 from assets.freshness import FRESH, fresh_assets, freshness_checks
+from assets.ingest import fed_log, ingested
 from assets.maintenance import maintenance
 from assets.tables import state_tables
 from lakesync.config import Config, load
@@ -21,6 +22,7 @@ from lakesync_dagster.jobs import (
     flush_job,
     maintenance_job,
     maintenance_schedule,
+    poll_job,
     tables_job,
 )
 from lakesync_dagster.movement import movement
@@ -32,6 +34,7 @@ from sensors.erasure import erasure_sensor
 from sensors.failure import check_failure_sensor, run_failure_sensor
 from sensors.flush import flush_sensor
 from sensors.freshness import freshness_sensor
+from sensors.polls import poll_sensor
 from sensors.schema import schema_sensor
 
 
@@ -44,6 +47,7 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
     audit = audit_job(config.dagster.max_run_seconds)
     tidying = maintenance_job(config.dagster.max_run_seconds)
     erasing = erasure_job(config.dagster.max_run_seconds)
+    polls = [poll_job(config.dagster.max_run_seconds)] if snapshot.connectors else []
     alerts = Alerts(config.dagster.alert_webhook, config.dagster.alert_secret, config.dagster.url)
 
     open_pipeline = partial(Pipeline, config)
@@ -55,7 +59,8 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
 
     return dg.Definitions(
         assets=[
-            *sources(snapshot),
+            *fed_log(sources(snapshot), snapshot),
+            *ingested(snapshot, days, config.dagster.late_after_seconds),
             history(days),
             *state_tables(snapshot, days),
             cut_and_checkpoint(snapshot),
@@ -64,7 +69,7 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
             *moves.assets,
         ],
         asset_checks=[*checks(snapshot), *freshness_checks(snapshot), *moves.checks],
-        jobs=[flush, tables, audit, tidying, erasing, *moves.jobs],
+        jobs=[flush, tables, audit, tidying, erasing, *moves.jobs, *polls],
         schedules=[
             audit_schedule(audit),
             maintenance_schedule(tidying, config.maintenance.schedule),
@@ -78,6 +83,7 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
             run_failure_sensor(alerts),
             check_failure_sensor(alerts),
             *moves.sensors,
+            *(poll_sensor(job, snapshot, days, open_pipeline) for job in polls),
         ],
         resources={
             "pipeline": dg.ResourceDefinition(

@@ -68,6 +68,16 @@ def erasure_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
     )
 
 
+def poll_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
+    """The tables of connectors: asked for now by the poll sensor, replayed by days otherwise."""
+    return dg.define_asset_job(
+        "poll",
+        selection=dg.AssetSelection.groups("ingest"),
+        description="Polls connectors, or pushes again what they brought on the chosen days.",
+        tags={"dagster/max_runtime": str(max_seconds)},
+    )
+
+
 def audit_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
     """The audit, every night."""
     return dg.ScheduleDefinition(

@@ -1,7 +1,7 @@
 """Asks for a flush when enough waits, has waited long enough, somebody asked, or rules made the newest cut useless."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Literal
 
@@ -135,11 +135,14 @@ def flush_sensor(
     return watch
 
 
-def hold(instance: dg.DagsterInstance) -> str | None:
+_OF_FLUSHES = {REQUESTED_BY: FLUSH_SENSOR}
+
+
+def hold(instance: dg.DagsterInstance, tags: Mapping[str, str] = _OF_FLUSHES, what: str = "a flush") -> str | None:
     """Why no run is to be asked for now: one lives, or the last ones failed and the pause after it is not over."""
-    records = instance.get_run_records(dg.RunsFilter(tags={REQUESTED_BY: FLUSH_SENSOR}), limit=10)
+    records = instance.get_run_records(dg.RunsFilter(tags=tags), limit=10)
     if any(not record.dagster_run.is_finished for record in records):
-        return "a flush is under way"
+        return f"{what} is under way"
     failed = 0
     for record in records:
         if record.dagster_run.status is not dg.DagsterRunStatus.FAILURE:
@@ -149,18 +152,19 @@ def hold(instance: dg.DagsterInstance) -> str | None:
         pause = min(FIRST_PAUSE * 2 ** (failed - 1), LONGEST_PAUSE)
         left = records[0].end_time + pause - datetime.now(UTC).timestamp()
         if left > 0:
-            return f"{failed} flushes in a row failed; the next one is asked for in {left:.0f} s"
+            return f"{what} failed {failed} times in a row; the next one is asked for in {left:.0f} s"
     return None
 
 
 def day_range(days: dg.TimeWindowPartitionsDefinition, wanted: Due) -> tuple[str, str]:
     """First and last partition of what waits; what lies outside the time axis counts to its nearest day."""
+    return nearest_day(days, wanted.first_ms), nearest_day(days, wanted.last_ms)
+
+
+def nearest_day(days: dg.TimeWindowPartitionsDefinition, ms: int) -> str:
+    """The partition of a moment, or the one nearest to it."""
     keys = days.get_partition_keys()
-
-    def nearest(ms: int) -> str:
-        return min(max(f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}", keys[0]), keys[-1])
-
-    return nearest(wanted.first_ms), nearest(wanted.last_ms)
+    return min(max(f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}", keys[0]), keys[-1])
 
 
 def _start_ms(day: date) -> int:

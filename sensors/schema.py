@@ -47,7 +47,9 @@ def schema_sensor(loaded: SchemaSnapshot, open_pipeline: OpenPipeline) -> dg.Sen
         if now == loaded:
             return dg.SkipReason(f"{len(now.tables)} tables, none of them new")
         write_snapshot(snapshot_file(pipeline.config), now)
-        tables = ", ".join(schema.table for schema in now.tables if schema not in loaded.tables)
+        new = [schema.table for schema in now.tables if schema not in loaded.tables]
+        new += [each.name for each in now.connectors if each not in loaded.connectors]
+        tables = ", ".join(new)
         url = pipeline.config.dagster.url
         if url is None:
             return dg.SkipReason(f"changed: {tables}; reload the location, as dagster.url names no webserver")

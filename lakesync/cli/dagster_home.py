@@ -26,6 +26,10 @@ concurrency:
     granularity: run
   runs:
     max_concurrent_runs: 4
+    tag_concurrency_limits:
+      # polls may wait for a flush, which must find room beside them
+      - key: lakesync/connector
+        limit: 2
 run_monitoring:
   enabled: true
   start_timeout_seconds: 120

@@ -1,0 +1,145 @@
+"""One asset for each table of each connector that is polled, made from the schema snapshot."""
+
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from assets.labels import LOG, OWNERS, POLL_SENSOR, REQUESTED_BY, days_of, polled_key
+from assets.outcome import outcome
+from assets.series import Told
+from resources.pipeline import Pipeline
+from resources.snapshot import PolledConnector, SchemaSnapshot
+
+if TYPE_CHECKING:
+    from resources.polls import ConnectorPoll, TablePoll
+
+GROUP = "ingest"
+
+_TIMES = ("updated", "modified", "at")
+"""Fields of cursors that are moments, in milliseconds since the epoch or as ISO 8601 has them."""
+
+
+class Ask(dg.Config):
+    """What a run of a connector's tables does."""
+
+    poll: bool = False
+    """Ask the source now, rather than push what landed on the chosen days again."""
+
+
+def ingested(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, late_seconds: int) -> list[dg.AssetsDefinition]:
+    """The tables of every connector that is polled."""
+    return [connector_tables(each, days, late_seconds) for each in snapshot.connectors]
+
+
+def fed_log(assets: list[dg.AssetSpec], snapshot: SchemaSnapshot) -> list[dg.AssetSpec]:
+    """External assets with the log also behind what connectors push to it."""
+    keys = [polled_key(each.gateway, each.name, table) for each in snapshot.connectors for table in each.tables]
+    return [spec.replace_attributes(deps=[*spec.deps, *keys]) if spec.key == LOG and keys else spec for spec in assets]
+
+
+def connector_tables(
+    connector: PolledConnector, days: dg.PartitionsDefinition, late_seconds: int
+) -> dg.AssetsDefinition:
+    """A connector's tables: one step, as they share one session at their source; partitioned by day of landing.
+
+    A run of the poll sensor asks the source. Any other run replays what landed on its days, without one call, unless
+    it is told to poll.
+    """
+    gateway, name = connector.gateway, connector.name
+    window = max(timedelta(milliseconds=3 * connector.interval_ms), timedelta(seconds=max(late_seconds, 60)))
+    specs = [
+        dg.AssetSpec(
+            polled_key(gateway, name, table),
+            description=f"What the {connector.type} connector `{name}` brought into `{table}` of gateway `{gateway}`.",
+            group_name=GROUP,
+            kinds={"spark", "iceberg", connector.type},
+            owners=OWNERS,
+            freshness_policy=dg.FreshnessPolicy.time_window(fail_window=window),
+            metadata={"gateway": gateway, "connector": name, "type": connector.type, "every_ms": connector.interval_ms},
+        )
+        for table in connector.tables
+    ]
+
+    @dg.multi_asset(
+        name=_step(gateway, name),
+        specs=specs,
+        can_subset=True,
+        partitions_def=days,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        pool=_step(gateway, name),
+        description=f"Polls `{name}`, or pushes again what it brought on past days.",
+    )
+    def polled(
+        context: dg.AssetExecutionContext, config: Ask, pipeline: dg.ResourceParam[Pipeline]
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        from resources.polls import poll_connector, replay_connector
+
+        asks = config.poll or context.run.tags.get(REQUESTED_BY) == POLL_SENSOR
+        with outcome(context, pipeline):
+            done = (
+                poll_connector(pipeline, gateway, name)
+                if asks
+                else replay_connector(pipeline, gateway, name, days_of(context))
+            )
+        for table in done.tables:
+            key = polled_key(gateway, name, table.table)
+            if table.error is None and key in context.selected_asset_keys:
+                yield dg.MaterializeResult(asset_key=key, metadata=_told(table, done))
+        failed = [table for table in done.tables if table.error is not None]
+        if failed:
+            raise dg.Failure(
+                description="; ".join(f"{error.code}: {error}" for error in done.errors),
+                metadata={table.table: f"{table.error.code}: {table.error}" for table in failed if table.error},
+                allow_retries=False,
+            )
+
+    return polled
+
+
+def _told(table: "TablePoll", done: "ConnectorPoll") -> Told:
+    given = table.delivered
+    told: Told = {
+        "inserted": given.inserted,
+        "updated": given.updated,
+        "deleted": given.deleted,
+        "pushes": given.pushes,
+        "waited_s": round(given.waited_s, 2),
+    }
+    read = table.read
+    if read is None:
+        return told
+    usage = done.report.usage
+    told |= {
+        "pages": read.pages,
+        "rows": read.rows,
+        "unchanged": max(0, read.rows - given.inserted - given.updated),
+        "counted": read.counted,
+        "calls": usage.calls,
+        "seconds": round(done.report.seconds, 2),
+        **_cursor(read.cursor),
+    }
+    if usage.left is not None:
+        told["budget_left"] = usage.left
+    return told
+
+
+def _cursor(cursor: Mapping[str, Any] | None) -> Told:
+    """The cursor as it is, and the moment in it."""
+    told: Told = {}
+    if cursor is None:
+        return told
+    told["cursor_json"] = dg.MetadataValue.json(dict(cursor))
+    moment = next((cursor[name] for name in _TIMES if isinstance(cursor.get(name), int)), None)
+    if moment:
+        told["cursor"] = dg.MetadataValue.timestamp(moment / 1000)
+    return told
+
+
+def _step(gateway: str, name: str) -> str:
+    """A name that Dagster takes, another for each connector."""
+    plain = re.sub(r"[^A-Za-z0-9]", "_", f"{gateway}__{name}")
+    return f"poll_{plain}_{zlib.crc32(f'{gateway}/{name}'.encode()):08x}"
