@@ -7,6 +7,7 @@ import msgspec
 from lakesync.staging.erasures import ErasingCommit, ErasureView
 from lakesync.staging.records import ActionEntry, ActionRecord
 from lakesync.staging.reindexing import ReindexCommit, ReindexView
+from lakesync.staging.shared_cursors import SharedCursorCommit, SharedCursorView
 from lakesync.types import StoredConnector
 
 _ACTION = (
@@ -23,7 +24,7 @@ _FOREVER = (1 << 63) - 1
 _decode_connector = msgspec.json.Decoder(StoredConnector).decode
 
 
-class SideView(ErasureView, ReindexView):
+class SideView(ErasureView, ReindexView, SharedCursorView):
     """The part of a `View` that these tables answer."""
 
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
@@ -44,7 +45,7 @@ class SideView(ErasureView, ReindexView):
         return [_decode_connector(body) for (body,) in rows]
 
 
-class SideCommit(SideView, ErasingCommit, ReindexCommit):
+class SideCommit(SideView, ErasingCommit, ReindexCommit, SharedCursorCommit):
     """The part of a `Commit` that these tables answer."""
 
     def put_action(self, record: ActionRecord) -> None:

@@ -13,7 +13,7 @@ from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.hot_rows import HotRow
-from lakesync.staging.moves import NO_STAYS, Stays
+from lakesync.staging.moves import Stays
 from lakesync.staging.notices import Listener
 from lakesync.staging.records import (
     ActionEntry,
@@ -103,6 +103,12 @@ class View(Protocol):
     def reindexing(self) -> Reindex | None:
         """How far rows are in line with rules that changed; None where they never did."""
 
+    def shared_cursor(self, cursor: int) -> dict[str, int] | None:
+        """Shard → cursor there, of one that many followers were told at once; None where it is not known."""
+
+    def newest_shared_cursor(self) -> int:
+        """The highest such cursor; 0 where there is none."""
+
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
         """A client's action by its id, else by its idempotency key."""
 
@@ -145,8 +151,14 @@ class Commit(View, Protocol):
     def hot_rows(self, keys: Collection[RowKey]) -> Mapping[RowKey, HotRow]:
         """The stored rows among `keys`, as they are when nobody has looked at them."""
 
-    def put_hot_rows(self, rows: Mapping[RowKey, HotRow]) -> None:
-        """Write rows."""
+    def put_hot_rows(self, rows: Mapping[RowKey, HotRow], moves: Collection[Move], stays: Stays) -> None:
+        """Write rows and feed entries.
+
+        Args:
+            rows: those of them that have `stayed` tell of a `stay` move under each of their keys.
+            moves: of other rows, in their order.
+            stays: sums up what rows tell of.
+        """
 
     def say(self, words: Collection[str]) -> None:
         """Have listeners told of these bucket keys, under which nothing moved; few and short, as a notice is small."""
@@ -154,12 +166,8 @@ class Commit(View, Protocol):
     def put_rows(self, rows: Iterable[StoredRow]) -> None:
         """Write rows whole."""
 
-    def put_moves(self, moves: Collection[Move], stays: Stays = NO_STAYS) -> None:
-        """Write feed entries.
-
-        Args:
-            moves: in their order.
-            stays: `stay` moves, of entries that `moves` does not name.
+    def put_moves(self, moves: Collection[Move]) -> None:
+        """Write feed entries, moved in this order.
 
         `join` sets since = changed = arrival, inside, and first where it was 0; `stay` sets changed; `leave` sets
         left = changed = arrival and not inside; `own` sets changed = arrival and first where it was 0, never inside.
@@ -187,6 +195,9 @@ class Commit(View, Protocol):
 
     def put_reindexing(self, mark: Reindex) -> None:
         """Write how far rows are in line with rules that changed."""
+
+    def put_shared_cursor(self, cursor: int, parts: Mapping[str, int], *, forget_below: int) -> None:
+        """Keep what a new cursor for many followers stands for, and forget those below another."""
 
     def put_write_scope(self, scope: WriteScope) -> None:
         """Set what a push may change from here on."""

@@ -6,10 +6,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
+from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.memory import MemoryStore
 from lakesync.staging.notices import Listener, Notice
+from lakesync.staging.sharded import ShardedStore
+from lakesync.staging.shards import ShardMap
 from lakesync.staging.store import View
 
 T = TypeVar("T")
@@ -56,8 +59,8 @@ class _Snapshot:
 class HeldStore:
     """A store whose works wait to be run, and whose answers wait to be told."""
 
-    def __init__(self, wall: Callable[[], int]) -> None:
-        self._store = MemoryStore(wall)
+    def __init__(self, wall: Callable[[], int], shard: str = MAIN_SHARD) -> None:
+        self._store = MemoryStore(wall, shard=shard)
         self.held = False
         self.loose = False
         """Readings run and end in any order and notices come late, as on Postgres; otherwise as on SQLite."""
@@ -136,6 +139,52 @@ class HeldStore:
     def _note(self, notice: Notice) -> None:
         for _, notices in self._listeners:
             notices.append(notice)
+
+
+class HeldShards(ShardedStore):
+    """Stores of shards, each of which waits by itself."""
+
+    def __init__(self, shards: ShardMap, wall: Callable[[], int]) -> None:
+        super().__init__(shards, {name: cast("Any", HeldStore(wall, name)) for name in shards.names})
+
+    @property
+    def _held(self) -> list[HeldStore]:
+        return [cast("HeldStore", store) for store in self.stores.values()]
+
+    @property
+    def held(self) -> bool:
+        """As `HeldStore.held`, of all."""
+        return self._held[0].held
+
+    @held.setter
+    def held(self, held: bool) -> None:
+        for store in self._held:
+            store.held = held
+
+    @property
+    def loose(self) -> bool:
+        """As `HeldStore.loose`, of all."""
+        return self._held[0].loose
+
+    @loose.setter
+    def loose(self, loose: bool) -> None:
+        for store in self._held:
+            store.loose = loose
+
+    @property
+    def waiting(self) -> list[Any]:
+        """What waits to be run anywhere."""
+        return [work for store in self._held for work in store.waiting]
+
+    @property
+    def done(self) -> list[Any]:
+        """What was run anywhere and not told."""
+        return [work for store in self._held for work in store.done]
+
+    def events(self) -> Iterator[Event]:
+        """What the stores may do next."""
+        for store in self._held:
+            yield from store.events()
 
 
 def _pass_on(listener: Listener, notices: deque[Notice]) -> None:

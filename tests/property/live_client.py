@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,8 @@ class LiveClient:
         self.page, self.batch = page, batch
         self.script: deque[tuple[Any, ...]] = deque()
         self.rows: dict[str, Row] = {}
+        self.tables: Mapping[str, str] = {}
+        """Of rows that are not in TABLE."""
         self.cursor = 0
         self.outbox: list[RowDelta] = []
         self.pushed: dict[str, RowDelta] = {}
@@ -121,8 +123,9 @@ class LiveClient:
         else:
             self.rows[row_id].update(values)
         columns = tuple(ColumnValue.of(column, value) for column, value in values.items())
-        identity = delta_id(client_id=self.name, hlc=self._stamp, table=TABLE, row_id=row_id, columns=columns)
-        self.outbox.append(RowDelta(op, TABLE, row_id, self.name, columns, self._stamp, identity))
+        table = self.tables.get(row_id, TABLE)
+        identity = delta_id(client_id=self.name, hlc=self._stamp, table=table, row_id=row_id, columns=columns)
+        self.outbox.append(RowDelta(op, table, row_id, self.name, columns, self._stamp, identity))
 
     # -- what it is told -----------------------------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ from gateway.live.protocol import LiveProtocol
 from gateway.services import Services
 from gateway.settings import GatewaySettings
 from lakesync.engine import Engine, SyncGateway
-from tests.property.held_store import Event, HeldStore
+from lakesync.staging.shards import ShardMap
+from tests.property.held_store import Event, HeldShards, HeldStore
 from tests.property.live_client import Frames, LiveClient
 
 T = TypeVar("T")
@@ -101,7 +102,11 @@ class Crowd:
     """Clients, servers and the store, one event after another."""
 
     def __init__(
-        self, store: HeldStore, services: Sequence[Services], gateway: SyncGateway, clients: Sequence[LiveClient]
+        self,
+        store: HeldStore | HeldShards,
+        services: Sequence[Services],
+        gateway: SyncGateway,
+        clients: Sequence[LiveClient],
     ) -> None:
         self.store = store
         self.services = services
@@ -207,12 +212,12 @@ class Crowd:
 class Places:
     """A store and servers that histories share, each on a gateway of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, shards: ShardMap | None = None) -> None:
         """Open them."""
         self._made = 0
         self._now = START
         """Stands still within a history: arrivals are side by side, as on a busy gateway."""
-        self._store = HeldStore(lambda: self._now)
+        self._store = HeldStore(lambda: self._now) if shards is None else HeldShards(shards, lambda: self._now)
         self._engine = Engine(cast("Any", self._store), lambda: self._now)
         self._engine.open()
         settings = GatewaySettings(

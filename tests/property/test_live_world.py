@@ -15,6 +15,7 @@ import structlog
 from hypothesis import given, settings
 
 from lakesync.rules.model import parse_rules
+from lakesync.staging.shards import ShardMap
 from lakesync.types import SyncPull
 from tests.integration.live_model import merged
 from tests.property.feed_model import Row
@@ -40,13 +41,29 @@ steps = st.one_of(
 order = st.lists(st.tuples(st.integers(-1, 40), st.integers(0, 3)), max_size=200)
 
 
+TABLES = {f"{name}-1": "orders" for name, _ in PEOPLE}
+"""Of every other row; where tables are sharded, a table of its own."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet() -> Iterator[None]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()
+
+
 @pytest.fixture(scope="module")
 def places() -> Iterator[Places]:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     opened = Places()
     yield opened
     opened.close()
-    structlog.reset_defaults()
+
+
+@pytest.fixture(scope="module")
+def sharded() -> Iterator[Places]:
+    opened = Places(ShardMap({"orders": "shard-orders"}, "shard-default"))
+    yield opened
+    opened.close()
 
 
 async def end(crowd: Crowd, filtered: bool) -> None:
@@ -84,28 +101,23 @@ async def caught_up(crowd: Crowd, client: LiveClient) -> None:
     raise AssertionError("paging does not end")
 
 
-@settings(deadline=None, max_examples=20)
-@given(
-    scripts=st.lists(st.lists(steps, max_size=14), min_size=2, max_size=3),
-    order=order,
-    filtered=st.booleans(),
-    loose=st.booleans(),
-    processes=st.integers(1, 2),
-)
-def test_w2_in_any_order_every_client_is_told_what_it_lacks(
+def play_out(
     places: Places,
     scripts: list[list[tuple[Any, ...]]],
     order: Sequence[tuple[int, int]],
+    processes: int,
+    *,
     filtered: bool,
     loose: bool,
-    processes: int,
 ) -> None:
+    """Play a history, and compare everybody with the model in the end."""
     gateway = places.gateway()
     if filtered:
         gateway.set_rules(RULES)
     clients = [LiveClient(name, group) for name, group in PEOPLE[: len(scripts)]]
     for client, script in zip(clients, scripts, strict=True):
         client.script.extend(script)
+        client.tables = TABLES
 
     async def play() -> None:
         crowd = places.crowd(gateway, clients, processes, loose=loose)
@@ -116,6 +128,27 @@ def test_w2_in_any_order_every_client_is_told_what_it_lacks(
             await crowd.close()
 
     run(play())
+
+
+histories = {
+    "scripts": st.lists(st.lists(steps, max_size=14), min_size=2, max_size=3),
+    "order": order,
+    "filtered": st.booleans(),
+    "loose": st.booleans(),
+    "processes": st.integers(1, 2),
+}
+
+
+@settings(deadline=None, max_examples=20)
+@given(**histories)
+def test_w2_in_any_order_every_client_is_told_what_it_lacks(places: Places, **history: Any) -> None:
+    play_out(places, **history)
+
+
+@settings(deadline=None, max_examples=15)
+@given(**histories)
+def test_w2_holds_over_shards_too(sharded: Places, **history: Any) -> None:
+    play_out(sharded, **history)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

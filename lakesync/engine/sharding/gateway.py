@@ -85,11 +85,11 @@ class ShardedGateway(SyncGateway):
         return run(pulling.pull(self._parts, self._vectors, asked))
 
     def submit_follow(self, newcomers: Sequence[tuple[str, Claims, Standing]]) -> Future[list[Standing]]:
-        """As `SyncGateway`; each client is looked at by itself."""
-        return run(following.follow(newcomers))
+        """As `SyncGateway`: their standings in every shard."""
+        return run(following.follow(self._parts, self._vectors, newcomers))
 
     def submit_look(self, groups: Sequence[Group]) -> Future[list[Found]]:
-        """Whether the follower of each group lacks anything, for which it is then to be pulled."""
+        """As `SyncGateway`: what the followers of each group lack in any shard."""
         return run(following.look(self._parts, self._vectors, groups))
 
     def submit_checkpoint(self, client_id: str, claims: Claims) -> Future[Cut]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from lakesync.engine.following import Interest, concerned
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.pulling import PullRequest, read_page
 from lakesync.engine.pushing import CheckedPush, check_work, push_work
@@ -54,19 +53,5 @@ class Part(SyncGateway):
 
         def look(view: View) -> bool:
             return current(view.client(client_id), view.epoch) is not None
-
-        return self._store.read(self.gateway_id, look)
-
-    def submit_glance(self, pull: SyncPull, claims: Claims, before: Interest) -> Future[tuple[bool, Interest]]:
-        """Whether a follower lacks anything here, and what concerns it.
-
-        Raises (in the future):
-            ResyncRequiredError: its cursor cannot be served.
-        """
-        request = PullRequest(SyncPull(pull.client_id, pull.since_hlc, 1), claims, True, False, self._wall())
-
-        def look(view: View) -> tuple[bool, Interest]:
-            reading = read_page(view, request, self.rules)
-            return bool(reading.page.deltas), concerned(view, claims, reading.access, before, self.rules)
 
         return self._store.read(self.gateway_id, look)

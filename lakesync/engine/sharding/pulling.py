@@ -87,11 +87,13 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: Asked) -> Steps[Syn
             turn = names[(names.index(name) + 1) % len(names)]
         more = more or page.has_more
     deltas = _joined(pages)
-    if not deltas and not unknown and place.since > NEVER_PULLED and place.asked == place.since:
+    own = not (place.shared and asked.confirmed)
+    if own and not deltas and not unknown and place.since > NEVER_PULLED and place.asked == place.since:
         return SyncPage((), request.since_hlc, more)  # nothing was told, so it stands for the same still
     if max(cursors.values()) <= NEVER_PULLED:
         return SyncPage(deltas, max(place.since, *cursors.values()), more)
-    cursor: int = yield vectors.submit_hand_out(request.client_id, cursors, turn, place if asked.confirmed else None)
+    came_from = place if asked.confirmed else None
+    cursor: int = yield vectors.submit_hand_out(request.client_id, cursors, turn, came_from, place.since)
     if place.record is not None and place.record.sources:
         deltas = beside_sources(deltas, place.record)
     return SyncPage(deltas, cursor, more)

@@ -78,7 +78,7 @@ def push(parts: Mapping[str, Part], shards: ShardMap, vectors: Vectors, given: G
             cursors[name] = told.server_hlc
     cursor = max(cursors.values())
     if cursor > NEVER_PULLED:
-        cursor = yield vectors.submit_hand_out(client_id, cursors)
+        cursor = yield vectors.submit_hand_out(client_id, cursors, above=given.seen or 0)
     return PushResult(cursor, len(given.push.deltas))
 
 

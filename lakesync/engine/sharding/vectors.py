@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from lakesync.engine import source_positions as sources
 from lakesync.engine.pushing import NEVER_PULLED
-from lakesync.engine.sharding.cursors import find, hand_out, used
+from lakesync.engine.sharding.cursors import SHARED, SHARED_FOR, adopted, find, hand_out, next_above, used
 from lakesync.feed.memory import current
-from lakesync.staging.records import ClientRecord
+from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.shard_records import Vector
 from lakesync.staging.store import Commit, StagingStore, View
 
@@ -28,6 +28,17 @@ class Place(NamedTuple):
     """The cursor of the gateway's own feed."""
     vector: Vector | None
     """What it stands for; None where that is not known."""
+    shared: bool = False
+    """It is one that many were told, and not the client's own yet."""
+
+
+class Wanted(NamedTuple):
+    """A cursor to be told to many."""
+
+    above: int
+    """The highest that any of them has."""
+    parts: Mapping[str, int]
+    """Shard → cursor there."""
 
 
 class Vectors:
@@ -41,13 +52,27 @@ class Vectors:
 
     def submit_place(self, client_id: str, cursor: int) -> Future[Place]:
         """What a client's cursor stands for."""
+        return self._store.read(self._gateway_id, lambda view: _place(view, client_id, cursor))
 
-        def look(view: View) -> Place:
-            record = current(view.client(client_id), view.epoch)
-            since = sources.resolve(record, cursor)
-            return Place(record, cursor, since, find(record.handed if record is not None else None, since))
+    def submit_places(self, clients: Sequence[tuple[str, int]]) -> Future[list[Place]]:
+        """What the cursors of several clients stand for."""
+        return self._store.read(
+            self._gateway_id, lambda view: [_place(view, client_id, cursor) for client_id, cursor in clients]
+        )
 
-        return self._store.read(self._gateway_id, look)
+    def submit_share(self, wanted: Sequence[Wanted]) -> Future[list[int]]:
+        """Cursors that stand for these, for many clients at once, durably."""
+        now = self._wall()
+
+        def work(commit: Commit) -> list[int]:
+            cursors = []
+            for each in wanted:
+                cursor = next_above(max(each.above, commit.newest_shared_cursor()), now) + SHARED
+                commit.put_shared_cursor(cursor, each.parts, forget_below=cursor - SHARED_FOR)
+                cursors.append(cursor)
+            return cursors
+
+        return self._store.submit(self._gateway_id, work)
 
     def submit_surely(self, client_id: str) -> Future[dict[str, int]]:
         """Shard → cursor there, of the place that the client is known to have come to."""
@@ -61,7 +86,12 @@ class Vectors:
         return self._store.read(self._gateway_id, look)
 
     def submit_hand_out(
-        self, client_id: str, parts: Mapping[str, int], turn: str = "", came_from: Place | None = None
+        self,
+        client_id: str,
+        parts: Mapping[str, int],
+        turn: str = "",
+        came_from: Place | None = None,
+        above: int = 0,
     ) -> Future[int]:
         """A cursor that stands for these, durably.
 
@@ -70,6 +100,7 @@ class Vectors:
             parts: shard → cursor there.
             turn: the shard at which its next page begins.
             came_from: the place that the client itself said it has come to.
+            above: a cursor that it has.
         """
         now = self._wall()
 
@@ -78,7 +109,7 @@ class Vectors:
             record = known or ClientRecord(client_id, commit.epoch, now)
             if came_from is not None:
                 record = _after(record, came_from)
-            handed, cursor = hand_out(record.handed, parts, turn, now)
+            handed, cursor = hand_out(record.handed, parts, turn, now, above)
             record = replace(record, handed=handed)
             if record != known:
                 commit.put_client(record)
@@ -87,9 +118,20 @@ class Vectors:
         return self._store.submit(self._gateway_id, work)
 
 
+def _place(view: View, client_id: str, cursor: int) -> Place:
+    record = current(view.client(client_id), view.epoch)
+    since = sources.resolve(record, cursor)
+    vector = find(record.handed if record is not None else None, since)
+    shared = view.shared_cursor(since) if vector is None and since % ARRIVAL_STEP == SHARED else None
+    if shared is not None:
+        vector = Vector(since, tuple(sorted(shared.items())))
+    return Place(record, cursor, since, vector, shared is not None)
+
+
 def _after(record: ClientRecord, place: Place) -> ClientRecord:
     """After a client said where it is."""
-    record = replace(record, handed=used(record.handed, place.since))
+    own = place.vector if place.shared else None
+    record = replace(record, handed=used(record.handed, place.since) if own is None else adopted(record.handed, own))
     if not record.sources:
         return record
     began_again = place.vector is None or (place.since <= NEVER_PULLED and record.handed is not None)

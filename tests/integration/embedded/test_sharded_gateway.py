@@ -9,6 +9,7 @@ import pytest
 from lakesync.adapters import open_adapter
 from lakesync.delta import delta_id
 from lakesync.engine import Engine
+from lakesync.engine.following import Group, Standing
 from lakesync.exceptions import ConfigurationError, NotFoundError, StagingUnavailableError
 from lakesync.flush import Outlet
 from lakesync.rules.model import parse_rules
@@ -141,5 +142,43 @@ def test_new_tables_may_be_given_a_shard_at_any_time(tmp_path: Path) -> None:
         engine.gateway("g").handle_push(SyncPush("alice", (delta("items", 1),)))
         page = engine.gateway("g").handle_pull(SyncPull("bob", cursor))
         assert [(each.op, each.table) for each in page.deltas] == [("INSERT", "items")], "bob's cursor goes on"
+    finally:
+        engine.close()
+
+
+def test_followers_who_stand_alike_are_told_by_one_page_whose_cursor_is_everyones(tmp_path: Path) -> None:
+    engine = opened(tmp_path)
+    try:
+        gateway = engine.gateway("g")
+        people = ["bob", "carol", "dave"]
+        gateway.handle_push(both(1))
+        cursors = {name: gateway.handle_pull(SyncPull(name, 0)).server_hlc for name in people}
+        newcomers = [(name, {"sub": name}, Standing(cursor, 100)) for name, cursor in cursors.items()]
+        first = gateway.submit_follow(newcomers).result()
+        groups = [
+            Group(standing, frozenset([name]), frozenset(), frozenset())
+            for name, standing in zip(people, first, strict=True)
+        ]
+        gateway.handle_push(both(2))
+        found = gateway.submit_look(groups).result()
+        assert len({id(each.standing) for each in found}) == 1
+        assert [each.pull for each in found] == [False] * 3
+        page = found[0].page
+        assert page is not None
+        assert {delta.key for delta in page.deltas} == {("orders", "2"), ("todos", "2")}
+        assert page.server_hlc > max(cursors.values())
+        gateway.handle_push(both(3))
+        (again,) = gateway.submit_look([Group(found[0].standing, frozenset(people), frozenset(), frozenset())]).result()
+        assert again.page is not None
+        assert {delta.row_id for delta in again.page.deltas} == {"3"}
+        engine.close()
+        engine = opened(tmp_path)
+        gateway = engine.gateway("g")
+        gateway.handle_push(both(4))
+        for name in people:
+            later = gateway.handle_pull(SyncPull(name, again.page.server_hlc))
+            assert {delta.row_id for delta in later.deltas} == {"4"}, "nothing of what the page had brought"
+            assert later.server_hlc > again.page.server_hlc
+            assert not gateway.handle_pull(SyncPull(name, later.server_hlc)).deltas
     finally:
         engine.close()
