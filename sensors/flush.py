@@ -138,11 +138,15 @@ def flush_sensor(
 _OF_FLUSHES = {REQUESTED_BY: FLUSH_SENSOR}
 
 
-def hold(instance: dg.DagsterInstance, tags: Mapping[str, str] = _OF_FLUSHES, what: str = "a flush") -> str | None:
+def hold(
+    instance: dg.DagsterInstance,
+    tags: Mapping[str, str] = _OF_FLUSHES,
+    what: tuple[str, str] = ("a flush", "flushes"),
+) -> str | None:
     """Why no run is to be asked for now: one lives, or the last ones failed and the pause after it is not over."""
     records = instance.get_run_records(dg.RunsFilter(tags=tags), limit=10)
     if any(not record.dagster_run.is_finished for record in records):
-        return f"{what} is under way"
+        return f"{what[0]} is under way"
     failed = 0
     for record in records:
         if record.dagster_run.status is not dg.DagsterRunStatus.FAILURE:
@@ -152,7 +156,7 @@ def hold(instance: dg.DagsterInstance, tags: Mapping[str, str] = _OF_FLUSHES, wh
         pause = min(FIRST_PAUSE * 2 ** (failed - 1), LONGEST_PAUSE)
         left = records[0].end_time + pause - datetime.now(UTC).timestamp()
         if left > 0:
-            return f"{what} failed {failed} times in a row; the next one is asked for in {left:.0f} s"
+            return f"{failed} {what[1]} in a row failed; the next one is asked for in {left:.0f} s"
     return None
 
 

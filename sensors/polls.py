@@ -46,7 +46,7 @@ def is_due(instance: dg.DagsterInstance, connector: PolledConnector) -> bool:
     begun = newest[0].create_timestamp.replace(tzinfo=UTC)
     if (datetime.now(UTC) - begun).total_seconds() * 1000 < connector.interval_ms:
         return False
-    return hold(instance, tags, "a poll") is None
+    return hold(instance, tags, ("a poll", "polls")) is None
 
 
 def connector_tag(connector: PolledConnector) -> str:
