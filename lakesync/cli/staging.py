@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from lakesync.cli.examples import examples
-from lakesync.config import load
+from lakesync.cli.lazy import command_app
+from lakesync.cli.options import Data, Json, settings
 
 if TYPE_CHECKING:
     from lakesync.staging.versions import Status
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Look at the staging store, upgrade it, bring it back from the lake.",
-    epilog=examples(
+app = command_app(
+    "Look at the staging store, upgrade it, bring it back from the lake.",
+    examples(
         ("lakesync staging status", "what is there, in words"),
         ("lakesync staging migrate", "after an upgrade of LakeSync"),
         ("lakesync staging rebuild --from-lake", "after the store was lost"),
     ),
 )
 
-Data = Annotated[Path | None, typer.Option("--data", help="The folder that keeps everything.", show_default=False)]
 Url = Annotated[
     str | None,
     typer.Option("--staging", help="sqlite:///ABSOLUTE/FOLDER or postgresql://…", show_default=False),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 
 
 @app.command(
@@ -39,14 +36,19 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a
     )
 )
 def status(staging: Url = None, data: Data = None, *, as_json: Json = False) -> None:
-    """Show schema versions, bytes, and each gateway's head; the store may be in use."""
+    """Show schema versions, bytes, and each gateway's head; the store may be in use.
+
+    Where tables have stores of their own, each of them.
+    """
+    from lakesync.cli.staging_places import urls
     from lakesync.staging import versions
 
-    found = versions.status(store_url(staging, data))
+    found = {shard: versions.status(url) for shard, url in urls(staging, data).items()}
     if as_json:
-        print(msgspec.json.encode(found).decode())
-    else:
-        _show(found)
+        print(msgspec.json.encode(found.get("", found)).decode())
+        return
+    for each in found.values():
+        _show(each)
 
 
 @app.command(
@@ -58,23 +60,27 @@ def status(staging: Url = None, data: Data = None, *, as_json: Json = False) -> 
 def migrate(staging: Url = None, data: Data = None, *, as_json: Json = False) -> None:
     """Upgrade the store's schema in place; what it holds stays. A gateway does the same when it starts.
 
-    On SQLite the gateway must be stopped. A store that a newer LakeSync wrote is refused and left as it is.
+    On SQLite the gateway must be stopped. A store that a newer LakeSync wrote is refused and left as it is. Where
+    tables have stores of their own, all of them are upgraded, or none where any is refused.
     """
+    from lakesync.cli.staging_places import urls
     from lakesync.staging import versions
 
-    done = versions.upgrade(store_url(staging, data))
+    done = versions.upgrade_all(urls(staging, data))
     if as_json:
-        print(msgspec.json.encode(done).decode())
+        print(msgspec.json.encode(done.get("", done)).decode())
         return
-    for each in done:
-        change = f"{each.before} → {each.after}" if each.before != each.after else f"{each.after}, nothing to do"
-        print(f"{each.database}: schema version {change}")
+    for shard, upgrades in done.items():
+        for each in upgrades:
+            change = f"{each.before} → {each.after}" if each.before != each.after else f"{each.after}, nothing to do"
+            print(f"{f'shard {shard}, ' if shard else ''}{each.database}: schema version {change}")
 
 
 @app.command(
     epilog=examples(
         ("lakesync staging rebuild --from-lake", "after the store was lost"),
         ("lakesync staging rebuild --from-lake --replace", "where a backup was put back, or it is damaged"),
+        ("lakesync staging rebuild --from-lake --shard shard-orders", "one shard's store alone"),
     )
 )
 def rebuild(
@@ -83,32 +89,35 @@ def rebuild(
     *,
     from_lake: Annotated[bool, typer.Option("--from-lake", help="Read the Iceberg tables; the one source there is.")],
     replace: Annotated[bool, typer.Option("--replace", help="Set a store that is there aside.")] = False,
+    shard: Annotated[
+        str | None, typer.Option("--shard", help="The one shard whose store is made again.", show_default=False)
+    ] = None,
     margin_seconds: Annotated[float, typer.Option(help="How far above the clock arrivals go on.", min=0)] = 60.0,
     as_json: Json = False,
 ) -> None:
     """Make the store again from the lake: rows, ids, the ledger, schemas and rules, under a new epoch.
 
     Stop gateways and pipeline first. What was acknowledged and never reached the lake is lost with the old store;
-    clients that still have such deltas may push them again. Connectors and actions are not in the lake.
+    clients that still have such deltas may push them again. Connectors and actions are not in the lake. Where tables
+    have stores of their own, all of them are made again, or with --shard one of them.
     """
+    from lakesync.cli.staging_places import shards_of, urls
     from lakesync.cli.staging_rebuild import run
 
     if not from_lake:
         raise typer.BadParameter("write --from-lake: the lake is the one source there is")
+    shards = shards_of(staging, data)
+    if shard is not None and shards is None:
+        raise typer.BadParameter("--shard names one of the stores of shard_config, and there is none")
     run(
-        load({"data_dir": data} if data else {}),
-        store_url(staging, data),
+        settings(data),
+        next(iter(urls(staging, data).values())),
+        shards=shards,
+        only=shard,
         replace=replace,
         margin_ms=round(margin_seconds * 1000),
         as_json=as_json,
     )
-
-
-def store_url(staging: str | None, data: Path | None) -> str:
-    """The store that the options name, else the configuration's."""
-    if staging:
-        return staging
-    return load({"data_dir": data} if data else {}).staging.url
 
 
 def _show(found: Status) -> None:

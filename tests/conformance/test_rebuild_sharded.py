@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from lakesync.cli.app import app
 from lakesync.engine import Engine
 from lakesync.engine.rebuilding import rebuild
 from lakesync.exceptions import ConfigurationError
@@ -128,3 +133,32 @@ def test_what_cannot_be_made_alone_is_refused_and_left_as_it_is(tmp_path, clock,
     with pytest.raises(ConfigurationError, match=r"shard-orders: add --replace"):
         rebuild(url, clock, lake, shards=shards(tmp_path))
     assert (tmp_path / "staging" / "shard-orders" / "log.db").exists()
+
+
+def test_the_commands_reach_every_shard(tmp_path, clock, lost, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("LAKESYNC_STAGING_URL", f"sqlite://{tmp_path / 'staging'}")
+    given = {"shards": TABLES, "default": "shard-default", "stores": shards(tmp_path).urls}
+    monkeypatch.setenv("LAKESYNC_SHARD_CONFIG", json.dumps(given))
+
+    def told(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["staging", *arguments])
+
+    found = json.loads(told("status", "--json").stdout)
+    assert {name: [head["shard"] for head in each["heads"]] for name, each in found.items()} == {
+        name: [name] for name in ("shard-default", "shard-orders", "shard-products")
+    }
+    assert told("status").stdout.count("gateway g shard shard-") == 3
+    done = json.loads(told("migrate", "--json").stdout)
+    assert {name: [each["database"] for each in own] for name, own in done.items()} == {
+        name: ["log.db", "state.db"] for name in found
+    }
+    old, newer = tmp_path / "staging" / "state.db", tmp_path / "products" / "log.db"
+    for file, version in ((old, 1), (newer, 99)):
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute(f"PRAGMA user_version = {version}")
+    refused = told("migrate")
+    assert "99" in refused.output + str(refused.exception)
+    with closing(sqlite3.connect(old)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,), "none is upgraded where any is refused"
+    assert told("rebuild", "--from-lake", "--shard", "shard-orders", "--staging", "sqlite:///elsewhere").exit_code == 2
