@@ -1,14 +1,14 @@
 """The assets `cut` and `checkpoint`: one arrival a gateway that all tables are merged to, published for first syncs."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import dagster as dg
 
 from assets.labels import CHECKPOINT, CUT, DELTAS, OWNERS, state_key
-from assets.outcome import outcome
+from assets.outcome import outcome, raise_set_aside, set_aside
 from assets.series import Told, content_version, through
-from lakesync.exceptions import LakeSyncError
+from lakesync.exceptions import LakeSyncError, TransientError
 from lakesync.hlc import wall_of
 from lakesync.staging.records import Cut
 from resources.pipeline import Pipeline
@@ -58,7 +58,12 @@ def cut_and_checkpoint(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]
     ) -> Iterator[dg.MaterializeResult[None]]:
         with outcome(context, pipeline):
-            cuts = make_cuts(pipeline)
+            failed: dict[str, LakeSyncError] = {}
+            cuts = make_cuts(pipeline, failed.setdefault)
+            if failed and (not cuts or any(isinstance(error, TransientError) for error in failed.values())):
+                raise ExceptionGroup("cuts failed", list(failed.values()))
+            for gateway, error in failed.items():
+                set_aside(context, pipeline, error, f"gateway {gateway} was not cut")
         snapshots = {cut.gateway: {table.table: str(table.snapshot_id) for table in cut.tables} for cut in cuts}
         version = content_version([snapshots, {cut.gateway: cut.rules_version for cut in cuts}])
         valid = through(pipeline, min((wall_of(cut.arrival) for cut in cuts), default=None))
@@ -67,15 +72,17 @@ def cut_and_checkpoint(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
             asset_key=CUT, metadata={**_cuts_told(cuts, snapshots), **valid}, data_version=version
         )
         yield dg.MaterializeResult(asset_key=CHECKPOINT, metadata={**frames, **valid}, data_version=version)
+        raise_set_aside(context, pipeline)
 
     return cut
 
 
-def make_cuts(pipeline: Pipeline) -> list[Cut]:
+def make_cuts(pipeline: Pipeline, on_failed: Callable[[str, LakeSyncError], object] | None = None) -> list[Cut]:
     """A cut of each gateway that has anything in the lake, of all of its shards at one arrival.
 
     There is none of a gateway of which more waits than this run flushed, nor while its rows are brought in line with
-    rules that changed. A gateway that fails does not hold the others: theirs are published first.
+    rules that changed. A gateway that fails does not hold the others: theirs are published first. With `on_failed`,
+    that is told of its error, which is not raised.
 
     Raises:
         ExceptionGroup: of what the gateways' cuts raised.
@@ -86,7 +93,7 @@ def make_cuts(pipeline: Pipeline) -> list[Cut]:
 
     registered_now = registered(pipeline.store)
     cuts: list[Cut] = []
-    errors: list[LakeSyncError] = []
+    errors: dict[str, LakeSyncError] = {}
     in_the_lake = pipeline.flushed()
     for gateway, hold in sorted(pipeline.holds().items()):
         if gateway not in in_the_lake or hold.rules_version is None:
@@ -106,12 +113,15 @@ def make_cuts(pipeline: Pipeline) -> list[Cut]:
             )
         except LakeSyncError as error:
             error.add_note(f"in the cut of gateway {gateway} at {hold.arrival}")
-            errors.append(error)
+            errors[gateway] = error
         else:
             cuts.append(cut)
             drop_old_frames(pipeline.checkpoints_uri, cut, time.time_ns() // 1_000_000)
-    if errors:
-        raise ExceptionGroup("cuts failed", errors)
+    if errors and on_failed is None:
+        raise ExceptionGroup("cuts failed", list(errors.values()))
+    if on_failed is not None:
+        for gateway, failure in errors.items():
+            on_failed(gateway, failure)
     return cuts
 
 

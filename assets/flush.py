@@ -6,8 +6,9 @@ import dagster as dg
 
 from assets.columns import delta_columns, history_lineage
 from assets.labels import DELTAS, LOG, OWNERS
-from assets.outcome import outcome
+from assets.outcome import outcome, set_aside
 from assets.series import Told, kept_version, sized, through
+from lakesync.exceptions import LakeSyncError, TransientError
 from resources.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -35,13 +36,23 @@ def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
         with outcome(context, pipeline):
             pipeline.hold()
             reports: list[FlushReport] = []
+            failed: dict[str, LakeSyncError] = {}
             flush_due(
                 pipeline.spark,
                 pipeline.store,
                 max_deltas=pipeline.config.flush.batch_deltas,
                 names=pipeline.names,
                 on_flushed=reports.append,
+                on_failed=failed.setdefault,
             )
+            passing = context.op_execution_context.retry_number == 0 and any(
+                isinstance(error, TransientError) for error in failed.values()
+            )
+            if passing or (failed and failed.keys() >= set(pipeline.store.gateways())):
+                raise ExceptionGroup("gateways could not be flushed", list(failed.values()))
+            for gateway, error in failed.items():
+                set_aside(context, pipeline, error, f"gateway {gateway} was not flushed", gateway)
+                pipeline.let_go(gateway)
             pipeline.flushed(anew=True)
             told = {
                 **_told(reports),

@@ -10,6 +10,10 @@ REQUESTED_BY = "lakesync/requested_by"
 """Run tag: which sensor asked for the run; absent on a run of a person or a backfill."""
 REASON = "lakesync/reason"
 """Run tag: why the sensor asked."""
+UPKEEP = "lakesync/upkeep"
+"""Run tag: of a run that tidies; one of them runs at a time."""
+SET_ASIDE = "lakesync/set_aside"
+"""Run tag: the gateways, with commas between, that a run went on without, and failed for at its end; may be empty."""
 FLUSH_SENSOR = "flush_sensor"
 POLL_SENSOR = "poll_sensor"
 CONNECTOR = "lakesync/connector"
@@ -31,14 +35,14 @@ def client_key(table: str) -> dg.AssetKey:
     return dg.AssetKey(["clients", table])
 
 
-def leaf_key(destination: str, leaf: str) -> dg.AssetKey:
-    """The asset of a destination's leaf."""
-    return dg.AssetKey(["destinations", destination, leaf])
-
-
 def polled_key(gateway: str, connector: str, table: str) -> dg.AssetKey:
     """The asset of what a connector brings into a table."""
     return dg.AssetKey(["ingest", gateway, connector, table])
+
+
+def leaf_key(destination: str, leaf: str) -> dg.AssetKey:
+    """The asset of a destination's leaf."""
+    return dg.AssetKey(["destinations", destination, leaf])
 
 
 def is_sensor_run(context: dg.AssetExecutionContext) -> bool:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import dagster as dg
 
+from assets.labels import SET_ASIDE
 from lakesync.exceptions import LakeSyncError, TransientError
 from resources.pipeline import Pipeline
 
@@ -43,6 +44,35 @@ def outcome(
         stated = max(error.retry_after or 0 for error in transient)
         wait = stated or FIRST_WAIT * 2**context.op_execution_context.retry_number
         raise dg.RetryRequested(max_retries=RETRIES, seconds_to_wait=wait) from raised
+
+
+def set_aside(
+    context: dg.AssetExecutionContext, pipeline: Pipeline, error: LakeSyncError, what: str, gateway: str | None = None
+) -> None:
+    """Go on without a table, or a gateway, that is at fault alone; the run's last step fails for it.
+
+    Args:
+        context: of the step.
+        pipeline: of the run.
+        error: what went wrong.
+        what: with what.
+        gateway: that could not be flushed.
+    """
+    told = f"{what}: {error.code}: {error}"
+    context.log.error("the run goes on without this: %s", told)
+    pipeline.set_aside.append((told, gateway))
+
+
+def raise_set_aside(context: dg.AssetExecutionContext, pipeline: Pipeline) -> None:
+    """At a run's end.
+
+    Raises:
+        Failure: something was set aside; not tried again by this run.
+    """
+    if pipeline.set_aside:
+        gateways = sorted({gateway for _, gateway in pipeline.set_aside if gateway is not None})
+        context.instance.add_run_tags(context.run.run_id, {SET_ASIDE: ",".join(gateways)})
+        raise dg.Failure(description="; ".join(told for told, _ in pipeline.set_aside), allow_retries=False)
 
 
 def _leaves(error: Exception) -> Iterator[Exception]:

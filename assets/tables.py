@@ -6,8 +6,9 @@ import dagster as dg
 
 from assets.columns import state_columns, state_lineage
 from assets.labels import DELTAS, OWNERS, days_of, is_sensor_run, state_key
-from assets.outcome import outcome
+from assets.outcome import outcome, set_aside
 from assets.series import Told, kept_version, merged_through, sized, through
+from lakesync.exceptions import SchemaError
 from lakesync.schema import TableSchema
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot
@@ -32,11 +33,13 @@ def state_table(schema: TableSchema, days: dg.PartitionsDefinition) -> dg.Assets
     """A table's merged state.
 
     A run of the flush sensor merges what lies above the table's mark; any other run merges exactly its days again,
-    whatever the marks say, and `rebuild` makes the table anew.
+    whatever the marks say, and `rebuild` makes the table anew. Where a frozen table's schema has grown, a run of the
+    sensor goes on without it.
     """
+    key = state_key(schema.table)
 
     @dg.asset(
-        key=state_key(schema.table),
+        key=key,
         deps=[DELTAS],
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
@@ -55,15 +58,16 @@ def state_table(schema: TableSchema, days: dg.PartitionsDefinition) -> dg.Assets
         with outcome(context, pipeline):
             names, flushed = pipeline.names, pipeline.flushed_of(schema.table)
             days = None if is_sensor_run(context) else days_of(context)
-            report = merge_table(
-                pipeline.spark,
-                schema,
-                flushed,
-                days=days,
-                rebuild=config.rebuild,
-                names=names,
-                contract=pipeline.contracts().get(schema.table, "evolve"),
-            )
+            contract = pipeline.contracts().get(schema.table, "evolve")
+            try:
+                report = merge_table(
+                    pipeline.spark, schema, flushed, days=days, rebuild=config.rebuild, names=names, contract=contract
+                )
+            except SchemaError as error:
+                if contract != "freeze" or not is_sensor_run(context):
+                    raise
+                set_aside(context, pipeline, error, f"table {schema.table} is frozen and was not merged")
+                return dg.MaterializeResult(metadata={"frozen": str(error)}, data_version=kept_version(context, key))
             settled = merged_through(report.marks, flushed, pipeline.settled_ms())
             told = {
                 **_merged(report),
@@ -72,7 +76,7 @@ def state_table(schema: TableSchema, days: dg.PartitionsDefinition) -> dg.Assets
                 "dagster/uri": pipeline.uri(names.tables, schema.table),
                 "dagster/column_schema": state_columns(schema),
             }
-        unchanged = kept_version(context, context.asset_key) if not report.rows_merged else None
+        unchanged = kept_version(context, key) if not report.rows_merged else None
         version = unchanged or dg.DataVersion(str(report.snapshot_id))
         return dg.MaterializeResult(metadata=told, data_version=version)
 

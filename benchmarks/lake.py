@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from benchmarks.usage import Watched
 from lakesync import config
 from lakesync.cli import jars
 from lakesync.cli.process import Process, accepts, free_ports
@@ -25,7 +25,7 @@ from lakesync.config import Config
 from lakesync.schema import parse_schema
 from resources.lake.tables import NAMES, LakeNames, ensure_deltas
 from resources.spark import session
-from transforms.decode import DELTAS_SCHEMA
+from transforms.decode import DELTAS_ARROW, DELTAS_SCHEMA
 
 GATEWAY = "bench"
 TASKS = parse_schema(
@@ -42,69 +42,18 @@ TASKS = parse_schema(
 FIRST_ARRIVAL = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000) << 16
 
 _A_PUSH = 100
+_CLIENTS = [f"client-{number}" for number in range(16)]
 _DELTAS_A_FILE = 250_000
 _READY_SECONDS = 120
-_SAMPLE_SECONDS = 0.2
-_MIB = 1 << 20
 
 
-class Spent(NamedTuple):
-    """What Spark, its Python workers included, used inside of a block."""
-
-    seconds: float
-    cpu_seconds: float
-    peak_mib: float
-    """Resident memory of all of its processes together."""
-
-
-class Lake:
+class Lake(NamedTuple):
     """A running Spark server and a session on it."""
 
-    def __init__(self, settings: Config, process: Process, spark: SparkSession) -> None:
-        self.config = settings
-        self.spark = spark
-        self._process = psutil.Process(process.pid)
-
-    @contextmanager
-    def measured(self) -> Iterator[list[Spent]]:
-        """What the block takes; the list holds it at the end."""
-        found: list[Spent] = []
-        peaks, done = [self._rss()], threading.Event()
-
-        def sample() -> None:
-            while not done.wait(_SAMPLE_SECONDS):
-                peaks.append(self._rss())
-
-        sampler = threading.Thread(target=sample, daemon=True)
-        sampler.start()
-        cpu, begun = self._cpu(), time.perf_counter()
-        try:
-            yield found
-        finally:
-            seconds = time.perf_counter() - begun
-            done.set()
-            sampler.join()
-            found.append(Spent(round(seconds, 2), round(self._cpu() - cpu, 2), round(max(peaks) / _MIB)))
-
-    def _tree(self) -> list[psutil.Process]:
-        return [self._process, *self._process.children(recursive=True)]
-
-    def _rss(self) -> float:
-        return sum(_of(each, lambda one: one.memory_info().rss) for each in self._tree())
-
-    def _cpu(self) -> float:
-        def used(one: psutil.Process) -> float:
-            times = one.cpu_times()
-            return times.user + times.system + times.children_user + times.children_system
-
-        return sum(_of(each, used) for each in self._tree())
-
-
-def _of(process: psutil.Process, ask: Callable[[psutil.Process], float]) -> float:
-    try:
-        return ask(process)
-    except psutil.NoSuchProcess:
-        return 0
+    config: Config
+    spark: SparkSession
+    watched: Watched
+    """Spark with its Python workers."""
 
 
 @contextmanager
@@ -125,7 +74,7 @@ def lake(folder: Path, memory: str = "3g") -> Iterator[Lake]:
         process.wait_ready(lambda: accepts(port), timeout=_READY_SECONDS)
         with session(settings) as spark:
             ensure_deltas(spark)
-            yield Lake(settings, process, spark)
+            yield Lake(settings, spark, Watched(process.pid, family=True))
     finally:
         process.stop(grace=10)
 
@@ -165,29 +114,39 @@ def _made(rows: int, batch: str) -> Any:
 
 
 def _history(numbers: list[int], rows: int, batch: str) -> pa.RecordBatch:
-    day = datetime.fromtimestamp((FIRST_ARRIVAL >> 16) / 1000, UTC).date()
     count = len(numbers)
-    columns = [columns_of(number, rows) for number in numbers]
+    day = datetime.fromtimestamp((FIRST_ARRIVAL >> 16) / 1000, UTC).date()
+    places = np.array(numbers)
+    arrivals = FIRST_ARRIVAL + (places // _A_PUSH << 16)
+    cells = [columns_of(number, rows) for number in numbers]
+    flat = list(chain.from_iterable(cells))
+    widths = np.fromiter(map(len, cells), np.int32, count)
+    offsets = np.concatenate([[0], np.cumsum(widths)])
+    names, values = (pa.array(each) for each in zip(*flat, strict=True))
+    constants = {"gateway": GATEWAY, "shard": "main", "batch_id": batch, "table_name": "tasks"}
     return pa.RecordBatch.from_pydict(
         {
-            "gateway": [GATEWAY] * count,
-            "shard": ["main"] * count,
-            "epoch": [1] * count,
-            "batch_id": [batch] * count,
-            "seq": [number // _A_PUSH for number in numbers],
-            "ordinal": pa.array([number % _A_PUSH for number in numbers], pa.int32()),
-            "arrival": [arrival_of(number) for number in numbers],
-            "day": [day] * count,
-            "table_name": ["tasks"] * count,
+            **{name: pa.repeat(value, count) for name, value in constants.items()},
+            "epoch": np.ones(count, np.int64),
+            "seq": places // _A_PUSH,
+            "ordinal": (places % _A_PUSH).astype(np.int32),
+            "arrival": arrivals,
+            "day": pa.repeat(pa.scalar(day), count),
             "row_id": [row_of(number, rows) for number in numbers],
-            "op": ["INSERT" if number < rows else "UPDATE" for number in numbers],
-            "client_id": [f"client-{number % 16}" for number in numbers],
-            "hlc": [arrival_of(number) - (number % 7 << 16) + number % _A_PUSH for number in numbers],
-            "delta_id": [hashlib.sha256(b"%d" % number).hexdigest() for number in numbers],
-            "width": pa.array([len(each) for each in columns], pa.int32()),
-            "columns": pa.array(columns, pa.map_(pa.string(), pa.string())),
-        }
+            "op": np.where(places < rows, "INSERT", "UPDATE"),
+            "client_id": [_CLIENTS[number % len(_CLIENTS)] for number in numbers],
+            "hlc": arrivals - (places % 7 << 16) + places % _A_PUSH,
+            "delta_id": [id_of(number) for number in numbers],
+            "width": widths,
+            "columns": pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, values),
+        },
+        schema=DELTAS_ARROW,
     )
+
+
+def id_of(number: int) -> str:
+    """A delta's id: like any, a hash."""
+    return hashlib.sha256(b"%d" % number).hexdigest()
 
 
 def row_of(number: int, rows: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.load import Sample
-from benchmarks.server import Usage
+from benchmarks.usage import Usage
 
 
 def figures(samples: Sequence[Sample]) -> dict[str, Any]:
@@ -30,7 +30,8 @@ def figures(samples: Sequence[Sample]) -> dict[str, Any]:
 
 def usage(used: Usage, deltas: int) -> dict[str, Any]:
     """What the server used."""
-    return {"cpu_us_per_delta": round(used.cpu_seconds / deltas * 1e6, 1), **used._asdict()}
+    own = {name: value for name, value in used._asdict().items() if name != "seconds"}
+    return {"cpu_us_per_delta": round(used.cpu_seconds / deltas * 1e6, 1), **own}
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:

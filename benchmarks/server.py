@@ -6,32 +6,21 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jwt
 import msgspec
-import psutil
+
+from benchmarks.usage import Usage, Watched
 
 SECRET = "the secret with which the benchmarks sign their tokens"  # noqa: S105 it guards nothing
 GATEWAY = "bench"
 
 _READY_SECONDS = 120
-_SAMPLE_SECONDS = 0.2
-_MIB = 1 << 20
-
-
-class Usage(NamedTuple):
-    """What a server used between two moments."""
-
-    cpu_seconds: float
-    rss_begin_mib: float
-    rss_end_mib: float
-    rss_peak_mib: float
 
 
 def token(client: str, **claims: Any) -> str:
@@ -48,30 +37,10 @@ class Server:
         self.port = port
         self.folder = folder
         self._process = process
-        self._watched = psutil.Process(process.pid)
 
-    @contextmanager
-    def measured(self) -> Iterator[list[Usage]]:
+    def measured(self) -> AbstractContextManager[list[Usage]]:
         """What the server uses inside of the block; the list holds it at the end."""
-        found: list[Usage] = []
-        samples = [self._rss()]
-        done = threading.Event()
-
-        def sample() -> None:
-            while not done.wait(_SAMPLE_SECONDS):
-                samples.append(self._rss())
-
-        watcher = threading.Thread(target=sample)
-        watcher.start()
-        before = self._cpu()
-        try:
-            yield found
-        finally:
-            used = self._cpu() - before
-            done.set()
-            watcher.join()
-        samples.append(self._rss())
-        found.append(Usage(round(used, 2), samples[0], samples[-1], max(samples)))
+        return Watched(self._process.pid).measured()
 
     def stored_bytes(self) -> int:
         """Size of everything in the folder, journals included."""
@@ -81,13 +50,6 @@ class Server:
         """End it as an operator does, and wait."""
         self._process.terminate()
         self._process.wait(60)
-
-    def _rss(self) -> float:
-        return round(self._watched.memory_info().rss / _MIB, 1)
-
-    def _cpu(self) -> float:
-        times = self._watched.cpu_times()
-        return float(times.user + times.system)
 
 
 @contextmanager

@@ -18,14 +18,14 @@ from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
 from lakesync.wire.lakesync_pb2 import RowDelta, SyncResponse
 
 
-def frame_files(cut: Cut) -> list[FramePlace]:
-    """The cut's frame files, in order.
+def frame_files(cut: Cut, rules: SyncRules | None = None) -> list[FramePlace]:
+    """The files of those of the cut's tables of which rules show anything to anybody, in order.
 
     Raises:
         ConfigurationError: a frame is neither on a local disk nor on S3.
         FileNotFoundError: a frame is gone.
     """
-    files = [FramePlace(uri) for table in cut.tables for uri in table.frames]
+    files = [FramePlace(uri) for table in cut.tables if _named(rules, table.table) for uri in table.frames]
     for file in files:
         file.check()
     return files
@@ -45,6 +45,12 @@ def visible_frames(files: Iterable[FramePlace], rules: SyncRules | None, claims:
                 visible = _visible(message, rules, claims) if rules is not None and rules.buckets else message
                 if visible:
                     yield encode_checkpoint_frame(visible)
+
+
+def _named(rules: SyncRules | None, table: str) -> bool:
+    if rules is None or not rules.buckets:
+        return True
+    return any(not bucket.tables or table in bucket.tables for bucket in rules.buckets)
 
 
 def _visible(message: bytes, rules: SyncRules, claims: Claims) -> bytes:

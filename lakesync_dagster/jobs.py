@@ -1,9 +1,18 @@
 """The jobs: a flush with all that follows it, the state tables alone, checks of everything, upkeep, and erasure."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from assets.labels import UPKEEP
+from assets.maintenance import GROUP
+
+_SOON, _LATER = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
+"""Of runs that wait for the same place the first goes first."""
+_DAY_SECONDS = 86_400
 
 
 def flush_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> UnresolvedAssetJobDefinition:
@@ -12,7 +21,7 @@ def flush_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> Unres
         "flush",
         selection=_without(apart, "flush", "tables", "cut", "checkpoint"),
         description="Carries what waits into the lake, merges the state tables and publishes a checkpoint.",
-        tags={"dagster/max_runtime": str(max_seconds)},
+        tags={"dagster/max_runtime": str(max_seconds), **_SOON},
     )
 
 
@@ -42,13 +51,19 @@ def maintenance_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
         "maintenance",
         selection=dg.AssetSelection.groups("maintenance"),
         description="Joins small files, expires snapshots, removes orphans, trims the log, deletes old runs.",
-        tags={"dagster/max_runtime": str(max_seconds)},
+        tags={"dagster/max_runtime": str(max_seconds), UPKEEP: "one at a time", **_LATER},
     )
 
 
 def maintenance_schedule(job: UnresolvedAssetJobDefinition, cron: str) -> dg.ScheduleDefinition:
-    """The upkeep, when the configuration says."""
-    return dg.ScheduleDefinition(
+    """The upkeep, when the configuration says: a run for each part that has something to do.
+
+    A run holds the places of all writers that it stands in for, from its begin to its end. One of everything would keep
+    flushes waiting until the last table is tidied; so each table has its own, one runs at a time, and a flush that
+    waits goes before the next.
+    """
+
+    @dg.schedule(
         name="maintenance",
         job=job,
         cron_schedule=cron,
@@ -56,6 +71,23 @@ def maintenance_schedule(job: UnresolvedAssetJobDefinition, cron: str) -> dg.Sch
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Tidies what has passed a threshold; `[maintenance]` in lakesync.toml names them.",
     )
+    def tidying(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest]:
+        graph = context.repository_def.asset_graph
+        for key in sorted(graph.materializable_asset_keys, key=dg.AssetKey.to_user_string):
+            if key.path[0] == GROUP and _worth_tidying(context.instance, key, graph.get(key).parent_keys):
+                run_key = f"{context.scheduled_execution_time.isoformat()} {key.to_user_string()}"
+                yield dg.RunRequest(run_key=run_key, asset_selection=[key])
+
+    return tidying
+
+
+def _worth_tidying(instance: dg.DagsterInstance, key: dg.AssetKey, kept: AbstractSet[dg.AssetKey]) -> bool:
+    """Whether what an upkeep tidies was made anew since, or the upkeep is a day old, as snapshots expire by age."""
+    last = instance.get_latest_materialization_event(key)
+    if last is None or last.timestamp < time.time() - _DAY_SECONDS or not kept:
+        return True
+    made = [instance.get_latest_materialization_event(each) for each in kept]
+    return any(event is not None and event.timestamp > last.timestamp for event in made)
 
 
 def erasure_job(max_seconds: int) -> UnresolvedAssetJobDefinition:

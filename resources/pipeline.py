@@ -38,6 +38,9 @@ class Pipeline:
         self._flushed: dict[str, int] | None = None
         self._flushed_of: dict[str, dict[str, int]] = {}
         self._holds: dict[str, Hold] = {}
+        self.set_aside: list[tuple[str, str | None]] = []
+        """What went wrong with a table or a gateway alone, and which gateway was not flushed: the run goes on without
+        it, and fails at its end."""
         self._clock = WallClock(config.clock_offset_file)
         self.names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
 
@@ -93,6 +96,10 @@ class Pipeline:
             StagingUnavailableError: the staging store, or one of its shards, cannot be reached.
         """
         self._holds = {gateway: self.store.hold(gateway) for gateway in self.store.gateways()}
+
+    def let_go(self, gateway: str) -> None:
+        """A gateway could not be flushed: in this run it is where the lake has it, and is not cut."""
+        self._holds.pop(gateway, None)
 
     def holds(self) -> dict[str, Hold]:
         """Where each gateway can be cut: what was noted before this run's flush, else those of which nothing waits.

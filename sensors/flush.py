@@ -9,7 +9,7 @@ import dagster as dg
 import msgspec
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY, days_asked
+from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY, SET_ASIDE, days_asked
 from lakesync.clock import WallClock
 from lakesync.config_sections import FlushSection
 from lakesync.hlc import wall_of
@@ -86,6 +86,8 @@ def cut_short(instance: dg.DagsterInstance, now_ms: int) -> Due | None:
     if not newest or newest[0].dagster_run.status is not dg.DagsterRunStatus.FAILURE:
         return None
     run = newest[0].dagster_run
+    if SET_ASIDE in run.tags:  # what could be done was, and what waits still is due by itself
+        return None
     for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION):
         if entry.dagster_event is not None and not entry.dagster_event.asset_check_evaluation_data.passed:
             return None
@@ -118,7 +120,7 @@ def flush_sensor(
         wanted = due(backlog, now_ms, limits, exceeded, uncut) or cut_short(context.instance, now_ms)
         if wanted is None:
             return dg.SkipReason("nothing is due")
-        held = hold(context.instance)
+        held = hold(context.instance, gateways=wanted.gateways)
         if held:
             return dg.SkipReason(held)
         first, last = day_range(days, wanted)
@@ -142,14 +144,22 @@ def hold(
     instance: dg.DagsterInstance,
     tags: Mapping[str, str] = _OF_FLUSHES,
     what: tuple[str, str] = ("a flush", "flushes"),
+    gateways: Collection[str] = (),
 ) -> str | None:
-    """Why no run is to be asked for now: one lives, or the last ones failed and the pause after it is not over."""
+    """Why no run is to be asked for now: one lives, or the last ones failed and the pause after it is not over.
+
+    A run that failed for some gateways alone holds nothing but what is wanted for the sake of these.
+    """
     records = instance.get_run_records(dg.RunsFilter(tags=tags), limit=10)
     if any(not record.dagster_run.is_finished for record in records):
         return f"{what[0]} is under way"
     failed = 0
     for record in records:
-        if record.dagster_run.status is not dg.DagsterRunStatus.FAILURE:
+        run = record.dagster_run
+        if run.status is not dg.DagsterRunStatus.FAILURE:
+            break
+        apart = run.tags.get(SET_ASIDE)
+        if apart is not None and not set(gateways) <= set(apart.split(",")):
             break
         failed += 1
     if failed and records[0].end_time is not None:

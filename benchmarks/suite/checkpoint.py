@@ -30,7 +30,7 @@ _RULES = parse_rules(
 
 def arguments(parser: ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument("--rows", type=int, default=50_000)
+    parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--memory", default="3g", help="heap of Spark's JVM")
 
 
@@ -45,10 +45,10 @@ def run(options: Namespace) -> dict[str, Any]:
             write_history(bench.spark, story)
             merge_table(bench.spark, TASKS, {GATEWAY: story.last_arrival})
             cuts: list[Cut] = []
-            for number in range(2):  # the first warms Spark's workers
+            for number in range(3):  # the first warm Spark's workers
                 hold = engine.store.hold(GATEWAY)
                 hold = msgspec.structs.replace(hold, arrival=story.last_arrival + number)
-                with bench.measured() as spent:
+                with bench.watched.measured() as spent:
                     uri = (place / f"frames-{number}").as_uri()
                     cuts.append(make_cut(bench.spark, engine.store, hold, [TASKS], directory_uri=uri))
         finally:
@@ -60,7 +60,7 @@ def run(options: Namespace) -> dict[str, Any]:
             "seconds": spent[0].seconds,
             "rate": round(options.rows / spent[0].seconds),
             "cpu_us_per_row": round(spent[0].cpu_seconds / options.rows * 1e6, 1),
-            "peak_mib": spent[0].peak_mib,
+            "peak_mib": spent[0].rss_peak_mib,
             "frame_bytes": size,
             "served_mb_per_s": _served(cut, None, size),
             "filtered_mb_per_s": _served(cut, _RULES, size),

@@ -1,6 +1,7 @@
 """Deltas carried a second from staging's log into the committed history: planned, read, decoded, written, read back.
 
-Pushes of 100 deltas stand in a SQLite log as a gateway leaves them; Spark is warm.
+Pushes of 100 deltas stand in a SQLite log as a gateway leaves them; Spark is warm. With `--requests` instead: seconds
+from `/admin/flush` to the committed snapshot of 1,000 deltas, by a whole `lakesync up` with Dagster.
 """
 
 from __future__ import annotations
@@ -9,39 +10,44 @@ import time
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from benchmarks import server
-from benchmarks.lake import GATEWAY, columns_of, lake, row_of
-from lakesync.delta import delta_id
+from msgspec import Raw
+
+from benchmarks import server, up
+from benchmarks.lake import GATEWAY, columns_of, id_of, lake, row_of
 from lakesync.engine import Engine
 from lakesync.staging import open_store
 from lakesync.staging.store import Commit, StagingStore
-from lakesync.types import ColumnValue, RowDelta
+from lakesync.types import ColumnValue, Op, RowDelta
 from resources.lake.deltas import flush_due
 
 _A_PUSH = 100
-_WARM = 2_000
 _ROWS = 250_000
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument("--deltas", type=int, default=100_000)
+    parser.add_argument("--deltas", type=int, default=300_000)
+    parser.add_argument("--warm", type=int, default=300_000, help="deltas flushed before, in three batches")
     parser.add_argument("--batch", type=int, default=250_000, help="deltas in a batch at most, as [flush] batch_deltas")
     parser.add_argument("--memory", default="3g", help="heap of Spark's JVM")
+    parser.add_argument("--requests", type=int, default=0, help="measure so many flushes that are asked for, instead")
 
 
 def run(options: Namespace) -> dict[str, Any]:
     """Measure."""
+    if options.requests:
+        with server.folder(options.folder) as place:
+            return up.flushes(place, options.requests)
     with server.folder(options.folder) as place, lake(place / "lake", options.memory) as bench:
         engine = Engine(open_store(f"sqlite://{place / 'staging'}", _wall), _wall)
         engine.open()
         try:
             engine.gateway(GATEWAY)
-            _push(engine.store, 0, _WARM)
-            flush_due(bench.spark, engine.store)
-            _push(engine.store, _WARM, options.deltas)
+            _push(engine.store, 0, options.warm)
+            flush_due(bench.spark, engine.store, max_deltas=max(1, options.warm // 3))
+            _push(engine.store, options.warm, options.deltas)
             (waiting,) = engine.store.backlog()
-            with bench.measured() as spent:
+            with bench.watched.measured() as spent:
                 reports = flush_due(bench.spark, engine.store, max_deltas=options.batch)
         finally:
             engine.close()
@@ -53,7 +59,7 @@ def run(options: Namespace) -> dict[str, Any]:
         "rate": round(deltas / spent[0].seconds),
         "cpu_us_per_delta": round(spent[0].cpu_seconds / deltas * 1e6, 1),
         "log_bytes_per_delta": round(waiting.bytes / deltas, 1),
-        "peak_mib": spent[0].peak_mib,
+        "peak_mib": spent[0].rss_peak_mib,
     }
 
 
@@ -74,7 +80,7 @@ def _push(store: StagingStore, first: int, count: int) -> None:
 
 
 def _delta(number: int, client: str) -> RowDelta:
-    cells = tuple(ColumnValue.of(name, text) for name, text in columns_of(number, _ROWS))
-    row, hlc = row_of(number, _ROWS), (_wall() << 16) + number % _A_PUSH
-    identity = delta_id(client_id=client, hlc=hlc, table="tasks", row_id=row, columns=cells)
-    return RowDelta("INSERT" if number < _ROWS else "UPDATE", "tasks", row, client, cells, hlc, identity)
+    cells = tuple([ColumnValue(name, Raw(text.encode())) for name, text in columns_of(number, _ROWS)])
+    op: Op = "INSERT" if number < _ROWS else "UPDATE"
+    hlc = (_wall() << 16) + number % _A_PUSH
+    return RowDelta(op, "tasks", row_of(number, _ROWS), client, cells, hlc, id_of(number))

@@ -14,21 +14,23 @@ import duckdb
 import msgspec
 
 from benchmarks import server
-from benchmarks.lake import GATEWAY, TASKS, Lake, Story, lake, write_history
+from benchmarks.lake import GATEWAY, TASKS, Lake, Story, arrival_of, lake, write_history
 from resources.lake import state, state_writes
 from resources.lake.data_files import files_at
 from resources.lake.state import merge_table
 from resources.lake.tables import NAMES, LakeNames, ensure_deltas, read_version
 
-_WARM_ROWS = 2_000
+_WARM_MERGES = 3
+_INCREMENTS = 4
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument("--deltas", type=int, default=200_000, help="of the large merge")
-    parser.add_argument("--rows", type=int, default=50_000, help="of the table that they are merged into")
+    parser.add_argument("--deltas", type=int, default=300_000, help="of the large merge")
+    parser.add_argument("--rows", type=int, default=75_000, help="of the table that they are merged into")
     parser.add_argument("--increment", type=int, default=10_000, help="deltas of the small one")
     parser.add_argument("--increment-rows", type=int, default=0, help="of the table that it goes into; 0: leave it out")
+    parser.add_argument("--fold-deltas", type=int, default=50_000, help="of the large merge, that the fold merges too")
     parser.add_argument("--memory", default="3g", help="heap of Spark's JVM")
     parser.add_argument("--no-baseline", action="store_true", help="leave the fold and DuckDB out")
 
@@ -39,27 +41,28 @@ def run(options: Namespace) -> dict[str, Any]:
         inserts = Story(0, options.rows, options.rows)
         story = Story(options.rows, options.deltas, options.rows)
         write_history(bench.spark, inserts)
-        _warm(bench)
-        merge_table(bench.spark, TASKS, {GATEWAY: inserts.last_arrival})
         write_history(bench.spark, story)
+        _warm(bench, inserts)
+        merge_table(bench.spark, TASKS, {GATEWAY: inserts.last_arrival})
         found = _merge(bench, story, NAMES)
         if not options.no_baseline:
-            found |= _against_fold(bench, inserts, story, found["rate"])
+            found |= _against_fold(bench, inserts, story, options.fold_deltas, found["rate"])
             found |= _against_duckdb(bench, found["rate"])
         if options.increment_rows:
             found |= _increment(bench, options.increment_rows, options.increment)
         return found
 
 
-def _warm(bench: Lake) -> None:
-    """Merges of both kinds, so that classes are loaded and workers started."""
+def _warm(bench: Lake, inserts: Story) -> None:
+    """Merges of what the table holds before, so that classes are loaded and compiled and workers started."""
     names = msgspec.structs.replace(NAMES, tables="warm")
-    for upto in (Story(0, _WARM_ROWS, _WARM_ROWS), Story(0, 2 * _WARM_ROWS, 2 * _WARM_ROWS)):
-        merge_table(bench.spark, TASKS, {GATEWAY: upto.last_arrival}, names=names)
+    for part in range(1, _WARM_MERGES + 1):
+        upto = arrival_of(inserts.rows * part // _WARM_MERGES - 1)
+        merge_table(bench.spark, TASKS, {GATEWAY: upto}, names=names)
 
 
 def _merge(bench: Lake, story: Story, names: LakeNames) -> dict[str, Any]:
-    with bench.measured() as spent:
+    with bench.watched.measured() as spent:
         report = merge_table(bench.spark, TASKS, {GATEWAY: story.last_arrival}, names=names)
     return {
         "deltas": report.deltas_in,
@@ -67,19 +70,21 @@ def _merge(bench: Lake, story: Story, names: LakeNames) -> dict[str, Any]:
         "seconds": spent[0].seconds,
         "rate": round(report.deltas_in / spent[0].seconds),
         "cpu_us_per_delta": round(spent[0].cpu_seconds / report.deltas_in * 1e6, 1),
-        "peak_mib": spent[0].peak_mib,
+        "peak_mib": spent[0].rss_peak_mib,
     }
 
 
-def _against_fold(bench: Lake, inserts: Story, story: Story, rate: int) -> dict[str, Any]:
+def _against_fold(bench: Lake, inserts: Story, story: Story, deltas: int, rate: int) -> dict[str, Any]:
+    """A part of the same deltas; its rate is about the same for more, and it is slow."""
     names = msgspec.structs.replace(NAMES, tables="fold")
+    part = story._replace(deltas=min(deltas, story.deltas))
     merge_table(bench.spark, TASKS, {GATEWAY: inserts.last_arrival}, names=names)
     with (
         patch.object(state, "_by_bucket", return_value=None),
         patch.object(state_writes, "_is_large", return_value=False),
     ):
-        fold = _merge(bench, story, names)
-    return {"fold_rate": fold["rate"], "fold_ratio": round(rate / fold["rate"], 2)}
+        fold = _merge(bench, part, names)
+    return {"fold_deltas": part.deltas, "fold_rate": fold["rate"], "fold_ratio": round(rate / fold["rate"], 2)}
 
 
 def _against_duckdb(bench: Lake, rate: int) -> dict[str, Any]:
@@ -105,20 +110,21 @@ def _against_duckdb(bench: Lake, rate: int) -> dict[str, Any]:
 
 
 def _increment(bench: Lake, rows: int, deltas: int) -> dict[str, Any]:
-    """Into a table of so many rows that was merged before."""
+    """Into a table of so many rows that was merged before, several times: the first are not warm."""
     names = LakeNames(system="increment", tables="increment")
     whole = Story(0, rows, rows)
     ensure_deltas(bench.spark, names)
     write_history(bench.spark, whole, names)
     first = _merge(bench, whole, names)
-    seconds = []
-    for number in range(3):
+    found = []
+    for number in range(_INCREMENTS):
         more = Story(rows + number * deltas, deltas, rows)
         write_history(bench.spark, more, names)
-        seconds.append(_merge(bench, more, names)["seconds"])
+        found.append(_merge(bench, more, names))
     return {
         "first_merge_rate": first["rate"],
         "increment_deltas": deltas,
         "increment_rows": rows,
-        "increment_seconds": seconds,
+        "increment_seconds": [each["seconds"] for each in found],
+        "increment_cpu_us_per_delta": [each["cpu_us_per_delta"] for each in found],
     }

@@ -33,7 +33,7 @@ async def checkpoint(request: Request) -> Response:
     cut = await outcome(await run_in_threadpool(caller.gateway.submit_checkpoint, client_id, claims))
     config = await run_in_threadpool(caller.gateway.config)
     try:
-        files = await run_in_threadpool(frame_files, cut)
+        files = await run_in_threadpool(frame_files, cut, config.rules)
     except FileNotFoundError as error:
         log.exception("checkpoint frame is gone", gateway=cut.gateway, arrival=cut.arrival)
         raise NotFoundError("the newest checkpoint is damaged: pull from 0 instead") from error

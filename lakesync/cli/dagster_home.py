@@ -27,6 +27,8 @@ concurrency:
   runs:
     max_concurrent_runs: 4
     tag_concurrency_limits:
+      - key: lakesync/upkeep
+        limit: 1
       # polls may wait for a flush, which must find room beside them
       - key: lakesync/connector
         limit: 2

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 from pyspark.sql import functions as sf
 
 from lakesync.crash import crash_point
@@ -14,7 +15,8 @@ from lakesync.exceptions import IntegrityError
 from lakesync.staging.records import Cut, CutTable
 from resources.lake.connection import lake_errors
 from resources.lake.cut_tags import CutsKept, retention
-from resources.lake.frame_files import WRITTEN_SCHEMA, write_frames
+from resources.lake.data_files import UnreadableError, files_at
+from resources.lake.frame_files import WRITTEN_SCHEMA, link_frames, write_frames, write_frames_of
 from resources.lake.gateways import keep_config
 from resources.lake.state import deltas_between, merge_table
 from resources.lake.tables import NAMES, Contract, LakeNames, at, ensure_deltas, ensure_state
@@ -49,8 +51,9 @@ def make_cut(
     """Make and publish a cut at a hold: tables that lag are merged, their snapshots tagged, the frames written.
 
     All that the gateway took up to the hold is in `deltas`. Frames go to `directory_uri/gateway/epoch-arrival/`, on a
-    file system or S3 that Spark's tasks reach. When a cut at this or a later arrival is published already, that one is
-    the answer and nothing is done. `contracts` are those of tables that have one, as `merge_table` takes them.
+    file system or S3 that Spark's tasks reach; those of a table that is as it was in the newest cut are linked there.
+    When a cut at this or a later arrival is published already, or one that has all tables as they are now, that one is
+    the answer and nothing is written. `contracts` are those of tables that have one, as `merge_table` takes them.
 
     Raises:
         IntegrityError: a table holds deltas above the hold, or rows were not in line with the rules there; make the
@@ -67,22 +70,28 @@ def make_cut(
     newest = store.newest_cut(gateway)
     if newest is not None and newest.arrival >= arrival:
         return newest
-    directory = f"{directory_uri.rstrip('/')}/{gateway}/{hold.epoch}-{arrival}"
-    retained = retention(newest, arrival, kept)
     ordered = sorted(schemas, key=lambda schema: schema.table)
     with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+
+        def merged(schema: TableSchema) -> int | None:
+            contract = contracts.get(schema.table, "evolve")
+            return merge_table(spark, schema, {gateway: arrival}, names=names, contract=contract).snapshot_id
+
+        snapshots = dict(zip((schema.table for schema in ordered), pool.map(merged, ordered), strict=True))
+        before = _still_good(store, newest, hold)
+        if before is not None and {each.table: each.snapshot_id for each in before.tables} == {
+            table: snapshot for table, snapshot in snapshots.items() if snapshot is not None
+        }:
+            return before
+        place = _Place(
+            gateway,
+            arrival,
+            f"{directory_uri.rstrip('/')}/{gateway}/{hold.epoch}-{arrival}",
+            retention(newest, arrival, kept),
+        )
+        known = {each.table: each for each in before.tables} if before is not None else {}
         made = pool.map(
-            lambda schema: _cut_table(
-                spark,
-                schema,
-                gateway,
-                arrival,
-                directory=directory,
-                retained=retained,
-                names=names,
-                contract=contracts.get(schema.table, "evolve"),
-            ),
-            ordered,
+            lambda table: _cut_table(spark, table, snapshots[table], place, known.get(table), names), snapshots
         )
         tables = [table for table in made if table is not None]
     crash_point("checkpoint.written")
@@ -131,30 +140,45 @@ def state_as_of(
     return rows.select(*spark.table(table.name).columns)
 
 
+class _Place(NamedTuple):
+    """Where a cut is, and where it is put."""
+
+    gateway: str
+    arrival: int
+    directory: str
+    retained: str
+
+
+def _still_good(store: PipelineStore, newest: Cut | None, hold: Hold) -> Cut | None:
+    """The newest cut, where clients may have it: none that an erasure took back, nor of other rules or another life."""
+    if newest is None or (newest.epoch, newest.rules_version, newest.shards) != (
+        hold.epoch,
+        hold.rules_version,
+        hold.shards,
+    ):
+        return None
+    erased = max((each.arrival for each in store.erasures(newest.gateway)), default=0)
+    return newest if newest.arrival > erased else None
+
+
 @lake_errors
 def _cut_table(
-    spark: SparkSession,
-    schema: TableSchema,
-    gateway: str,
-    arrival: int,
-    *,
-    directory: str,
-    retained: str,
-    names: LakeNames,
-    contract: Contract,
+    spark: SparkSession, table: str, snapshot: int | None, place: _Place, known: CutTable | None, names: LakeNames
 ) -> CutTable | None:
-    """One table at `arrival`; None while it has no snapshot."""
-    report = merge_table(spark, schema, {gateway: arrival}, names=names, contract=contract)
-    snapshot = report.snapshot_id
+    """One table as its snapshot has it; None while it has none. Frames of a snapshot that is `known` are kept."""
     if snapshot is None:
         return None
-    name = names.state(schema.table)
+    name, gateway, arrival = names.state(table), place.gateway, place.arrival
     spark.sql(
-        f"ALTER TABLE {name} CREATE OR REPLACE TAG `cut-{gateway}-{arrival}` AS OF VERSION {snapshot} RETAIN {retained}"
+        f"ALTER TABLE {name} CREATE OR REPLACE TAG `cut-{gateway}-{arrival}` AS OF VERSION {snapshot} "
+        f"RETAIN {place.retained}"
     )
     crash_point("cut.tagged")
-    rows = at(spark, name, snapshot).where(sf.col("_gateway") == gateway).select(*FRAME_COLUMNS)
-    written = rows.mapInArrow(write_frames(f"{directory}/{schema.table}", schema.table, arrival), WRITTEN_SCHEMA)
+    if known is not None and known.snapshot_id == snapshot:
+        linked = link_frames(known.frames, f"{place.directory}/{table}")
+        if linked is not None:
+            return msgspec.structs.replace(known, frames=linked)
+    written = _frames(spark, name, snapshot, gateway, f"{place.directory}/{table}", table, arrival)
     files = sorted(written.collect(), key=lambda file: str(file["uri"]))
     highest = max((file["highest_arrival"] for file in files), default=0)
     if highest > arrival:
@@ -164,9 +188,24 @@ def _cut_table(
         )
     kept = [file for file in files if file["rows"]]
     return CutTable(
-        schema.table,
+        table,
         snapshot,
         sum(file["rows"] for file in kept),
         tuple(file["uri"] for file in kept),
         sum(file["bytes"] for file in kept),
     )
+
+
+def _frames(
+    spark: SparkSession, name: str, snapshot: int, gateway: str, directory: str, table: str, arrival: int
+) -> DataFrame:
+    """Writes the frames of a gateway's rows when it is collected; tasks read the files themselves where they can."""
+    bounds = sf.col("readable_metrics")["_gateway"]
+    own = (bounds["lower_bound"] <= gateway) & (bounds["upper_bound"] >= gateway)
+    try:
+        files = files_at(spark, name, snapshot, sf.coalesce(own, sf.lit(True)), sf.col("partition._row_bucket"))
+    except UnreadableError:
+        rows = at(spark, name, snapshot).where(sf.col("_gateway") == gateway).select(*FRAME_COLUMNS)
+        return rows.mapInArrow(write_frames(directory, table, arrival), WRITTEN_SCHEMA)
+    tasks, write = write_frames_of(files, gateway, directory, table, arrival)
+    return spark.range(0, tasks, 1, max(1, tasks)).mapInArrow(write, WRITTEN_SCHEMA)

@@ -6,7 +6,6 @@ them as Arrow at once. Which files, the metadata says at a pinned snapshot, so c
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,13 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as sf
 
+from resources.lake.places import is_readable, on_s3, place_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy.typing as npt
     from pyspark.sql import Column, SparkSession
 
-_LOCAL = re.compile(r"^file:/+")
 _DATA, _POSITION_DELETES = 0, 1
+
+ROWS_AT_ONCE = 100_000
+"""Of a file, decoded into memory together."""
 
 
 class DataFiles(NamedTuple):
@@ -28,6 +32,8 @@ class DataFiles(NamedTuple):
 
     data: tuple[str, ...] = ()
     deletes: tuple[str, ...] = ()
+    rows: int = 0
+    """In the files, deleted ones included."""
 
 
 class UnreadableError(Exception):
@@ -47,48 +53,57 @@ def files_at(
         by: an integer of a file, such as its bucket.
 
     Raises:
-        UnreadableError: there are files that are not local Parquet, or equality deletes.
+        UnreadableError: there are files that are no Parquet, neither local nor on S3, or equality deletes.
     """
     found = spark.read.option("versionAsOf", str(snapshot)).table(f"{name}.files")
     if where is not None:
         found = found.where((sf.col("content") != _DATA) | where)
     rows = found.select(
-        (sf.lit(0) if by is None else by).alias("place"), "content", "file_path", "file_format"
+        (sf.lit(0) if by is None else by).alias("place"), "content", "file_path", "file_format", "record_count"
     ).collect()
     files: dict[int, DataFiles] = {}
     for row in rows:
-        if row["content"] > _POSITION_DELETES or row["file_format"] != "PARQUET" or not _LOCAL.match(row["file_path"]):
+        if row["content"] > _POSITION_DELETES or row["file_format"] != "PARQUET" or not is_readable(row["file_path"]):
             raise UnreadableError(row["file_path"])
         known = files.get(row["place"], DataFiles())
         if row["content"] == _DATA:
-            files[row["place"]] = known._replace(data=(*known.data, row["file_path"]))
+            files[row["place"]] = known._replace(
+                data=(*known.data, row["file_path"]), rows=known.rows + row["record_count"]
+            )
         else:
             files[row["place"]] = known._replace(deletes=(*known.deletes, row["file_path"]))
     return files
 
 
 def read_files(files: DataFiles, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The columns of a schema, file by file, without deleted rows; in a task, on its one core."""
+    """The columns of a schema, some rows of a file after others, without deleted ones; in a task, on its one core."""
     deleted = _deleted(files.deletes)
     for path in files.data:
-        table = pq.read_table(_path(path), columns=schema.names, partitioning=None, use_threads=False, schema=None)
         gone = deleted.get(path)
-        if gone is not None:
-            kept = np.ones(table.num_rows, bool)
-            kept[gone] = False
-            table = table.filter(pa.array(kept))
-        yield table.select(schema.names).cast(schema)
+        begin = 0
+        for batch in _opened(path).iter_batches(ROWS_AT_ONCE, columns=schema.names, use_threads=False):
+            table = pa.Table.from_batches([batch])
+            if gone is not None:
+                first, last = np.searchsorted(gone, (begin, begin + table.num_rows))
+                kept = np.ones(table.num_rows, bool)
+                kept[gone[first:last] - begin] = False
+                begin += table.num_rows
+                table = table.filter(pa.array(kept))
+            yield table.select(schema.names).cast(schema)
 
 
-def _deleted(paths: Sequence[str]) -> dict[str, list[int]]:
-    """File → places of its deleted rows."""
-    found: dict[str, list[int]] = {}
+def _deleted(paths: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
+    """File → places of its deleted rows, in order."""
+    found: dict[str, list[npt.NDArray[np.int64]]] = {}
     for path in paths:
-        table = pq.read_table(_path(path), columns=["file_path", "pos"], partitioning=None, use_threads=False)
-        for of, place in zip(table["file_path"].to_pylist(), table["pos"].to_pylist(), strict=True):
-            found.setdefault(of, []).append(place)
-    return found
+        table = _opened(path).read(["file_path", "pos"], use_threads=False).combine_chunks()
+        coded = table["file_path"].combine_chunks().dictionary_encode()
+        codes, places = np.asarray(coded.indices), table["pos"].to_numpy()
+        for code, of in enumerate(coded.dictionary.to_pylist()):
+            found.setdefault(of, []).append(places[codes == code])
+    return {of: np.unique(np.concatenate(parts)) for of, parts in found.items()}
 
 
-def _path(uri: str) -> str:
-    return _LOCAL.sub("/", uri)
+def _opened(data_file: str) -> pq.ParquetFile:
+    file_system, path = place_of(data_file)
+    return pq.ParquetFile(path, filesystem=file_system, pre_buffer=on_s3(data_file))

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import posixpath
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.fs as pafs
+import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from lakesync.wire.frame_places import s3
+from resources.lake.data_files import DataFiles, read_files
+from resources.lake.places import on_s3, place
 from transforms.frames import frames
+from transforms.kernel import STORED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 WRITTEN_SCHEMA = "uri string, rows bigint, bytes bigint, highest_arrival bigint"
 """One row a task: `uri` is empty where it had no visible row."""
+
+_READ = pa.schema([*STORED, ("_gone", pa.bool_())])
+_ROWS_AT_ONCE = 20_000
+
+
+ROWS_A_FILE = 200_000
+"""About as many as one task reads and writes, where there are so many."""
 
 
 def write_frames(
@@ -33,21 +43,46 @@ def write_frames(
     return write
 
 
+def write_frames_of(
+    files: Mapping[int, DataFiles], gateway: str, directory_uri: str, table: str, arrival: int
+) -> tuple[int, Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]]:
+    """How many tasks write the frames of a state table's files by bucket, and what each does with its number."""
+    count = min(len(files), max(1, -(-sum(each.rows for each in files.values()) // ROWS_A_FILE)))
+    places = sorted(files)
+    groups = [places[first::count] for first in range(count)]
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        pa.set_cpu_count(1)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                rows = _rows_of(gateway, [files[place] for place in groups[number]])
+                yield write_file(rows, f"{directory_uri}/{number:05}.frames", table, arrival)
+
+    return count, write
+
+
+def _rows_of(gateway: str, buckets: Iterable[DataFiles]) -> Iterator[pa.RecordBatch]:
+    for files in buckets:
+        for rows in read_files(files, _READ):
+            own = rows.filter(pc.equal(rows["_gateway"], gateway)).combine_chunks()
+            yield from own.to_batches(max_chunksize=_ROWS_AT_ONCE)
+
+
 def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival: int) -> pa.RecordBatch:
     """Write one file, whole under its name or not at all; its `WRITTEN_SCHEMA` row.
 
     On a disk that is by a temporary name; an object of S3 is there when its last part is. Nothing is written for no
     visible row.
     """
-    on_s3 = uri.startswith("s3://")
-    file_system, path = (s3(), uri.removeprefix("s3://")) if on_s3 else pafs.FileSystem.from_uri(uri)
+    whole = on_s3(uri)
+    file_system, path = place(uri)
     seen = _Seen()
     made = iter(frames(seen.watch(batches), table, arrival))
     first = next(made, None)
     if first is None:
         return _written("", 0, 0, seen.highest_arrival)
-    temporary = path if on_s3 else f"{path}.{uuid.uuid4().hex}.tmp"
-    if not on_s3:
+    temporary = path if whole else f"{path}.{uuid.uuid4().hex}.tmp"
+    if not whole:
         file_system.create_dir(posixpath.dirname(path), recursive=True)
     rows, size = first.rows, len(first.data)
     with file_system.open_output_stream(temporary) as file:
@@ -56,9 +91,32 @@ def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival:
             file.write(frame.data)
             rows += frame.rows
             size += len(frame.data)
-    if not on_s3:
+    if not whole:
         file_system.move(temporary, path)
     return _written(uri, rows, size, seen.highest_arrival)
+
+
+def link_frames(uris: Sequence[str], directory_uri: str) -> tuple[str, ...] | None:
+    """The same files in another folder too, without their bytes being read: links, or copies that S3 makes.
+
+    What is removed in one place stays in the other. None where a file is gone or its disk knows no links.
+    """
+    linked = []
+    for uri in uris:
+        target = f"{directory_uri}/{uri.rpartition('/')[2]}"
+        file_system, path = place(target)
+        source = place(uri)[1]
+        try:
+            if on_s3(uri):
+                file_system.copy_file(source, path)
+            else:
+                file_system.create_dir(posixpath.dirname(path), recursive=True)
+                Path(path).unlink(missing_ok=True)
+                Path(path).hardlink_to(source)
+        except OSError:
+            return None
+        linked.append(target)
+    return tuple(linked)
 
 
 class _Seen:
@@ -70,8 +128,7 @@ class _Seen:
     def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same batches."""
         for batch in batches:
-            arrivals = batch.column("_arrival").to_pylist()
-            self.highest_arrival = max(self.highest_arrival, max(arrivals, default=0))
+            self.highest_arrival = max(self.highest_arrival, pc.max(batch["_arrival"]).as_py() or 0)
             yield batch
 
 

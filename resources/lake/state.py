@@ -15,7 +15,7 @@ from lakesync.crash import crash_point
 from resources.lake.connection import lake_errors
 from resources.lake.data_files import DataFiles, UnreadableError
 from resources.lake.rejected import keep_rejected
-from resources.lake.state_buckets import Increment, delta_files, merged_buckets, state_files
+from resources.lake.state_buckets import Extent, Increment, delta_files, merged_buckets, state_files
 from resources.lake.state_writes import Written, write_state
 from resources.lake.tables import (
     MARKS_PROPERTY,
@@ -148,16 +148,16 @@ def _by_bucket(
     deltas_in: int,
     snapshot: int | None,
     rebuilt: Collection[str],
-    every: bool,
+    extent: Extent,
 ) -> DataFrame | None:
-    """The rows of the buckets that an increment touches, or of all; None where tasks cannot read the files."""
+    """Rows merged with an increment, as many as the extent says; None where tasks cannot read the files."""
     deltas, at = history
     try:
         new = delta_files(spark, deltas, at, increment) if at is not None else DataFiles()
         sources = (new, state_files(spark, table, snapshot))
     except UnreadableError:
         return None
-    return merged_buckets(spark, table, increment, sources, deltas_in, rebuilt=rebuilt, every=every)
+    return merged_buckets(spark, table, increment, sources, deltas_in, rebuilt=rebuilt, extent=extent)
 
 
 def _advance(

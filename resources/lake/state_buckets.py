@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 DELTAS_A_TASK = 1_500_000
 """What one task has in memory; each task reads every file of the increment and keeps what is its own."""
+
+Extent = Literal["all", "buckets", "rows"]
+"""Every row; those of the buckets that the increment touches; or the touched rows alone."""
 
 _ROWS_A_BATCH = 16_384
 _PICKED = pa.schema([*DELTAS, ("table_name", pa.string()), ("day", pa.date32())])
@@ -89,10 +92,10 @@ def merged_buckets(
     sources: tuple[DataFiles, Mapping[int, DataFiles]],
     deltas_in: int,
     *,
-    rebuilt: Collection[str],
-    every: bool,
+    rebuilt: Collection[str] = (),
+    extent: Extent,
 ) -> DataFrame:
-    """The rows of every bucket that the increment touches, merged, with `_rejected`.
+    """Rows merged with what the increment says of them, with `_rejected`.
 
     Args:
         spark: a session.
@@ -101,13 +104,13 @@ def merged_buckets(
         sources: files of the history and, by bucket, of the state.
         deltas_in: about how many deltas.
         rebuilt: gateways whose stored rows do not count.
-        every: buckets that are not touched too.
+        extent: which rows.
     """
     tasks = min(BUCKETS, max(2, -(-deltas_in // DELTAS_A_TASK)))
     groups = [list(range(first, BUCKETS, tasks)) for first in range(tasks)]
     fields = spark.table(table.name).schema
     names = [*fields.names, REJECTED]
-    run = _task(increment, sources, table.columns, groups, names, frozenset(rebuilt), every=every)
+    run = _task(increment, sources, table.columns, groups, names, frozenset(rebuilt), extent)
     return spark.range(0, tasks, 1, tasks).mapInArrow(run, fields.add(REJECTED, IntegerType()))
 
 
@@ -118,8 +121,7 @@ def _task(
     groups: list[list[int]],
     names: list[str],
     rebuilt: frozenset[str],
-    *,
-    every: bool,
+    extent: Extent,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     history, states = sources
 
@@ -130,9 +132,10 @@ def _task(
                 deltas = _of_buckets(history, increment, groups[number])
                 for place in groups[number]:
                     own = deltas.pop(place)
-                    if not (every or own.num_rows):
+                    if not (extent == "all" or own.num_rows):
                         continue
-                    merged = merge(own, _stored(states.get(place, DataFiles()), rebuilt))
+                    touched = own["row_id"] if extent == "rows" else None
+                    merged = merge(own, _stored(states.get(place, DataFiles()), rebuilt, touched))
                     rows = projected(merged, columns, REJECTED).select(names)
                     yield from rows.combine_chunks().to_batches(max_chunksize=_ROWS_A_BATCH)
 
@@ -150,9 +153,11 @@ def _of_buckets(files: DataFiles, increment: Increment, buckets: Sequence[int]) 
     return {place: pa.concat_tables([DELTAS.empty_table(), *tables]) for place, tables in parts.items()}
 
 
-def _stored(files: DataFiles, rebuilt: frozenset[str]) -> pa.Table:
-    tables = [STORED.empty_table(), *read_files(files, STORED)]
-    stored = pa.concat_tables(tables)
-    if rebuilt:
-        stored = stored.filter(pc.invert(pc.is_in(stored["_gateway"], pa.array(sorted(rebuilt)))))
-    return stored
+def _stored(files: DataFiles, rebuilt: frozenset[str], touched: pa.ChunkedArray | None) -> pa.Table:
+    """A bucket's rows, or those of the ids `touched`, without those of gateways that are made anew."""
+    ids = pc.unique(touched) if touched is not None else None
+    parts = [STORED.empty_table()]
+    for rows in read_files(files, STORED):
+        kept = rows if ids is None else rows.filter(pc.is_in(rows["_row"], ids))
+        parts.append(kept.filter(pc.invert(pc.is_in(kept["_gateway"], pa.array(sorted(rebuilt))))) if rebuilt else kept)
+    return pa.concat_tables(parts)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as sf
 
+from lakesync.crash import crash_point
 from lakesync.exceptions import FlushError
 from resources.lake.tables import StateTable, at, read_version
 from transforms.project import REJECTED, project
@@ -19,15 +21,20 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-    ByBucket = Callable[[int | None, Collection[str], bool], DataFrame | None]
-    """The rows of touched buckets, or of all of them, merged into a snapshot without those of some gateways; None
-    where tasks cannot read the files and Spark has to."""
+    from resources.lake.state_buckets import Extent
+
+    ByBucket = Callable[[int | None, Collection[str], Extent], DataFrame | None]
+    """Rows merged into a snapshot without those of some gateways; None where tasks cannot read the files and Spark has
+    to."""
 
 SMALL_TABLE = 100_000
 """Rows up to which a table is always written anew, which is as quick as a MERGE and leaves no delete files."""
 
 LARGE_SHARE = 0.2
 """Deltas a row from which writing a table anew is quicker than a MERGE."""
+
+REBUILD = "rebuild"
+"""The branch on which a table is made anew."""
 
 TRIES = 3
 """Commits of one increment while another writer keeps committing in between."""
@@ -66,19 +73,26 @@ def write_state(
     anew = rebuilt is not None or table.grown or _is_large(spark, table, deltas_in)
     snapshot = table.snapshot_id
     for attempt in range(TRIES):
+        small = not anew and snapshot is not None
+        extent: Extent = "rows" if small else "all" if rebuilt is not None or table.grown else "buckets"
+        rows = by_bucket(snapshot, rebuilt or (), extent) if by_bucket is not None else None
         observed = Observation()
-        touched = None if anew or snapshot is None else increment.select(*_key_of_deltas()).distinct()
+        counts: dict[str, int] | None = None
+        touched = increment.select(*_key_of_deltas()).distinct() if small else None
         try:
-            if touched is None or snapshot is None:
-                every = rebuilt is not None or table.grown
-                rows = by_bucket(snapshot, rebuilt or (), every) if by_bucket is not None else None
-                if rows is not None:
-                    _rewrite(rows, table, snapshot, every=every, whole_buckets=True, observed=observed)
-                else:
-                    rows = _all_rows(spark, table, snapshot, increment, rebuilt or ())
-                    _rewrite(rows, table, snapshot, every=True, whole_buckets=False, observed=observed)
+            if touched is not None and snapshot is not None:
+                if rows is None:
+                    held = at(spark, table.name, snapshot).join(touched, list(KEY), "semi")
+                    rows = project(reduce_deltas(increment, held), table.columns)
+                counts = _merge_into(spark, table, rows)
             else:
-                _merge_into(spark, table, snapshot, increment, touched=touched, observed=observed)
+                whole_buckets = rows is not None
+                rows = rows if rows is not None else _all_rows(spark, table, snapshot, increment, rebuilt or ())
+                every = extent == "all" or not whole_buckets
+                if rebuilt is not None and snapshot is not None:
+                    _rebuild(spark, rows, table, snapshot, whole_buckets=whole_buckets, observed=observed)
+                else:
+                    _rewrite(rows, table.name, snapshot, every=every, whole_buckets=whole_buckets, observed=observed)
         except PySparkException:
             if read_version(spark, table.name).snapshot_id == snapshot or attempt == TRIES - 1:
                 raise
@@ -86,7 +100,7 @@ def write_state(
             now = _snapshot(spark, table, read_version(spark, table.name).snapshot_id)
             if touched is None or now["parent_id"] == snapshot:
                 # Spark passes on what it observed if it has it within 100 ms.
-                counts = observed.get or _counted(spark, table, now["snapshot_id"], touched)
+                counts = counts or observed.get or _counted(spark, table, now["snapshot_id"])
                 return Written(now["snapshot_id"], counts["rows"], counts["tombstones"] or 0, counts["rejected"] or 0)
         snapshot = read_version(spark, table.name).snapshot_id
     raise FlushError(f"{table.name} was changed by others during each of {TRIES} merges; merge it when they are done")
@@ -102,9 +116,33 @@ def _all_rows(
     return project(reduce_deltas(increment, state), table.columns)
 
 
-def _rewrite(
+def _rebuild(
+    spark: SparkSession,
     rows: DataFrame,
     table: StateTable,
+    snapshot: int,
+    *,
+    whole_buckets: bool,
+    observed: Observation,
+) -> None:
+    """Everything anew, on a branch that takes the table's place where it is whole; a run that dies leaves the old.
+
+    The branch begins at `snapshot`, so it can only take the place of a table that is still there.
+    """
+    catalogue, _, plain = table.name.replace("`", "").partition(".")
+    spark.sql(f"ALTER TABLE {table.name} CREATE OR REPLACE BRANCH {REBUILD} AS OF VERSION {snapshot}")
+    branch = f"{table.name}.`branch_{REBUILD}`"
+    _rewrite(rows, branch, snapshot, every=True, whole_buckets=whole_buckets, observed=observed)
+    crash_point("tables.rebuilt")
+    spark.sql(
+        f"CALL `{catalogue}`.system.fast_forward(table => '{plain}', branch => 'main', to => '{REBUILD}')"
+    ).collect()
+    spark.sql(f"ALTER TABLE {table.name} DROP BRANCH IF EXISTS {REBUILD}")
+
+
+def _rewrite(
+    rows: DataFrame,
+    name: str,
     snapshot: int | None,
     *,
     every: bool,
@@ -112,7 +150,7 @@ def _rewrite(
     observed: Observation,
 ) -> None:
     """One overwrite of the rows' buckets, or of everything; refused when the table is no longer at `snapshot`."""
-    writer = rows.observe(observed, *_counts()).drop(REJECTED).writeTo(table.name)
+    writer = rows.observe(observed, *_counts()).drop(REJECTED).writeTo(name)
     writer = writer.option("isolation-level", "serializable")
     if whole_buckets:  # each is one task's, so nothing is sorted or sent about
         writer = writer.option("distribution-mode", "none").option("fanout-enabled", "true")
@@ -124,25 +162,26 @@ def _rewrite(
         writer.overwritePartitions()
 
 
-def _merge_into(
-    spark: SparkSession,
-    table: StateTable,
-    snapshot: int,
-    increment: DataFrame,
-    *,
-    touched: DataFrame,
-    observed: Observation,
-) -> None:
-    """The touched rows alone, merged on read."""
-    state = at(spark, table.name, snapshot).join(touched, list(KEY), "semi")
+def _merge_into(spark: SparkSession, table: StateTable, rows: DataFrame) -> dict[str, int]:
+    """The touched rows alone, merged on read; what they are.
+
+    They are fetched first and sent along with the statement: a MERGE may look at its source more than once, and of
+    rows at hand it knows how few they are.
+    """
+    merged = rows.toArrow()
     source = f"merge_{table.table}"
-    rows = project(reduce_deltas(increment, state), table.columns)
-    rows.observe(observed, *_counts()).drop(REJECTED).createOrReplaceTempView(source)
+    plain = merged.drop_columns([REJECTED])
+    spark.createDataFrame(plain, spark.table(table.name).schema).createOrReplaceTempView(source)
     spark.sql(
         f"MERGE INTO {table.name} AS held USING `{source}` AS merged "
         "ON held._gateway = merged._gateway AND held._row = merged._row "
         "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
     )
+    return {
+        "rows": merged.num_rows,
+        "tombstones": pc.sum(merged["_gone"]).as_py() or 0,
+        "rejected": pc.sum(merged[REJECTED]).as_py() or 0,
+    }
 
 
 def _counts() -> tuple[Column, ...]:
@@ -153,12 +192,10 @@ def _counts() -> tuple[Column, ...]:
     )
 
 
-def _counted(spark: SparkSession, table: StateTable, snapshot: int, touched: DataFrame | None) -> dict[str, int]:
+def _counted(spark: SparkSession, table: StateTable, snapshot: int) -> dict[str, int]:
     """What `_counts` would have been observed to be, from what was written."""
-    rows = at(spark, table.name, snapshot)
-    if touched is not None:
-        rows = rows.join(touched, list(KEY), "semi")
-    return project(rows.select(*STATE_COLUMNS), table.columns).agg(*_counts()).collect()[0].asDict()
+    rows = at(spark, table.name, snapshot).select(*STATE_COLUMNS)
+    return project(rows, table.columns).agg(*_counts()).collect()[0].asDict()
 
 
 def _key_of_deltas() -> tuple[Column, ...]:

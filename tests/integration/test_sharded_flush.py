@@ -11,6 +11,7 @@ from lakesync.staging.shards import shard_map
 from lakesync.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from resources.lake.checks import duplicate_deltas, ledger_against_lake
 from resources.lake.deltas import flush_due
+from resources.lake.erasure import conclude, open_requests
 from resources.lake.tables import LakeNames
 from resources.pipeline import Pipeline
 from resources.spark import session
@@ -21,11 +22,11 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute whe
 SHARDS = ShardConfig(shards={"orders": "shard-orders"}, default="shard-default")
 
 
-def delta(table, row):
-    cells = (ColumnValue.of("n", row),)
+def delta(table, row, client="alice", value=None):
+    cells = (ColumnValue.of("n", row if value is None else value),)
     hlc = (wall_ms() << 16) + row
-    identity = delta_id(client_id="alice", hlc=hlc, table=table, row_id=str(row), columns=cells)
-    return RowDelta("INSERT", table, str(row), "alice", cells, hlc, identity)
+    identity = delta_id(client_id=client, hlc=hlc, table=table, row_id=str(row), columns=cells)
+    return RowDelta("INSERT", table, str(row), client, cells, hlc, identity)
 
 
 def test_the_deltas_of_every_shard_are_in_the_lake_once(spark_server, tmp_path):
@@ -73,5 +74,33 @@ def test_the_deltas_of_every_shard_are_in_the_lake_once(spark_server, tmp_path):
         gateway.handle_push(SyncPush("alice", (delta("orders", 8),)))
         page = gateway.handle_pull(SyncPull("bob", checkpoint.arrival, 100), bob)
         assert [(each.op, each.row_id) for each in page.deltas] == [("INSERT", "8")]
+        erase_alice(engine, gateway, config, names)
     finally:
         engine.close()
+
+
+def erase_alice(engine, gateway, config, names):
+    """B7: a request a shard, each carried through its own tables; what hers had hidden is there again in both."""
+    for client, value in (("carol", 1), ("alice", 2)):
+        rows = [delta(table, 9, client, value) for table in ("orders", "todos")]
+        gateway.handle_push(SyncPush(client, tuple(rows)))
+    with Pipeline(config) as pipeline:
+        pipeline.store = engine.store
+        flush_due(pipeline.spark, engine.store, names=names)
+        make_cuts(pipeline)
+        engine.store.erase_client("sharded", "alice")
+        requests = open_requests(engine.store)["sharded"]
+        assert sorted(each.shards for each in requests) == [("shard-default", "main"), ("shard-orders",)]
+        ended = conclude(pipeline.spark, engine.store, requests, names, pipeline.checkpoints_uri)
+        assert (len(ended.proven), ended.left) == (2, ())
+        assert open_requests(engine.store) == {}
+    with Pipeline(config) as pipeline:
+        pipeline.store = engine.store
+        pipeline.flushed(anew=True)
+        (cut,) = make_cuts(pipeline)
+    assert {part.table: part.rows for part in cut.tables} == {"orders": 1, "todos": 1}
+    page = gateway.handle_pull(SyncPull("dora", 0, 100), {"sub": "dora"})
+    assert {(each.table, each.row_id, each.client_id) for each in page.deltas} == {
+        ("orders", "9", "carol"),
+        ("todos", "9", "carol"),
+    }

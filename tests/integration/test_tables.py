@@ -149,6 +149,31 @@ def test_b4_merge_into_ends_as_writing_anew(spark, names, monkeypatch):
     assert content(spark, names) == before
 
 
+def test_b4_a_rebuild_that_dies_before_its_swap_leaves_the_old_table(spark, names, monkeypatch):
+    pushes = story(random.Random(4), "g", pushes_a_day=4)
+    last = {"g": pushes[-1][0]}
+    fill(spark, names, pushes)
+    merge_table(spark, schema(), last, names=names)
+    before, good = content(spark, names), merged(pushes, "g")
+    spark.sql(f"DELETE FROM {names.state('t')} WHERE _row IN (SELECT max(_row) FROM {names.state('t')})")
+    damaged = content(spark, names)
+    assert damaged != before
+
+    def die(point):
+        assert point == "tables.rebuilt"
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state_writes, "crash_point", die)
+        with pytest.raises(KeyboardInterrupt):
+            merge_table(spark, schema(), last, rebuild=True, names=names)
+    assert content(spark, names) == damaged
+    assert merge_table(spark, schema(), last, rebuild=True, names=names).rows_merged == len(good)
+    assert content(spark, names) == before
+    refs = {row["name"] for row in spark.table(f"{names.state('t')}.refs").collect()}
+    assert refs == {"main"}
+
+
 def test_a_second_writer_costs_time_and_no_data(spark, names, monkeypatch):
     """Between reading and committing, another run merges more and commits: what it merged stays."""
     pushes = [

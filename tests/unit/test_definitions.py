@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from datetime import UTC, datetime
 from itertools import pairwise
 
 import dagster as dg
@@ -170,3 +171,21 @@ def test_a_snapshot_reads_back_and_is_empty_where_there_is_none(config):
 def test_schemas_of_two_gateways_join_to_all_their_columns_with_the_first_ones_types():
     joined = join(schema("t", a="string", b="number"), schema("t", b="string", c="json"))
     assert joined.types == {"a": "string", "b": "number", "c": "json"}
+
+
+def test_upkeep_is_a_run_for_each_part_that_has_something_to_do(config):
+    definitions = make_definitions(config, SNAPSHOT)
+    schedule = definitions.resolve_schedule_def("maintenance")
+
+    def wanted(instance):
+        moment, repository = datetime(2026, 11, 21, 9, 17, tzinfo=UTC), definitions.get_repository_def()
+        with dg.build_schedule_context(instance, moment, repository_def=repository) as context:
+            asked = schedule.evaluate_tick(context).run_requests
+        return {"/".join(key.path[1:]) for request in asked for key in request.asset_selection}
+
+    with dg.instance_for_test() as instance:
+        assert wanted(instance) == {"deltas", "runs", "staging", "tables/flights", "tables/planes"}
+        for key in (["maintenance", "tables", "flights"], ["maintenance", "tables", "planes"], ["tables", "planes"]):
+            instance.report_runless_asset_event(dg.AssetMaterialization(dg.AssetKey(key)))
+        assert "tables/flights" not in wanted(instance)
+        assert "tables/planes" in wanted(instance)

@@ -1,0 +1,76 @@
+"""What processes use of the machine between two moments."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import psutil
+
+_SAMPLE_SECONDS = 0.2
+_MIB = 1 << 20
+
+
+class Usage(NamedTuple):
+    """Of one process, or of a family: their resident memory together."""
+
+    seconds: float
+    cpu_seconds: float
+    rss_begin_mib: float
+    rss_end_mib: float
+    rss_peak_mib: float
+
+
+class Watched:
+    """A running process that is measured."""
+
+    def __init__(self, pid: int, *, family: bool = False) -> None:
+        """Args: pid: whose; family: its children with it, those that have ended too."""
+        self._process = psutil.Process(pid)
+        self._family = family
+
+    @contextmanager
+    def measured(self) -> Iterator[list[Usage]]:
+        """What is used inside of the block; the list holds it at the end."""
+        found: list[Usage] = []
+        samples = [self._rss()]
+        done = threading.Event()
+
+        def sample() -> None:
+            while not done.wait(_SAMPLE_SECONDS):
+                samples.append(self._rss())
+
+        sampler = threading.Thread(target=sample, daemon=True)
+        sampler.start()
+        cpu, begun = self._cpu(), time.perf_counter()
+        try:
+            yield found
+        finally:
+            seconds, used = time.perf_counter() - begun, self._cpu() - cpu
+            done.set()
+            sampler.join()
+        samples.append(self._rss())
+        found.append(Usage(round(seconds, 2), round(used, 2), samples[0], samples[-1], max(samples)))
+
+    def _rss(self) -> float:
+        return round(self._sum(lambda one: one.memory_info().rss) / _MIB, 1)
+
+    def _cpu(self) -> float:
+        def used(one: psutil.Process) -> float:
+            times = one.cpu_times()
+            ended = times.children_user + times.children_system if self._family else 0
+            return float(times.user + times.system + ended)
+
+        return self._sum(used)
+
+    def _sum(self, ask: Callable[[psutil.Process], float]) -> float:
+        total = 0.0
+        for one in [self._process, *(self._process.children(recursive=True) if self._family else ())]:
+            try:
+                total += ask(one)
+            except psutil.NoSuchProcess:  # between being listed and being asked
+                continue
+        return total
