@@ -92,18 +92,23 @@ Examples:
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("lakesync"))
+        raise typer.Exit
+
+
 @app.callback()
 def lakesync(
     *,
-    version: Annotated[bool, typer.Option("--version", help="Say which LakeSync this is.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Say which LakeSync this is.", is_eager=True, callback=_version)
+    ] = False,
 ) -> None:
     """Offline-first sync with an Iceberg lakehouse behind it.
 
     Settings: options beat LAKESYNC_* variables, these lakesync.toml, and that ~/.config/lakesync/lakesync.toml.
     Exit codes: 0 ok, 1 failed, 2 usage, 3 unreachable, 4 not allowed, 5 invalid, 6 partial.
     """
-    if version:
-        from importlib.metadata import version as installed
-
-        print(installed("lakesync"))
-        raise typer.Exit

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 app = command_app()
 
+_PATIENCE_SECONDS = 30.0
+"""How long a gateway that does not answer is asked again."""
+
 
 @app.command(
     epilog=examples(
@@ -87,7 +90,7 @@ def opened_store(config: Config) -> Iterator[PipelineStore]:
     except StagingUnavailableError as owned:
         if not config.staging.url.startswith("sqlite:"):
             raise
-        remote = RemoteStore(*_gateway(config, owned), timeout=600.0, patience=3600.0)
+        remote = RemoteStore(*_gateway(config, owned), timeout=600.0, patience=_PATIENCE_SECONDS)
         try:
             yield remote
         finally:

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +83,16 @@ def served(serve) -> Served:
 @pytest.fixture
 def spawn(tmp_path) -> Iterator[Callable[..., Process]]:
     """Starts server processes over one data folder; `ready=False` waits for the end instead."""
+    yield from _spawning(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def spawn_for_module(tmp_path_factory) -> Iterator[Callable[..., Process]]:
+    """As `spawn`; what it starts serves all tests of a module."""
+    yield from _spawning(tmp_path_factory.mktemp("served"))
+
+
+def _spawning(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     processes: list[Forked] = []
 
     def start(*, ready: bool = True, **variables: str) -> Process:

@@ -1,0 +1,183 @@
+"""The commands against a real gateway in a process of its own, started once as `lakesync init` wrote it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lakesync.cli.app import app
+from lakesync.cli.ending import ExitCode
+from tests.cli_page import BLOCKS
+from tests.integration.gateway_support import DEADLINE, SECRET, SERVICE, sign
+
+TODOS = "id,title,done,owner,team\nt1,Buy milk,false,alice,red\nt2,Call bob,true,alice,\n"
+CHANGED = '{"row_id": "t1", "done": true}\n'
+ROWS = '{"table": "todos", "rowId": "t1", "values": {"owner": "alice", "team": "red"}}\n'
+
+
+def command(*words):
+    """Run a command in this process."""
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def lines(*words):
+    """The JSON objects that a command which goes well prints."""
+    told = command(*words, "--json")
+    assert told.exit_code == 0, told.output
+    return [json.loads(line) for line in told.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory, spawn_for_module):
+    """A project as `init` writes it, its gateway running; commands find both by the current folder."""
+    folder = tmp_path_factory.mktemp("project")
+    before, here = dict(os.environ), Path.cwd()
+    os.chdir(folder)
+    for name in [name for name in os.environ if name.startswith("LAKESYNC_")]:
+        del os.environ[name]
+    assert command("init", "--gateway", "shop").exit_code == 0
+    (folder / "todos.csv").write_text(TODOS)
+    (folder / "todos.jsonl").write_text(CHANGED)
+    (folder / "rows.jsonl").write_text(ROWS)
+    served = spawn_for_module(
+        LAKESYNC_CONFIG=str(folder / "lakesync.toml"), LAKESYNC_DATA_DIR=str(folder / "lakesync-data")
+    )
+    os.environ.update(
+        LAKESYNC_JWT_SECRET=SECRET, LAKESYNC_SERVICE_TOKEN=SERVICE, LAKESYNC_GATEWAY_URL=served.url, XDG_CONFIG_HOME="x"
+    )
+    yield served
+    os.chdir(here)
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="module")
+def played(project):
+    """The examples of the page that talk to a gateway, and what each said."""
+    told = {}
+    for heading in ("Data in and out", "Why does a client lack a row?", "Rules", "Operating"):
+        for line in BLOCKS[heading]:
+            words = shlex.split(line)[1:]
+            if words[0] == "tail":
+                words += ["--seconds", str(DEADLINE)]
+            if words[0] == "erase":
+                words += ["--gateway", "shop"]
+            told[line] = command(*words)
+    return told
+
+
+EXAMPLES = [
+    line
+    for heading in ("Data in and out", "Why does a client lack a row?", "Rules", "Operating")
+    for line in BLOCKS[heading]
+]
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_the_pages_example_works(played, line):
+    told = played[line]
+    assert told.exit_code == 0, told.output
+    assert "Traceback" not in told.output
+
+
+def test_what_the_examples_say(played):
+    assert "accepted   2" in played["lakesync push todos.csv --table todos --id id --client alice"].stdout
+    pulled = played["lakesync pull --client alice --table todos --json"].stdout.splitlines()
+    assert {json.loads(line)["rowId"] for line in pulled} == {"t1", "t2"}
+    assert len(played["lakesync tail --client alice --from-start --limit 2"].stdout.splitlines()) == 2
+    explained = played["lakesync explain todos t1 --as sub=bob,team=red"].stdout
+    assert explained.startswith("waiting: ")
+    assert "team in jwt:team" in explained
+    assert "2 deltas" in played["lakesync status"].stdout or "3 deltas" in played["lakesync status"].stdout
+    assert '["t1","t2"]' in played["lakesync rules test --as sub=alice --list"].stdout
+    assert "title string" in played["lakesync schema list"].stdout
+
+
+def test_who_would_get_and_lose_what_for_every_client_that_was_seen(played, tmp_path):
+    lines("push", _file(tmp_path, '{"row_id": "w1", "owner": "walt"}'), "--table", "todos", "--client", "walt")
+    assert lines("rules", "diff", "rules.json") == []
+    nobody = {"version": 2, "buckets": [{"name": "none", "tables": ["todos"], "filters": [_filter("owner", "nobody")]}]}
+    found = lines("rules", "diff", _file(tmp_path, json.dumps(nobody), "none.json"), "--list")
+    assert {each["as"]: each["removedIds"] for each in found}["walt"] == ["w1"]
+    assert all(each["after"] == each["added"] == 0 for each in found)
+
+
+def test_what_is_refused_is_named_and_the_rest_goes_on(played, tmp_path):
+    mixed = '{"row_id": "m1", "owner": "alice"}\n{"row_id": "m2", "owner": "bob"}\n'
+    told = command("push", _file(tmp_path, mixed), "--table", "todos", "--client", "alice", "--json")
+    assert told.exit_code == ExitCode.PARTIAL
+    assert json.loads(told.stdout)["accepted"] == json.loads(told.stdout)["rejected"] == 1
+    assert "FORBIDDEN" in told.stderr
+    told = command("push", _file(tmp_path, mixed.splitlines()[1]), "--table", "todos", "--client", "alice")
+    assert told.exit_code == ExitCode.INVALID
+    told = command("push", _file(tmp_path, '{"row_id": 1, "done": "perhaps"}'), "--table", "todos", "--client", "alice")
+    assert told.exit_code == ExitCode.INVALID
+
+
+def test_what_was_pulled_can_be_pushed_again_and_changes_nothing(played, tmp_path):
+    pulled = command("pull", "--client", "alice", "--json").stdout
+    own = [line for line in pulled.splitlines() if json.loads(line)["op"] != "DELETE"]
+    told = lines("push", _file(tmp_path, "\n".join(own)), "--client", "alice")
+    assert (told[0]["accepted"], told[0]["rejected"]) == (len(own), 0)
+
+
+def test_changes_are_told_as_they_happen(played, tmp_path):
+    """In a process of its own: a line comes while the command still runs."""
+    (tmp_path / "token").write_text(sign("tess", "shop", team="red"))
+    words = ["tail", "--token-file", str(tmp_path / "token"), "--limit", "1", "--seconds", str(DEADLINE), "--json"]
+    code = "from lakesync.cli import main; main()"
+    with subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tail:
+        assert b"waiting for changes" in tail.stderr.readline()
+        row = _file(tmp_path, '{"row_id": "live", "owner": "alice", "team": "red"}')
+        lines("push", row, "--table", "todos", "--client", "alice")
+        assert json.loads(tail.stdout.readline())["rowId"] == "live"
+        assert tail.wait(DEADLINE) == 0
+
+
+def test_a_delta_is_followed_to_who_holds_it(played, tmp_path):
+    lines("push", _file(tmp_path, '{"row_id": "tr1", "owner": "tracy"}'), "--table", "todos", "--client", "tracy")
+    (delta,) = [json.loads(line) for line in command("pull", "--client", "tracy", "--json").stdout.splitlines()][-1:]
+    (told,) = lines("trace", delta["deltaId"][:12])
+    assert (told["clientId"], told["rowId"], told["batchId"]) == ("tracy", "tr1", None)
+    assert told["holders"]["ownsColumns"] == ["owner"]
+    verdicts = {each["clientId"]: each["verdict"] for each in told["holders"]["clients"]}
+    assert (verdicts["tracy"], verdicts["alice"]) == ("delivered", "hidden")
+    alone = command("trace", delta["deltaId"], "--url", "http://127.0.0.1:1")
+    assert alone.exit_code == ExitCode.PARTIAL
+    assert "waits for the lake" in alone.stdout
+
+
+def test_a_token_decides_what_is_allowed(played, monkeypatch, tmp_path):
+    monkeypatch.setenv("LAKESYNC_TOKEN", sign("carl", "shop"))
+    assert command("pull").exit_code == 0
+    denied = command("status")
+    assert denied.exit_code == ExitCode.AUTH
+    assert "role 'admin'" in denied.stderr
+    assert command("pull", "--client", "alice").exit_code == ExitCode.AUTH
+    (tmp_path / "token").write_text(sign("ops", "shop", role="admin", secret="another secret, which nobody knows of"))
+    wrong = command("status", "--token-file", tmp_path / "token")
+    assert wrong.exit_code == ExitCode.AUTH
+    assert "another secret" in wrong.stderr
+
+
+def test_a_gateway_that_is_not_declared_is_not_made(played):
+    told = command("status", "--gateway", "elsewhere")
+    assert told.exit_code == ExitCode.FAILED
+    assert "declare it" in told.stderr
+
+
+def _filter(column, value):
+    return {"column": column, "op": "eq", "value": value}
+
+
+def _file(folder, text, name="rows.jsonl"):
+    path = folder / name
+    path.write_text(text)
+    return path

@@ -1,0 +1,32 @@
+"""docs/cli.md: it names every command, and what needs no server runs as it stands."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cli_page import BLOCKS, PAGE
+from tests.unit.cli.test_commands import LEAVES
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_the_page_names_every_command(words):
+    assert f"lakesync {' '.join(words)}" in PAGE
+
+
+def test_a_new_project(run):
+    for line in BLOCKS["A new project"]:
+        told = run(*shlex.split(line)[1:])
+        assert told.exit_code == 0, line + told.output
+
+
+def test_tokens(run, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_JWT_SECRET", "a secret that has thirty-two bytes, or more")
+    for line in BLOCKS["Tokens"]:
+        told = run(*shlex.split(line)[1:])
+        assert told.exit_code == 0, line + told.output
+        Path("token.txt").write_text(told.stdout)
+    assert '"sub"' not in told.stdout
+    assert "ops" in told.stdout
