@@ -1,0 +1,80 @@
+"""The worked example of docs/adapters.md is a configuration that loads, and moves what it says."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from lakesync import config
+from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
+from lakesync.adapters.flowing import Sieve, flow_to
+from lakesync.adapters.following import Choice, follow_history
+from lakesync.adapters.places import leaves, open_place, place_of
+from lakesync_dagster.movement import movement
+from lakesync_dagster.partitions import arrival_days
+from tests.conformance.book import make_delta
+from tests.conformance.told_history import history
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "backends" / "lakesync.toml"
+
+
+@pytest.fixture
+def example(tmp_path, monkeypatch):
+    """The example, in a folder of the test's own."""
+    for name in [name for name in os.environ if name.startswith("LAKESYNC_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    for name in ("WAREHOUSE", "ANALYTICS"):
+        monkeypatch.setenv(name, f"sqlite://{tmp_path}/{name.lower()}.db")
+    (tmp_path / "lakesync.toml").write_text(EXAMPLE.read_text().replace("/var/lib/lakesync", str(tmp_path)))
+    return config.load()
+
+
+def test_it_is_in_the_code_location(example):
+    found = movement(example, arrival_days("2026-01-01"))
+    names = {
+        key.to_user_string() for asset in found.assets for key in ([asset.key] if hasattr(asset, "key") else asset.keys)
+    }
+    leaf_names = {f"destinations/main/{name}" for name in ("postgres", "analytics", "events")}
+    assert names >= leaf_names | {"flows/large_orders", "flows/home", "tiers/aged", "migrations/leave"}
+
+
+def test_its_destination_and_flow_move_what_they_say(example, tmp_path):
+    pushes = [
+        (
+            "shop",
+            256,
+            [make_delta("c", 1, "o1", table="orders", total=5000), make_delta("c", 2, "o2", table="orders", total=1)],
+        ),
+        ("shop", 512, [make_delta("c", 3, "k1", table="clicks", x=1)]),
+    ]
+    place = place_of(example, example.destinations["main"].to)
+    for leaf in leaves(place):
+        adapter = open_place(place_of(example, leaf.name))
+        wanted = [push for push in pushes if (push[2][0].table in leaf.tables) == bool(leaf.tables)]
+        list(follow_history(adapter, leaf.name, Choice(leaf.tables, leaf.without), history(wanted)))
+        assert adapter.newest_position() is not None, leaf.name
+        adapter.close()
+    whole = open_place(place)
+    assert set(whole.get_latest_state("shop", "clicks", ["k1"])) == {"k1"}
+    whole.close()
+    declared = example.flows["large_orders"]
+    source, target = open_place(place_of(example, declared.source)), SqliteAdapter(tmp_path / "slice.db")
+    source_rows = StoredDelta("shop", 768, make_delta("c", 9, "o3", table="orders", total=2000))
+    source.insert_deltas(DeltaBatch("b", "shop", (source_rows,)))
+    list(flow_to(source, target, "f", Sieve.of(declared.where, tables=declared.tables)))
+    assert set(target.get_latest_state(None, "orders", ["o1", "o2", "o3"])) == {"o1", "o3"}
+    source.close()
+    target.close()
+
+
+def test_the_page_names_every_section_and_key():
+    text = (ROOT / "docs" / "adapters.md").read_text()
+    sections = {"routes": "Routes", "copies": "Copies", "tiers": "Tiers", "destinations": "Destination"}
+    sections |= {"flows": "Flow", "migrations": "Migration"}
+    for section, model in sections.items():
+        (row,) = re.findall(rf"^\| `\[{section}\.NAME\]` \|.*\| (.+) \|$", text, re.MULTILINE)
+        fields = getattr(config, f"Declared{model}").model_fields
+        assert re.findall(r"`(\w+)`", row) == [field.alias or name for name, field in fields.items()], section
