@@ -184,4 +184,6 @@ def _column(kind: ColumnType, values: Sequence[Value]) -> Sequence[Any]:
         numbers = [value for value in found if value is not None]
         if numbers and (min(numbers) < _LEAST or max(numbers) > _MOST):
             raise MisfitError
+    if kind == "boolean":  # sqlite3 takes long over what is no int, float, str or bytearray
+        return [None if value is None else int(value) for value in found]
     return found

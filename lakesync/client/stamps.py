@@ -19,7 +19,8 @@ import msgspec
 from lakesync.lww import RowState
 from lakesync.types import Stamp
 
-Record = bytes | str
+Record = bytearray | bytes | str
+"""Made as a bytearray, which sqlite3 takes in a fraction of the time of bytes."""
 
 _TABLE = "CREATE TABLE IF NOT EXISTS _lakesync_names (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)"
 _ONE, _TWO = Struct("<IQI"), Struct("<IQIQI")
@@ -90,8 +91,9 @@ class Names:
         who = {client: self._number(f"={client}") for client in set(clients)}
         numbers = [who[client] for client in clients]
         if count == 1:
-            return list(map(_ONE.pack, repeat(number), hlcs, numbers))
-        return list(map(_TWO.pack, repeat(number), hlcs[::2], numbers[::2], hlcs[1::2], numbers[1::2]))
+            return list(map(bytearray, map(_ONE.pack, repeat(number), hlcs, numbers)))
+        packed = map(_TWO.pack, repeat(number), hlcs[::2], numbers[::2], hlcs[1::2], numbers[1::2])
+        return list(map(bytearray, packed))
 
     def record(self, stamps: Stamps) -> Record:
         """One row's record."""
@@ -128,10 +130,10 @@ class Names:
         number, kept = after
         if len(kept) == 1:
             place = kept[0] * 2
-            return _TWO.pack(number, old[place], old[place + 1], hlc, self._number(f"={client}"))
+            return bytearray(_TWO.pack(number, old[place], old[place + 1], hlc, self._number(f"={client}")))
         if kept:
             return self._overwritten(record, hlc, client, columns)
-        return _ONE.pack(number, hlc, self._number(f"={client}"))
+        return bytearray(_ONE.pack(number, hlc, self._number(f"={client}")))
 
     def _overwritten(self, record: Record, hlc: int, client: str, columns: tuple[str, ...]) -> Record | None:
         stamps = self.stamps(record)
@@ -177,7 +179,7 @@ class Names:
         return str(self._db.execute("SELECT name FROM _lakesync_names WHERE number = ?", (number,)).fetchone()[0])
 
 
-def _struct(record: bytes) -> Struct:
+def _struct(record: bytes | bytearray) -> Struct:
     return _ONE if len(record) == _ONE.size else _TWO
 
 
