@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.labels import LOG, OWNERS, POLL_SENSOR, REQUESTED_BY, days_of, polled_key
+from assets.maintenance import GROUP as MAINTENANCE
+from assets.maintenance import limits_of
 from assets.outcome import outcome
 from assets.series import Told
 from resources.pipeline import Pipeline
@@ -32,7 +34,9 @@ class Ask(dg.Config):
 
 def ingested(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, late_seconds: int) -> list[dg.AssetsDefinition]:
     """The tables of every connector that is polled."""
-    return [connector_tables(each, days, late_seconds) for each in snapshot.connectors]
+    tables = [connector_tables(each, days, late_seconds) for each in snapshot.connectors]
+    keys = [key for each in tables for key in each.keys]
+    return [*tables, *(kept(table, keys) for table in ("landing", "known") if keys)]
 
 
 def fed_log(assets: list[dg.AssetSpec], snapshot: SchemaSnapshot) -> list[dg.AssetSpec]:
@@ -98,6 +102,33 @@ def connector_tables(
             )
 
     return polled
+
+
+def kept(table: str, fed_by: list[dg.AssetKey]) -> dg.AssetsDefinition:
+    """The upkeep of `landing`, or of `known`, in the lake's own namespace."""
+
+    @dg.asset(
+        key=dg.AssetKey([MAINTENANCE, GROUP, table]),
+        deps=fed_by,
+        pool=f"lakesync_{table}",
+        description=f"The files of `{table}`, joined, without expired snapshots and files that none names.",
+        group_name=MAINTENANCE,
+        kinds={"spark", "iceberg"},
+        owners=OWNERS,
+    )
+    def tidied(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
+        from resources.lake.tables import LakeNames
+        from resources.lake.upkeep import tidy
+
+        names = pipeline.names
+        system = LakeNames(names.catalogue, names.system, names.system)
+        with outcome(context, pipeline):
+            done = tidy(pipeline.spark, system, table, limits_of(pipeline.config.maintenance))
+        return dg.MaterializeResult(
+            metadata={"files": done.after.data_files, "bytes": done.after.bytes, "snapshots": done.after.snapshots}
+        )
+
+    return tidied
 
 
 def _told(table: "TablePoll", done: "ConnectorPoll") -> Told:

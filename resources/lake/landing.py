@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from lakesync import hlc
 from lakesync.connectors.polling import Comparison
 from lakesync.connectors.source import Cursor, SourceRow
 from lakesync.exceptions import FlushError
-from resources.lake.connection import brief, lake_errors
+from resources.lake.connection import brief, is_lost, lake_errors
 from resources.lake.landed_rows import LandedRows, Place
 from resources.lake.tables import NAMES, LakeNames, read_version
 from transforms import landed as law
@@ -203,14 +204,24 @@ class LakeLanding:
         name = f"landed_{abs(hash((self._gateway, self._connector, table)))}"
         rows.unionByName(marked).createOrReplaceTempView(name)
         where = f"k.gateway = '{self._gateway}' AND k.connector = '{self._connector}' AND k.table_name = '{table}'"
-        self._spark.sql(
+        merge = (
             f"MERGE INTO {known_name(self._names)} k USING {name} s ON {where} AND k.row_id = s.row_id "
             "WHEN MATCHED AND s.columns IS NULL THEN DELETE "
             "WHEN MATCHED AND s.columns <> k.columns THEN UPDATE SET columns = s.columns "
             "WHEN NOT MATCHED AND s.columns IS NOT NULL THEN INSERT (gateway, connector, table_name, row_id, columns) "
             f"VALUES ('{self._gateway}', '{self._connector}', '{table}', s.row_id, s.columns)"
-        ).collect()
-        self._spark.catalog.dropTempView(name)
+        )
+        try:
+            self._spark.sql(merge).collect()
+        except PySparkException as error:
+            if is_lost(error):
+                raise
+            raise FlushError(
+                f"what landed of {table} by connector {self._connector!r} is pushed, and could not be noted as known "
+                f"({brief(error)}): the next poll pushes it again, which changes nothing"
+            ) from error
+        finally:
+            self._spark.catalog.dropTempView(name)
 
     def _place(self, table: str) -> Place:
         return self._places.get(table) or Place(self._type)
