@@ -1,0 +1,57 @@
+"""An erasure that a crash cut short is finished when the store is opened."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lakesync.crash import VARIABLE
+from tests.conformance.erased_world import SECRET, World
+from tests.conformance.places import postgres
+
+SCRIPT = """
+import sys
+from lakesync.engine import Engine
+from lakesync.staging import open_store
+from lakesync.testing.clock import ManualClock
+
+clock = ManualClock(int(sys.argv[2]))
+engine = Engine(open_store(sys.argv[1], clock), clock)
+engine.open()
+kind, *target = sys.argv[3:]
+engine.store.erase_row("g", *target) if kind == "row" else engine.store.erase_client("g", *target)
+"""
+POINTS = ("erasure.requested", "erasure.redacted", "erasure.applied", "erasure.purged", "staging.after_commit:2")
+
+
+@pytest.mark.parametrize("crash_at", POINTS)
+@pytest.mark.parametrize("target", [("row", "notes", "r1"), ("client", "x")], ids=["row", "client"])
+def test_an_erasure_that_a_crash_cut_short_is_finished_on_opening(tmp_path, clock, crash_at, target):
+    _crash_and_finish(f"sqlite://{tmp_path / 'staging'}", clock, crash_at, target)
+
+
+@pytest.mark.parametrize("target", [("row", "notes", "r1"), ("client", "x")], ids=["row", "client"])
+def test_on_postgres_too(request, clock, target):
+    _crash_and_finish(postgres(request), clock, "erasure.redacted", target)
+
+
+def _crash_and_finish(url, clock, crash_at, target):
+    world = World(url, clock)
+    world.write("x", "r1", name=SECRET)
+    world.write("a", "r2", name="kept")
+    world.write("x", "r2", phone=SECRET if target[0] == "client" else "kept")
+    world.close()
+    script = [sys.executable, "-c", SCRIPT, url, str(clock.now_ms), *target]
+    killed = subprocess.run(script, env={**os.environ, VARIABLE: crash_at}, check=False, timeout=120)
+    assert killed.returncode == -9
+    world.open()
+    (erasure,) = world.store.erasures("g")
+    assert erasure.done_ms is not None
+    assert world.pull("c")["r2"]["name"] == "kept"
+    assert set(world.rows["c"]) == {"r2"}
+    assert SECRET not in str(world.seen)
+    assert SECRET not in str(world.logged())
+    world.close()
