@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from lakesync.cli.app import COMMANDS, app
 from lakesync.cli.lazy import Unloaded
@@ -62,3 +63,10 @@ def test_a_misspelt_command_is_usage_and_names_the_right_one(run):
     told = run("statsu")
     assert told.exit_code == 2
     assert "status" in told.output
+
+
+@pytest.mark.parametrize(("typed", "offered"), [("lakesync chec", "checkpoint"), ("lakesync rules d", "diff")])
+def test_names_are_completed(typed, offered, run):
+    words = {"_LAKESYNC_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    told = CliRunner().invoke(app, [], prog_name="lakesync", env=words)
+    assert offered in told.stdout.split()

@@ -1,0 +1,85 @@
+"""What an admin reads of rows, of the newest cut, and of work that was set aside."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from lakesync.cli.app import app
+from lakesync.cli.ending import ExitCode
+from lakesync.flush import MemoryFlushQueue, Outlet
+from tests.integration.gateway_support import delta, sign, wall_ms
+from tests.integration.openapi_support import publish_cut, set_a_job_aside
+
+
+def test_a_tables_visible_rows_come_page_by_page_whoever_may_see_them(served):
+    client = served.client()
+    client.admin().call("POST", "/admin/sync-rules/{gw}", json={"version": 1, "buckets": [NOBODY]})
+    stamp = wall_ms() << 16
+    pushed = [delta(f"t{n}", {"n": n, "o": {"deep": [n]}}, hlc=stamp + n) for n in range(5)]
+    gone = delta("t3", None, before={"n": 3}, hlc=stamp + 9)
+    assert client.push(*pushed, gone, delta("other", {"n": 1}, table="todos2")).status_code == 200
+    assert served.client("bob", client.gateway).pull().json()["deltas"] == []
+    found, after = [], None
+    for _ in range(3):
+        page = client.admin().call("GET", "/admin/rows/{gw}", params={"table": "todos", "limit": "2", "after": after})
+        found += page.json()["rows"]
+        after = page.json()["next"]
+    assert [each["rowId"] for each in found] == ["t0", "t1", "t2", "t4"]
+    assert found[2]["values"] == {"n": 2, "o": {"deep": [2]}}
+    assert after is None
+    assert client.call("GET", "/admin/rows/{gw}", params={"table": "todos"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "query", [{}, {"table": "no table"}, {"table": "t", "limit": "0"}, {"table": "t", "after": ""}]
+)
+def test_rows_of_another_form_are_refused(served, query):
+    assert served.client().admin().call("GET", "/admin/rows/{gw}", params=query).status_code == 400
+
+
+def test_the_newest_cut_and_whether_rules_are_newer(served, tmp_path):
+    client = served.client()
+    client.push(delta("t1", {"n": 1}))
+    admin = client.admin()
+    before = admin.call("GET", "/admin/metrics/{gw}").json()
+    assert (before["cut"], before["rulesVersion"]) == (None, 0)
+    publish_cut(served.engine.store, client.gateway, tmp_path)
+    admin.call("POST", "/admin/sync-rules/{gw}", json={"version": 1, "buckets": [NOBODY]})
+    told = admin.call("GET", "/admin/metrics/{gw}").json()
+    assert told["cut"]["arrivalHlc"] == str(before["lastArrival"])
+    assert (told["cut"]["rulesVersion"], told["rulesVersion"], told["cut"]["tables"]) == (0, 1, ["todos"])
+    shown = _command(served, client, "checkpoint", "show")
+    assert "served   no: the rules in force are version 1" in shown.stdout
+
+
+def test_work_that_was_set_aside_is_listed_shown_repeated_and_dropped(served, monkeypatch):
+    queue = MemoryFlushQueue()
+    monkeypatch.setattr(served.engine, "_outlet", Outlet(None, queue=queue))
+    client = served.client()
+    set_a_job_aside(queue, client.gateway)
+    (listed,) = map(json.loads, _command(served, client, "dlq", "list", "--kind", "work", "--json").stdout.splitlines())
+    assert (listed["kind"], listed["table"], listed["why"]) == ("work", "todos", "it does not fit")
+    assert "t1" in _command(served, client, "dlq", "show", listed["id"]).stdout
+    assert _command(served, client, "dlq", "retry", listed["id"]).exit_code == 0
+    assert [job.job_id for job in queue.pending(client.gateway)] == [listed["id"]]
+    assert _command(served, client, "dlq", "retry", listed["id"]).exit_code == ExitCode.FAILED
+    queue.set_aside(queue.pending(client.gateway)[0], "again")
+    assert _command(served, client, "dlq", "drop", "--all", "--yes").exit_code == 0
+    assert queue.failed(client.gateway) == queue.pending(client.gateway) == []
+
+
+NOBODY = {"name": "none", "tables": [], "filters": [{"column": "owner", "op": "eq", "value": "nobody"}]}
+
+
+def _command(served, client, *words):
+    """Run a command as an admin of the client's gateway."""
+    variables = {
+        "LAKESYNC_CONFIG": "",
+        "LAKESYNC_TOKEN": sign("ops", client.gateway, role="admin"),
+        "LAKESYNC_REMOTE_URL": served.url,
+        "LAKESYNC_DATA_DIR": "/nonexistent",
+    }
+    return CliRunner().invoke(app, list(words), env=variables)
