@@ -92,8 +92,7 @@ class SyncGateway(ImperativeGateway, Embedding):
         """
         now = self._wall()
         check_request(push, claims, now, self._limits)
-        request = CheckedPush(push, claims, now, seen)
-        return self._store.submit(self.gateway_id, lambda commit: push_work(commit, request, self.rules, self._limits))
+        return self._push(CheckedPush(push, claims, now, seen))
 
     def handle_push(self, push: SyncPush, claims: Claims | None = None) -> PushResult:
         """`submit_push`, waited for; without claims the push's own client id is believed."""
@@ -143,9 +142,7 @@ class SyncGateway(ImperativeGateway, Embedding):
         if pull.source is not None:
             told = self.sources.submit_pull(pull.source, pull, claims, live=live)
             return _then(told, lambda page: _done(SyncPage(page.deltas, page.server_hlc, page.has_more)))
-        request = PullRequest(pull, claims, resync_refused, confirmed, self._wall(), live or not confirmed)
-        reading = self._store.read(self.gateway_id, lambda view: self.sources.read_page(view, request))
-        return _then(reading, lambda page: self._answer(request, page))
+        return self._page(PullRequest(pull, claims, resync_refused, confirmed, self._wall(), live or not confirmed))
 
     def handle_pull(self, pull: SyncPull, claims: Claims | None = None) -> SyncResponse:
         """`submit_pull`, waited for."""
@@ -274,6 +271,13 @@ class SyncGateway(ImperativeGateway, Embedding):
             flushed_seq=max((shard.flushed_seq for shard in waiting), default=0),
             flushed_ms=max((shard.flushed_ms for shard in waiting if shard.flushed_ms is not None), default=None),
         )
+
+    def _push(self, request: CheckedPush) -> Future[PushResult]:
+        return self._store.submit(self.gateway_id, lambda commit: push_work(commit, request, self.rules, self._limits))
+
+    def _page(self, request: PullRequest) -> Future[SyncPage]:
+        reading = self._store.read(self.gateway_id, lambda view: self.sources.read_page(view, request))
+        return _then(reading, lambda page: self._answer(request, page))
 
     def _answer(self, request: PullRequest, reading: Reading) -> Future[SyncPage]:
         if reading.access.directly is not None:

@@ -11,10 +11,11 @@ from msgspec.structs import replace as with_fields
 from lakesync.actions import Runner
 from lakesync.adapters.base import StoredDelta
 from lakesync.connectors import Connectors
-from lakesync.engine.checks import check_pull, check_request
 from lakesync.engine.following import Found, Group, Standing
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.limits import EngineLimits
+from lakesync.engine.pulling import PullRequest
+from lakesync.engine.pushing import CheckedPush
 from lakesync.engine.rehydration import kept_by
 from lakesync.engine.sharding import following, pulling, pushing
 from lakesync.engine.sharding.part import Part
@@ -26,7 +27,7 @@ from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
 from lakesync.staging.records import Cut, WriteScope
 from lakesync.staging.sharded import ShardedStore
-from lakesync.types import Claims, PushResult, RowDelta, SyncPage, SyncPull, SyncPush
+from lakesync.types import Claims, PushResult, RowDelta, SyncPage
 
 _AT_ONCE = 10_000
 
@@ -61,28 +62,15 @@ class ShardedGateway(SyncGateway):
 
     # -- push and pull -----------------------------------------------------------------------------------------------
 
-    def submit_push(self, push: SyncPush, claims: Claims, *, seen: int | None = None) -> Future[PushResult]:
-        """As `SyncGateway`: all or none, where a repeat completes what a crash between two shards cut short."""
-        check_request(push, claims, self._wall(), self._limits)
+    def _push(self, request: CheckedPush) -> Future[PushResult]:
+        """All or none, where a repeat completes what a crash between two shards cut short."""
         outcome: Future[PushResult] = Future()
-        given = pushing.Given(push, claims, seen, outcome)
+        given = pushing.Given(request.push, request.claims, request.seen, outcome)
         return run(pushing.push(self._parts, self._shards, self._vectors, given), outcome)
 
-    def submit_page(
-        self,
-        pull: SyncPull,
-        claims: Claims,
-        *,
-        resync_refused: bool = False,
-        confirmed: bool = True,
-        live: bool = False,
-    ) -> Future[SyncPage]:
-        """As `SyncGateway`, from all shards."""
-        check_pull(pull, claims)
-        if pull.source is not None:
-            return super().submit_page(pull, claims, live=live)
-        asked = pulling.Asked(pull, claims, resync_refused, confirmed, live)
-        return run(pulling.pull(self._parts, self._vectors, asked))
+    def _page(self, request: PullRequest) -> Future[SyncPage]:
+        """From all shards."""
+        return run(pulling.pull(self._parts, self._vectors, request))
 
     def submit_follow(self, newcomers: Sequence[tuple[str, Claims, Standing]]) -> Future[list[Standing]]:
         """As `SyncGateway`: their standings in every shard."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
+from lakesync.engine.pulling import PullRequest
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.cursors import NOWHERE
 from lakesync.engine.sharding.part import Part
@@ -12,20 +12,8 @@ from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.vectors import Place, Vectors
 from lakesync.engine.sourcing import beside_sources
 from lakesync.exceptions import ResyncRequiredError
-from lakesync.types import Claims, RowDelta, SyncPage, SyncPull
+from lakesync.types import RowDelta, SyncPage, SyncPull
 from lakesync.wire.spelled import SpelledDeltas
-
-
-class Asked(NamedTuple):
-    """A pull that passed its checks."""
-
-    pull: SyncPull
-    claims: Claims
-    resync_refused: bool
-    confirmed: bool
-    """The client sent the cursor itself."""
-    live: bool = False
-    """It is asked on a connection that is told of what is new."""
 
 
 def start(parts: Mapping[str, Part], client_id: str, place: Place) -> Steps[dict[str, int]]:
@@ -43,7 +31,7 @@ def start(parts: Mapping[str, Part], client_id: str, place: Place) -> Steps[dict
     return cursors
 
 
-def pull(parts: Mapping[str, Part], vectors: Vectors, asked: Asked) -> Steps[SyncPage]:
+def pull(parts: Mapping[str, Part], vectors: Vectors, asked: PullRequest) -> Steps[SyncPage]:
     """A page of what the client lacks in any shard.
 
     The shard that filled the last page comes last, so that a busy one does not keep the others waiting.
