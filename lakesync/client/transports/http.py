@@ -81,10 +81,12 @@ class HttpTransport:
         self._headers = {"X-LakeSync-Client": CLIENT, **(headers or {})}
         self._session.headers.update(self._headers)
         self._proxy, self._ca = proxy, ca
+        self._way: dict[str, Any] = {}
+        """Given with each request, for requests prefers the environment to what its session says."""
         if proxy is not None:
-            self._session.proxies = {"http": proxy, "https": proxy}
+            self._way["proxies"] = {"http": proxy, "https": proxy}
         if ca is not None:
-            self._session.verify = ca
+            self._way["verify"] = ca
         self._offset: float | None = None
 
     @property
@@ -162,6 +164,7 @@ class HttpTransport:
                 headers=headers,
                 timeout=self._timeout,
                 allow_redirects=False,
+                **self._way,
                 **options,
             )
         except requests.RequestException as error:

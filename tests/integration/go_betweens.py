@@ -1,0 +1,116 @@
+"""What may stand between a client and its gateway: an HTTP proxy, and a server that ends TLS."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+@contextmanager
+def proxy() -> Iterator[tuple[str, list[str]]]:
+    """An HTTP proxy, with and without CONNECT; its URL, and the first line of every connection."""
+    seen: list[str] = []
+
+    def serve(client: socket.socket) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += client.recv(65536)
+        first = head.split(b"\r\n", 1)[0].decode()
+        seen.append(first)
+        method, target, _ = first.split(" ")
+        tunnel = method == "CONNECT"
+        host, port = (target.rsplit(":", 1)) if tunnel else (urlsplit(target).hostname, urlsplit(target).port)
+        with socket.create_connection((host, int(port or 80))) as server:
+            if tunnel:
+                client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            else:
+                server.sendall(head)
+            _pump(client, server)
+
+    with _listening(serve) as port:
+        yield f"http://127.0.0.1:{port}", seen
+
+
+@contextmanager
+def tls(url: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    """A server with a certificate that nobody knows, before the one at `url`; its URL, and the certificate."""
+    certificate, key = _certificate(folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    behind = urlsplit(url)
+
+    def serve(client: socket.socket) -> None:
+        with (
+            context.wrap_socket(client, server_side=True) as inner,
+            socket.create_connection((str(behind.hostname), int(behind.port or 80))) as server,
+        ):
+            _pump(inner, server)
+
+    with _listening(serve) as port:
+        yield f"https://127.0.0.1:{port}", certificate
+
+
+@contextmanager
+def _listening(serve) -> Iterator[int]:  # type: ignore[no-untyped-def]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def one(client: socket.socket) -> None:
+            with client, suppress(OSError):  # whoever hangs up ends it
+                serve(client)
+
+        def accept() -> None:
+            with suppress(OSError):  # the listener was closed
+                while True:
+                    threading.Thread(target=one, args=(listener.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def _pump(one: socket.socket, other: socket.socket) -> None:
+    back = threading.Thread(target=_copy, args=(other, one), daemon=True)
+    back.start()
+    _copy(one, other)
+    back.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    with suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a gateway of our own")])
+    now = dt.datetime.now(dt.UTC)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate, secret = folder / "ca.pem", folder / "key.pem"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    secret.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return certificate, secret

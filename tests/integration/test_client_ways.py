@@ -1,0 +1,94 @@
+"""The ways of an app to its data and to its gateway: SQLAlchemy and pandas, a proxy, a certificate of one's own."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pandas as pd
+import pytest
+import sqlalchemy as sa
+
+from lakesync.client import UnreachableError, open_client
+from lakesync.client.transports.websocket import WebSocketTransport
+from tests.integration import go_betweens
+from tests.integration.gateway_support import Served, sign, until
+
+TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}, {"name": "n", "type": "number"}]}
+
+
+def test_what_sqlalchemy_and_pandas_write_is_synchronised(served: Served, tmp_path) -> None:
+    gateway = served.client().gateway
+    path = tmp_path / "alice.db"
+    options = {"url": served.url, "gateway": gateway, "schemas": [TODOS]}
+    with open_client(path, token=sign("alice", gateway), **options) as alice:
+        engine = sa.create_engine("sqlite://", creator=lambda: sqlite3.connect(path), poolclass=sa.NullPool)
+        todos = sa.Table("todos", sa.MetaData(), autoload_with=engine)
+        with engine.begin() as connection:
+            rows = [{"row_id": f"t{n}", "title": f"task {n}", "n": n} for n in range(4)]
+            connection.execute(todos.insert(), rows)
+            connection.execute(todos.update().where(todos.c.n == 1).values(title="changed"))
+            connection.execute(todos.delete().where(todos.c.n == 2))
+        with engine.connect() as connection:
+            connection.execute(todos.insert().values(row_id="undone", title="never committed"))
+            connection.rollback()
+        frame = pd.DataFrame({"row_id": ["p1", "p2"], "title": ["one", "two"], "n": [1.5, None]})
+        frame.to_sql("todos", engine, if_exists="append", index=False)
+        assert alice.sync().pushed == 5
+        assert alice.pending() == []
+        alice["todos"].update("t0", title="ours")
+        with engine.connect() as connection:
+            assert connection.scalar(sa.select(todos.c.title).where(todos.c.row_id == "t0")) == "ours"
+        alice.sync()
+    with open_client(tmp_path / "bob.db", token=sign("bob", gateway), **options) as bob:
+        bob.sync()
+        there = {row["row_id"]: (row["title"], row["n"]) for row in bob["todos"]}
+        assert there == {
+            "t0": ("ours", 0),
+            "t1": ("changed", 1),
+            "t3": ("task 3", 3),
+            "p1": ("one", 1.5),
+            "p2": ("two", None),
+        }
+        assert bob.to_arrow("todos").num_rows == 5
+
+
+@pytest.mark.parametrize("realtime", [False, True])
+def test_a_proxy_that_is_named_is_used_whatever_the_environment_says(
+    served: Served, tmp_path, monkeypatch, realtime: bool
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    gateway = served.client().gateway
+    options = {"url": served.url, "gateway": gateway, "token": sign("alice", gateway), "schemas": [TODOS]}
+    with open_client(tmp_path / "without.db", **options) as without, pytest.raises(UnreachableError):
+        without.sync()
+    with (
+        go_betweens.proxy() as (url, seen),
+        open_client(tmp_path / "alice.db", proxy=url, realtime=realtime, auto_sync=realtime, **options) as alice,
+    ):
+        alice["todos"].insert(title="through the proxy")
+        if realtime:
+            until(lambda: alice.status.live and not alice.pending(), "a line through the proxy")
+        else:
+            assert alice.sync().pushed == 1
+        assert any(served.url in line for line in seen), seen
+        assert any(line.startswith("CONNECT") for line in seen) == realtime
+
+
+def test_a_certificate_of_ones_own_is_believed_where_it_is_named(served: Served, tmp_path, monkeypatch) -> None:
+    gateway = served.client().gateway
+    options = {"gateway": gateway, "token": sign("alice", gateway), "schemas": [TODOS]}
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", pd.__file__)
+    with go_betweens.tls(served.url, tmp_path) as (url, certificate):
+        with open_client(tmp_path / "alice.db", url=url, ca=str(certificate), **options) as alice:
+            alice["todos"].insert(title="in secret")
+            assert alice.sync().pushed == 1
+        line = WebSocketTransport(url, gateway, sign("alice", gateway), ca=str(certificate)).connect()
+        line.close()
+        monkeypatch.delenv("REQUESTS_CA_BUNDLE")
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        with open_client(tmp_path / "bob.db", url=url, **options) as doubter:
+            with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
+                doubter.sync()
