@@ -53,7 +53,7 @@ def arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> dict[str, Any]:
     """Measure."""
     found: dict[str, Any] = {"deltas": options.deltas, "rows": options.rows}
-    deltas = _deltas(options.deltas)
+    deltas = deltas_between(0, options.deltas)
     with ExitStack() as servers:
         for name in options.backends.split(","):
             found |= {f"{name}_{key}": value for key, value in _BACKENDS[name](servers, deltas, options.rows).items()}
@@ -211,9 +211,9 @@ def _used(pid: int | None) -> float:
     return sum(each.user + each.system for each in times)
 
 
-def _deltas(count: int) -> pa.Table:
-    """Deltas of one gateway in pushes of 100, three columns each."""
-    numbers = range(count)
+def deltas_between(first: int, last: int) -> pa.Table:
+    """Deltas of one gateway in pushes of 100, three columns each, by their numbers."""
+    numbers, count = range(first, last), last - first
     cells = [[("title", f'"item {n}"'), ("size", str(n % 1000)), ("tags", f'["a",{{"n":{n}}}]')] for n in numbers]
     columns = [
         ["g"] * count,

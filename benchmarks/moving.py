@@ -1,0 +1,70 @@
+"""`python -m benchmarks.moving migrate|tier URI URI`: one move in a process of its own, so that its memory is its own.
+
+Prints one JSON object: what was moved, seconds, processor seconds and the greatest memory in MiB.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from benchmarks.suite.adapters import deltas_between
+from lakesync.adapters.base import DatabaseAdapter
+from lakesync.adapters.lifecycle import LifecycleAdapter
+from lakesync.adapters.migrate import migrate_adapter
+from lakesync.adapters.registry import as_database, open_adapter
+from lakesync.adapters.several import write_arrow
+
+PART = 50_000
+
+
+def fill(uri: str, count: int) -> None:
+    """Put deltas into a place, in batches."""
+    adapter = as_database(open_adapter(uri))
+    for number, part in enumerate(_parts(count)):
+        write_arrow(adapter, f"g.main.1.{number}", "g", part)
+    adapter.close()
+
+
+def moved(how: str, source: str, destination: str) -> dict[str, Any]:
+    """`main` in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.moving", how, source, destination]
+    done = subprocess.run(command, check=True, capture_output=True)
+    found: dict[str, Any] = msgspec.json.decode(done.stdout)
+    return found
+
+
+def main() -> None:
+    """Move, and tell."""
+    how, *uris = sys.argv[1:]
+    source, destination = (as_database(open_adapter(uri)) for uri in uris)
+    begun, used = time.perf_counter(), time.process_time()
+    count = _tier(source, destination) if how == "tier" else migrate_adapter(source, destination).deltas
+    seconds, cpu = time.perf_counter() - begun, time.process_time() - used
+    told = {
+        "moved": count,
+        "rate": round(count / seconds),
+        "cpu_us_per_delta": round(cpu / count * 1e6, 2),
+        "rss_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+    print(msgspec.json.encode(told).decode())
+
+
+def _tier(hot: DatabaseAdapter, cold: DatabaseAdapter) -> int:
+    return LifecycleAdapter(hot, cold, 0).migrate_to_tier().deltas
+
+
+def _parts(count: int) -> Iterator[pa.Table]:
+    for start in range(0, count, PART):
+        yield deltas_between(start, min(count, start + PART))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Migration: deltas a second from one backend to another, read, written, read back and compared at the end.
+
+By default from SQLite to Parquet on this machine's disk; `--from` and `--to` take any adapter's URI, of an empty place.
+`rss_peak_mib` is the memory of the process that moves, which does not grow with what is moved.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from benchmarks.moving import fill, moved
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("--deltas", type=int, default=200_000, help="to be moved")
+    parser.add_argument("--from", dest="source", help="URI of an empty place; default: SQLite")
+    parser.add_argument("--to", dest="destination", help="URI of an empty place; default: Parquet on disk")
+
+
+def run(options: Namespace) -> dict[str, Any]:
+    """Measure."""
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="lakesync-bench-") as folder:
+        source = options.source or f"sqlite://{folder}/source.db"
+        fill(source, options.deltas)
+        found = moved("migrate", source, options.destination or f"file://{folder}/objects")
+        back = moved("migrate", options.destination or f"file://{folder}/objects", f"sqlite://{folder}/back.db")
+    return {"deltas": options.deltas, **found, **{f"back_{name}": value for name, value in back.items()}}

@@ -1,0 +1,28 @@
+"""Tiering: deltas a second from a hot tier to a cold one, copied, read back, and only then removed.
+
+By default from SQLite to Parquet on this machine's disk;
+`--hot` and `--cold` take any adapter's URI, of an empty place.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from benchmarks.moving import fill, moved
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("--deltas", type=int, default=200_000, help="to be moved")
+    parser.add_argument("--hot", help="URI of an empty place; default: SQLite")
+    parser.add_argument("--cold", help="URI of an empty place; default: Parquet on disk")
+
+
+def run(options: Namespace) -> dict[str, Any]:
+    """Measure."""
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="lakesync-bench-") as folder:
+        hot = options.hot or f"sqlite://{folder}/hot.db"
+        fill(hot, options.deltas)
+        return {"deltas": options.deltas, **moved("tier", hot, options.cold or f"file://{folder}/objects")}
