@@ -5,11 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
-from lakesync.connectors.source import Census, Cursor, Page, Source, SourceRow, Table, Usage
+from lakesync.connectors.source import (
+    Census,
+    Cursor,
+    Page,
+    Source,
+    SourceRow,
+    Spread,
+    Spreading,
+    Table,
+    Usage,
+)
 from lakesync.exceptions import CensusError, LakeSyncError
 
 BUDGET_BYTES = 16 << 20
@@ -44,6 +54,14 @@ class Landing(Protocol):
 
     def compare(self, table: str, census: Census) -> Comparison:
         """What a census has and is not known, and the other way round."""
+
+
+@runtime_checkable
+class SpreadLanding(Protocol):
+    """A landing whose processes read parts of a table themselves."""
+
+    def land_spread(self, table: str, spread: Spread) -> int:
+        """Keep all parts, with their cursor, in one commit; how many rows landed."""
 
 
 @dataclass
@@ -109,6 +127,12 @@ def poll(
 
 
 def _read(source: Source, landing: Landing, table: Table, done: TableReport, budget_bytes: int) -> None:
+    if isinstance(source, Spreading) and isinstance(landing, SpreadLanding):
+        whole = source.spread(table.name, done.cursor)
+        if whole is not None:
+            done.rows += landing.land_spread(table.name, whole)
+            done.pages, done.landings, done.cursor = len(whole.pieces), 1, whole.cursor
+            return
     held: list[Page] = []
     size = 0
     pages = source.changes(table.name, done.cursor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from lakesync.schema import TableSchema
@@ -107,4 +107,27 @@ class Source(Protocol):
         """Give back what it holds."""
 
 
-# A source may have `probes() -> Iterable[Probe]` as well, see `lakesync.connectors.probing`.
+# A source may have `probes() -> Iterable[Probe]` as well, see `lakesync.connectors.probing`, and `spread`, see below.
+
+
+class Piece(Protocol):
+    """A part of a large table that any process can read by itself; it can be pickled."""
+
+    def pages(self) -> Iterator[Sequence[SourceRow]]:
+        """Its rows, in pieces that can be held."""
+
+
+class Spread(NamedTuple):
+    """A whole table in parts that are read at once."""
+
+    pieces: Sequence[Piece]
+    cursor: Cursor
+    """Where to go on once all of them have landed."""
+
+
+@runtime_checkable
+class Spreading(Protocol):
+    """A source that may divide its reading."""
+
+    def spread(self, table: str, cursor: Cursor | None) -> Spread | None:
+        """All of a table in parts; None where it is to be read by `changes`."""

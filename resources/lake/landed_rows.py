@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
 from lakesync import hlc
+from lakesync.connectors.source import Page
 from transforms.landed import GONE, PLACE, ROW, WHOLE
 
 if TYPE_CHECKING:
-    from lakesync.connectors.source import Page
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from lakesync.connectors.source import Piece
 
 _ARROW = pa.schema(
     [
@@ -31,6 +34,14 @@ _ARROW = pa.schema(
     ]
 )
 
+LANDING_SCHEMA = (
+    "gateway string, connector string, day date, landing bigint, table_name string, kind string, page bigint, "
+    "hlc bigint, row_id string, columns string, name string, value string"
+)
+
+STAMPS_A_PART = 1 << 22
+"""Stamps that a part of a divided reading may use: 64 ms of the clock, so that 32 parts are 2 s ahead of it."""
+
 _spelled = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -44,14 +55,28 @@ class Place(msgspec.Struct, frozen=True):
     """When its rows were last counted."""
 
 
+class Constants(NamedTuple):
+    """What all rows of a landing begin with."""
+
+    gateway: str
+    connector: str
+    day: date
+    landing: int
+
+    @classmethod
+    def of(cls, gateway: str, connector: str, landing: int, first: int) -> Constants:
+        """Those of the landing whose first stamp is `first`."""
+        return cls(gateway, connector, datetime.fromtimestamp(hlc.wall_of(first) / 1000, UTC).date(), landing)
+
+
 class LandedRows:
     """The rows of one landing, as they are collected; each has a stamp of its own."""
 
-    def __init__(self, gateway: str, connector: str, landing: int, first: int) -> None:
-        self.day = datetime.fromtimestamp(hlc.wall_of(first) / 1000, UTC).date()
-        self._same = (gateway, connector, self.day, landing)
+    def __init__(self, constants: Constants, first: int) -> None:
+        """Args: first: the first stamp to give out."""
+        self.constants = constants
         self._stamp = first
-        self._columns: list[list[Any]] = [[] for _ in range(len(_ARROW) - len(self._same))]
+        self._columns: list[list[Any]] = [[] for _ in range(len(_ARROW) - len(self.constants))]
 
     @property
     def count(self) -> int:
@@ -73,21 +98,54 @@ class LandedRows:
         for name, value in page.whole:
             self._put(page.table, WHOLE, first, None, None, name, value)
 
+    def skip(self, stamps: int) -> None:
+        """Leave stamps to rows that are made elsewhere."""
+        self._stamp += stamps
+
     def place(self, table: str, place: Place) -> None:
         """Where a table goes on."""
         self._put(table, PLACE, self._stamp, None, msgspec.json.encode(place).decode())
 
     def table(self) -> pa.Table:
         """All of them."""
-        same = [pa.array([value] * self.count, field.type) for value, field in zip(self._same, _ARROW, strict=False)]
+        same = [
+            pa.array([value] * self.count, field.type) for value, field in zip(self.constants, _ARROW, strict=False)
+        ]
         own = [
             pa.array(values, field.type)
-            for values, field in zip(self._columns, list(_ARROW)[len(self._same) :], strict=True)
+            for values, field in zip(self._columns, list(_ARROW)[len(self.constants) :], strict=True)
         ]
         return pa.Table.from_arrays([*same, *own], schema=_ARROW)
+
+    def taken(self) -> pa.Table:
+        """All of them so far, which are forgotten."""
+        made = self.table()
+        for column in self._columns:
+            column.clear()
+        return made
 
     def _put(self, table: str, kind: str, page: int, row_id: str | None, *more: str | None) -> None:
         values = (table, kind, page, self._stamp, row_id, *more, *([None] * (3 - len(more))))
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
         self._stamp += 1
+
+
+def parts_landed(
+    constants: Constants, table: str, first: int, pieces: Sequence[Piece]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What Spark's tasks do with numbers of pieces: each reads its own, and gives its rows as they land."""
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                rows = LandedRows(constants, first + number * STAMPS_A_PART)
+                end = first + (number + 1) * STAMPS_A_PART
+                for page in pieces[number].pages():
+                    rows.add(Page(table, page))
+                    made = rows.taken()
+                    if rows.newest >= end:
+                        raise ValueError(f"a part of {table} has more than {STAMPS_A_PART} rows")
+                    yield from made.to_batches()
+
+    return read

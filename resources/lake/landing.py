@@ -25,7 +25,7 @@ from lakesync.connectors.polling import Comparison
 from lakesync.connectors.source import Cursor, SourceRow
 from lakesync.exceptions import FlushError
 from resources.lake.connection import brief, is_lost, lake_errors
-from resources.lake.landed_rows import LandedRows, Place
+from resources.lake.landed_rows import LANDING_SCHEMA, STAMPS_A_PART, Constants, LandedRows, Place, parts_landed
 from resources.lake.tables import NAMES, LakeNames, read_version
 from transforms import landed as law
 from transforms.landed import PLACE, ROW, WHOLE
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from lakesync.connectors.source import Census, Page, Table
+    from lakesync.connectors.source import Census, Page, Spread, Table
 
 _LANDING = """
 gateway string, connector string, day date COMMENT 'UTC day of the landing', landing bigint, table_name string,
@@ -143,6 +143,20 @@ class LakeLanding:
         if places == self._places and not any(page.rows or page.deleted or page.whole for page in pages):
             return
         self._commit(pages, places)
+
+    @lake_errors
+    def land_spread(self, table: str, spread: Spread) -> int:
+        """Keep all parts of a table, read by Spark's tasks at once, with their cursor, in one commit."""
+        places = {**self._places, table: msgspec.structs.replace(self._place(table), cursor=dict(spread.cursor))}
+        first = max(hlc.start_of(self._now_ms()), self._newest + 1)
+        rows = LandedRows(Constants.of(self._gateway, self._connector, self._number + 1, first), first)
+        parts = len(spread.pieces)
+        numbers = self._spark.range(0, parts, 1, parts)
+        landed = numbers.mapInArrow(parts_landed(rows.constants, table, first, spread.pieces), LANDING_SCHEMA)
+        rows.skip(parts * STAMPS_A_PART)
+        self._write(rows, places, landed, [table])
+        mine = (sf.col("landing") == self._number) & (sf.col("kind") == ROW)
+        return self._landed(table).where(mine).count()
 
     def note_count(self, tables: Collection[str]) -> None:
         """Remember that these tables were counted now."""
@@ -252,17 +266,23 @@ class LakeLanding:
     @lake_errors
     def _commit(self, pages: Sequence[Page], places: Mapping[str, Place]) -> None:
         first = max(hlc.start_of(self._now_ms()), self._newest + 1)
-        number = self._number + 1
-        rows = LandedRows(self._gateway, self._connector, number, first)
+        rows = LandedRows(Constants.of(self._gateway, self._connector, self._number + 1, first), first)
         for page in pages:
             rows.add(page)
+        self._write(rows, places, None, {page.table for page in pages})
+
+    def _write(
+        self, rows: LandedRows, places: Mapping[str, Place], more: DataFrame | None, tables: Collection[str]
+    ) -> None:
+        """Commit a landing: collected rows, further ones that Spark makes, and the places of every table."""
         for table, place in places.items():
             rows.place(table, place)
-        name = landing_name(self._names)
-        where = self._mine() & (sf.col("landing") == number) & (sf.col("day") == rows.day)
+        name, number = landing_name(self._names), self._number + 1
+        where = self._mine() & (sf.col("landing") == number) & (sf.col("day") == rows.constants.day)
         try:
-            landed = self._new(self._spark.createDataFrame(rows.table()), {page.table for page in pages})
-            writer = landed.coalesce(1).writeTo(name)
+            collected = self._spark.createDataFrame(rows.table()).coalesce(1)
+            landed = collected if more is None else collected.unionByName(more)
+            writer = self._new(landed, tables).writeTo(name)
             writer = writer.option("isolation-level", "serializable")
             if self._snapshot is not None:
                 writer = writer.option("validate-from-snapshot-id", str(self._snapshot))

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
-from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.jira.rows import comment_row
 from lakesync.connectors.jira.source import JiraSource
-from lakesync.connectors.polling import poll
 from lakesync.testing.clock import ManualClock
-from lakesync.testing.landing import MemoryLanding
-from lakesync.testing.servers import serving
 from lakesync.testing.servers.jira import JiraApi, JiraSite
+from tests.integration.vendor_support import Vendor
 
 
 def document(text):
@@ -23,43 +18,18 @@ def document(text):
     }
 
 
-class Desk:
-    """A site with a clock by hand, a connector to it, and where its pages land."""
+class Desk(Vendor):
+    """A site and a connector to it."""
+
+    name, kind, make_source = "desk", "jira", JiraSource
 
     def __init__(self, **site):
-        self.clock = ManualClock()
-        self.site = JiraSite(self.clock, **site)
-        self.api = JiraApi(self.site)
-        self.landing = None
-        self.url = ""
-        self.served = None
+        clock = ManualClock()
+        self.site = JiraSite(clock, **site)
+        super().__init__(clock, JiraApi(self.site))
 
-    def config(self, **settings):
-        return ConnectorConfig(
-            "gw",
-            "desk",
-            "jira",
-            {
-                "domain": "acme",
-                "baseUrl": self.url,
-                "email": self.api.email,
-                "apiToken": self.api.token,
-                **settings,
-            },
-        )
-
-    @contextmanager
-    def source(self, **settings):
-        source = JiraSource(self.config(**settings), attempts=3, patience_s=1.5)
-        try:
-            yield source
-        finally:
-            source.close()
-
-    def poll(self, *, census=False, settings=None, **arguments):
-        with self.source(**(settings or {})) as source:
-            self.landing = self.landing or MemoryLanding(source.tables)
-            return poll(source, self.landing, census=census, **arguments)
+    def settings(self):
+        return {"domain": "acme", "baseUrl": self.url, "email": self.api.email, "apiToken": self.api.token}
 
     def ids(self, table="jira_issues"):
         return set(self.landing.rows[table])
@@ -84,10 +54,6 @@ class Desk:
         )
 
 
-@contextmanager
 def desk(**site):
     """A desk that listens."""
-    made = Desk(**site)
-    with serving(made.api) as served:
-        made.served, made.url = served, served.url
-        yield made
+    return Desk(**site).listening()

@@ -2,12 +2,18 @@
 
 import random
 import time
+from contextlib import closing
 
 import msgspec
+import psycopg
 import pytest
 
+from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.diff import Change, diff
+from lakesync.connectors.polling import poll
 from lakesync.connectors.source import Census, Page, SourceRow, Table
+from lakesync.connectors.sql import postgres
+from lakesync.connectors.sql import source as sql_source
 from lakesync.delta import jcs
 from lakesync.exceptions import BackpressureError, FlushError
 from lakesync.wire.json import decode_push
@@ -38,8 +44,12 @@ class Gateway:
 
     def __init__(self):
         self.pushed = {}
+        self.schemas = {}
         self.refuse = 0
         self.pushes = self.flushes = 0
+
+    def ensure_schema(self, gateway, schema):
+        self.schemas[gateway, schema.table] = schema.types
 
     def push(self, gateway, body):
         assert gateway == "gw"
@@ -151,3 +161,28 @@ def test_a_delivery_that_is_cut_short_is_made_good_and_a_second_poll_is_refused(
     assert gateway.flushes > 0
     assert dying.pushed.items() <= gateway.pushed.items(), "the same rows, the same ids"
     assert msgspec.json.encode([each.columns for each in gateway.changes()][-1]) == b'{"text":"y"}'
+
+
+def test_a_large_table_is_read_by_ranges_of_its_key_on_sparks_workers(spark, names, own_database, monkeypatch):
+    monkeypatch.setattr(sql_source, "SPREAD_ROWS", 1_000)
+    monkeypatch.setattr(sql_source, "ROWS_A_PART", 1_000)
+    with psycopg.connect(own_database) as sql:
+        sql.execute("CREATE TABLE orders (id int PRIMARY KEY, name text, changed timestamptz)")
+        sql.execute("INSERT INTO orders SELECT n * 3, 'n' || n, '2026-01-01' FROM generate_series(1, 3500) n")
+    by = {"type": "cursor", "cursorColumn": "changed"}
+    ingest = {"tables": [{"table": "orders", "query": "SELECT * FROM orders", "strategy": by}]}
+    config = ConnectorConfig("gw", "desk", "postgres", {"connectionString": own_database}, ingest)
+    gateway = Gateway()
+    with closing(postgres.source(config)) as source:
+        landing = opened(spark, names, source.tables)
+        first = poll(source, landing).tables[0]
+        assert (first.error, first.rows, first.pages, first.landings) == (None, 3_500, 4, 1)
+        again = poll(source, landing).tables[0]
+        assert again.error is None
+        assert again.landings > 0, "from then on it is read above its cursor"
+        done = delivery(landing, gateway).deliver(source.tables[0])
+    assert done.inserted == 3_500
+    assert gateway.schemas == {("gw", "orders"): {"id": "number", "name": "string", "changed": "string"}}
+    assert {change.row_id: change.columns["name"] for change in gateway.changes()} == {
+        str(number * 3): f"n{number}" for number in range(1, 3_501)
+    }

@@ -23,9 +23,14 @@ _TYPES: dict[str, ColumnType] = {
 }
 
 
-def source(config: ConnectorConfig, client: bigquery.Client | None = None) -> SqlSource:
-    """The source of one connector; with a client of the caller's own, over that."""
-    return SqlSource(BigQueryReader(client or _client(config), config.settings["dataset"]), config)
+def source(config: ConnectorConfig) -> SqlSource:
+    """The source of one connector."""
+    return SqlSource(reader, config)
+
+
+def reader(config: ConnectorConfig) -> BigQueryReader:
+    """The dataset of one connector."""
+    return BigQueryReader(_client(config), config.settings["dataset"])
 
 
 def _client(config: ConnectorConfig) -> bigquery.Client:

@@ -31,7 +31,12 @@ _TYPES: dict[int, ColumnType] = {
 
 def source(config: ConnectorConfig) -> SqlSource:
     """The source of one connector."""
-    return SqlSource(MySqlReader(config.settings["connectionString"]), config)
+    return SqlSource(reader, config)
+
+
+def reader(config: ConnectorConfig) -> MySqlReader:
+    """The database of one connector."""
+    return MySqlReader(config.settings["connectionString"])
 
 
 class MySqlReader:

@@ -27,7 +27,12 @@ _TYPES: dict[str, ColumnType] = {
 
 def source(config: ConnectorConfig) -> SqlSource:
     """The source of one connector."""
-    return SqlSource(PostgresReader(config.settings["connectionString"]), config)
+    return SqlSource(reader, config)
+
+
+def reader(config: ConnectorConfig) -> PostgresReader:
+    """The database of one connector."""
+    return PostgresReader(config.settings["connectionString"])
 
 
 class PostgresReader:

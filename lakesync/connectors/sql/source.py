@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.probing import Probe, clock_told
-from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Table, Usage
+from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Spread, Table, Usage
 from lakesync.connectors.sql.reader import Horizon, Reader, Reading
 from lakesync.connectors.sql.values import as_json
 from lakesync.exceptions import ConfigurationError
@@ -23,6 +25,12 @@ LOOKBACK = 1_000
 
 _PLACES = 50
 """Places that wait for open transactions; further ones wait for the next reading."""
+
+SPREAD_ROWS = 200_000
+"""Rows of a table from which a reading of all of it is divided."""
+
+ROWS_A_PART = 100_000
+MOST_PARTS = 32
 
 _IDS = 500
 """Row ids in one statement."""
@@ -56,8 +64,11 @@ class SqlSource:
     lookback is for those that took their time before they first wrote. Elsewhere the lookback is all there is.
     """
 
-    def __init__(self, reader: Reader, config: ConnectorConfig) -> None:
-        self._reader = reader
+    def __init__(self, make: Callable[[ConnectorConfig], Reader], config: ConnectorConfig) -> None:
+        """Args: make: a reader of the connector's database; a function by name, as other processes are told of it."""
+        self._make = make
+        self._config = config
+        self._reader = make(config)
         self._calls = 0
         entries = [Polled.of(each) for each in (config.ingest or {}).get("tables", ())]
         self._polled = {each.table: each for each in entries}
@@ -80,6 +91,37 @@ class SqlSource:
                 yield from self._whole(reading, polled)
             else:
                 yield from self._above(reading, polled, polled.cursor, cursor)
+
+    def spread(self, table: str, cursor: Cursor | None) -> Spread | None:
+        """A large table by ranges of its row ids, where these are whole numbers and all of it is to be read."""
+        polled = self._polled[table]
+        if polled.cursor is not None and cursor is not None and cursor.get("query") == polled.query:
+            return None
+        key = self._quoted(polled.row_id)
+        newest = f"MAX({self._quoted(polled.cursor)})" if polled.cursor is not None else "0"
+        with self._reader.reading() as reading:
+            kinds = {column.name: column.type for column in reading.columns(polled.query)}
+            if kinds.get(polled.row_id) != "number":
+                return None
+            self._calls += 1
+            told = f"SELECT COUNT(*), MIN({key}), MAX({key}), {newest} FROM ({polled.query}) polled"
+            count, low, high, last = next(reading.pages(told))[1][0]
+            at = as_json(last, polled.cursor or "")
+            passed = _passed(None, reading.horizon, at) if polled.cursor is not None else {}
+        if count < SPREAD_ROWS or not isinstance(low, int) or not isinstance(high, int):
+            return None
+        parts = min(-(-count // ROWS_A_PART), MOST_PARTS)
+        bounds = [low + (high + 1 - low) * part // parts for part in range(parts + 1)]
+        pieces = [KeyRange(self._make, self._config, table, *each) for each in pairwise(bounds)]
+        return Spread(pieces, {"query": polled.query, "at": at, **passed} if passed else {"query": polled.query})
+
+    def within(self, table: str, low: int, high: int) -> Iterator[list[SourceRow]]:
+        """The rows whose ids are from `low` to below `high`."""
+        polled = self._polled[table]
+        key = self._quoted(polled.row_id)
+        statement = f"SELECT * FROM ({polled.query}) polled WHERE {key} >= ? AND {key} < ?"
+        with self._reader.reading() as reading:
+            yield from self._rows(reading, polled, statement, [low, high])
 
     def census(self, table: str) -> Census | None:
         """The ids of all rows."""
@@ -188,6 +230,25 @@ class SqlSource:
 
     def _quoted(self, name: str) -> str:
         return self._reader.quoted(name)
+
+
+@dataclass(frozen=True)
+class KeyRange:
+    """The rows of a table between two row ids, read by a connection of its own."""
+
+    make: Callable[[ConnectorConfig], Reader]
+    config: ConnectorConfig
+    table: str
+    low: int
+    high: int
+
+    def pages(self) -> Iterator[list[SourceRow]]:
+        """Its rows."""
+        source = SqlSource(self.make, self.config)
+        try:
+            yield from source.within(self.table, self.low, self.high)
+        finally:
+            source.close()
 
 
 def _passed(cursor: Cursor | None, horizon: Horizon | None, place: Any) -> dict[str, Any]:

@@ -1,0 +1,125 @@
+"""Rows a second of a connector's first load, from its source through the lake's landing into a gateway, and its memory.
+
+The source is `lakesync fake` in a process of its own, the gateway another, Spark a third; what is told as `peak_mib` is
+this process, which polls as Dagster's does. Then an idle poll, and how many calls were made against those needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import requests
+from pydantic import SecretStr
+
+from benchmarks import server
+from benchmarks.lake import lake
+from benchmarks.usage import Usage, Watched
+from lakesync.connectors.jira.api import PAGE
+from lakesync.connectors.salesforce.bulk import PIECE
+from lakesync.connectors.salesforce.source import BULK_ROWS
+from resources.pipeline import Pipeline
+from resources.polls import ConnectorPoll, poll_connector
+
+_SERVICE = "the token of the benchmark's pipeline"
+_KEY = "the key of the benchmark's connectors' secrets"
+_ALONE = {
+    "jira": {"includeComments": False},
+    "salesforce": {"includeContacts": False, "includeOpportunities": False, "includeLeads": False},
+}
+_TABLES = {"jira": "jira_issues", "salesforce": "sf_accounts"}
+_OPTIONS = {"jira": "--issues", "salesforce": "--accounts"}
+_READY_SECONDS = 600
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("--source", choices=sorted(_TABLES), default="salesforce")
+    parser.add_argument("--rows", type=int, default=50_000, help="issues, or accounts")
+    parser.add_argument("--budget-mib", type=int, default=16, help="memoryBudgetBytes of its ingest")
+    parser.add_argument("--chunk", type=int, default=500, help="chunkSize of its ingest")
+    parser.add_argument("--memory", default="3g", help="heap of Spark's JVM")
+
+
+def run(options: Namespace) -> dict[str, Any]:
+    """Measure."""
+    variables = {"LAKESYNC_SERVICE_TOKEN": _SERVICE, "LAKESYNC_SECRET_KEY": _KEY}
+    with (
+        _fake(options.source, options.rows) as connector,
+        server.folder(options.folder) as place,
+        server.gateway(place, **variables) as gateway,
+        lake(place / "lake", options.memory) as bench,
+    ):
+        url = f"http://127.0.0.1:{gateway.port}"
+        ingest = {"chunkSize": options.chunk, "memoryBudgetBytes": options.budget_mib << 20}
+        settings = connector[options.source] | _ALONE[options.source]
+        body = connector | {options.source: settings, "ingest": ingest}
+        headers = {"Authorization": f"Bearer {server.token('admin')}"}
+        requests.post(
+            f"{url}/admin/connectors/{server.GATEWAY}", json=body, headers=headers, timeout=60
+        ).raise_for_status()
+        config = bench.config.replace(
+            gateway={"url": url}, service_token=SecretStr(_SERVICE), secret_key=SecretStr(_KEY)
+        )
+        with Pipeline(config) as pipeline:
+            first, used = _poll(pipeline, connector["name"])
+            again, idle = _poll(pipeline, connector["name"])
+    read = next(each for each in first.tables if each.table == _TABLES[options.source])
+    rows = read.delivered.inserted
+    return {
+        "source": options.source,
+        "rows": rows,
+        "seconds": used.seconds,
+        "rate": round(rows / used.seconds),
+        "read_and_landed_seconds": round(first.report.seconds, 2),
+        "cpu_us_per_row": round(used.cpu_seconds / rows * 1e6, 1),
+        "begin_mib": used.rss_begin_mib,
+        "peak_mib": used.rss_peak_mib,
+        "calls": first.report.usage.calls,
+        "calls_needed": _needed(options.source, options.rows),
+        "waited_s": read.delivered.waited_s,
+        "idle_seconds": idle.seconds,
+        "idle_calls": again.report.usage.calls,
+        "idle_deltas": sum(each.delivered.deltas for each in again.tables),
+    }
+
+
+def _poll(pipeline: Pipeline, name: str) -> tuple[ConnectorPoll, Usage]:
+    with Watched(os.getpid()).measured() as used:
+        done = poll_connector(pipeline, server.GATEWAY, name)
+    for error in done.errors:
+        raise error
+    return done, used[0]
+
+
+def _needed(source: str, rows: int) -> int:
+    """The fewest calls that bring so many rows: pages of issues and one of projects; or sign in, count, and a load."""
+    if source == "jira":
+        return -(-rows // PAGE) + 1
+    if rows <= BULK_ROWS:
+        return 2 + -(-rows // 2_000)
+    return 2 + 1 + 1 + -(-rows // PIECE)  # sign in, count, begin, one look whether it is done, its pieces
+
+
+@contextmanager
+def _fake(source: str, rows: int) -> Iterator[dict[str, Any]]:
+    """The connector to a vendor's server that listens."""
+    command = [sys.executable, "-c", "from lakesync.cli import main; main()", "fake", source, "--json"]
+    process = subprocess.Popen([*command, _OPTIONS[source], str(rows)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        begun = time.monotonic()
+        line = process.stdout.readline()
+        if not line or time.monotonic() - begun > _READY_SECONDS:
+            raise RuntimeError(f"lakesync fake {source} did not start")
+        yield json.loads(line)["connector"]
+    finally:
+        process.terminate()
+        process.wait(60)

@@ -1,0 +1,55 @@
+"""A vendor that listens, with a clock by hand, a connector to it, and where its pages land."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.polling import poll
+from lakesync.testing.landing import MemoryLanding
+from lakesync.testing.servers import serving
+
+
+class Vendor:
+    """What is alike of every vendor; a subclass says what the connector is, and what a poll should end in."""
+
+    name = kind = ""
+    """Of the connector."""
+    make_source = None
+    """The source of a configuration."""
+
+    def __init__(self, clock, api):
+        self.clock, self.api = clock, api
+        self.landing = self.served = None
+        self.url = ""
+
+    def settings(self):
+        """The connector's settings."""
+        raise NotImplementedError
+
+    def source_options(self):
+        """Further arguments of the source."""
+        return {}
+
+    def config(self, **settings):
+        return ConnectorConfig("gw", self.name, self.kind, {**self.settings(), **settings})
+
+    @contextmanager
+    def source(self, **settings):
+        source = type(self).make_source(self.config(**settings), attempts=3, patience_s=1.5, **self.source_options())
+        try:
+            yield source
+        finally:
+            source.close()
+
+    def poll(self, *, census=False, settings=None, **arguments):
+        with self.source(**(settings or {})) as source:
+            self.landing = self.landing or MemoryLanding(source.tables)
+            return poll(source, self.landing, census=census, **arguments)
+
+    @contextmanager
+    def listening(self):
+        """The vendor, as it listens."""
+        with serving(self.api) as served:
+            self.served, self.url = served, served.url
+            yield self
