@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby
-from typing import Any
 
-import msgspec
-
-from lakesync.rules.evaluation import matches
+from gateway.frame_rows import visible
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import Cut
 from lakesync.types import Claims
-from lakesync.wire import protobuf
 from lakesync.wire.frame_places import FramePlace
 from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
-from lakesync.wire.lakesync_pb2 import RowDelta, SyncResponse
 
 
 def frame_files(cut: Cut, rules: SyncRules | None = None) -> list[FramePlace]:
@@ -42,30 +36,12 @@ def visible_frames(files: Iterable[FramePlace], rules: SyncRules | None, claims:
     for file in files:
         with file.open() as stream:
             for message in read_checkpoint(stream):
-                visible = _visible(message, rules, claims) if rules is not None and rules.buckets else message
-                if visible:
-                    yield encode_checkpoint_frame(visible)
+                shown = visible(message, rules, claims) if rules is not None and rules.buckets else message
+                if shown:
+                    yield encode_checkpoint_frame(shown)
 
 
 def _named(rules: SyncRules | None, table: str) -> bool:
     if rules is None or not rules.buckets:
         return True
     return any(not bucket.tables or table in bucket.tables for bucket in rules.buckets)
-
-
-def _visible(message: bytes, rules: SyncRules, claims: Claims) -> bytes:
-    """The frame without the rows that are not to be seen; what stays keeps its very bytes."""
-    page = protobuf.parse(SyncResponse(), message)
-    kept: list[RowDelta] = []
-    for (table, _), parts in groupby(page.deltas, key=lambda delta: (delta.table, delta.row_id)):
-        deltas = list(parts)
-        if matches(rules, table, _merged(deltas), claims):
-            kept += deltas
-    if not kept:
-        return b""
-    return SyncResponse(deltas=kept, server_hlc=page.server_hlc, has_more=page.has_more).SerializeToString()
-
-
-def _merged(deltas: list[RowDelta]) -> dict[str, Any]:
-    """The row's values: of a row's deltas, which stand in order of stamp, each column is in one."""
-    return {cell.column: msgspec.json.decode(cell.value) for delta in deltas for cell in delta.columns}
