@@ -65,7 +65,7 @@ def _is_done(gateway):
 
 
 def _wait_until_done(gateway):
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not _is_done(gateway):
         assert time.monotonic() < until, "the re-index does not end"
 

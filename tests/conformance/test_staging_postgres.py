@@ -90,12 +90,12 @@ def test_a_reading_is_one_snapshot(stores):
     def reading(view):
         before = view.entries_after([EVERYONE], 0, 10), view.arrival
         inside.set()
-        assert written.wait(30)
+        assert written.wait(120)
         return before, (view.entries_after([EVERYONE], 0, 10), view.arrival)
 
     first.submit("g", book.push([make_delta("c", 1, "r", x=1)])).result()
     future = first.read("g", reading)
-    assert inside.wait(30)
+    assert inside.wait(120)
     second.submit("g", book.push([make_delta("c", 2, "s", x=1)])).result()
     written.set()
     before, after = future.result()

@@ -26,16 +26,16 @@ def test_it_serves_alone_and_ends_well(tmp_path):
             return False
 
     try:
-        gateway.wait_ready(ready, timeout=60)
-        assert requests.get(f"{url}/v1/sync/g/pull?since=0&clientId=c", timeout=5).status_code == 401
+        gateway.wait_ready(ready, timeout=240)
+        assert requests.get(f"{url}/v1/sync/g/pull?since=0&clientId=c", timeout=60).status_code == 401
         token = jwt.encode({"sub": "c", "gw": "g", "role": "client", "exp": 4_000_000_000}, secret, algorithm="HS256")
         answer = requests.get(
-            f"{url}/v1/sync/g/pull?since=0&clientId=c", headers={"Authorization": f"Bearer {token}"}, timeout=5
+            f"{url}/v1/sync/g/pull?since=0&clientId=c", headers={"Authorization": f"Bearer {token}"}, timeout=60
         )
         assert answer.status_code == 200, answer.text
         assert (tmp_path / "staging").is_dir()
     finally:
-        gateway.stop(grace=20)
+        gateway.stop(grace=60)
     assert gateway.exit_code == 0, gateway.last_lines()
 
 

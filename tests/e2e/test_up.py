@@ -101,8 +101,8 @@ def up(tmp_path):
 @pytest.mark.timeout(900)
 def test_a_life_of_lakesync_up(up):
     told = up.start().told()
-    assert requests.get(f"{told['gateway']['url']}/health", timeout=5).ok
-    assert requests.get(f"{told['dagster']['url']}/server_info", timeout=5).ok
+    assert requests.get(f"{told['gateway']['url']}/health", timeout=60).ok
+    assert requests.get(f"{told['dagster']['url']}/server_info", timeout=60).ok
     assert (up.folder / "up.json").stat().st_mode & 0o077 == 0
 
     second = subprocess.run([*COMMAND, "up", "--data", str(up.folder)], capture_output=True, text=True, check=False)
@@ -111,7 +111,7 @@ def test_a_life_of_lakesync_up(up):
 
     up.restarted("gateway")
     up.restarted("spark")
-    assert requests.get(f"{told['gateway']['url']}/ready", timeout=5).ok
+    assert requests.get(f"{told['gateway']['url']}/ready", timeout=60).ok
     assert accepts(int(told["spark"]["remote"].rpartition(":")[2]))
 
     # Its own violent end: everything else goes on, and the next start ends that first.
@@ -125,6 +125,6 @@ def test_a_life_of_lakesync_up(up):
     assert again["jwt_secret"] == told["jwt_secret"]
 
     up.process.terminate()
-    assert up.process.wait(60) == 0, up.log()
+    assert up.process.wait(240) == 0, up.log()
     assert up.family() == []
     assert up.told() == {}

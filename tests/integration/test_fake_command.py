@@ -29,4 +29,4 @@ def test_what_it_prints_can_be_polled(kind, option, table):
         assert len(landing.rows[table]) == 7
         source.close()
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0

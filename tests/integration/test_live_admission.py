@@ -89,7 +89,7 @@ def test_without_a_secret_a_client_is_whom_its_messages_name(serve):
 
 def test_a_connection_ends_with_its_token(served):
     client = served.client()
-    brief = sign(client.client_id, client.gateway, seconds=1.5)
+    brief = sign(client.client_id, client.gateway, seconds=4)
     begun = time.time()
     with Live(client, additional_headers={"Authorization": f"Bearer {brief}"}) as live:
         assert live.pull().deltas == ()

@@ -166,7 +166,7 @@ def _settled(database: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.parametrize("mode", [pytest.param("fast", marks=pytest.mark.deep), "immediate"])
 def test_a_server_that_is_restarted_under_load_loses_nothing(tmp_path, mode):
     with postgres_server() as postgres:
         gateways = [GatewayProcess(f"gateway-{number}", postgres.uri, tmp_path) for number in range(2)]

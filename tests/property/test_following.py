@@ -49,7 +49,7 @@ def push(engine: Engine, now: int, edit: tuple[Any, ...]) -> None:
 
 
 def ended(future: Future[Any]) -> Any:
-    return future.result(30)
+    return future.result(120)
 
 
 @pytest.mark.parametrize("filtered", [False, True])

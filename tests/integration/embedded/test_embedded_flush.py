@@ -104,7 +104,7 @@ def test_one_flush_at_a_time(clock, tmp_path):
     class Slow(Failing):
         def insert_deltas(self, batch):
             entered.set()
-            assert go_on.wait(30)
+            assert go_on.wait(120)
             return super().insert_deltas(batch)
 
     with gateway_over(clock, Slow(KINDS["sqlite"](tmp_path))) as gateway:
@@ -112,7 +112,7 @@ def test_one_flush_at_a_time(clock, tmp_path):
         reports = []
         flushing = threading.Thread(target=lambda: reports.append(gateway.flush()))
         flushing.start()
-        assert entered.wait(30)
+        assert entered.wait(120)
         assert gateway.flusher.flushing
         with pytest.raises(FlushError, match="under way"):
             gateway.flush()

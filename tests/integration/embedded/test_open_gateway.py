@@ -35,7 +35,7 @@ def test_it_flushes_by_itself_and_at_the_end(clock, tmp_path):
     ) as gateway:
         sent = author.push(gateway, author.delta("r1", {"x": 1}))
         clock.advance(10)
-        assert first.result(30).deltas == 1
+        assert first.result(120).deltas == 1
         assert gateway.buffer_stats().log_size == 0
         assert len(objects(tmp_path)) == 1
     with ExitStack() as application:
