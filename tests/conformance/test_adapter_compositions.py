@@ -216,7 +216,10 @@ def fill(adapter, number: int = 1):
         adapter.insert_deltas(batch(number, *some, gateway=gateway))
 
 
-@pytest.mark.parametrize("kind", ["postgres", "mariadb", "parquet on s3", "json on local disk"], indirect=True)
+DEEP = [pytest.param(kind, marks=pytest.mark.deep) for kind in ("mariadb", "parquet on s3")]
+
+
+@pytest.mark.parametrize("kind", ["postgres", "json on local disk", *DEEP], indirect=True)
 def test_from_any_to_any_and_back(kind, tmp_path):
     there, back = DATABASES[kind](tmp_path), SqliteAdapter(tmp_path / "back.db")
     start = SqliteAdapter(tmp_path / "start.db")
