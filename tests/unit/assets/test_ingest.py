@@ -1,0 +1,87 @@
+"""Connectors in the code location: an asset a table, one step and one place a connector, polled at its interval."""
+
+import dagster as dg
+import pytest
+
+from assets.labels import CONNECTOR, POLL_SENSOR, REQUESTED_BY
+from lakesync.config import load
+from lakesync.connectors import Connectors, Secrets
+from lakesync.engine import Engine
+from lakesync.hlc import wall_clock
+from lakesync.staging import open_store
+from lakesync_dagster.definitions import make_definitions
+from resources.snapshot import PolledConnector, SchemaSnapshot, registered
+from sensors.polls import is_due
+
+DESK = PolledConnector("shop", "support-desk", "jira", ("jira_issues", "jira_projects"), 30_000)
+CRM = PolledConnector("shop", "support.desk", "salesforce", ("sf_accounts",), 3_600_000)
+
+
+@pytest.fixture
+def definitions(tmp_path):
+    return make_definitions(load({"data_dir": tmp_path}), SchemaSnapshot(connectors=(DESK, CRM)))
+
+
+def test_every_table_is_an_asset_before_the_log_and_a_connector_is_a_step(definitions):
+    graph = definitions.resolve_asset_graph()
+    keys = {f"ingest/shop/{each.name}/{table}" for each in (DESK, CRM) for table in each.tables}
+    parents = {key.to_user_string() for key in graph.get(dg.AssetKey(["staging", "log"])).parent_keys}
+    assert keys <= parents
+    for key in keys:
+        node = graph.get(dg.AssetKey(key.split("/")))
+        assert isinstance(node.partitions_def, dg.DailyPartitionsDefinition)
+        assert node.backfill_policy == dg.BackfillPolicy.single_run()
+        assert node.freshness_policy is not None
+        assert node.description.endswith(".")
+        assert node.owners
+    steps = definitions.resolve_job_def("poll").nodes
+    assert len({step.name for step in steps}) == len({step.definition.pool for step in steps}) == 2
+
+
+def test_a_connector_is_due_when_its_interval_has_passed_and_nothing_of_it_runs():
+    tags = {REQUESTED_BY: POLL_SENSOR, CONNECTOR: "shop/support-desk"}
+    with dg.instance_for_test() as instance:
+        assert is_due(instance, DESK)
+        run = instance.create_run_for_job(_job(), tags=tags, status=dg.DagsterRunStatus.STARTED)
+        soon = PolledConnector("shop", "support-desk", "jira", (), 0)
+        assert not is_due(instance, soon), "it runs"
+        instance.report_run_failed(run)
+        assert not is_due(instance, soon), "it failed just now"
+        assert is_due(instance, CRM)
+        done = instance.create_run_for_job(_job(), tags=tags, status=dg.DagsterRunStatus.SUCCESS)
+        assert done.is_finished
+        assert not is_due(instance, DESK), "its interval has not passed"
+        assert is_due(instance, soon)
+
+
+def _job():
+    @dg.job
+    def nothing():
+        pass
+
+    return nothing
+
+
+def test_what_is_registered_is_known_by_its_settings_alone():
+    types = Connectors(Secrets(references=["env:CONNECTOR_*"]))
+    engine = Engine(open_store("memory://", wall_clock), wall_clock, connectors=types)
+    engine.open()
+    jira = {"domain": "acme", "email": "a@acme.example", "apiToken": "env:CONNECTOR_UNSET", "includeComments": False}
+    tables = [{"table": "orders", "query": "SELECT 1", "strategy": {"type": "diff"}}]
+    bodies = [
+        {"name": "desk", "type": "jira", "jira": jira, "ingest": {}},
+        {"name": "idle", "type": "jira", "jira": jira},
+        {
+            "name": "db",
+            "type": "postgres",
+            "postgres": {"connectionString": "env:CONNECTOR_UNSET"},
+            "ingest": {"tables": tables, "intervalMs": 60_000},
+        },
+    ]
+    for body in bodies:
+        engine.gateway("shop").register_connector(body)
+    assert registered(engine.store).connectors == (
+        PolledConnector("shop", "db", "postgres", ("orders",), 60_000),
+        PolledConnector("shop", "desk", "jira", ("jira_issues", "jira_projects"), 10_000),
+    )
+    engine.close()
