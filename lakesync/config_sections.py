@@ -35,7 +35,7 @@ class RemoteSection(_Section):
     url: str | None = None
     """Its address; unset: that of a `lakesync up` on the data folder, else the one that `[gateway]` gives."""
     gateway: str | None = None
-    """The gateway id; unset: the token's, else the only one of `[gateways]`."""
+    """The gateway id, where no token says it; unset: the only one of `[gateways]`."""
 
 
 class StagingSection(_Section):

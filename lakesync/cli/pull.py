@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,12 +17,13 @@ from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
 
 if TYPE_CHECKING:
     from lakesync.cli.remote import Remote
-    from lakesync.client.transports.base import SyncTransport
-    from lakesync.types import RowDelta
+    from lakesync.client.transports.base import Line, SyncTransport
+    from lakesync.types import RowDelta, SyncResponse
 
 pull_app, tail_app = command_app(), command_app()
 
 _PAGE = 1000
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
 _COLUMNS = ("arrived=written", "clientId=client", "op", "table", "rowId=row", "values")
 
 Client = Annotated[
@@ -87,7 +89,8 @@ def tail(
 ) -> None:
     """Show changes as they happen, until Ctrl-C.
 
-    As that client: what its rules let it see, moves in and out of its sight included.
+    As that client: what its rules let it see, moves in and out of its sight included. A connection that is lost is
+    made again, and nothing is left out between the two.
     """
     from lakesync.cli.remote import connect
 
@@ -134,27 +137,65 @@ def _pulled(transport: SyncTransport, who: str, since: int, limit: int | None, e
 
 def _live(remote: Remote, who: str, seconds: float | None, *, from_start: bool) -> Iterator[RowDelta]:
     """What there is, then what the gateway tells by itself."""
+    waits = not from_start
+    for unasked, page in _pages(remote, who, None if seconds is None else time.monotonic() + seconds):
+        if unasked or not waits:
+            yield from page.deltas
+        if waits and not unasked and not page.has_more:
+            waits = False
+            output.note(f"at {page.server_hlc}; waiting for changes")
+
+
+def _pages(remote: Remote, who: str, deadline: float | None) -> Iterator[tuple[bool, SyncResponse]]:
+    """Pages that were asked for and those that were not, over one connection after another, each going on from where
+    the one before ended.
+
+    Raises:
+        UnreachableError: the first connection cannot be made.
+    """
+    from lakesync.exceptions import TransientError
+
+    since, wait = 0, _FIRST_WAIT
+    line = remote.live().connect()
+    while True:
+        try:
+            for unasked, page in _line(line, who, since, deadline):
+                since, wait = page.server_hlc, _FIRST_WAIT
+                yield unasked, page
+        except TransientError as error:
+            line.close()
+            output.note(f"{error}; trying again in {wait:g} s")
+        else:
+            return
+        line, wait = _again(remote, wait)
+
+
+def _line(line: Line, who: str, since: int, deadline: float | None) -> Iterator[tuple[bool, SyncResponse]]:
     from lakesync.types import SyncPull
 
-    deadline = None if seconds is None else time.monotonic() + seconds
-    line = remote.live().connect()
     try:
-        line.pull(SyncPull(who, 0, _PAGE))
-        waits = True
+        line.pull(SyncPull(who, since, _PAGE))
         while deadline is None or time.monotonic() < deadline:
             came = line.receive(None if deadline is None else deadline - time.monotonic())
             if came is None:
                 continue
+            yield came
             unasked, page = came
-            if unasked or from_start:
-                yield from page.deltas
             if not unasked and page.has_more:
                 line.pull(SyncPull(who, page.server_hlc, _PAGE))
-            elif waits and not unasked:
-                waits = False
-                output.note(f"at {page.server_hlc}; waiting for changes")
     finally:
         line.close()
+
+
+def _again(remote: Remote, wait: float) -> tuple[Line, float]:
+    """Another connection, as soon as one can be made, and how long to wait before the one after it."""
+    from lakesync.exceptions import TransientError
+
+    while True:
+        time.sleep(wait)
+        wait = min(_LONGEST_WAIT, 2 * wait)
+        with suppress(TransientError):
+            return remote.live().connect(), wait
 
 
 def _show(each: dict[str, Any], *, as_json: bool) -> None:

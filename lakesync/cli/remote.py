@@ -113,7 +113,7 @@ def connect(
     config = settings(data)
     token = _given_token(config, token_file)
     identity = claims_in(token or "")
-    chosen = gateway or config.remote.gateway or identity.get("gw") or _only(config)
+    chosen = gateway or identity.get("gw") or config.remote.gateway or _only(config)
     if chosen is None and named:
         raise ConfigurationError(
             "which gateway? Give --gateway ID, set LAKESYNC_REMOTE_GATEWAY, or write it into [remote] of lakesync.toml"

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from lakesync.cli.app import app
 from lakesync.cli.ending import ExitCode
+from lakesync.cli.process import free_ports
 from tests.cli_page import BLOCKS
-from tests.integration.gateway_support import DEADLINE, SECRET, SERVICE, sign
+from tests.integration.gateway_support import DEADLINE, SECRET, SERVICE, delta, sign
 
 TODOS = "id,title,done,owner,team\nt1,Buy milk,false,alice,red\nt2,Call bob,true,alice,\n"
 CHANGED = '{"row_id": "t1", "done": true}\n'
@@ -139,6 +140,27 @@ def test_changes_are_told_as_they_happen(played, tmp_path):
         lines("push", row, "--table", "todos", "--client", "alice")
         assert json.loads(tail.stdout.readline())["rowId"] == "live"
         assert tail.wait(DEADLINE) == 0
+
+
+def test_a_tail_goes_on_after_its_gateway_was_killed(spawn, tmp_path):
+    port = str(free_ports(1)[0])
+    first = spawn(LAKESYNC_GATEWAY_PORT=port)
+    assert first.client("alice").push(delta("t1", {"n": 1}, client="alice")).status_code == 200
+    (tmp_path / "token").write_text(sign("tess"))
+    words = ["tail", "--url", first.url, "--token-file", str(tmp_path / "token"), "--from-start", "--json"]
+    code = "from lakesync.cli import main; main()"
+    with subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tail:
+        first_line = tail.stdout.readline()
+        assert first_line, tail.stderr.read()
+        assert json.loads(first_line)["rowId"] == "t1"
+        first.process.kill()
+        assert b"trying again" in tail.stderr.readline()
+        second = spawn(LAKESYNC_GATEWAY_PORT=port)
+        assert second.client("alice").push(delta("t2", {"n": 2}, client="alice")).status_code == 200
+        later = tail.stdout.readline()
+        assert later, tail.stderr.read()
+        assert json.loads(later)["rowId"] == "t2"
+        tail.kill()
 
 
 def test_a_delta_is_followed_to_who_holds_it(played, tmp_path):
