@@ -66,7 +66,7 @@ def cut_and_checkpoint(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
                 set_aside(context, pipeline, error, f"gateway {gateway} was not cut")
         snapshots = {cut.gateway: {table.table: str(table.snapshot_id) for table in cut.tables} for cut in cuts}
         version = content_version([snapshots, {cut.gateway: cut.rules_version for cut in cuts}])
-        valid = through(pipeline, min((wall_of(cut.arrival) for cut in cuts), default=None))
+        valid = through(pipeline, min((_valid_ms(pipeline, cut) for cut in cuts), default=None))
         frames = _frames_told(cuts, pipeline.checkpoints_uri)
         yield dg.MaterializeResult(
             asset_key=CUT, metadata={**_cuts_told(cuts, snapshots), **valid}, data_version=version
@@ -123,6 +123,12 @@ def make_cuts(pipeline: Pipeline, on_failed: Callable[[str, LakeSyncError], obje
         for gateway, failure in errors.items():
             on_failed(gateway, failure)
     return cuts
+
+
+def _valid_ms(pipeline: Pipeline, cut: Cut) -> int:
+    """A cut that was kept, as nothing has changed since, is that of this run's moment too."""
+    hold = pipeline.holds().get(cut.gateway)
+    return wall_of(max(cut.arrival, hold.arrival) if hold is not None else cut.arrival)
 
 
 def _tables(pipeline: Pipeline, gateway: str, arrival: int) -> set[str]:

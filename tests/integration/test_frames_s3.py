@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import boto3
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gateway.frames import frame_files, visible_frames
 from lakesync.exceptions import ConfigurationError
 from lakesync.rules.model import parse_rules
-from lakesync.staging.records import Cut, CutTable
+from lakesync.staging.records import Cut, CutTable, Erasure
 from lakesync.wire.frame_places import FramePlace, s3
 from lakesync.wire.frames import encode_checkpoint_frame
 from lakesync.wire.protobuf import decode_response
-from resources.lake.frame_files import write_file
-from transforms.kernel import CELL, STAMP
+from resources.lake.data_files import DataFiles, read_files
+from resources.lake.erasure import drop_frames
+from resources.lake.frame_files import link_frames, write_file
+from resources.lake.leftovers import holding, remove
+from transforms.kernel import CELL, STAMP, STORED
 
 OWN = parse_rules(
     {
@@ -76,3 +80,32 @@ def test_a_frame_that_is_gone_is_named(bucket):
         frame_files(Cut("g", 1, 256, 0, (gone,), 0))
     with pytest.raises(ConfigurationError, match="neither on a local disk nor on S3"):
         FramePlace("ftp://host/file")
+
+
+def test_a_table_that_did_not_change_is_copied_and_an_erasure_takes_the_older_frames(bucket):
+    written = write_file([states(5)], f"{bucket}/g/1-256/t/00000.frames", "t", 256).to_pylist()[0]
+    (copied,) = link_frames([written["uri"]], f"{bucket}/g/1-512/t")
+    assert copied == f"{bucket}/g/1-512/t/00000.frames"
+    assert link_frames([f"{bucket}/g/1-128/t/00000.frames"], f"{bucket}/g/1-512/u") is None
+    assert drop_frames(bucket, "g", 512) == ["frames/checkpoints/g/1-256"]
+    FramePlace(copied).check()
+    with pytest.raises(FileNotFoundError):
+        FramePlace(written["uri"]).check()
+
+
+def test_what_a_data_file_on_s3_holds_of_an_erased_client_is_found(bucket):
+    table = f"{bucket.replace('checkpoints', 'warehouse')}/tables/t"
+    rows = pa.Table.from_batches([states(4)]).append_column("_gateway", pa.array(["g"] * 4))
+    with s3().open_output_stream(f"{table.removeprefix('s3://')}/data/part.parquet") as sink:
+        pq.write_table(rows, sink)
+    asked = Erasure("g", 1, None, None, "a", hlc=9, arrival=256, requested_ms=0)
+    (found,) = holding(table, [asked], history=False)
+    assert (found.seq, found.rows, found.path) == (1, 4, "frames/warehouse/tables/t/data/part.parquet")
+    places = pa.table({"file_path": [f"{table}/data/part.parquet"] * 2, "pos": pa.array([2, 0], pa.int64())})
+    with s3().open_output_stream(f"{table.removeprefix('s3://')}/data/deletes.parquet") as sink:
+        pq.write_table(places, sink)
+    files = DataFiles((f"{table}/data/part.parquet",), (f"{table}/data/deletes.parquet",))
+    (left,) = read_files(files, STORED)
+    assert left["_row"].to_pylist() == ["r1", "r3"]
+    remove(table, [found.path])
+    assert list(holding(table, [asked], history=False)) == []
