@@ -1,0 +1,78 @@
+"""`lakesync connectors test`: whether a registered connector would work, in words."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakesync.cli import ending, output
+from lakesync.cli.options import Data, Json, settings
+
+if TYPE_CHECKING:
+    from lakesync.config import Config
+    from lakesync.connectors import Connectors
+
+
+def check(
+    name: Annotated[str, typer.Argument(help="The connector's name.", show_default=False)],
+    gateway: Annotated[str, typer.Option("--gateway", "-g", help="The gateway id.")],
+    data: Data = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Check a connector's credentials, permissions and clock, and read one page of each table.
+
+    It asks from this machine, with the secrets that this machine can open; nothing is polled or changed.
+    """
+    from contextlib import closing
+
+    from lakesync.cli.erase import opened_store
+    from lakesync.connectors.probing import probes_of
+    from lakesync.exceptions import LakeSyncError, NotFoundError
+
+    config = settings(data)
+    with opened_store(config) as store:
+        stored = next((each for each in store.connectors(gateway) if each.name == name), None)
+    if stored is None:
+        raise NotFoundError(f"gateway {gateway!r} has no connector {name!r}: `lakesync connectors list` names them")
+    types = _types(config)
+    opened = types.open(gateway, stored)
+    kind = types.find(stored.type)
+    assert kind is not None
+    failed: list[LakeSyncError] = []
+    with closing(kind.open_source(opened)) as source:
+        for probe in probes_of(source):
+            try:
+                said, code = probe.ask(), None
+            except LakeSyncError as error:
+                failed.append(error)
+                said, code = str(error), error.code
+            _tell(probe.what, said, code, as_json=as_json)
+            if code is not None and probe.what == "credentials":
+                break
+    if failed:
+        raise typer.Exit(ending.code_of(type(failed[0])) or ending.ExitCode.FAILED)
+
+
+def _tell(what: str, said: str, code: str | None, *, as_json: bool) -> None:
+    if as_json:
+        output.record({"check": what, "ok": code is None, "said": said, **({"code": code} if code else {})})
+    elif code is None:
+        print(f"ok    {what}: {said}")
+    else:
+        print(f"FAIL  {what}: {said}", file=sys.stderr)
+
+
+def _types(config: Config) -> Connectors:
+    """The types, with the key of the data folder where none is configured."""
+    from pydantic import SecretStr
+
+    from lakesync.cli.secrets import kept
+    from lakesync.connectors import Connectors
+
+    key = kept(config.data_dir).get("secret_key")
+    if config.secret_key is None and key:
+        config = config.replace(secret_key=SecretStr(key))
+    return Connectors.configured(config)

@@ -1,0 +1,108 @@
+"""Whether a connector would work, asked of servers that listen: what is wrong is said in words, with its exit code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from lakesync.cli.connectors_test import check
+from lakesync.config import load
+from lakesync.connectors import Connectors
+from lakesync.connectors.probing import clock_told, probes_of
+from lakesync.connectors.source import Table
+from lakesync.engine import Engine
+from lakesync.exceptions import LakeSyncError
+from lakesync.staging import open_store
+from tests.integration.jira_support import desk
+from tests.integration.salesforce_support import company
+
+KEY = "the key that seals these tests' secrets"
+
+
+def asked(source):
+    """Each probe's answer, or the code of its error."""
+    told = {}
+    for probe in probes_of(source):
+        try:
+            told[probe.what] = probe.ask()
+        except LakeSyncError as error:
+            told[probe.what] = error.code
+    return told
+
+
+def test_jira_is_asked_for_account_clock_permission_and_a_page():
+    with desk() as made:
+        made.site.add_project("SUP")
+        made.site.add_issue("SUP", "one")
+        with made.source() as source:
+            told = asked(source)
+            assert told["jira_issues"] == "1 issues on the first page, the first is SUP-1"
+            assert "behind this machine's" in told["clock"]
+            assert told["permissions"] == "it may browse projects"
+        made.site.projects["SUP"].hidden = True
+        with made.source(jql="nonsense ===") as source:
+            assert asked(source) | {"clock": ""} == {
+                "credentials": "signed in as sync@example.com",
+                "clock": "",
+                "permissions": "FORBIDDEN",
+                "jira_issues": "CONFIGURATION_ERROR",
+            }
+
+
+def test_salesforce_is_asked_without_beginning_a_load():
+    with company() as firm:
+        firm.bulk_rows = 1
+        for number in range(3):
+            firm.org.add("Account", Name=f"a{number}")
+        with firm.source() as source:
+            told = asked(source)
+        assert told["sf_accounts"].startswith("readable, the first is")
+        assert not any("jobs" in path for _, path, _ in firm.served.calls)
+        with firm.source(clientSecret="wrong") as source:
+            assert asked(source)["credentials"] == "AUTH_ERROR"
+
+
+def test_a_source_without_probes_of_its_own_is_read_for_a_page():
+    class Plain:
+        def __init__(self, tables):
+            self.tables = tables
+
+        def changes(self, table, cursor):
+            assert (table, cursor) == ("notes", None)
+            return iter(())
+
+    assert asked(Plain((Table("notes"),))) == {"notes": "0 rows on the first page"}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "says"), [(1_000, "agrees"), (100_000, "100 s ahead of this"), (-100_000, "100 s behind this")]
+)
+def test_clocks_that_differ_are_told(theirs, says):
+    assert says in clock_told(theirs, "the site's", lambda: 0.0)
+
+
+@pytest.mark.parametrize(("token", "code", "failed"), [(None, 0, []), ("wrong", 4, ["credentials"])])
+def test_the_command_says_it_line_by_line_and_in_its_exit_code(tmp_path, monkeypatch, token, code, failed):
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    monkeypatch.setenv("LAKESYNC_SECRET_KEY", KEY)
+    config = load({"data_dir": tmp_path})
+    with desk() as made:
+        made.site.add_project("SUP")
+        made.site.add_issue("SUP", "one")
+        settings = dict(made.config(**({"apiToken": token} if token else {})).settings)
+        engine = Engine(
+            open_store(config.staging.url, made.clock), made.clock, connectors=Connectors.configured(config)
+        )
+        engine.open()
+        engine.gateway("shop").register_connector({"name": "desk", "type": "jira", "jira": settings, "ingest": {}})
+        engine.close()
+        app = typer.Typer()
+        app.command()(check)
+        done = CliRunner().invoke(app, ["desk", "--gateway", "shop", "--data", str(tmp_path), "--json"])
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        assert done.exit_code == code, done.output
+        assert [line["check"] for line in lines if not line["ok"]] == failed
+        assert settings["apiToken"] not in done.output
