@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
@@ -140,8 +139,10 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
     allowed = frozenset(sender.keys)
     after: dict[RowKey, HotRow] = {}
     moves: list[Move] = []
-    stays: dict[str, dict[RowKey, int]] = defaultdict(dict)
+    stays: dict[str, int] = {}
     clean = True
+    columns: tuple[str, ...] = ()
+    noted = False
     at = arrival - ARRIVAL_STEP * len(named)
     for key, changes in named.items():
         at += ARRIVAL_STEP
@@ -150,16 +151,18 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
             before is not None
             and delta.hlc > before.newest
             and delta.op == "UPDATE"
-            and delta.columns
             and len(changes) == 1
             and sender.in_line
             and not allowed.isdisjoint(before.keys)
-            and not index.reads(delta.columns)
         ):
-            after[key] = before.overwritten(delta, at)
-            for bucket in before.keys:
-                stays[bucket][key] = at
-            continue
+            names = tuple([cell.column for cell in delta.columns])
+            if names != columns:
+                columns, noted = names, bool(names) and not index.reads(delta.columns)
+            if noted:
+                after[key] = before.overwritten(delta, columns, at)
+                for bucket in before.keys:
+                    stays[bucket] = at
+                continue
         if before is None and delta.op == "INSERT" and delta.columns and len(changes) == 1:
             row, moved, returned = _born(delta, at, allowed, index)
         else:
@@ -169,9 +172,8 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
         if returned:
             clean = False
             moves.append(move(row, own_bucket(sender.client_id), at, "own"))
-        after[key] = HotRow.of(row)
-    commit.put_hot_rows(after)
-    commit.put_moves(moves, stays)
+        after[key] = HotRow.of(row, before.stayed if before is not None and not moved else 0)
+    commit.put_hot_rows(after, moves, stays)
     return Applied(clean)
 
 
@@ -192,7 +194,7 @@ def _applied(
     """A row after its deltas of a push; its moves; whether the sender has to be sent something of it."""
     client_id = changes[0].client_id
     if len(changes) == 1 and before.state.is_before(changes[0]):
-        row, touch = overwrite(before, [(changes[0], at)]), _OVERWRITES[changes[0].op]
+        row, touch = overwrite(before, changes[0], at), _OVERWRITES[changes[0].op]
     else:
         row, touch = before.copy(), _Touch()
         row.arrival = at

@@ -2,77 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
+from msgspec import Raw
 
+from lakesync.lww import LiveDelta
 from lakesync.staging.records import DELETED, StoredRow
 from lakesync.types import RowDelta
 
 WRITERS_KEPT = 8
 """Writers remembered a row; one that fell out is treated as unsure."""
 
-_DEEPEST = 4
-"""Deltas a row that wait to be merged into it, at most: they take memory."""
+_MOST_NOTED = 16
+"""Deltas that overwrite the same columns of a row and are merged at once, at most: who wrote each takes memory."""
 _NEVER = 1 << 63
 """Above every hlc."""
 
 
 class HotRow(msgspec.Struct, gc=False):
-    """A row; or the row before, and a delta that overwrote some of it.
+    """A row; or the row before, and what the newest of some deltas that overwrote the same columns of it says.
 
-    A delta that overwrites is newer than all that the row had, has columns, is of a sender who sees the row, and leaves
-    the row in its buckets.
+    A delta that overwrites is an UPDATE, newer than all that the row had, of a sender who sees the row, and leaves the
+    row in its buckets. Values may be views that keep a request's body in memory, until the row is merged.
     """
 
     newest: int
     """The greatest hlc that the row has; what is above it is newer than all."""
     keys: tuple[str, ...]
     """The row's bucket keys."""
-    depth: int
-    _row: StoredRow | None
-    _before: HotRow | None = None
-    _delta: RowDelta | None = None
-    _at: int = 0
+    stayed: int
+    """The arrival of a `stay` move in all of them that no `Move` tells of; 0 where there is none."""
+    _row: StoredRow
+    _columns: tuple[str, ...] = ()
+    """Those that wait to be merged."""
+    _values: tuple[Raw, ...] = ()
+    _delta_id: str = ""
+    _wrote: tuple[tuple[str, int], ...] = ()
+    """Client and arrival of each delta that waits, the newest last."""
 
     @staticmethod
-    def of(row: StoredRow) -> HotRow:
+    def of(row: StoredRow, stayed: int = 0) -> HotRow:
         """A row with nothing to be merged into it."""
         live = row.state.live
-        return HotRow(live[-1].hlc if live else _NEVER, row.keys, 0, row)
+        return HotRow(live[-1].hlc if live else _NEVER, row.keys, stayed, row)
 
-    def overwritten(self, delta: RowDelta, at: int) -> HotRow:
-        """The row after a delta that overwrites some of it, at the arrival `at`."""
-        if self.depth == _DEEPEST:
-            self.merged()
-        return HotRow(delta.hlc, self.keys, self.depth + 1, None, self, delta, at)
+    def overwritten(self, delta: RowDelta, columns: tuple[str, ...], at: int) -> HotRow:
+        """The row after a delta that overwrites some of it.
+
+        Args:
+            delta: newer than `newest`.
+            columns: the names of its columns.
+            at: its arrival.
+        """
+        wrote: tuple[tuple[str, int], ...] = ((delta.client_id, at),)
+        waiting = self._wrote
+        row = self._row
+        if self._columns == columns and len(waiting) < _MOST_NOTED:
+            wrote = (*waiting[:-1], *wrote) if waiting[-1][0] == delta.client_id else (*waiting, *wrote)
+        elif waiting:
+            row = self.merged()
+        values = tuple([cell.value for cell in delta.columns])
+        return HotRow(delta.hlc, self.keys, at, row, columns, values, delta.delta_id, wrote)
 
     def merged(self) -> StoredRow:
         """The row, not to be changed."""
-        row, before, at = self._row, self, []
-        while (row := before._row) is None:
-            assert before._before is not None
-            assert before._delta is not None
-            at.append((before._delta, before._at))
-            before = before._before
-        if at:
-            at.reverse()
-            self._row = row = overwrite(row, at)
-            self._before, self._delta, self.depth = None, None, 0
-        return row
+        wrote = self._wrote
+        if wrote:
+            client_id, at = wrote[-1]
+            columns = {name: value.copy() for name, value in zip(self._columns, self._values, strict=True)}
+            newest = LiveDelta(self.newest, client_id, self._delta_id, columns, len(columns))
+            row = self._row
+            after = row.after(row.state.below(newest), at)
+            after.touched.update(dict.fromkeys(columns, at))
+            for client_id, at in wrote:
+                note_writer(after, client_id, at)
+            self._row = after
+            self._columns, self._values, self._wrote = (), (), ()
+        return self._row
 
 
-def overwrite(row: StoredRow, deltas: Sequence[tuple[RowDelta, int]]) -> StoredRow:
-    """A row after deltas, each of which overwrites some of it at its arrival; bucket keys are left as they were."""
-    state = row.state.overwritten([delta for delta, _ in deltas])
-    touched = row.touched.copy()
-    after = StoredRow(
-        row.table, row.row_id, deltas[-1][1], state, touched, row.writers.copy(), row.writers_floor, row.keys
-    )
-    for delta, at in deltas:
-        for cell in delta.columns:
-            touched[cell.column] = at
-        note_writer(after, delta.client_id, at, inserted=delta.op == "INSERT")
+def overwrite(row: StoredRow, delta: RowDelta, at: int) -> StoredRow:
+    """A row after a delta that overwrites some of it at its arrival; bucket keys are left as they were."""
+    after = row.after(row.state.overwritten(delta), at)
+    after.touched.update(dict.fromkeys([cell.column for cell in delta.columns], at))
+    note_writer(after, delta.client_id, at, inserted=delta.op == "INSERT")
     return after
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 
 import msgspec
 
+from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.records import Move, MoveKind
 from lakesync.types import RowKey
 
-Stays = Mapping[str, Mapping[RowKey, int]]
-"""Bucket key → rows that were inside of it, changed, and still are → arrival: `stay` moves without an object each."""
-
-NO_STAYS: Stays = MappingProxyType({})
+Stays = Mapping[str, int]
+"""Bucket key → the newest of the `stay` moves in it that rows tell of themselves (`HotRow.stayed`)."""
 
 
 class EntryChange(msgspec.Struct, frozen=True, gc=False):
@@ -54,16 +52,28 @@ def changed_by(before: EntryChange | None, kind: MoveKind, at: int) -> EntryChan
     return change if before is None else before.then(change)
 
 
-def fold(moves: Iterable[Move], stays: Stays) -> dict[tuple[str, str, str], EntryChange]:
-    """`(bucket, table, row id)` → the sum of its moves in their order; an entry of `moves` is not in `stays`."""
+def fold(moves: Iterable[Move], rows: Mapping[RowKey, HotRow]) -> dict[tuple[str, str, str], EntryChange]:
+    """`(bucket, table, row id)` → the sum of its moves in their order, and what the rows tell of themselves."""
     changes: dict[tuple[str, str, str], EntryChange] = {}
     for move in moves:
         key = (move.bucket, move.table, move.row_id)
         changes[key] = changed_by(changes.get(key), move.kind, move.arrival)
-    for bucket, rows in stays.items():
-        for (table, row_id), at in rows.items():
-            changes[bucket, table, row_id] = stayed(at)
+    add_stays(changes, rows.items())
     return changes
+
+
+def add_stays(changes: dict[tuple[str, str, str], EntryChange], rows: Iterable[tuple[RowKey, HotRow]]) -> None:
+    """Add the `stay` moves that rows tell of themselves, where a row did not move later."""
+    for (table, row_id), row in rows:
+        at = row.stayed
+        if at == 0:
+            continue
+        for bucket in row.keys:
+            before = changes.get((bucket, table, row_id))
+            if before is None:
+                changes[bucket, table, row_id] = stayed(at)
+            elif before.changed < at:
+                changes[bucket, table, row_id] = before.stayed(at)
 
 
 def stayed(at: int) -> EntryChange:
@@ -71,6 +81,6 @@ def stayed(at: int) -> EntryChange:
     return EntryChange(0, 0, 0, at, None)
 
 
-def buckets_of(moves: Iterable[Move], stays: Stays) -> set[str]:
+def buckets_of(moves: Iterable[Move], stays: Iterable[str] = ()) -> set[str]:
     """The bucket keys in which anything moved."""
     return {move.bucket for move in moves}.union(stays)

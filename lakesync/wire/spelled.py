@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from json.encoder import encode_basestring
 from typing import NamedTuple, overload
 
 from msgspec import Raw
 
-from lakesync.delta import delta_id
+from lakesync.delta import delta_id, delta_id_of_texts, jcs_raw
 from lakesync.lww import RowState
 from lakesync.types import ColumnValue, Op, RowDelta, Stamp, SyncPage
 from lakesync.wire.json import decode_deltas, encode_deltas, encode_response
@@ -92,6 +93,37 @@ def whole_row(table: str, row_id: str, state: RowState) -> list[RowDelta]:
 
 
 def spell_row(table: str, row_id: str, state: RowState) -> tuple[bytes, int]:
-    """`whole_row` as a part of a JSON array, and how many deltas it is."""
+    """`whole_row` as a part of a JSON array, and how many deltas it is; written in one go, as stores do it often."""
+    named, row = encode_basestring(table), encode_basestring(row_id)
+    texts: list[str] = []
+    op, stamp = "INSERT", None
+    for part in state.live:
+        if stamp == (stamp := (part.hlc, part.client_id)):  # of one stamp: they are joined into one delta
+            return _spelled_anew(table, row_id, state)
+        client = encode_basestring(part.client_id)
+        cells = _cells(part.columns)
+        if part.whole:
+            identity = part.delta_id
+        else:
+            identity = delta_id_of_texts(client, part.hlc, named, row, _cells(part.columns, jcs_raw))
+        texts.append(
+            f'{{"op":"{op}","table":{named},"rowId":{row},"clientId":{client},"columns":[{cells}],'
+            f'"hlc":"{part.hlc}","deltaId":{encode_basestring(identity)}}}'
+        )
+        op = "UPDATE"
+    return (",".join(texts).encode(), len(texts)) if texts else _spelled_anew(table, row_id, state)
+
+
+def _spelled_anew(table: str, row_id: str, state: RowState) -> tuple[bytes, int]:
     deltas = whole_row(table, row_id, state)
     return encode_deltas(deltas)[1:-1], len(deltas)
+
+
+def _text(value: Raw) -> str:
+    return str(value, "utf-8")
+
+
+def _cells(columns: Mapping[str, Raw], text: Callable[[Raw], str] = _text) -> str:
+    return ",".join(
+        [f'{{"column":{encode_basestring(name)},"value":{text(value)}}}' for name, value in columns.items()]
+    )

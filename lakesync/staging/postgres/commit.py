@@ -13,7 +13,7 @@ from lakesync.staging.configuration import with_rules, with_schema, with_write_s
 from lakesync.staging.head import Head
 from lakesync.staging.head_view import HeadView
 from lakesync.staging.hot_rows import HotRow
-from lakesync.staging.moves import NO_STAYS, Stays, buckets_of
+from lakesync.staging.moves import Stays, buckets_of
 from lakesync.staging.postgres import feed
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.postgres.journal import Journal, client
@@ -119,9 +119,10 @@ class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
         """The stored rows among `keys`."""
         return {key: HotRow.of(row) for key, row in self.rows(keys).items()}
 
-    def put_hot_rows(self, rows: Mapping[RowKey, HotRow]) -> None:
-        """Write rows."""
+    def put_hot_rows(self, rows: Mapping[RowKey, HotRow], moves: Collection[Move], stays: Stays) -> None:
+        """Write rows and feed entries."""
         self.put_rows([row.merged() for row in rows.values()])
+        self._put_moves(moves, rows, stays)
 
     def say(self, words: Collection[str]) -> None:
         """Have listeners told of these bucket keys."""
@@ -131,11 +132,14 @@ class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
         """Write rows whole."""
         feed.put_rows(self._connection, self.gateway, rows)
 
-    def put_moves(self, moves: Collection[Move], stays: Stays = NO_STAYS) -> None:
+    def put_moves(self, moves: Collection[Move]) -> None:
         """Write feed entries."""
+        self._put_moves(moves, {}, {})
+
+    def _put_moves(self, moves: Collection[Move], rows: Mapping[RowKey, HotRow], stays: Stays) -> None:
         if moves or stays:
             self._journal.announcement.moved(self.gateway, buckets_of(moves, stays))
-            feed.put_moves(self._connection, self.gateway, moves, stays)
+            feed.put_moves(self._connection, self.gateway, moves, rows)
 
     def put_client(self, record: ClientRecord) -> None:
         """Write a client record whole."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from lakesync.staging.moves import Stays, fold
+from lakesync.staging.hot_rows import HotRow
+from lakesync.staging.moves import fold
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.records import Entry, Move, StoredRow
 from lakesync.types import RowKey
@@ -80,9 +81,9 @@ def scan_rows(connection: Connection, gateway: str, after: RowKey | None, limit:
     return [_decode_row(body) for (body,) in found]
 
 
-def put_moves(connection: Connection, gateway: str, moves: Iterable[Move], stays: Stays) -> None:
+def put_moves(connection: Connection, gateway: str, moves: Iterable[Move], rows: Mapping[RowKey, HotRow]) -> None:
     """Write feed entries."""
-    changes = fold(moves, stays)
+    changes = fold(moves, rows)
     if not changes:
         return
     numbers = _bucket_numbers(connection, gateway, {bucket for bucket, _, _ in changes})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from time import monotonic
+from typing import NamedTuple
 
 import structlog
 
@@ -12,25 +14,38 @@ from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.recovery import Recovery, Shard
 from lakesync.staging.sqlite.state import State
 
-_WAITING_A_BIT = 2_000
-"""For each so many that wait, another bit is written at a time, so that more never come than are written."""
+_EARLY = 1.5
+"""What is frozen is written so many times as fast as it has to be."""
 
 _log = structlog.get_logger(__name__)
+
+
+class WriteBehind(NamedTuple):
+    """How far the state may be behind the journal before more of it is written: what a restart replays, about."""
+
+    seconds: float = 6.0
+    rows: int = 20_000
+    bytes: int = 48 << 20
+    """Of deltas as JSON."""
 
 
 class Behind:
     """Knows how far `state.db` is. All methods belong to the owner thread."""
 
-    def __init__(self, journal: Journal, state: State, recovery: Recovery) -> None:
+    def __init__(self, journal: Journal, state: State, recovery: Recovery, allowed: WriteBehind) -> None:
         self._journal = journal
         self._state = state
         self._recovery = recovery
+        self._allowed = allowed
         self._moved: set[str] = set()
         """Gateways that the file is behind with, apart from what is frozen."""
         self._frozen: dict[str, Head] = {}
         """Heads of the gateways that moved, where the frozen part of the state ends."""
         self._frozen_bytes = 0
         """The journal's `unpacked_bytes` there."""
+        self._frozen_at = 0.0
+        self._waited = WriteBehind(0, 0, 0)
+        """What waited besides when a bit was written last."""
         self._held: dict[Shard, int] = {}
         self.durable: dict[Shard, int] = {}
         """The seq up to which `state.db` is known to hold the log, whatever happens to the machine."""
@@ -39,14 +54,15 @@ class Behind:
         """The journal was committed, and these gateways moved."""
         self._moved.update(gateways)
 
-    def exceeds(self, rows: int, size: int) -> bool:
-        """Whether more waits in memory alone, apart from what is being written.
+    @property
+    def full(self) -> bool:
+        """Whether more rows or bytes wait in memory alone than may, apart from what is being written."""
+        waits = self._waits()
+        return waits.rows > self._allowed.rows or waits.bytes > self._allowed.bytes
 
-        Args:
-            rows: that many rows.
-            size: bytes of the deltas that came, as JSON.
-        """
-        return self._state.waiting > rows or self._journal.unpacked_bytes - self._frozen_bytes > size
+    def _waits(self) -> WriteBehind:
+        size = self._journal.unpacked_bytes - self._frozen_bytes
+        return WriteBehind(monotonic() - self._frozen_at, self._state.waiting, size)
 
     @property
     def any(self) -> bool:
@@ -103,13 +119,13 @@ class Behind:
         try:
             if not self._frozen:
                 self._frozen, self._moved = self._heads(), set()
-                self._frozen_bytes = self._journal.unpacked_bytes
+                self._frozen_bytes, self._frozen_at = self._journal.unpacked_bytes, monotonic()
                 self._state.freeze()
-            for _ in range(1 + self._state.waiting // _WAITING_A_BIT):
-                if self._state.write_on():
-                    break
-            else:
-                return False
+                self._waited = self._waits()
+            until = self._left_after()
+            while not self._state.write_on():
+                if self._state.left <= until:
+                    return False
             if self._state.settled:  # a reading had more written than what was frozen
                 self._write_all()
             else:
@@ -118,6 +134,15 @@ class Behind:
             self.lose(exc)
             raise
         return True
+
+    def _left_after(self) -> float:
+        """How much may be left of what is frozen, so that it is written before as much waits again as may."""
+        waited, self._waited = self._waited, self._waits()
+        came = (
+            (now - before) / max(most - now, 1e-9)
+            for now, before, most in zip(self._waited, waited, self._allowed, strict=True)
+        )
+        return self._state.left * (1 - _EARLY * max(came))
 
     def _write_all(self) -> None:
         self._state.settle()

@@ -12,7 +12,7 @@ from lakesync.staging.configuration import with_rules, with_schema, with_write_s
 from lakesync.staging.head import Head
 from lakesync.staging.head_view import HeadView
 from lakesync.staging.hot_rows import HotRow
-from lakesync.staging.moves import NO_STAYS, Stays, buckets_of
+from lakesync.staging.moves import Stays, buckets_of
 from lakesync.staging.notices import Announcement
 from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow, WriteScope
 from lakesync.staging.side_tables import SideCommit, SideView
@@ -132,9 +132,12 @@ class SqliteCommit(SqliteView, SideCommit):
         """The stored rows among `keys`, as they wait in memory."""
         return self._state.hot_rows(self.gateway, keys)
 
-    def put_hot_rows(self, rows: Mapping[RowKey, HotRow]) -> None:
-        """Write rows."""
-        self._state.put_rows(self.gateway, rows)
+    def put_hot_rows(self, rows: Mapping[RowKey, HotRow], moves: Collection[Move], stays: Stays) -> None:
+        """Write rows and feed entries."""
+        self._state.put_rows(self.gateway, rows, stays)
+        if moves or stays:
+            self._announcement.moved(self.gateway, buckets_of(moves, stays))
+            self._state.put_moves(self.gateway, moves)
 
     def say(self, words: Collection[str]) -> None:
         """Have listeners told of these bucket keys."""
@@ -142,13 +145,13 @@ class SqliteCommit(SqliteView, SideCommit):
 
     def put_rows(self, rows: Iterable[StoredRow]) -> None:
         """Write rows whole."""
-        self._state.put_rows(self.gateway, {row.key: HotRow.of(row) for row in rows})
+        self._state.put_whole_rows(self.gateway, rows)
 
-    def put_moves(self, moves: Collection[Move], stays: Stays = NO_STAYS) -> None:
+    def put_moves(self, moves: Collection[Move]) -> None:
         """Write feed entries."""
-        if moves or stays:
-            self._announcement.moved(self.gateway, buckets_of(moves, stays))
-            self._state.put_moves(self.gateway, moves, stays)
+        if moves:
+            self._announcement.moved(self.gateway, buckets_of(moves))
+            self._state.put_moves(self.gateway, moves)
 
     def put_client(self, record: ClientRecord) -> None:
         """Write a client record whole."""

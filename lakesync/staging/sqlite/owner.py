@@ -8,26 +8,17 @@ from concurrent.futures import Future
 from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from lakesync.exceptions import StagingUnavailableError
-from lakesync.staging.sqlite.behind import Behind
+from lakesync.staging.sqlite.behind import Behind, WriteBehind
 from lakesync.staging.sqlite.group import GroupCommit, Job
 
 T = TypeVar("T")
 
 _GROUP = 256
-_IDLE_PART = 30
+_IDLE_PART = 60
 """After this part of the allowed seconds without anything to do, the state is written behind."""
-
-
-class WriteBehind(NamedTuple):
-    """How far the state may be behind the journal before more of it is written: what a restart replays, about."""
-
-    seconds: float = 3.0
-    rows: int = 20_000
-    bytes: int = 32 << 20
-    """Of deltas as JSON."""
 
 
 class Owner:
@@ -79,7 +70,7 @@ class Owner:
             if self._behind.any:
                 due = min(due, monotonic() + self._allowed.seconds)
             quiet = not jobs and self._behind.any
-            if quiet or monotonic() >= due or self._behind.exceeds(self._allowed.rows, self._allowed.bytes):
+            if quiet or monotonic() >= due or self._behind.full:
                 due = inf if self._behind.try_write_on() else -inf
 
     def _take(self, due: float) -> tuple[list[Job], bool]:

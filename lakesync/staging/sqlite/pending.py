@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from lakesync.staging.hot_rows import HotRow
-from lakesync.staging.moves import EntryChange, Stays, changed_by, stayed
+from lakesync.staging.moves import EntryChange, Stays, add_stays, changed_by
 from lakesync.staging.records import Move
 from lakesync.staging.sqlite.undo import Undo
 from lakesync.types import RowKey
@@ -14,31 +14,34 @@ from lakesync.types import RowKey
 EntryKey = tuple[str, str, str]
 """`(bucket, table, row id)`."""
 
+Rows = Mapping[str, Mapping[RowKey, HotRow]]
+"""By gateway."""
+
 
 class Changes:
     """Entry changes of a stretch of commits, by gateway."""
 
-    __slots__ = ("moves", "stays")
+    __slots__ = ("moves", "stayed")
 
     def __init__(self) -> None:
         self.moves: dict[str, dict[EntryKey, EntryChange]] = defaultdict(dict)
-        self.stays: dict[tuple[str, str], dict[RowKey, int]] = defaultdict(dict)
-        """`(gateway, bucket)` → row → the arrival of its latest `stay`, which may be before what `moves` says of it."""
+        self.stayed: dict[str, set[RowKey]] = defaultdict(set)
+        """Rows that may tell of a `stay` move themselves, which may be before what `moves` says of them."""
 
     def __bool__(self) -> bool:
-        return any(self.moves.values()) or any(self.stays.values())
+        return any(self.moves.values()) or any(self.stayed.values())
 
-    def folded(self) -> dict[str, dict[EntryKey, EntryChange]]:
-        """One change an entry, by gateway."""
+    def folded(self, rows: Rows) -> dict[str, dict[EntryKey, EntryChange]]:
+        """One change an entry, by gateway.
+
+        Args:
+            rows: of the layer.
+        """
         folded = {gateway: changes.copy() for gateway, changes in self.moves.items()}
-        for (gateway, bucket), rows in self.stays.items():
-            changes = folded.setdefault(gateway, {})
-            for (table, row_id), at in rows.items():
-                before = changes.get((bucket, table, row_id))
-                if before is None:
-                    changes[bucket, table, row_id] = stayed(at)
-                elif before.changed < at:
-                    changes[bucket, table, row_id] = before.stayed(at)
+        for gateway, keys in self.stayed.items():
+            held = rows.get(gateway, {})
+            found = ((key, row) for key in keys if (row := held.get(key)) is not None)  # none was taken back
+            add_stays(folded.setdefault(gateway, {}), found)
         return folded
 
 
@@ -74,19 +77,26 @@ def put_rows(layer: Layer, gateway: str, rows: Mapping[RowKey, HotRow], undo: Un
     layer.count += len(held) - before
 
 
-def put_moves(layer: Layer, gateway: str, moves: Iterable[Move], stays: Stays, undo: Undo) -> None:
+def put_moves(layer: Layer, gateway: str, moves: Iterable[Move], undo: Undo) -> None:
     """Put moves into a layer, each summed up with what the layer holds of its entry."""
     held = layer.changes.moves[gateway]
     new: dict[EntryKey, EntryChange] = {}
-    newest: dict[tuple[str, str], int] = {}
+    newest: dict[str, int] = {}
     for move in moves:
         bucket, table, row_id, arrival, kind = move.bucket, move.table, move.row_id, move.arrival, move.kind
         key = (bucket, table, row_id)
         new[key] = changed_by(new.get(key) or held.get(key), kind, arrival)
-        newest[gateway, bucket] = max(arrival, newest.get((gateway, bucket), 0))
-    for bucket, rows in stays.items():
-        undo.update(layer.changes.stays[gateway, bucket], rows)
-        newest[gateway, bucket] = max(*rows.values(), newest.get((gateway, bucket), 0))
-    newest = {place: max(arrival, layer.newest.get(place, 0)) for place, arrival in newest.items()}
+        newest[bucket] = max(arrival, newest.get(bucket, 0))
     undo.update(held, new)
-    undo.update(layer.newest, newest)
+    _move_on(layer, gateway, newest, undo)
+
+
+def put_stays(layer: Layer, gateway: str, rows: Iterable[RowKey], stays: Stays, undo: Undo) -> None:
+    """Note that rows of a layer tell of `stay` moves themselves; one that does not may be among them."""
+    layer.changes.stayed[gateway].update(rows)
+    _move_on(layer, gateway, stays, undo)
+
+
+def _move_on(layer: Layer, gateway: str, newest: Mapping[str, int], undo: Undo) -> None:
+    held = layer.newest
+    undo.update(held, {(gateway, name): max(at, held.get((gateway, name), 0)) for name, at in newest.items()})

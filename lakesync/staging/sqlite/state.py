@@ -21,12 +21,12 @@ import msgspec
 
 from lakesync.staging.head import Head
 from lakesync.staging.hot_rows import HotRow
-from lakesync.staging.moves import Stays
+from lakesync.staging.moves import EntryChange, Stays
 from lakesync.staging.records import Entry, Move, StoredRow
 from lakesync.staging.sqlite import bulk, pending
 from lakesync.staging.sqlite.checkpointer import Checkpointer
 from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate
-from lakesync.staging.sqlite.pending import Changes, Layer
+from lakesync.staging.sqlite.pending import EntryKey, Layer
 from lakesync.staging.sqlite.rowcache import RowCache
 from lakesync.staging.sqlite.stretch import MOST_BUCKETS, Buckets, read_stretch
 from lakesync.staging.sqlite.undo import Undo
@@ -42,7 +42,9 @@ _CACHED_BYTES = 16 << 20
 """What is held of decoded rows, by their size in the file; in memory they take several times as much."""
 _BUCKETS_KNOWN = 100_000
 _AT_ONCE = 256
-"""Rows or entries in one statement."""
+"""Rows or entries that one statement looks for."""
+_BIT = 64
+"""Rows or entries that are written at a time."""
 _WIDTHS = (1, 16, 128, _AT_ONCE)
 """How many row ids a statement that looks for some asks for."""
 _PUT_ROW = (
@@ -58,7 +60,7 @@ _PUT_ENTRY = (
     " first = CASE first WHEN 0 THEN excluded.first ELSE first END,"
     " since = CASE excluded.since WHEN 0 THEN since ELSE excluded.since END,"
     " left_at = CASE excluded.left_at WHEN 0 THEN left_at ELSE excluded.left_at END,"
-    " changed = excluded.changed,"
+    " changed = max(changed, excluded.changed),"
     # neither joined nor left: as it was
     " inside = CASE WHEN excluded.since = 0 AND excluded.left_at = 0 THEN inside ELSE excluded.inside END"
 )
@@ -129,6 +131,8 @@ class State:
         self._front = Layer()
         self._frozen: Layer | None = None
         self._writing: Iterator[None] = iter(())
+        self.left = 0
+        """About how many rows and entries of what is frozen are not written yet."""
         self._undo = Undo()
         self._guards = 0
         self._whole = False
@@ -177,6 +181,7 @@ class State:
         self._finish()
         self.settled = False
         self._frozen, self._front = self._front, Layer()
+        self.left = 2 * self._frozen.count
         self._writing = self._written(self._frozen)
 
     def write_on(self) -> bool:
@@ -223,7 +228,7 @@ class State:
     def _write_entries(self, layer: Layer) -> None:
         self._begin()
         try:
-            for _ in self._written_entries(layer.take_changes()):
+            for _ in self._written_entries(layer.take_changes().folded(layer.rows)):
                 pass
         except sqlite3.Error:
             self._whole = False
@@ -263,20 +268,22 @@ class State:
         """
         self._begin()
         for gateway, waiting in layer.rows.items():
-            for keys in _parts(list(waiting)):
+            for keys in _parts(list(waiting), _BIT):
                 rows = [waiting[key].merged() for key in keys]
                 bodies = [_encode(row) for row in rows]
                 stored = [_stored(gateway, row, body) for row, body in zip(rows, bodies, strict=True)]
                 bulk.insert(self.sql, "row_state", stored, _PUT_ROW)
                 for row, body in zip(rows, bodies, strict=True):
                     self._cache.put(gateway, row, len(body))
+                self.left -= len(keys)
                 yield
         layer.rows_written = True
-        yield from self._written_entries(layer.changes)
+        yield from self._written_entries(layer.changes.folded(layer.rows))
 
-    def _written_entries(self, entries: Changes) -> Iterator[None]:
-        for gateway, changes in entries.folded().items():
-            for places in _parts(sorted(changes)):
+    def _written_entries(self, folded: Mapping[str, Mapping[EntryKey, EntryChange]]) -> Iterator[None]:
+        self.left = sum(map(len, folded.values()))
+        for gateway, changes in folded.items():
+            for places in _parts(sorted(changes), _BIT):
                 values = []
                 for bucket, table, row_id in places:
                     change = changes[bucket, table, row_id]
@@ -284,6 +291,7 @@ class State:
                     arrivals = (change.first, change.since, change.left, change.changed)
                     values.append((number, table, row_id, *arrivals, bool(change.inside)))
                 bulk.insert(self.sql, "entry", values, _PUT_ENTRY)
+                self.left -= len(places)
                 yield
 
     def commit(self, heads: Iterable[tuple[Head, int]]) -> None:
@@ -347,11 +355,14 @@ class State:
 
     def hot_rows(self, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, HotRow]:
         """The stored rows among `keys`, not merged where they need not be."""
-        front = self._front.rows[gateway]
-        found = {key: hot for key in keys if (hot := front.get(key)) is not None}
-        if len(found) < len(keys):
-            rows = self.rows(gateway, [key for key in keys if key not in found])
-            found.update((key, HotRow.of(row)) for key, row in rows.items())
+        found: dict[RowKey, HotRow] = {}
+        missing: Iterable[RowKey] = keys
+        for held in self._unwritten(gateway):
+            found.update((key, hot) for key in missing if (hot := held.get(key)) is not None)
+            if len(found) == len(keys):
+                return found
+            missing = [key for key in keys if key not in found]
+        found.update((key, HotRow.of(row)) for key, row in self._written_rows(gateway, missing).items())
         return found
 
     def _written_rows(self, gateway: str, keys: Iterable[RowKey]) -> dict[RowKey, StoredRow]:
@@ -375,9 +386,17 @@ class State:
         frozen = self._frozen.rows.get(gateway, {}) if self._frozen is not None else {}
         return self._front.rows.get(gateway, {}), frozen  # a layer that is being written must not grow
 
-    def put_rows(self, gateway: str, rows: Mapping[RowKey, HotRow]) -> None:
-        """Write rows; they must not be changed afterwards."""
+    def put_rows(self, gateway: str, rows: Mapping[RowKey, HotRow], stays: Stays) -> None:
+        """Write rows, and what they tell of `stay` moves; they must not be changed afterwards."""
         pending.put_rows(self._front, gateway, rows, self._undo)
+        if stays:
+            pending.put_stays(self._front, gateway, rows, stays, self._undo)
+
+    def put_whole_rows(self, gateway: str, rows: Iterable[StoredRow]) -> None:
+        """Write rows that somebody merged; what those in memory tell of `stay` moves is kept."""
+        front = self._front.rows[gateway]
+        hot = {row.key: HotRow.of(row, before.stayed if (before := front.get(row.key)) else 0) for row in rows}
+        pending.put_rows(self._front, gateway, hot, self._undo)
 
     def scan_rows(self, gateway: str, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Rows in key order, after a key."""
@@ -387,16 +406,17 @@ class State:
 
     def _search(self, query: str, scope: tuple[Any, ...], row_ids: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """Rows of a query over some row ids, in few statements of few forms."""
-        for part in _parts(row_ids):
+        for part in _parts(row_ids, _AT_ONCE):
             width = next(width for width in _WIDTHS if width >= len(part))
             filled = [*part, *[part[-1]] * (width - len(part))]
             yield from self.sql.execute(query.format(",".join("?" * width)), (*scope, *filled)).fetchall()
 
     # -- entries -------------------------------------------------------------------------------------------------
 
-    def put_moves(self, gateway: str, moves: Iterable[Move], stays: Stays) -> None:
+    def put_moves(self, gateway: str, moves: Collection[Move]) -> None:
         """Write feed entries."""
-        pending.put_moves(self._front, gateway, moves, stays, self._undo)
+        if moves:
+            pending.put_moves(self._front, gateway, moves, self._undo)
 
     def entries_after(
         self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int
@@ -510,9 +530,9 @@ def _stored(gateway: str, row: StoredRow, body: bytes) -> tuple[Any, ...]:
     return (gateway, row.table, row.row_id, body, *spelled_of(row))
 
 
-def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), _AT_ONCE):
-        yield items[start : start + _AT_ONCE]
+def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def _entry(bucket: str, row: tuple[Any, ...]) -> Entry:

@@ -16,13 +16,13 @@ from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.holding import HoldingStore
 from lakesync.staging.notices import Listener, Notices
 from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
-from lakesync.staging.sqlite.behind import Behind
+from lakesync.staging.sqlite.behind import Behind, WriteBehind
 from lakesync.staging.sqlite.commit import SqliteCommit, SqliteView
 from lakesync.staging.sqlite.drafts import check_no_draft
 from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock
 from lakesync.staging.sqlite.group import GroupCommit
 from lakesync.staging.sqlite.journal import Journal
-from lakesync.staging.sqlite.owner import Owner, WriteBehind
+from lakesync.staging.sqlite.owner import Owner
 from lakesync.staging.sqlite.pipeline import Pipeline
 from lakesync.staging.sqlite.purging import purge
 from lakesync.staging.sqlite.recovery import Recovery
@@ -53,7 +53,7 @@ class _Opened:
             self.state = State(folder, self.journal.store_id)
             opening.callback(self.state.close)
             recovery = Recovery(self.journal, self.state, replayer)
-            self.behind = Behind(self.journal, self.state, recovery)
+            self.behind = Behind(self.journal, self.state, recovery, behind)
             self.group = GroupCommit(self.journal, self.state, self.behind, notices)
             self.behind.ensure()
             self.pipeline = Pipeline(self.journal)
