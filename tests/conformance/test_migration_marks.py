@@ -1,0 +1,71 @@
+"""A migration that is killed at any page goes on where the destination itself says that it was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter, migrate_adapter
+from lakesync.adapters.migrate import Progress, ProgressMark, Scope, digest
+from lakesync.crash import VARIABLE
+from lakesync.exceptions import IntegrityError
+from tests.conformance.test_adapter_compositions import fill
+from tests.conformance.test_adapters import everything
+
+SCOPE = Scope(tables=("t",))
+KILLED = """
+import sys
+from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter, migrate_adapter
+from lakesync.adapters.migrate import ProgressMark, Scope
+
+kind, source, path = sys.argv[1:]
+target = SqliteAdapter(path) if kind == "sqlite" else ObjectDeltas(LocalDisk(path))
+migrate_adapter(SqliteAdapter(source), target, Scope(tables=("t",)), progress=ProgressMark(target, "m"), page=20)
+"""
+
+
+def opened(kind, path):
+    return SqliteAdapter(path) if kind == "sqlite" else ObjectDeltas(LocalDisk(path))
+
+
+@pytest.mark.parametrize(("kind", "place"), [("sqlite", "migrate.after_copy:3"), ("objects", "migrate.after_page:2")])
+def test_it_goes_on_where_the_destination_says(tmp_path, kind, place):
+    source, path = SqliteAdapter(tmp_path / "source.db"), str(tmp_path / "there")
+    fill(source)
+    before = everything(source)
+    command = [sys.executable, "-c", KILLED, kind, str(tmp_path / "source.db"), path]
+    assert subprocess.run(command, env={**os.environ, VARIABLE: place}, check=False).returncode == -9
+    target = opened(kind, path)
+    report = migrate_adapter(source, target, SCOPE, progress=ProgressMark(target, "m"), page=20)
+    assert 0 < report.copied < report.deltas == 120
+    assert digest(target, SCOPE) == digest(source, SCOPE)
+    assert everything(source) == before
+    again = migrate_adapter(source, target, SCOPE, progress=ProgressMark(target, "m"), page=20)
+    assert again.copied == 120  # it ended, so the next one looks at everything
+    source.close()
+    target.close()
+
+
+def test_two_runs_of_one_migration_are_told_apart(tmp_path):
+    source, target = SqliteAdapter(tmp_path / "source.db"), SqliteAdapter(tmp_path / "target.db")
+    fill(source)
+    first, second = ProgressMark(target, "m"), ProgressMark(target, "m")
+    assert first.read(SCOPE) == second.read(SCOPE)
+    migrate_adapter(source, target, SCOPE, progress=first, page=60)
+    with pytest.raises(IntegrityError, match="another run has moved it"):
+        migrate_adapter(source, target, SCOPE, progress=_Stale(second), page=60)
+    source.close()
+    target.close()
+
+
+class _Stale:
+    """Progress that was read before another run began."""
+
+    def __init__(self, progress):
+        self.write, self.remove = progress.write, progress.remove
+
+    def read(self, scope):
+        return Progress(scope)

@@ -1,0 +1,241 @@
+"""Destinations follow the lake: each leaf by itself, each delta once, and again by itself after it was away."""
+
+from datetime import UTC, datetime
+
+import dagster as dg
+import psycopg
+import pytest
+from pydantic import SecretStr
+
+from lakesync.adapters import DeltaBatch, LocalDisk, ObjectDeltas, SqliteAdapter, StoredDelta
+from lakesync.adapters.migrate import Scope, digest
+from lakesync.adapters.postgres import PostgresAdapter
+from lakesync.config_places import (
+    DeclaredCopies,
+    DeclaredDestination,
+    DeclaredFlow,
+    DeclaredMigration,
+    DeclaredRoutes,
+    DeclaredTiers,
+)
+from lakesync.delta import extract_delta
+from lakesync.schema import parse_schema
+from lakesync.types import SyncPush
+from lakesync_dagster.definitions import make_definitions
+from resources.lake.deltas import flush_due
+from resources.pipeline import Pipeline
+from resources.snapshot import SchemaSnapshot, registered
+from sensors.destinations import LEAF, due
+from tests.conformance.test_adapters import everything
+from tests.integration.gateway_support import SERVICE, until, wall_ms
+from tests.postgres_server import postgres_server
+
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+
+DAY = 86_400_000
+COLUMNS = [{"name": "number", "type": "number"}, {"name": "name", "type": "string"}]
+LEAVES = {name: dg.AssetKey(["destinations", "warehouse", name]) for name in ("pg", "copy", "objects")}
+
+
+class Warehouse:
+    """A gateway, a lake of its own, and Dagster's jobs over both with a destination of three leaves."""
+
+    def __init__(self, served, spark_config, instance, folder, postgres):
+        self.instance, self.folder, self.postgres, self.engine = instance, folder, postgres, served.engine
+        self.gateway = served.engine.gateway("dest")
+        for table in ("flights", "events"):
+            self.gateway.register_schema(parse_schema({"table": table, "columns": COLUMNS}))
+        config = spark_config.replace(
+            lake={"system_namespace": "sys_dest", "namespace": "tab_dest", "checkpoints": str(folder / "frames")},
+            gateway={"url": served.url},
+            service_token=SecretStr(SERVICE),
+        )
+        self.config = config.model_copy(
+            update={
+                "adapters": {
+                    "pg": postgres.uri,
+                    "copy": f"sqlite://{folder}/copy.db",
+                    "objects": f"file://{folder}/objects",
+                },
+                "routes": {"main": DeclaredRoutes(tables={"events": "objects"}, default="both")},
+                "copies": {"both": DeclaredCopies(primary="pg", secondaries=("copy",))},
+                "destinations": {"warehouse": DeclaredDestination(to="main")},
+            }
+        )
+        self.definitions = make_definitions(self.config, registered(served.engine.store))
+        self.pushed = 0
+
+    def push(self, table, rows, **values):
+        now = (wall_ms() << 16) + self.pushed
+        deltas = [
+            extract_delta(None, values, table=table, row_id=f"r{row}", client_id="c", hlc=now + n)
+            for n, row in enumerate(rows)
+        ]
+        self.pushed += len(deltas)
+        self.gateway.handle_push(SyncPush("c", tuple(deltas)))
+
+    def flush(self, pushes):
+        """A flush after each push; the snapshots of the lake that they made, as Dagster is told of the last."""
+        made = []
+        with Pipeline(self.config) as pipeline:
+            for push in pushes:
+                self.push(*push[:2], **push[2])
+                made += [each.snapshot_id for each in flush_due(pipeline.spark, pipeline.store, names=pipeline.names)]
+        tags = {"dagster/data_version": str(made[-1])}
+        self.instance.report_runless_asset_event(dg.AssetMaterialization("deltas", tags=tags))
+        return made
+
+    def follow(self):
+        """What the sensor asks for, each in a run of its own: leaf → the run."""
+        wanted, _ = due(self.instance, list(LEAVES.values()))
+        job = self.definitions.resolve_job_def("destinations")
+        return {
+            key.path[-1]: job.execute_in_process(
+                instance=self.instance, asset_selection=[key], tags={LEAF: key.to_user_string()}, raise_on_error=False
+            )
+            for key in wanted
+        }
+
+    def check(self):
+        """Every leaf against the lake."""
+        keys = [dg.AssetCheckKey(key, "equals_lake") for key in LEAVES.values()]
+        job = dg.define_asset_job("check", selection=dg.AssetSelection.checks(*keys))
+        definitions = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[job]))
+        run = definitions.resolve_job_def("check").execute_in_process(instance=self.instance)
+        return {one.asset_key.path[-1]: one.passed for one in run.get_asset_check_evaluations()}
+
+    def rows(self):
+        with psycopg.connect(self.postgres.uri) as sql:
+            found = sql.execute("SELECT row_id, number, name, props FROM flights WHERE deleted_at IS NULL").fetchall()
+        return {row: (int(number), name, props) for row, number, name, props in found}
+
+
+@pytest.fixture(scope="module")
+def warehouse(serve, spark_server, tmp_path_factory):
+    with dg.instance_for_test() as instance, postgres_server() as postgres:
+        yield Warehouse(serve(), spark_server["config"], instance, tmp_path_factory.mktemp("warehouse"), postgres)
+
+
+class Moves:
+    """Flows, tiers and a migration over deltas of the last days, and Dagster's jobs over them."""
+
+    def __init__(self, warehouse, folder):
+        self.instance, self.folder = warehouse.instance, folder
+        self.today = wall_ms() // DAY * DAY
+        places = {name: f"sqlite://{folder}/{name}.db" for name in ("old", "hot", "slice")}
+        places |= {name: f"file://{folder}/{name}" for name in ("cold", "new")}
+        flow = {"to": "slice", "tables": ("flights",), "where": ({"column": "carrier", "op": "eq", "value": "AA"},)}
+        self.config = warehouse.config.model_copy(
+            update={
+                "adapters": places,
+                "routes": {},
+                "copies": {},
+                "destinations": {},
+                "tiers": {"aged": DeclaredTiers(hot="hot", cold="cold", max_age_days=2)},
+                "flows": {
+                    "american": DeclaredFlow(source="old", **flow),
+                    "home": DeclaredFlow(source="old", to="lake", into="home"),
+                },
+                "migrations": {
+                    "away": DeclaredMigration(
+                        source="old", to="new", tables=("flights",), since=self.day(-4), at_once=20
+                    )
+                },
+            }
+        )
+        self.definitions = make_definitions(self.config, SchemaSnapshot())
+        self.old = SqliteAdapter(folder / "old.db")
+
+    def day(self, number):
+        return datetime.fromtimestamp((self.today + number * DAY) / 1000, UTC).date()
+
+    def fill(self, adapter, rows, day, **values):
+        """A push of that day."""
+        at = self.today + day * DAY
+        deltas = [
+            extract_delta(None, values, table="flights", row_id=f"r{row}", client_id="c", hlc=(at << 16) + row)
+            for row in rows
+        ]
+        stored = tuple(StoredDelta("elsewhere", (at << 16) + 256, delta) for delta in deltas)
+        adapter.insert_deltas(DeltaBatch(f"elsewhere.main.1.{at}-{at}", "elsewhere", stored))
+
+    def run(self, job, **options):
+        done = self.definitions.resolve_job_def(job).execute_in_process(instance=self.instance, **options)
+        return told(done)
+
+
+def told(run):
+    (event,) = run.get_asset_materialization_events()
+    metadata = event.step_materialization_data.materialization.metadata
+    return {name: value.value for name, value in metadata.items()}
+
+
+def test_a_leaf_that_is_away_holds_nobody_up_and_catches_up_by_itself(warehouse):
+    warehouse.flush([("flights", range(30), {"number": 1, "name": "é"}), ("events", range(5), {"number": 1})])
+    first = warehouse.follow()
+    assert {name: run.success for name, run in first.items()} == dict.fromkeys(LEAVES, True)
+    series = {name: told(run) for name, run in first.items()}
+    assert {name: each["deltas_in"] for name, each in series.items()} == {"pg": 30, "copy": 30, "objects": 5}
+    assert all(each["lag_seconds"] >= 0 for each in series.values())
+    assert series["pg"]["dagster/uri"].count("postgres:…@") == 1
+    assert warehouse.follow() == {}
+    with psycopg.connect(warehouse.postgres.uri) as sql:
+        sql.execute("UPDATE flights SET props = '{\"mine\": 1}' WHERE row_id = 'r1'")
+
+    warehouse.postgres.halt()
+    assert len(set(warehouse.flush([("flights", range(3), {"number": number}) for number in range(2, 12)]))) == 10
+    runs = warehouse.follow()
+    (event,) = [each for each in runs["pg"].all_events if each.is_step_failure]
+    assert "ADAPTER_ERROR: Postgres at postgresql://postgres:…@" in str(event.event_specific_data)
+    assert [runs[name].success for name in ("pg", "copy", "objects")] == [False, True, True]
+    assert told(runs["copy"])["dagster/row_count"] == 60
+
+    warehouse.postgres.restart("immediate")
+    until(lambda: due(warehouse.instance, [LEAVES["pg"]])[0], "the end of the pause")
+    last = warehouse.follow()
+    assert last["pg"].success
+    assert told(last["pg"])["deltas_in"] == 30
+    assert warehouse.rows()["r1"] == (11, "é", {"mine": 1})
+    assert len(warehouse.rows()) == 30
+    there = {
+        "pg": PostgresAdapter(warehouse.postgres.uri),
+        "copy": SqliteAdapter(warehouse.folder / "copy.db"),
+        "objects": ObjectDeltas(LocalDisk(warehouse.folder / "objects")),
+    }
+    found = {name: digest(adapter, Scope()) for name, adapter in there.items()}
+    assert found["pg"] == found["copy"]
+    assert (found["pg"].deltas, found["objects"].deltas) == (60, 5)
+    assert warehouse.check() == dict.fromkeys(LEAVES, True)
+
+
+def test_flows_tiers_and_migrations_are_done_by_executors(warehouse, tmp_path):
+    moves = Moves(warehouse, tmp_path)
+    moves.fill(moves.old, range(40), -3, carrier="AA", delay=1)
+    moves.fill(moves.old, range(40, 60), -1, carrier="UA", delay=2)
+    first = moves.run("flows_american")
+    assert (first["looked_at"], first["deltas_in"]) == (60, 40)
+    moves.fill(moves.old, [0], 0, carrier="UA")  # leaves the slice
+    moves.fill(moves.old, [50], 0, carrier="AA")  # joins it
+    moves.run("flows_american")
+    there = SqliteAdapter(tmp_path / "slice.db")
+    held = {stored.delta.row_id for stored in everything(there)}
+    assert held == {f"r{n}" for n in range(40)} | {"r50"}
+    assert len([1 for stored in everything(there) if stored.delta.row_id == "r50"]) == 2  # with what it had before
+
+    assert moves.run("flows_home")["deltas_in"] == 62
+    assert warehouse.engine.gateway("home").buffer_stats().log_size > 0
+    assert moves.run("flows_home")["deltas_in"] <= 2  # looked back at, and known
+
+    hot = SqliteAdapter(tmp_path / "hot.db")
+    for day in (-4, -3, -1):
+        moves.fill(hot, range(30), day, delay=day)
+    assert moves.run("tiers_aged", partition_key=f"{moves.day(-3)}")["deltas_moved"] == 60
+    cold = ObjectDeltas(LocalDisk(tmp_path / "cold"))
+    assert (digest(hot, Scope()).deltas, digest(cold, Scope()).deltas) == (30, 60)
+
+    asset = moves.definitions.resolve_asset_graph().get(dg.AssetKey(["migrations", "away"])).assets_def
+    done = dg.materialize([asset], instance=moves.instance, partition_key=f"{moves.day(-3)}|flights")
+    assert (told(done)["copied"], told(done)["pages"]) == (40, 2)
+    assert digest(ObjectDeltas(LocalDisk(tmp_path / "new")), Scope()).deltas == 40
+    for each in (moves.old, there, hot):
+        each.close()
