@@ -1,0 +1,114 @@
+"""A delta is followed from its log row to the snapshot, the table and the cut that hold it, in a lake by pyiceberg."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from typer.testing import CliRunner
+
+from lakesync import config
+from lakesync.analysis.tracing import trace
+from lakesync.cli.app import app
+from lakesync.exceptions import LakeUnavailableError, NotFoundError, ValidationError
+
+DELTAS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("gateway", "shard", "batch_id", "table_name", "row_id", "op", "client_id")),
+        *((name, pa.int64()) for name in ("epoch", "seq", "arrival", "hlc")),
+        ("delta_id", pa.string()),
+        ("ordinal", pa.int32()),
+        ("width", pa.int32()),
+    ]
+)
+REJECTED = pa.schema(
+    [(name, pa.string()) for name in ("gateway", "table_name", "row_id", "column_name", "type", "value")]
+)
+
+
+def delta(delta_id, *, seq, arrival, batch):
+    given = {"gateway": "shop", "shard": "main", "batch_id": batch, "table_name": "todos", "row_id": "t1"}
+    given |= {"op": "UPDATE", "client_id": "alice", "epoch": 1, "seq": seq, "arrival": arrival, "hlc": 5 << 16}
+    return {**given, "delta_id": delta_id, "ordinal": 0, "width": 2}
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """A lake with two batches, of which the first is merged into the state table and in a cut."""
+    folder = tmp_path_factory.mktemp("lake")
+    place = config.load({"data_dir": folder})
+    catalogue = SqlCatalog("lake", uri=place.lake.catalog_uri, warehouse=place.lake.warehouse)
+    for namespace in ("lakesync", "tables"):
+        catalogue.create_namespace(namespace)
+    deltas = catalogue.create_table("lakesync.deltas", DELTAS)
+    first, second = (
+        delta("aaaa0000first", seq=1, arrival=100, batch="b1"),
+        delta("bbbb0000", seq=2, arrival=200, batch="b2"),
+    )
+    deltas.append(pa.Table.from_pylist([first, {**first, "delta_id": "aaaa0000other", "ordinal": 1}], DELTAS))
+    written = deltas.current_snapshot().snapshot_id
+    deltas.append(pa.Table.from_pylist([second], DELTAS))
+    state = catalogue.create_table("tables.todos", pa.schema([("_row", pa.string())]))
+    state.append(pa.table({"_row": ["t1"]}))
+    with state.transaction() as change:
+        change.set_properties({"lakesync.merged": json.dumps({"shop": 150})})
+    state.manage_snapshots().create_tag(state.current_snapshot().snapshot_id, "cut-shop-150").commit()
+    rejected = {"gateway": "shop", "table_name": "todos", "row_id": "t1", "column_name": "done", "type": "boolean"}
+    catalogue.create_table("lakesync.rejected", REJECTED).append(
+        pa.Table.from_pylist([{**rejected, "value": '"perhaps"'}], REJECTED)
+    )
+    catalogue.close()
+    return place, written
+
+
+def test_batch_snapshot_table_and_cut(lake):
+    place, written = lake
+    found = trace(place, "aaaa0000first")
+    assert (found.batch_id, found.arrival_hlc, found.seq, found.columns) == ("b1", 100, 1, 2)
+    assert found.snapshot.snapshot_id == written
+    assert found.snapshot.committed_ms > 0
+    assert (found.state.merged_hlc, found.state.holds, found.state.cut_hlc) == (150, True, 150)
+
+
+def test_what_is_not_merged_yet_is_in_no_cut(lake):
+    place, written = lake
+    found = trace(place, "bbbb0000", "shop")
+    assert found.snapshot.snapshot_id != written
+    assert (found.state.holds, found.state.cut_hlc) == (False, None)
+
+
+def test_an_id_must_say_enough(lake):
+    place, _ = lake
+    with pytest.raises(ValidationError, match="8 characters"):
+        trace(place, "aaaa")
+    with pytest.raises(ValidationError, match="2 deltas begin with"):
+        trace(place, "aaaa0000")
+    for gateway, delta_id in ((None, "cccc0000"), ("other", "bbbb0000")):
+        with pytest.raises(NotFoundError, match="no delta"):
+            trace(place, delta_id, gateway)
+
+
+def test_where_there_is_no_lake_none_is_made(tmp_path):
+    place = config.load({"data_dir": tmp_path / "nothing"})
+    with pytest.raises(LakeUnavailableError, match="does not wait"):
+        trace(place, "aaaa0000")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_the_commands_read_the_lake_and_say_who_did_not_answer(lake, monkeypatch):
+    place, _ = lake
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    monkeypatch.setenv("LAKESYNC_REMOTE_URL", "http://127.0.0.1:1")
+    words = ["--gateway", "shop", "--data", str(place.data_dir)]
+    told = CliRunner().invoke(app, ["trace", "aaaa0000first", "--json", *words])
+    assert told.exit_code == 6
+    assert msgspec.json.decode(told.stdout)["state"] == {"mergedHlc": 150, "holds": True, "cutHlc": 150}
+    listed = CliRunner().invoke(app, ["dlq", "list", "--json", *words])
+    assert listed.exit_code == 6
+    assert msgspec.json.decode(listed.stdout)["id"] == "todos/t1/done"
+    shown = CliRunner().invoke(app, ["dlq", "show", "todos/t1/done", *words])
+    assert 'done = "perhaps" of row t1' in shown.stdout
+    assert "the column takes boolean" in shown.stdout
