@@ -89,6 +89,8 @@ def test_a_certificate_of_ones_own_is_believed_where_it_is_named(served: Served,
         line.close()
         monkeypatch.delenv("REQUESTS_CA_BUNDLE")
         monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-        with open_client(tmp_path / "bob.db", url=url, **options) as doubter:
-            with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
-                doubter.sync()
+        with (
+            open_client(tmp_path / "bob.db", url=url, **options) as doubter,
+            pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"),
+        ):
+            doubter.sync()
