@@ -63,10 +63,12 @@ def jcs_raw(raw: bytes | memoryview | msgspec.Raw) -> str:
 def delta_id(*, client_id: str, hlc: int, table: str, row_id: str, columns: Iterable[ColumnValue]) -> str:
     """The identity of a delta: SHA-256 hex of the JCS text of everything but its op, columns in the order given."""
     cells = ",".join(f'{{"column":{_quote(cell.column)},"value":{jcs_raw(cell.value)}}}' for cell in columns)
-    return _sha256(
-        f'{{"clientId":{_quote(client_id)},"columns":[{cells}],"hlc":"{hlc}",'
-        f'"rowId":{_quote(row_id)},"table":{_quote(table)}}}'
-    )
+    return delta_id_of_texts(_quote(client_id), hlc, _quote(table), _quote(row_id), cells)
+
+
+def delta_id_of_texts(client: str, hlc: int, table: str, row: str, cells: str) -> str:
+    """The `delta_id` of texts that are JCS already; `cells` is what stands in the array of columns."""
+    return _sha256(f'{{"clientId":{client},"columns":[{cells}],"hlc":"{hlc}","rowId":{row},"table":{table}}}')
 
 
 def action_id(*, client_id: str, hlc: int, connector: str, action_type: str, params: Any) -> str:

@@ -8,7 +8,6 @@ map of last-writer-wins registers in the sense of Shapiro et al., "A comprehensi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -97,7 +96,7 @@ class RowState(msgspec.Struct, array_like=True, gc=False):
         tombstone = self.tombstone
         dead = tombstone is not None and stamp <= tombstone
         if not dead and self.is_before(delta):
-            after = self.overwritten((delta,))
+            after = self.overwritten(delta)
             self.live, self.inserted = after.live, after.inserted
             return Outcome(tuple(after.live[-1].columns), (), True, was_visible, True)
         if delta.op == "DELETE":
@@ -122,22 +121,18 @@ class RowState(msgspec.Struct, array_like=True, gc=False):
             return False
         return self.tombstone is None or stamp > self.tombstone
 
-    def overwritten(self, deltas: Sequence[RowDelta]) -> RowState:
-        """The state after deltas, each of which is newer than the one before, and the first than all (`is_before`)."""
-        live: list[LiveDelta] = []
-        inserted = self.inserted
-        owned: dict[str, Raw] = {}
-        for delta in reversed(deltas):
-            won = {cell.column: cell.value.copy() for cell in delta.columns if cell.column not in owned}
-            if won:
-                live.append(LiveDelta(delta.hlc, delta.client_id, delta.delta_id, won, len(delta.columns)))
-                owned = {**owned, **won} if owned else won
-            if delta.op == "INSERT" and (inserted is None or (delta.hlc, delta.client_id) > inserted):
-                inserted = (delta.hlc, delta.client_id)
-        if self.live:
-            live += reversed(_without(self.live, owned.keys()))
-        live.reverse()
-        return RowState(live, self.tombstone, inserted)
+    def overwritten(self, delta: RowDelta) -> RowState:
+        """The state after a delta that is newer than all of it (`is_before`)."""
+        columns = {cell.column: cell.value.copy() for cell in delta.columns}
+        after = self.below(LiveDelta(delta.hlc, delta.client_id, delta.delta_id, columns, len(delta.columns)))
+        if delta.op == "INSERT" and (after.inserted is None or delta.stamp > after.inserted):
+            after.inserted = delta.stamp
+        return after
+
+    def below(self, newest: LiveDelta) -> RowState:
+        """The state after an UPDATE that is newer than all of it, with one column at least."""
+        live = _without(self.live, newest.columns.keys()) if self.live else []
+        return RowState([*live, newest], self.tombstone, self.inserted)
 
     def _bury(self, stamp: Stamp) -> None:
         self.tombstone = stamp

@@ -29,12 +29,12 @@ def test_a_row_is_the_same_merged_at_once_or_later(writes):
         client, at = f"c{writer}", number * ARRIVAL_STEP
         cells = () if op == "DELETE" else tuple(ColumnValue.of(*cell) for cell in columns.items())
         delta = RowDelta(op, "t", "r", client, cells, number, f"{number:064x}")
-        plain = op != "DELETE" and delta.hlc > hot.newest
+        plain = op == "UPDATE" and delta.hlc > hot.newest
         assert plain <= eager.state.is_before(delta)
         eager.touched.update(dict.fromkeys(eager.state.merge(delta).won, at))
         eager.arrival = at
         note_writer(eager, client, at, inserted=op == "INSERT", deleted=op == "DELETE")
-        hot = hot.overwritten(delta, at) if plain else HotRow.of(eager.copy())
+        hot = hot.overwritten(delta, tuple(columns), at) if plain else HotRow.of(eager.copy())
         if looked_at:
             assert hot.merged() == eager
     assert hot.merged() == eager
