@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import date
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
-
-from lakesync.rules.model import Operator
 
 if TYPE_CHECKING:
     from lakesync.config import Config
 
 PlaceName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 """Of a place, or of what moves: it names an asset too."""
+Operator = Literal["eq", "neq", "in", "gt", "lt", "gte", "lte"]
+"""Those of sync rules."""
 TableName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]{0,63}$")]
 LAKE = "lake"
 

@@ -40,6 +40,10 @@ class PostgresServer:
         """Stop and start it; `immediate` is as a crash."""
         self._control("-m", mode, "-o", self._options, "-l", str(self._server.log), "restart")
 
+    def halt(self) -> None:
+        """Stop it as a crash does; `restart` starts it again where it was."""
+        self._control("-m", "immediate", "stop")
+
     def stop(self) -> None:
         """Stop it and remove its data."""
         self._control("-m", "immediate", "stop")

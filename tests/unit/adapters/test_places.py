@@ -2,13 +2,15 @@
 
 import os
 import re
+from typing import get_args
 
 import pytest
 
-from lakesync import config
+from lakesync import config, config_places
 from lakesync.adapters import DeltaBatch, DeltaQuery, SqliteAdapter, StoredDelta
 from lakesync.adapters.places import Leaf, leaves, open_place, place_of
 from lakesync.exceptions import ConfigurationError
+from lakesync.rules.model import Operator
 from tests.conformance.book import make_delta
 
 PLACES = """
@@ -110,3 +112,7 @@ def test_an_adapter_that_is_reached_twice_is_refused(declared):
     loaded = declared('[copies.twice]\nprimary = "pg"\nsecondaries = ["aged"]\n')
     with pytest.raises(ConfigurationError, match="'pg' is reached in two ways"):
         leaves(place_of(loaded, "twice"))
+
+
+def test_a_flows_operators_are_those_of_rules():
+    assert get_args(config_places.Operator) == get_args(Operator)
