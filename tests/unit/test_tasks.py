@@ -1,0 +1,48 @@
+"""What executors are told and tell: works travel as values, and errors come back as what they were."""
+
+import pyarrow as pa
+import pytest
+
+from lakesync.adapters.flowing import Sieve
+from lakesync.adapters.migrate import Scope
+from lakesync.adapters.places import Backend, Leaf, Tiered
+from lakesync.exceptions import AdapterError, ConfigurationError
+from lakesync.schema import parse_schema
+from resources.destinations import Choice, Follower
+from resources.destinations import _Task as FollowerTask
+from resources.flows import Flow
+from resources.moves import Migration, Tiering
+from resources.tasks import _Task, raise_failure
+
+SCHEMA = parse_schema({"table": "flights", "columns": [{"name": "delay", "type": "number"}]})
+
+
+@pytest.fixture
+def backend(tmp_path):
+    return lambda name: Backend(name, f"sqlite://{tmp_path}/{name}.db")
+
+
+def run(work):
+    """As an executor does it."""
+    rows = [row for batch in _Task([work])([pa.record_batch({"id": pa.array([0])})]) for row in batch.to_pylist()]
+    raise_failure(row["failure"] for row in rows)
+    return [row["report"] for row in rows]
+
+
+def test_each_work_is_done_from_its_value_alone(backend, tmp_path):
+    leaf = Leaf("a", backend("a").uri, cold=(Tiered(backend("h"), backend("c"), 5),))
+    sieve = Sieve(where=(("delay", "gt", "3"),))
+    assert run(Flow("f", backend("s"), leaf, sieve, (SCHEMA,))) == []
+    assert len(run(Tiering(backend("h"), backend("c"), 5))) == 1
+    assert len(run(Migration("m", backend("s"), backend("d"), Scope(), 10, str(tmp_path)))) == 1
+    task = FollowerTask(Follower("l", leaf, Choice(), (SCHEMA,)), {"g/main": 256})
+    (told,) = [row for batch in task([]) for row in batch.to_pylist()]
+    assert '"g/main":256' in told["standing"]
+
+
+def test_an_error_is_raised_as_what_it_was(backend, tmp_path):
+    (tmp_path / "broken.db").write_text("this is no database of SQLite, however long one looks at it")
+    with pytest.raises(AdapterError, match=r"broken\.db cannot be used"):
+        run(Tiering(backend("broken"), backend("c"), 5))
+    with pytest.raises(ConfigurationError, match="no adapter has the scheme 'gopher'"):
+        run(Tiering(Backend("x", "gopher://hole"), backend("c"), 5))
