@@ -1,0 +1,136 @@
+"""A database that keeps versions apart, whose transactions commit in any order: no row of it is ever missed."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.polling import poll
+from lakesync.connectors.sql.reader import Column, Horizon
+from lakesync.connectors.sql.source import SqlSource
+from lakesync.connectors.sql.statements import marked
+from lakesync.connectors.sql.values import as_json
+from lakesync.exceptions import AdapterError, ConfigurationError
+from lakesync.testing.landing import MemoryLanding
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Database:
+    """Rows by the transaction that wrote them; each is stamped when it is written and seen once that has committed."""
+
+    def __init__(self):
+        self.rows, self.open, self.next, self.clock = [], set(), 1, 0
+        self.dies_after = None
+
+    def begin(self):
+        self.open.add(self.next)
+        self.next += 1
+        return self.next - 1
+
+    def write(self, transaction, row_id):
+        self.clock += 1
+        self.rows.append((transaction, row_id, START + timedelta(seconds=self.clock)))
+
+    @contextmanager
+    def reading(self):
+        """A snapshot."""
+        yield Snapshot(self, [row[1:] for row in self.rows if row[0] not in self.open])
+
+    def quoted(self, name):
+        return name
+
+    def close(self):
+        pass
+
+
+class Snapshot:
+    def __init__(self, database, rows):
+        self.rows, self.dies_after = rows, database.dies_after
+        self.horizon = Horizon(min(database.open, default=database.next), database.next)
+
+    def columns(self, query):
+        assert query == "SELECT * FROM orders"
+        return [Column("id", "string"), Column("changed", "string")]
+
+    def pages(self, statement, values=()):
+        assert statement.endswith(" ORDER BY changed, id")
+        assert ("WHERE changed >= ?" in statement) == bool(values)
+        found = sorted((row for row in self.rows if not values or row[1] >= values[0]), key=lambda row: row[1])
+        for number, start in enumerate(range(0, len(found), 3)):
+            if number == self.dies_after:
+                raise AdapterError("the connection was lost")
+            yield ["id", "changed"], found[start : start + 3]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.just(("begin",)),
+        st.tuples(st.just("write"), st.integers(0, 5)),
+        st.tuples(st.just("commit"), st.integers(0, 5)),
+        st.tuples(st.just("poll"), st.none() | st.integers(0, 2)),
+    ),
+    max_size=60,
+)
+
+
+@settings(deadline=None)
+@given(steps=STEPS)
+def test_what_commits_late_is_read_however_polls_and_commits_fall(steps):
+    database, written = Database(), 0
+    table = {"table": "orders", "query": "SELECT * FROM orders"}
+    table["strategy"] = {"type": "cursor", "cursorColumn": "changed", "lookbackMs": 0}
+    source = SqlSource(lambda _: database, ConnectorConfig("gw", "db", "postgres", {}, {"tables": [table]}))
+    landing = MemoryLanding(source.tables)
+    last = [("commit", number) for number in range(len(steps))]
+    for step, *which in [*steps, *last, ("poll", None), ("poll", None)]:
+        running = sorted(database.open)
+        match step:
+            case "begin":
+                database.begin()
+            case "write" if running:
+                written += 1
+                database.write(running[which[0] % len(running)], f"r{written}")
+            case "commit" if running:
+                database.open.discard(running[which[0] % len(running)])
+            case "poll":
+                database.dies_after = which[0]
+                error = poll(source, landing, budget_bytes=1).tables[0].error
+                assert error is None or which[0] is not None
+    assert set(landing.rows["orders"]) == {row_id for _, row_id, _ in database.rows}
+    settled = poll(source, landing).tables[0]
+    assert settled.rows <= 1, "nobody is late any more: it is read from the newest on"
+
+
+@pytest.mark.parametrize(
+    ("value", "json"),
+    [
+        (Decimal("19.90"), 19.9),
+        (Decimal("3.00"), 3),
+        (2**53, 2**53),
+        (datetime.fromisoformat("2026-01-01T12:00:00"), "2026-01-01T12:00:00"),
+        (datetime(2026, 1, 1, 12, tzinfo=UTC), "2026-01-01T12:00:00Z"),
+        (b"\x00\xff", "AP8="),
+        ({"a": [Decimal("0.5"), None]}, {"a": [0.5, None]}),
+        (float("nan"), None),
+    ],
+)
+def test_values_are_spelled_as_json(value, json):
+    assert as_json(value, "c") == json
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, Decimal("0.12345678901234567890"), -(2**60)])
+def test_a_number_that_json_would_round_is_refused(value):
+    with pytest.raises(ConfigurationError, match="column 'c' holds"):
+        as_json(value, "c")
+
+
+def test_marks_stand_for_values_behind_what_a_user_wrote_alone():
+    query = "SELECT * FROM (SELECT data ? 'a' FROM t WHERE x LIKE '5%') polled WHERE c >= ?"
+    assert marked(query) == "SELECT * FROM (SELECT data ? 'a' FROM t WHERE x LIKE '5%%') polled WHERE c >= %s"
