@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lakesync.cli.lazy import LazyGroup, Named
+from lakesync.cli.lazy import CONTEXT, LazyGroup, Named
 
 _RUN, _DATA, _KNOW, _OPERATE = "Set up and run", "Data", "Understand", "Operate"
 
@@ -80,9 +80,9 @@ app = typer.Typer(
     name="lakesync",
     cls=Commands,
     no_args_is_help=True,
-    rich_markup_mode=None,  # the commands have it
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    context_settings=CONTEXT,
     epilog="""
 Examples:
   lakesync init && lakesync up   a new project: gateway, Spark and Dagster

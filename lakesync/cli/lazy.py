@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from importlib import import_module
 from typing import Any, NamedTuple, cast
 
@@ -11,17 +10,45 @@ from typer.core import TyperCommand, TyperGroup
 
 from lakesync.cli import ending
 
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class Plain:
+    """Help as plain text: rich takes longer to import than most commands take to run, and draws for terminals alone."""
+
+    epilog: str | None
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 click's signature
+        """Examples as they stand, a line each."""
+        heading, *lines = [line.strip() for line in (self.epilog or "").splitlines() if line.strip()] or [""]
+        if lines:
+            formatter.write(f"\n{heading}\n" + "".join(f"  {line}\n" for line in lines))
+
+
+class PlainCommand(Plain, TyperCommand):
+    """A command."""
+
+
+class PlainGroup(Plain, TyperGroup):
+    """A group."""
+
+
+class _App(typer.Typer):
+    def command(self, name: str | None = None, **settings: Any) -> Any:
+        return super().command(name, cls=PlainCommand, **settings)
+
 
 def command_app(help: str | None = None, epilog: str | None = None) -> typer.Typer:  # noqa: A002 typer's word
     """An app for one module's commands: alone it is a command; several, or one with a callback, are a group."""
-    return typer.Typer(
+    return _App(
         help=help,
         epilog=epilog,
+        cls=PlainGroup,
         no_args_is_help=True,
         add_completion=False,
-        rich_markup_mode="rich",
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings=CONTEXT,
     )
 
 
@@ -51,7 +78,7 @@ class Unloaded(TyperCommand):
         return command
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(PlainGroup):
     """A group whose commands are a table of names; the one place where errors become exit codes."""
 
     table: dict[str, Named] = {}  # noqa: RUF012 set by who derives
@@ -66,17 +93,13 @@ class LazyGroup(TyperGroup):
         return list(self.commands)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Options, then the commands by panel, plainly: rich would take longer to import than all the rest."""
+        """Options, then the commands by panel."""
         TyperCommand.format_options(cast("TyperCommand", self), ctx, formatter)
         width = max(map(len, self.table), default=0)
         for panel in dict.fromkeys(named.panel for named in self.table.values()):
             with formatter.section(panel):
                 rows = [(f"{name:<{width}}", named.help) for name, named in self.table.items() if named.panel == panel]
                 formatter.write_dl(rows)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 click's signature
-        """Examples as they stand, a line each."""
-        formatter.write("\n" + inspect.cleandoc(self.epilog or "") + "\n")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As a group does, and loaded."""
