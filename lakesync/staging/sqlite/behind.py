@@ -14,6 +14,10 @@ from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.recovery import Recovery, Shard
 from lakesync.staging.sqlite.state import State
 
+_SECONDS_AT_A_TIME = 0.015
+"""So long pushes wait at most for a part of what is frozen, unless too much waits."""
+_MANY = 0.75
+"""With this part of the rows that may wait, more are expected."""
 _EARLY = 1.5
 """What is frozen is written so many times as fast as it has to be."""
 
@@ -43,6 +47,7 @@ class Behind:
         """Heads of the gateways that moved, where the frozen part of the state ends."""
         self._frozen_bytes = 0
         """The journal's `unpacked_bytes` there."""
+        self._frozen_rows = 0
         self._frozen_at = 0.0
         self._waited = WriteBehind(0, 0, 0)
         """What waited besides when a bit was written last."""
@@ -120,11 +125,12 @@ class Behind:
             if not self._frozen:
                 self._frozen, self._moved = self._heads(), set()
                 self._frozen_bytes, self._frozen_at = self._journal.unpacked_bytes, monotonic()
+                self._frozen_rows = self._state.waiting
                 self._state.freeze()
                 self._waited = self._waits()
-            until = self._left_after()
+            until, pause = self._left_after(), monotonic() + _SECONDS_AT_A_TIME
             while not self._state.write_on():
-                if self._state.left <= until:
+                if self._state.left <= until or (monotonic() > pause and not self.full):
                     return False
             if self._state.settled:  # a reading had more written than what was frozen
                 self._write_all()
@@ -136,12 +142,18 @@ class Behind:
         return True
 
     def _left_after(self) -> float:
-        """How much may be left of what is frozen, so that it is written before as much waits again as may."""
+        """How much may be left of what is frozen, so that it is written before as much waits again as may.
+
+        Rows that are overwritten again and again are soon all there, and then no more come: they are no hurry.
+        """
         waited, self._waited = self._waited, self._waits()
-        came = (
+        came = [
             (now - before) / max(most - now, 1e-9)
             for now, before, most in zip(self._waited, waited, self._allowed, strict=True)
-        )
+        ]
+        most = self._allowed.rows
+        if self._frozen_rows < most and self._waited.rows < _MANY * most:
+            came[1] = 0.0
         return self._state.left * (1 - _EARLY * max(came))
 
     def _write_all(self) -> None:
