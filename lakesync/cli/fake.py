@@ -45,15 +45,13 @@ def jira(
     for key in ("SUP", "OPS"):
         site.add_project(key)
 
-    def change() -> None:
-        known = list(site.issues.values())
-        if not known or chance.random() < 0.5:
-            site.add_issue(chance.choice(("SUP", "OPS")), _title(chance))
-        else:
-            site.edit(chance.choice(known), summary=_title(chance))
-
-    for _ in range(issues):
+    def add() -> None:
         site.add_issue(chance.choice(("SUP", "OPS")), _title(chance))
+
+    def edit() -> None:
+        site.edit(chance.choice(list(site.issues.values())), summary=_title(chance))
+
+    change = _filled(issues, chance, add, edit)
     api = JiraApi(site)
     settings = {"domain": "fake", "email": api.email, "apiToken": api.token}
     _listen(api, "jira", settings, "baseUrl", port, change, every, as_json=as_json)
@@ -78,18 +76,33 @@ def salesforce(
 
     chance, org = random.Random(seed), SalesforceOrg(_now)  # noqa: S311 made-up data
 
-    def change() -> None:
-        known = list(org.records.values())
-        if not known or chance.random() < 0.5:
-            org.add("Account", Name=_title(chance))
-        else:
-            org.edit(chance.choice(known), Phone=str(chance.randrange(10**9)))
-
-    for _ in range(accounts):
+    def add() -> None:
         org.add("Account", Name=_title(chance), NumberOfEmployees=chance.randrange(1, 5000))
+
+    def edit() -> None:
+        org.edit(chance.choice(list(org.records.values())), Phone=str(chance.randrange(10**9)))
+
+    change = _filled(accounts, chance, add, edit)
     api = SalesforceApi(org)
     settings = {"clientId": api.client_id, "clientSecret": api.client_secret}
     _listen(api, "salesforce", settings, "instanceUrl", port, change, every, as_json=as_json)
+
+
+def _filled(count: int, chance: random.Random, add: Callable[[], None], edit: Callable[[], None]) -> Callable[[], None]:
+    """Fill a server; what changes it by itself, by something new or in something that is there."""
+    for _ in range(count):
+        add()
+    there = count > 0
+
+    def change() -> None:
+        nonlocal there
+        if not there or chance.random() < 0.5:
+            add()
+            there = True
+        else:
+            edit()
+
+    return change
 
 
 def _listen(
