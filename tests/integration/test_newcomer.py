@@ -1,0 +1,28 @@
+"""The newcomer's two clients of docs/client.md, run as the page says; `scripts/newcomer` installs the wheel first."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.integration.gateway_support import Served, sign
+
+PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+
+
+def test_the_newcomers_two_clients_say_what_the_page_says(served: Served, tmp_path: Path) -> None:
+    page = PAGE.read_text()
+    code = re.search(r"`notes\.py`:\n```python\n(.*?)```", page, re.DOTALL)
+    commands = re.findall(r"^\$ LAKESYNC_TOKEN=… python notes\.py (.*)\n(.*)$", page, re.MULTILINE)
+    assert code is not None
+    assert len(commands) == 3
+    (tmp_path / "notes.py").write_text(code[1])
+    for arguments, expected in commands:
+        name = arguments.split(".")[0]
+        environment = {**os.environ, "LAKESYNC_URL": served.url, "LAKESYNC_TOKEN": sign(name, "notes")}
+        command = [sys.executable, "notes.py", *arguments.split()]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.stdout.rstrip("\n") == expected, done.stdout + done.stderr
