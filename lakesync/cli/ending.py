@@ -63,6 +63,14 @@ REMEDIES: dict[str, str] = {
 """What to try next, where the message itself cannot know."""
 
 
+EXTRAS: dict[str, str] = {
+    **dict.fromkeys(("pyiceberg", "duckdb", "pyarrow", "sqlglot", "sqlalchemy"), "query"),
+    "psycopg": "postgres",
+    "pymysql": "mysql",
+}
+"""Package → the extra that brings it."""
+
+
 def code_of(kind: type[BaseException]) -> ExitCode | None:
     """The exit code of a class of errors; None for one that was not raised on purpose."""
     return next(_of(CODES, kind), None)
@@ -73,6 +81,10 @@ def told(error: Exception, *, as_json: bool) -> ExitCode | None:
 
     None, and nothing is said, where the error was not raised on purpose: then its traceback is wanted.
     """
+    extra = EXTRAS.get((error.name or "").partition(".")[0]) if isinstance(error, ModuleNotFoundError) else None
+    if extra is not None:
+        print(f"error: this needs a package that is not here: pip install 'lakesync[{extra}]'", file=sys.stderr)
+        return ExitCode.FAILED
     code = code_of(type(error))
     if code is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -116,6 +117,8 @@ def _ready(remote: Remote) -> str:
 
 def _lake(config: Config, gateway: str) -> dict[str, int | None] | None:
     """State table → the arrival up to which it is merged; None where no lake is at hand."""
+    if find_spec("pyiceberg") is None:
+        return None
     from lakesync.analysis.catalogue import Lake, has_catalogue, marks_of
 
     if not has_catalogue(config):

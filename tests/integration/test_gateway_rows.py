@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from lakesync.cli.app import app
 from lakesync.cli.ending import ExitCode
 from lakesync.flush import MemoryFlushQueue, Outlet
+from lakesync.wire.frames import read_checkpoint
 from tests.integration.gateway_support import delta, sign, wall_ms
 from tests.integration.openapi_support import publish_cut, set_a_job_aside
 
@@ -51,8 +52,24 @@ def test_the_newest_cut_and_whether_rules_are_newer(served, tmp_path):
     told = admin.call("GET", "/admin/metrics/{gw}").json()
     assert told["cut"]["arrivalHlc"] == str(before["lastArrival"])
     assert (told["cut"]["rulesVersion"], told["rulesVersion"], told["cut"]["tables"]) == (0, 1, ["todos"])
+    fetched = tmp_path / "frames.bin"
+    told = _command(served, served.client("new", client.gateway), "checkpoint", "fetch", str(fetched), "--json")
+    assert told.exit_code == ExitCode.FAILED  # its rules are older
+    assert not fetched.exists()
     shown = _command(served, client, "checkpoint", "show")
     assert "served   no: the rules in force are version 1" in shown.stdout
+
+
+def test_a_checkpoint_is_fetched_whole(served, tmp_path):
+    client = served.client()
+    client.push(delta("t1", {"n": 1}))
+    publish_cut(served.engine.store, client.gateway, tmp_path)
+    fetched = tmp_path / "frames.bin"
+    told = json.loads(_command(served, client, "checkpoint", "fetch", str(fetched), "--json").stdout)
+    assert (told["frames"], told["deltas"]) == (1, 0)
+    with fetched.open("rb") as file:
+        assert len(list(read_checkpoint(file))) == 1
+    assert "served   yes" in _command(served, client, "checkpoint", "show").stdout
 
 
 def test_work_that_was_set_aside_is_listed_shown_repeated_and_dropped(served, monkeypatch):

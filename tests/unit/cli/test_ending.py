@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -67,6 +68,16 @@ def test_without_a_gateways_name_it_says_how_to_give_one(run):
     told = run("status")
     assert told.exit_code == ExitCode.USAGE
     assert "--gateway" in told.stderr
+
+
+def test_a_package_that_is_not_here_names_its_extra(run, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("lakesync.analysis.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
+    told = run("row", "history", "todos", "t1")
+    assert told.exit_code == ExitCode.FAILED
+    assert "pip install 'lakesync[query]'" in told.stderr
 
 
 def test_nobody_is_asked_where_there_is_no_terminal(run):
