@@ -1,0 +1,23 @@
+"""A row that is spelled in one go is what its deltas, spelled one by one, would be."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+
+from lakesync.lww import RowState
+from lakesync.testing import strategies
+from lakesync.wire.json import decode_deltas, encode_deltas
+from lakesync.wire.spelled import spell_row, whole_row
+
+
+@settings(max_examples=25)
+@given(strategies.histories(max_size=8))
+def test_a_spelled_row_is_its_deltas(deltas):
+    state = RowState()
+    for delta in deltas:
+        state.merge(delta)
+    for row_id in ("r", 'a "quoted" \\ row\n\x01 ü'):
+        text, count = spell_row("t", row_id, state)
+        expected = whole_row("t", row_id, state)
+        assert count == len(expected)
+        assert encode_deltas(decode_deltas(b"[" + text + b"]")) == encode_deltas(expected)
