@@ -83,7 +83,7 @@ def _holders(
     return {
         "ownsColumns": owned,
         "rowVisible": row["visible"],
-        "inCheckpoint": cut is not None and int(cut["arrivalHlc"]) >= found.arrival_hlc,
+        "inCheckpoint": None if cut is None else int(cut["arrivalHlc"]) >= found.arrival_hlc,
         "clients": [
             {"clientId": client, "verdict": each["verdict"], "why": each["reasons"][0] if each["reasons"] else ""}
             for client, each in explained.items()
@@ -123,4 +123,7 @@ def _steps(found: TracedDelta, held: dict[str, Any] | None) -> Iterator[tuple[st
     if held is not None:
         owned = ", ".join(held["ownsColumns"])
         yield "owns", owned or ("nothing: newer values, or a tombstone, took its place" if found.columns else "-")
-        yield "checkpoint", "in the newest one" if held["inCheckpoint"] else "not in the newest one"
+        yield (
+            "checkpoint",
+            {None: "there is none yet", True: "in the newest one"}.get(held["inCheckpoint"], "not in the newest one"),
+        )

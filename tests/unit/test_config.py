@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 def _elsewhere(tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith("LAKESYNC_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
 
 
