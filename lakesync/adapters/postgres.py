@@ -1,4 +1,4 @@
-"""Postgres: batches go in and come out by COPY, as CSV that Arrow writes and reads.
+"""Postgres: batches go in by COPY, as CSV that Arrow writes, and come out column by column.
 
 Needs psycopg: `pip install 'lakesync[postgres]'`.
 """
@@ -121,6 +121,15 @@ class _PostgresConnection:
         return self._sql.execute(_marked(statement), list(values)).fetchall()
 
     def arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
+        from psycopg.errors import OutOfMemory, ProgramLimitExceeded
+
+        try:
+            with self._sql.transaction():  # a savepoint, where one is open
+                return _columns_of(self._sql, statement, values, schema)
+        except (OutOfMemory, ProgramLimitExceeded):  # a column of more than a gigabyte
+            return self._copied_out(statement, values, schema)
+
+    def _copied_out(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
         from psycopg import ClientCursor
 
         query = ClientCursor(self._sql).mogrify(_marked(statement), list(values))  # COPY takes no parameters
@@ -135,13 +144,27 @@ class _PostgresConnection:
         return [name for (name,) in found]
 
     def load(self, table: str, rows: pa.Table) -> None:
+        self._copy(f"pg_temp.{table}", rows)
+
+    def append(self, table: str, rows: pa.Table) -> bool:
+        from psycopg.errors import UniqueViolation
+
+        try:
+            with self._sql.transaction():  # a savepoint
+                self._copy(table, rows)
+        except UniqueViolation:
+            return False
+        return True
+
+    def _copy(self, table: str, rows: pa.Table) -> None:
         from pyarrow import csv
 
         file = io.BytesIO()
         csv.write_csv(rows, file, csv.WriteOptions(include_header=False))
+        columns = ", ".join(f'"{name}"' for name in rows.column_names)
         with (
             self._sql.cursor() as cursor,
-            cursor.copy(f"COPY pg_temp.{table} FROM STDIN (FORMAT csv)".encode()) as copy,
+            cursor.copy(f"COPY {table} ({columns}) FROM STDIN (FORMAT csv)".encode()) as copy,
         ):
             copy.write(file.getbuffer())
 
@@ -149,6 +172,43 @@ class _PostgresConnection:
     def transaction(self) -> Iterator[None]:
         with self._sql.transaction():
             yield
+
+
+def _columns_of(
+    connection: psycopg.Connection[Any], statement: str, values: Sequence[Value], schema: pa.Schema
+) -> pa.Table:
+    """A query's result, each column joined by the server to one value, and one of its lengths: Arrow's own layout.
+
+    Rows that come one by one cost microseconds each in Python, before anybody looks at them.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    asked = []
+    for field in schema:
+        name = f'"{field.name}"'
+        if pa.types.is_integer(field.type):
+            asked.append(f"string_agg(int8send({name}), ''::bytea)")
+        else:
+            asked += [f"string_agg(int4send(octet_length({name})), ''::bytea)", f"string_agg({name}, '')"]
+    query = f"SELECT count(*), {', '.join(asked)} FROM ({statement}) AS page"
+    with connection.cursor(binary=True) as cursor:
+        result = cursor.execute(_marked(query), list(values)).pgresult
+        assert result is not None
+        first, *parts = [result.get_value(0, place) for place in range(1 + len(asked))]
+    count = int.from_bytes(first or b"", "big")
+    if not count:
+        return schema.empty_table()
+    left = iter(parts)
+    arrays = []
+    for field in schema:
+        if pa.types.is_integer(field.type):
+            arrays.append(pa.array(np.frombuffer(next(left) or b"", ">i8").astype(np.int64)))
+            continue
+        ends = np.cumsum(np.frombuffer(next(left) or b"", ">i4"), dtype=np.int64)
+        offsets = pa.py_buffer(np.concatenate([[0], ends]).astype(np.int32))
+        arrays.append(pa.StringArray.from_buffers(count, offsets, pa.py_buffer(next(left) or b"")))
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _copied(connection: psycopg.Connection[Any], statement: bytes) -> bytes:

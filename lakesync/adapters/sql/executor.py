@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +38,18 @@ class Connection(Protocol):
 
     def transaction(self) -> AbstractContextManager[None]:
         """All statements within, or none. What others have committed when the first query begins is seen."""
+
+
+@runtime_checkable
+class Appending(Protocol):
+    """A `Connection` that has a way to add many rows without a scratch table."""
+
+    def append(self, table: str, rows: pa.Table) -> bool:
+        """Add rows straight to a table, within the caller's transaction, unless a unique key is in the way.
+
+        Returns:
+            Whether they were added; where not, none was, and the transaction goes on.
+        """
 
 
 class Executor(Protocol):
