@@ -101,15 +101,18 @@ class Delivery:
             self._prepare(table)
         for batch in _batches(waiting.pages):
             upto = batch[-1][0]
-            events = self._landing.events(table.name, waiting._replace(pages=batch)).persist(StorageLevel.DISK_ONLY)
+            events, rows = self._landing.events(table.name, waiting._replace(pages=batch)), sum(dict(batch).values())
+            if rows > FEW_ROWS:  # it is looked at several times
+                events = events.persist(StorageLevel.DISK_ONLY)
             try:
                 before = done.deltas
-                self._push(table.name, events, sum(rows for _, rows in batch), done)
+                self._push(table.name, events, rows, done)
                 crash_point("delivery.pushed")
                 if done.deltas > before or len(batch) >= PAGES_TO_SETTLE:
                     self._landing.settle(table.name, law.touched(events), upto)
             finally:
-                events.unpersist()
+                if rows > FEW_ROWS:
+                    events.unpersist()
         return done
 
     @lake_errors
