@@ -82,7 +82,10 @@ def backfill(
     with output.working("making them again"):
         while told["status"] not in ENDED and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
-            told["status"] = pipeline.backfill_status(started)["status"]
+            found = pipeline.backfill_status(started)
+            told |= {"status": found["status"], "runs": {run["runId"]: run["status"] for run in found["runs"]}}
     output.facts(told, as_json=as_json)
+    if wait and told["status"] not in ENDED:
+        output.note(f"it has not ended after {wait:g} s, and goes on")
     if wait and told["status"] not in GOOD:
         raise typer.Exit(ExitCode.FAILED)
