@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +34,10 @@ _LOADING = (
     "PRAGMA locking_mode = EXCLUSIVE",
     "PRAGMA cache_size = -48000",
 )
+
+
+_column_of = attrgetter("column")
+_value_of = attrgetter("value")
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -113,16 +118,15 @@ def _records(replica: Replica, group: Group) -> list[Record]:
 
 
 def _parts(deltas: Any, start: int, end: int) -> Iterator[Part]:
-    shapes: dict[tuple[str, ...], tuple[str, ...]] = {}
     seen: tuple[str, str] | None = None
     for delta in deltas[start:end]:
         table, row_id = delta.table, delta.row_id
         if delta.op != pb.DELTA_OP_INSERT and (delta.op != pb.DELTA_OP_UPDATE or (table, row_id) != seen):
             raise MisfitError
         seen = (table, row_id)
-        cells = [(cell.column, cell.value) for cell in delta.columns]
-        names, values = zip(*cells, strict=True) if cells else ((), ())
-        yield table, row_id, delta.hlc, delta.client_id, shapes.setdefault(names, names), values
+        cells = delta.columns[:]
+        names, values = tuple(map(_column_of, cells)), list(map(_value_of, cells))
+        yield table, row_id, delta.hlc, delta.client_id, names, values
 
 
 def _end_of_rows(deltas: Any, end: int) -> int:
