@@ -64,7 +64,9 @@ def _looked_at(folder: Path, told: dict[str, int]) -> dict[str, int]:
         here = {
             row.pop("row_id"): {name: value for name, value in row.items() if value is not None} for row in app["notes"]
         }
-        assert here == rows
+        there = {row_id: {k: v for k, v in row.items() if v is not None} for row_id, row in rows.items()}
+        differing = {row_id for row_id in here.keys() | there.keys() if here.get(row_id) != there.get(row_id)}
+        assert not differing, {row_id: (here.get(row_id), there.get(row_id)) for row_id in differing}
         assert {row_id: row["mine"] for row_id, row in here.items() if "mine" in row} == before
         lost = {row_id: number for row_id, number in told.items() if row_id in before and before[row_id] < number}
         assert not lost, "an older value than one that was told is there"
