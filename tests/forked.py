@@ -21,7 +21,11 @@ class Forked:
     """A running function of a module; asked as `subprocess.Popen` is."""
 
     def __init__(
-        self, work: Callable[..., int | None], *arguments: object, environment: Mapping[str, str], log: Path | None = None
+        self,
+        work: Callable[..., int | None],
+        *arguments: object,
+        environment: Mapping[str, str],
+        log: Path | None = None,
     ) -> None:
         """Start it with exactly this environment, in the log's folder; what it returns is its exit code."""
         if log is not None:
