@@ -75,8 +75,8 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: PullRequest) -> Ste
             turn = names[(names.index(name) + 1) % len(names)]
         more = more or page.has_more
     deltas = _joined(pages)
-    own = not (place.shared and asked.confirmed)
-    if own and not deltas and not unknown and place.since > NEVER_PULLED and place.asked == place.since:
+    settled = asked.confirmed and not place.shared  # one of its own; for a follower it is to stand where it is now
+    if settled and not deltas and not unknown and place.since > NEVER_PULLED and place.asked == place.since:
         return SyncPage((), request.since_hlc, more)  # nothing was told, so it stands for the same still
     if max(cursors.values()) <= NEVER_PULLED:
         return SyncPage(deltas, max(place.since, *cursors.values()), more)
