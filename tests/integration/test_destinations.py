@@ -40,13 +40,14 @@ LEAVES = {name: dg.AssetKey(["destinations", "warehouse", name]) for name in ("p
 class Warehouse:
     """A gateway, a lake of its own, and Dagster's jobs over both with a destination of three leaves."""
 
-    def __init__(self, served, spark_config, instance, folder, postgres):
+    def __init__(self, served, spark_config, instance, folder, postgres, flushes):
+        self.flushes = flushes
         self.instance, self.folder, self.postgres, self.engine = instance, folder, postgres, served.engine
         self.gateway = served.engine.gateway("dest")
         for table in ("flights", "events"):
             self.gateway.register_schema(parse_schema({"table": table, "columns": COLUMNS}))
         config = spark_config.replace(
-            lake={"system_namespace": "sys_dest", "namespace": "tab_dest", "checkpoints": str(folder / "frames")},
+            lake={"system_namespace": f"sys_dest_{flushes}", "namespace": f"tab_dest_{flushes}"},
             gateway={"url": served.url},
             service_token=SecretStr(SERVICE),
         )
@@ -110,10 +111,13 @@ class Warehouse:
         return {row: (int(number), name, props) for row, number, name, props in found}
 
 
-@pytest.fixture(scope="module")
-def warehouse(serve, spark_server, tmp_path_factory):
+@pytest.fixture(scope="module", params=[3, pytest.param(10, marks=pytest.mark.deep)])
+def warehouse(request, serve, spark_server, tmp_path_factory):
+    """With so many flushes while Postgres is away."""
     with dg.instance_for_test() as instance, postgres_server() as postgres:
-        yield Warehouse(serve(), spark_server["config"], instance, tmp_path_factory.mktemp("warehouse"), postgres)
+        yield Warehouse(
+            serve(), spark_server["config"], instance, tmp_path_factory.mktemp("warehouse"), postgres, request.param
+        )
 
 
 class Moves:
@@ -183,19 +187,21 @@ def test_a_leaf_that_is_away_holds_nobody_up_and_catches_up_by_itself(warehouse)
         sql.execute("UPDATE flights SET props = '{\"mine\": 1}' WHERE row_id = 'r1'")
 
     warehouse.postgres.halt()
-    assert len(set(warehouse.flush([("flights", range(3), {"number": number}) for number in range(2, 12)]))) == 10
+    away = warehouse.flushes
+    made = warehouse.flush([("flights", range(3), {"number": number}) for number in range(2, 2 + away)])
+    assert len(set(made)) == away
     runs = warehouse.follow()
     (event,) = [each for each in runs["pg"].all_events if each.is_step_failure]
     assert "ADAPTER_ERROR: Postgres at postgresql://postgres:…@" in str(event.event_specific_data)
     assert [runs[name].success for name in ("pg", "copy", "objects")] == [False, True, True]
-    assert told(runs["copy"])["dagster/row_count"] == 60
+    assert told(runs["copy"])["dagster/row_count"] == 30 + 3 * away
 
     warehouse.postgres.restart("immediate")
     until(lambda: due(warehouse.instance, [LEAVES["pg"]])[0], "the end of the pause")
     last = warehouse.follow()
     assert last["pg"].success
-    assert told(last["pg"])["deltas_in"] == 30
-    assert warehouse.rows()["r1"] == (11, "é", {"mine": 1})
+    assert told(last["pg"])["deltas_in"] == 3 * away
+    assert warehouse.rows()["r1"] == (1 + away, "é", {"mine": 1})
     assert len(warehouse.rows()) == 30
     there = {
         "pg": PostgresAdapter(warehouse.postgres.uri),
@@ -204,7 +210,7 @@ def test_a_leaf_that_is_away_holds_nobody_up_and_catches_up_by_itself(warehouse)
     }
     found = {name: digest(adapter, Scope()) for name, adapter in there.items()}
     assert found["pg"] == found["copy"]
-    assert (found["pg"].deltas, found["objects"].deltas) == (60, 5)
+    assert (found["pg"].deltas, found["objects"].deltas) == (30 + 3 * away, 5)
     assert warehouse.check() == dict.fromkeys(LEAVES, True)
 
 
