@@ -188,7 +188,7 @@ def test_in_mysql_the_lookback_finds_what_commits_late_and_types_are_kept(in_mar
     ("user", "query", "error", "says"),
     [
         (None, "SELECT nothing FROM orders", ConfigurationError, "mend the connector's query"),
-        (None, "SELECT name, changed FROM orders", ConfigurationError, "rowIdColumn"),
+        (None, "SELECT name, changed FROM orders", ConfigurationError, "mend the connector's query"),
         (None, "SELECT * FROM mysql.global_priv", ForbiddenError, "grant the user SELECT"),
         ("nobody:x", "SELECT * FROM orders", AuthError, "check the user"),
     ],
