@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from contextlib import contextmanager
 
 import dagster as dg
 import pytest
@@ -95,8 +96,21 @@ def reason(run):
     return next(event.event_specific_data.error.message for event in run.all_events if event.is_step_failure)
 
 
+@contextmanager
+def flushing(store, gateway):
+    """What a flush does for a gateway that pushes back, for as long as the `with` lasts."""
+    stop = threading.Event()
+    thread = threading.Thread(target=clear, args=(store, gateway, stop))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
 def clear(store, gateway, stop):
-    """What a flush does for a gateway that pushes back: it empties the log when it is asked to."""
+    """Empties the log when that is asked for."""
     while not stop.wait(0.05):
         asked = [each for each in store.backlog() if each.gateway == gateway and each.flush_requested_ms is not None]
         batch = store.plan(gateway, "main", 1_000_000) if asked else None
@@ -117,19 +131,12 @@ def house(serve, spark_server, request):
 
 @pytest.mark.parametrize("house", [4_000], indirect=True)
 def test_a_load_ten_times_what_the_gateway_holds_completes_and_its_repeat_changes_nothing(house):
-    with desk() as made:
+    with desk() as made, flushing(house.engine.store, house.gateway.gateway_id):
         made.site.add_project("SUP")
         issues = [made.site.add_issue("SUP", f"title {number} {number * 7919 % 1009}") for number in range(300)]
         made.clock.advance(200_000)
         house.register(made.config(includeComments=False, includeProjects=False), chunkSize=20)
-        stop = threading.Event()
-        flushes = threading.Thread(target=clear, args=(house.engine.store, house.gateway.gateway_id, stop))
-        flushes.start()
-        try:
-            first = house.run("desk")
-        finally:
-            stop.set()
-            flushes.join()
+        first = house.run("desk")
         assert first.success
         (of_first,) = told(first).values()
         assert of_first["waited_s"] > 0
