@@ -1,13 +1,17 @@
 """The assets as Dagster runs them in this process, over a real Spark and gateway: what they tell and hold back."""
 
 import time
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import dagster as dg
 import pytest
 from pydantic import SecretStr
 
 from assets.series import merged_through
+from lakesync.config_sections import DeclaredTable
 from lakesync.delta import extract_delta
+from lakesync.exceptions import IntegrityError
 from lakesync.schema import parse_schema
 from lakesync.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
@@ -33,6 +37,10 @@ class House:
         for table in TABLES:
             columns = [{"name": "number", "type": "number"}]
             self.gateway.register_schema(parse_schema({"table": table, "columns": columns}))
+        self.declare({})
+
+    def declare(self, tables):
+        self.config = self.config.model_copy(update={"tables": tables})
         self.definitions = make_definitions(self.config, registered(self.engine.store))
 
     def push(self, table, rows, number):
@@ -124,6 +132,62 @@ def test_what_runs_tell_keep_and_hold_back(house, spark_server):
     assert mended.success
     assert failed(mended) == set()
     assert told(mended)["tables/planes"]["dagster/row_count"] == 20
+
+
+@pytest.mark.deep
+def test_what_is_at_fault_alone_holds_back_nothing_else(house, monkeypatch):
+    """B5: a gateway that cannot be flushed, a frozen table that grew: the run does the rest, and fails at its end."""
+    from resources.lake import deltas
+
+    for table in TABLES:
+        house.push(table, range(20), 3)
+    assert house.run().success
+    store = house.engine.store
+    before = store.newest_cut("house")
+    others = {name: house.engine.gateway(name) for name in ("fine", "broken")}
+    flights = parse_schema({"table": "flights", "columns": [{"name": "number", "type": "number"}]})
+    now = wall_ms() << 16
+    for name, gateway in others.items():
+        gateway.register_schema(flights)
+        row = extract_delta(None, {"number": 1}, table="flights", row_id=name, client_id="c", hlc=now)
+        gateway.handle_push(SyncPush("c", (row,)))
+    grown = [{"name": name, "type": "number"} for name in ("number", "added")]
+    house.gateway.register_schema(parse_schema({"table": "planes", "columns": grown}))
+    house.push("flights", range(3, 5), 3)
+    house.push("planes", range(2), 3)
+    house.declare({"planes": DeclaredTable(contract="freeze")})
+    flush = deltas.flush
+
+    def failing(spark, store, batch, names):
+        if batch.gateway == "broken":
+            raise IntegrityError("the lake holds another number")
+        return flush(spark, store, batch, names)
+
+    monkeypatch.setattr(deltas, "flush", failing)
+    run = house.run()
+    assert not run.success
+    assert set(told(run)) == set(EVERY)
+    assert told(run)["deltas"]["deltas_in"] == 5
+    assert "added, which its state table lacks" in told(run)["tables/planes"]["frozen"]
+    assert house.instance.get_run_by_id(run.run_id).tags["lakesync/set_aside"] == "broken"
+    assert [table.rows for table in store.newest_cut("fine").tables] == [1]
+    assert store.newest_cut("house") == before
+    assert store.newest_cut("broken") is None
+
+    monkeypatch.undo()
+    house.declare({})
+    assert house.run().success
+    assert {table.table: table.rows for table in store.newest_cut("house").tables} == {"flights": 20, "planes": 20}
+    newest = store.newest_cut("house")
+    assert house.run().success
+    assert store.newest_cut("house") == newest  # nothing is new
+    house.push("planes", [50], 4)
+    assert house.run().success
+    now_cut = store.newest_cut("house")
+    links = {
+        table.table: [Path(urlsplit(uri).path).stat().st_nlink for uri in table.frames] for table in now_cut.tables
+    }
+    assert links == {"flights": [2], "planes": [1]}  # what did not change was not written again
 
 
 @pytest.mark.parametrize(
