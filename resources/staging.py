@@ -26,10 +26,12 @@ def pipeline_store(config: Config) -> Iterator[PipelineStore]:
         StagingUnavailableError: it cannot be reached.
         ConfigurationError: where the gateway answers, or what to show it, is not configured.
     """
-    sharded = config.shard_config.stores.values() if config.shard_config is not None else ()
-    if any(url.startswith("sqlite:") for url in (config.staging.url, *sharded)):
-        with _gateway(config) as remote:
+    if is_remote(config):
+        remote = RemoteStore(*gateway_address(config))
+        try:
             yield remote
+        finally:
+            remote.close()
         return
     wall = WallClock(config.clock_offset_file).now_ms
     engine = Engine(configured_store(config, wall), wall)
@@ -40,17 +42,22 @@ def pipeline_store(config: Config) -> Iterator[PipelineStore]:
         engine.close()
 
 
-@contextmanager
-def _gateway(config: Config) -> Iterator[RemoteStore]:
-    """SQLite has one owner, the gateway process."""
+def is_remote(config: Config) -> bool:
+    """Whether staging is reached through its gateway: SQLite has one owner, the gateway process."""
+    sharded = config.shard_config.stores.values() if config.shard_config is not None else ()
+    return any(url.startswith("sqlite:") for url in (config.staging.url, *sharded))
+
+
+def gateway_address(config: Config) -> tuple[str, str]:
+    """Where the gateway answers, and the token to show it.
+
+    Raises:
+        ConfigurationError: one of them is not configured.
+    """
     url, token = config.gateway.url, config.service_token
     if url is None or token is None:
         missing = "LAKESYNC_GATEWAY_URL" if url is None else "LAKESYNC_SERVICE_TOKEN"
         raise ConfigurationError(
             f"staging on SQLite is reached through its gateway, and {missing} is not set: run `lakesync up`, or set it"
         )
-    store = RemoteStore(url, token.get_secret_value())
-    try:
-        yield store
-    finally:
-        store.close()
+    return url, token.get_secret_value()
