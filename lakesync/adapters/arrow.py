@@ -149,6 +149,14 @@ def decode_parquet(data: bytes) -> pa.Table:
     return _table(data, COLUMNS)
 
 
+def about_parquet(data: bytes) -> dict[str, str]:
+    """What `encode_parquet` was told to keep in a file's metadata."""
+    import pyarrow.parquet as pq
+
+    found = pq.read_schema(io.BytesIO(data)).metadata or {}
+    return {name.decode(): value.decode() for name, value in found.items() if name.startswith(b"lakesync.")}
+
+
 def held_in_parquet(data: bytes) -> Held:
     """How many deltas a Parquet file has, and the sum of their ids; nothing else of them is read.
 

@@ -1,8 +1,8 @@
 """Deltas in an object store: one object a batch, written once, named so that a reader knows what it may leave out.
 
 `PREFIX/GATEWAY/DAY/ARRIVALS-HLCS.BATCH.parquet`: day of the first arrival (UTC), least and greatest arrival, least and
-greatest hlc (16 hex digits each), batch id. Objects are never changed, so any tool may read along. Objects with other
-names are left alone.
+greatest hlc (16 hex digits each), batch id. Objects are never changed, but by an erasure, so any tool may read along.
+Objects with other names are left alone.
 
 A store of batches does not know single deltas: one that comes in two batches is held twice and, in order of arrival,
 given twice; merging does not mind. Reading rows by id looks into every object of a gateway.
@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from lakesync import hlc
 from lakesync.adapters.arrow import (
+    about_parquet,
     decode_parquet,
     encode_parquet,
     from_arrow,
@@ -40,20 +41,24 @@ from lakesync.adapters.base import (
 )
 from lakesync.adapters.envelope import decode_envelope, encode_envelope
 from lakesync.adapters.object_marks import check_mark, read_mark, write_mark
-from lakesync.adapters.object_store import LakeAdapter
+from lakesync.adapters.object_redaction import redact_objects
+from lakesync.adapters.object_store import LakeAdapter, ObjectInfo
 from lakesync.adapters.pieces import Piece, chosen, in_order, last_position, page_of
 from lakesync.adapters.recent import Recent
+from lakesync.adapters.redaction import Redacted, Redaction
 from lakesync.adapters.selection import held, merged
 from lakesync.crash import crash_point
 from lakesync.exceptions import ValidationError
 from lakesync.lww import RowState
 from lakesync.schema import TableSchema
+from lakesync.types import RowKey
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FlushFormat = Literal["parquet", "json"]
 DELTAS_PREFIX = "deltas"
+_PARQUET = b"PAR1"
 _KEY = re.compile(
     r"(?P<gateway>[^/]+)/\d{4}-\d\d-\d\d/(?P<spans>[0-9a-f]{16}(-[0-9a-f]{16}){3})\.[^/]+\.(?P<ending>parquet|json)"
 )
@@ -66,6 +71,8 @@ class _Named(NamedTuple):
     gateway: str
     arrivals: tuple[int, int]
     hlcs: tuple[int, int]
+    etag: str = ""
+    """Of what was listed: an erasure writes an object anew."""
 
     def span(self, order: Order) -> tuple[int, int]:
         return self.arrivals if order == "arrival" else self.hlcs
@@ -162,6 +169,24 @@ class ObjectDeltas:
         write_mark(self.objects, mark)
         return Held(count, total % 2**64)
 
+    def redact(
+        self,
+        requests: Sequence[Redaction],
+        schemas: Sequence[TableSchema] = (),  # noqa: ARG002 objects keep no tables of rows
+        beside: Beside = NOTHING_BESIDE,  # noqa: ARG002
+        also: Collection[RowKey] = (),  # noqa: ARG002
+    ) -> Redacted:
+        """Write the objects anew that hold something, one after another."""
+        found = {each.key: each for each in map(self._listed, self._infos(f"{self._prefix}/")) if each is not None}
+        keys = [
+            key
+            for key, each in found.items()
+            if any(each.gateway == one.gateway and each.hlcs[0] <= one.hlc for one in requests)
+        ]
+        return redact_objects(
+            self.objects, keys, lambda key, data: _table_of(data, found[key]), _encoded_anew, requests
+        )
+
     def close(self) -> None:
         """Release the object store's connections."""
         self.objects.close()
@@ -185,31 +210,29 @@ class ObjectDeltas:
 
     def _reaching(self, query: DeltaQuery) -> Iterator[Piece[_Named]]:
         """The objects that may hold something of what is asked for."""
-        for key in self._keys(f"{self._prefix}/{query.gateway}/" if query.gateway else f"{self._prefix}/"):
-            each = _parse(key, self._prefix)
+        for info in self._infos(f"{self._prefix}/{query.gateway}/" if query.gateway else f"{self._prefix}/"):
+            each = self._listed(info)
             if each is None:
                 continue
             piece = Piece(each, *each.span(query.order))
             if piece.reaches(query):
                 yield piece
 
-    def _keys(self, prefix: str) -> Iterator[str]:
+    def _listed(self, info: ObjectInfo) -> _Named | None:
+        each = _parse(info.key, self._prefix)
+        return each and each._replace(etag=info.etag)
+
+    def _infos(self, prefix: str) -> Iterator[ObjectInfo]:
         after, more = "", True
         while more:
             page = self.objects.list_objects(prefix, after=after)
-            for info in page.objects:
-                yield info.key
+            yield from page.objects
             after = page.objects[-1].key if page.objects else after
             more = page.more
 
     def _read(self, each: _Named) -> pa.Table:
-        return self._recent.get(each.key, lambda _: self._decoded(each))
-
-    def _decoded(self, each: _Named) -> pa.Table:
-        data = self.objects.get_object(each.key)
-        if each.key.endswith(".parquet"):
-            return decode_parquet(data)
-        return to_arrow(_of_envelope(data, each))
+        at = f"{each.key} {each.etag}"
+        return self._recent.get(at, lambda _: _table_of(self.objects.get_object(each.key), each))
 
 
 def _span(deltas: pa.Table, name: Order) -> tuple[int, int]:
@@ -223,6 +246,19 @@ def _of_envelope(data: bytes, each: _Named) -> list[StoredDelta]:
     """An envelope keeps no arrivals: all of its deltas have the batch's last."""
     envelope = decode_envelope(data)
     return [StoredDelta(envelope.gateway_id, each.arrivals[1], delta) for delta in envelope.deltas]
+
+
+def _table_of(data: bytes, each: _Named) -> pa.Table:
+    return decode_parquet(data) if each.key.endswith(".parquet") else to_arrow(_of_envelope(data, each))
+
+
+def _encoded_anew(was: bytes, deltas: pa.Table) -> bytes:
+    """Other deltas in the form that an object has, with what it says about itself."""
+    if was.startswith(_PARQUET):
+        return encode_parquet(deltas, about_parquet(was))
+    envelope = decode_envelope(was)
+    created = datetime.fromisoformat(envelope.created_at)
+    return encode_envelope(envelope.gateway_id, from_arrow(deltas), round(created.timestamp() * 1000))
 
 
 def _parse(key: str, prefix: str) -> _Named | None:

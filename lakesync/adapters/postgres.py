@@ -47,6 +47,11 @@ class PostgresAdapter(SqlAdapter):
         """
         super().__init__(PostgresExecutor(uri), PostgresDialect())
 
+    def _forget(self, connection: Connection, tables: Sequence[str]) -> None:
+        """Remove the rows' old versions."""
+        for table in tables:
+            connection.execute(f"VACUUM {table}")
+
 
 class PostgresDialect(Dialect):
     """SQL as Postgres has it."""

@@ -1,4 +1,4 @@
-"""What was read of objects that never change, so that a walk over them reads each once."""
+"""What was read of objects, each named so that it never changes, so that a walk over them reads each once."""
 
 from __future__ import annotations
 

@@ -29,16 +29,19 @@ from lakesync.adapters.base import (
 )
 from lakesync.adapters.flat import COLUMNS
 from lakesync.adapters.pieces import last_position
+from lakesync.adapters.redaction import Redacted, Redaction
 from lakesync.adapters.selection import merged
 from lakesync.adapters.sql import marks, tables
 from lakesync.adapters.sql.dialect import Dialect
 from lakesync.adapters.sql.executor import Appending, Connection, Executor
 from lakesync.adapters.sql.marks import MARKS
 from lakesync.adapters.sql.query import PLACE, conditions
+from lakesync.adapters.sql.redaction import redact_deltas
 from lakesync.adapters.sql.stored import DELTAS, INDEXES, KEY, STORED, TRUE_ID, rows_named, stored_rows
 from lakesync.crash import crash_point
 from lakesync.lww import RowState
 from lakesync.schema import TableSchema
+from lakesync.types import RowKey
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 _INCOMING = "lakesync_incoming"
 _SELECT = ", ".join(f"{TRUE_ID} AS delta_id" if name == "delta_id" else name for name in COLUMNS)
 _ROWS_AT_ONCE = 500
+_MADE_AGAIN_AT_ONCE = 5_000
 
 
 class SqlAdapter:
@@ -217,6 +221,47 @@ class SqlAdapter:
         """Move a follower's mark alone."""
         with self._connected() as connection, connection.transaction():
             marks.move(connection, mark)
+
+    # -- erasure -------------------------------------------------------------------------------------------------------
+
+    def redact(
+        self,
+        requests: Sequence[Redaction],
+        schemas: Sequence[TableSchema] = (),
+        beside: Beside = NOTHING_BESIDE,
+        also: Collection[RowKey] = (),
+    ) -> Redacted:
+        """Redact deltas and make their rows again in one transaction; where there is none, rows come last."""
+        for schema in schemas:
+            self.ensure_schema(schema)
+        with self._connected() as connection:
+            with connection.transaction():
+                done = redact_deltas(connection, requests)
+                crash_point("sql.redacted_deltas")
+                touched = {*done.touched, *also}
+                rows = sum(self._make_again(connection, schema, touched, beside) for schema in schemas)
+            crash_point("sql.redacted")
+            self._forget(connection, [DELTAS, *(self._dialect.quote(tables.destination(each)) for each in schemas)])
+        return replace(done, rows=rows)
+
+    def _forget(self, connection: Connection, tables: Sequence[str]) -> None:
+        """Let go of what no row of tables, quoted, holds any more, where the database waits to be told."""
+
+    def _make_again(
+        self, connection: Connection, schema: TableSchema, touched: Collection[RowKey], beside: Beside
+    ) -> int:
+        rows = sorted(row_id for table, row_id in touched if table == schema.table)
+        if rows:
+            marks.lock(connection, tables.lock_of(schema))
+        for start in range(0, len(rows), _MADE_AGAIN_AT_ONCE):
+            some = rows[start : start + _MADE_AGAIN_AT_ONCE]
+            states = beside.shown(
+                schema, some, merged(each.delta for each in _of_rows(connection, None, schema.table, some))
+            )
+            tables.make_again(connection, self._dialect, schema, some, states)
+        return len(rows)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close every connection."""

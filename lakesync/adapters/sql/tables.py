@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from lakesync.adapters.sql.dialect import Column, Dialect
 from lakesync.adapters.sql.executor import Connection
 from lakesync.adapters.sql.rows import rows_schema, rows_table
@@ -64,6 +66,23 @@ def write_states(connection: Connection, dialect: Dialect, schema: TableSchema, 
     gone = [row_id for row_id, state in states.items() if not state.visible]
     if gone:
         _remove(connection, dialect, schema, gone, now)
+
+
+def make_again(
+    connection: Connection, dialect: Dialect, schema: TableSchema, rows: Sequence[str], states: Mapping[str, RowState]
+) -> None:
+    """Rows as their states say, and nothing of what they were, within the caller's transaction.
+
+    What is not shown, or has no whole key, is removed, with soft delete too.
+    """
+    now = wall_clock()
+    visible = {row_id: states[row_id] for row_id in rows if row_id in states and states[row_id].visible}
+    shown = _keyed(schema, rows_table(schema, visible, now))
+    gone = sorted(set(rows) - set(shown.column("row_id").to_pylist()))
+    if gone:
+        _remove(connection, dialect, replace(schema, soft_delete=False), gone, now)
+    if len(shown):
+        bring_rows(connection, dialect, schema, load_rows(connection, dialect, schema, shown))
 
 
 def load_rows(connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table) -> str:
@@ -141,4 +160,13 @@ def _columns(schema: TableSchema) -> list[Column]:
     return columns
 
 
-__all__ = ["bring_rows", "destination", "ensure_table", "load_rows", "lock_of", "rows_schema", "write_states"]
+__all__ = [
+    "bring_rows",
+    "destination",
+    "ensure_table",
+    "load_rows",
+    "lock_of",
+    "make_again",
+    "rows_schema",
+    "write_states",
+]

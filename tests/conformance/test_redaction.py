@@ -1,0 +1,191 @@
+"""B7 at a backend: what an erasure covers loses what it said, places stay, and rows are made again of what is left."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from lakesync.adapters import DeltaBatch, LocalDisk, ObjectDeltas, SqliteAdapter, StoredDelta
+from lakesync.adapters.base import DeltaQuery, Mark
+from lakesync.adapters.following import OlderRows
+from lakesync.adapters.redaction import Redaction, redactable
+from lakesync.crash import VARIABLE
+from lakesync.exceptions import AdapterError, ConfigurationError
+from lakesync.schema import parse_schema
+from tests.conformance.adapter_places import COARSE_ARRIVALS, DATABASES, TABLES, start_server
+from tests.conformance.book import make_delta
+from tests.conformance.test_adapter_tables import NOTES, parsed, rows
+from tests.conformance.test_adapters import everything
+
+SECRET = "the-erased-text"
+ROW = Redaction("g", 100, table="notes", row_id="erased")
+ANN = Redaction("g", 100, client_id="ann")
+OBJECTS = ("parquet on local disk", "json on local disk", "parquet on s3")
+
+
+def written():
+    """`(gateway, deltas)`: a row to be erased, a client's part in others, what is later, and another gateway's."""
+    return [
+        ("g", [make_delta("bob", 1, "shared", title="of bob", size=1), make_delta("bob", 2, "erased", title=SECRET)]),
+        (
+            "g",
+            [make_delta("ann", 3, "shared", title=SECRET), make_delta("ann", 4, "hers", title=SECRET, tags=[SECRET])],
+        ),
+        ("g", [make_delta("ann", 5, "shared", table="other", title=SECRET), make_delta("bob", 6, "hers", size=7)]),
+        ("g", [make_delta("bob", 7, "erased"), make_delta("ann", 101, "later", title="after it")]),
+        ("h", [make_delta("ann", 8, "theirs", title="another gateway's")]),
+    ]
+
+
+def fill(adapter, schemas=()):
+    for number, (gateway, deltas) in enumerate(written(), 1):
+        stored = tuple(StoredDelta(gateway, 256 * number, delta) for delta in deltas)
+        mark = Mark(f"leaf {number}", None, "there")
+        adapter.follow(DeltaBatch(f"{gateway}.main.1.{number}-{number}", gateway, stored), mark, schemas)
+
+
+def said(adapter):
+    """What each delta says by its identity, and where it stands."""
+    return {each.identity: (each.arrival, each.delta.op, len(each.delta.columns)) for each in everything(adapter)}
+
+
+def is_clean(adapter, kind, before):
+    """Nothing that was to go is left, all else is as it was, and each delta has its place."""
+    after = said(adapter)
+    assert after.keys() == before.keys()
+    assert {place: told[0] for place, told in after.items()} == {place: told[0] for place, told in before.items()}
+    gone = {("g", "bob", 2), ("g", "ann", 3), ("g", "ann", 4), ("g", "ann", 5)}
+    for (gateway, client, hlc, name), told in after.items():
+        erased = (gateway, client, hlc) in gone
+        assert told[1:] == (("UPDATE", 0) if erased else before[gateway, client, hlc, name][1:])
+    assert SECRET not in str(everything(adapter))
+    states = adapter.get_latest_state("g", "notes", ["shared", "hers", "erased"])
+    texts = {row: {name: bytes(raw) for name, raw in state.values().items()} for row, state in states.items()}
+    assert texts == {"shared": {"title": b'"of bob"', "size": b"1"}, "hers": {"size": b"7"}, "erased": {}}
+    assert (kind in COARSE_ARRIVALS) or after["g", "ann", 101, written()[3][1][1].delta_id][0] == 1024
+
+
+@pytest.mark.parametrize("kind", [*TABLES, *OBJECTS])
+def test_b7_what_is_covered_loses_what_it_said_and_keeps_its_place(request, kind, tmp_path):
+    request.param = kind
+    start_server(request)
+    adapter = DATABASES[kind](tmp_path)
+    schemas = [NOTES] if kind in TABLES else []
+    fill(adapter, schemas)
+    reader = DATABASES[kind](tmp_path)
+    before = said(reader)
+    assert (adapter.redact([ROW], schemas).deltas, adapter.redact([ANN], schemas).deltas) == (1, 3)
+    is_clean(adapter, kind, before)
+    is_clean(reader, kind, before)  # what it had read is not what it gives
+    if kind in TABLES:
+        found = rows(adapter)
+        assert found.keys() == {"shared", "hers", "later", "theirs"}  # with soft delete, too
+        assert (found["shared"]["title"], found["hers"]["title"], parsed(found["hers"]["tags"])) == (
+            "of bob",
+            None,
+            None,
+        )
+        assert (int(found["hers"]["size"]), found["hers"]["deleted_at"]) == (7, None)
+    again = adapter.redact([ROW, ANN], schemas)
+    assert again.deltas == 0
+    assert set(again.touched) == {("notes", "erased"), ("notes", "shared"), ("notes", "hers"), ("other", "shared")}
+    is_clean(adapter, kind, before)
+    fill(adapter, schemas)  # a batch that comes again, as it was, brings nothing back
+    is_clean(adapter, kind, before)
+    one_table = Redaction("h", 100, client_id="ann", tables=("other",))
+    assert adapter.redact([one_table], schemas).deltas == 0
+    assert adapter.redact([Redaction("h", 100, client_id="ann", tables=("notes",))], schemas).deltas == 1
+    for each in (adapter, reader):
+        each.close()
+
+
+KILLED = """
+import sys
+from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter
+from tests.conformance.test_redaction import ANN, NOTES, ROW
+
+kind, path = sys.argv[1:]
+adapter = SqliteAdapter(path) if kind == "sqlite" else ObjectDeltas(LocalDisk(path))
+adapter.redact([ROW, ANN], [NOTES] if kind == "sqlite" else [])
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "left"),
+    [
+        ("sqlite", "sql.redacted_deltas", 4),
+        ("sqlite", "sql.redacted", 0),
+        ("objects", "objects.redacted:1", 3),
+        ("objects", "local.before_place", 4),
+    ],
+)
+def test_a_repeat_completes_what_a_kill_cut_short(tmp_path, kind, place, left):
+    path = tmp_path / "there"
+    adapter = SqliteAdapter(path) if kind == "sqlite" else ObjectDeltas(LocalDisk(path))
+    schemas = [NOTES] if kind == "sqlite" else []
+    fill(adapter, schemas)
+    before = said(adapter)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, kind, str(path)], env={**os.environ, VARIABLE: place}, check=False
+    )
+    assert killed.returncode == -9
+    assert adapter.redact([ROW, ANN], schemas).deltas == left
+    is_clean(adapter, kind, before)
+    if kind == "sqlite":
+        assert rows(adapter).keys() == {"shared", "hers", "later", "theirs"}
+        texts = [file.read_bytes() for file in tmp_path.iterdir()]
+        assert not any(SECRET.encode() in text for text in texts)
+    adapter.close()
+
+
+def test_sqlite_says_when_a_reader_keeps_the_bytes_in_the_log(tmp_path):
+    adapter = SqliteAdapter(tmp_path / "d.db")
+    fill(adapter)
+    with adapter._executor.connect() as writing:
+        writing.execute("PRAGMA busy_timeout=0")  # rather than twenty seconds
+    reader = sqlite3.connect(adapter.path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM lakesync_deltas").fetchone()
+    with pytest.raises(AdapterError, match="somebody reads it"):
+        adapter.redact([ROW])
+    reader.close()
+    assert adapter.redact([ROW, ANN]).deltas == 3
+    assert not any(SECRET.encode() in file.read_bytes() for file in tmp_path.iterdir())
+    adapter.close()
+
+
+def test_rows_of_a_hot_tier_lose_what_the_cold_one_had(tmp_path):
+    hot, cold = SqliteAdapter(tmp_path / "hot.db"), ObjectDeltas(LocalDisk(tmp_path / "cold"))
+    fill(hot, [NOTES])
+    older = [StoredDelta("g", 256, make_delta("ann", 1, "old", title=SECRET))]
+    both = DeltaBatch("g.main.1.0-0", "g", (*older, StoredDelta("g", 256, make_delta("bob", 2, "old", size=3))))
+    hot.follow(both, Mark("old", None, "there"), [NOTES])
+    cold.insert_deltas(DeltaBatch("tier", "g", tuple(older)))
+    hot.delete_deltas(cold.query_arrow(DeltaQuery()).deltas)
+    assert rows(hot)["old"]["title"] == SECRET
+    touched = cold.redact([ANN]).touched
+    assert hot.redact([ANN], [NOTES], OlderRows([cold]), touched).rows == 3
+    assert (rows(hot)["old"]["title"], rows(hot)["old"]["size"]) == (None, 3)
+    for each in (hot, cold):
+        each.close()
+
+
+def test_a_row_whose_key_was_erased_is_no_longer_shown(tmp_path):
+    keyed = parse_schema({"table": "notes", "columns": [{"name": "title", "type": "string"}], "primaryKey": ["title"]})
+    adapter = SqliteAdapter(tmp_path / "d.db")
+    deltas = (make_delta("ann", 1, "r", title=SECRET), make_delta("bob", 2, "r", size=1))
+    stored = tuple(StoredDelta("g", 256, delta) for delta in deltas)
+    adapter.follow(DeltaBatch("b", "g", stored), Mark("leaf", None, "there"), [keyed])
+    assert rows(adapter).keys() == {"r"}
+    adapter.redact([ANN], [keyed])
+    assert rows(adapter) == {}
+    adapter.close()
+
+
+def test_an_adapter_that_cannot_erase_is_named():
+    with pytest.raises(ConfigurationError, match="'warehouse' \\(object\\) cannot erase"):
+        redactable(object(), "warehouse")
