@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +38,11 @@ def wall_ms() -> int:
 
 def sign(sub: str = "client-1", gw: str = "gw", *, secret: str = SECRET, seconds: float = 86_400, **claims: Any) -> str:
     return jwt.encode({"sub": sub, "gw": gw, "exp": time.time() + seconds, **claims}, secret, algorithm="HS256")
+
+
+def filled(path: str, **values: str) -> str:
+    """A route's path with its parameters filled: those that no value is given for with `x`."""
+    return re.sub(r"\{(\w+)\}", lambda parameter: values.get(parameter[1], "x"), path)
 
 
 def delta(

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from gateway.auth import MAX_TOKEN_CHARS
 from gateway.routes import OPERATIONS
-from tests.integration.gateway_support import DEADLINE, PREVIOUS, SECRET, Client, delta, sign
+from tests.integration.gateway_support import DEADLINE, PREVIOUS, SECRET, Client, delta, filled, sign
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 GOOD = {"sub": "client-1", "gw": "gw", "exp": int(time.time()) + 86_400}
@@ -190,7 +190,7 @@ def test_a_token_in_another_place_is_refused(served, headers):
 @pytest.mark.parametrize("operation", [each for each in OPERATIONS if each.access != "open"], ids=lambda o: o.path)
 @pytest.mark.parametrize("name", ["token", "access_token", "Authorization", "jwt"])
 def test_a_token_in_the_query_is_refused(served, operation, name):
-    path = operation.path.format(gateway="gw", method="gateways", name="x")
+    path = filled(operation.path, gateway="gw", method="gateways")
     query = {name: good(role="admin")}
     answer = requests.request(operation.method, served.url + path, params=query, timeout=DEADLINE)
     assert answer.status_code == 401
@@ -226,5 +226,5 @@ def test_a_token_is_good_for_its_own_client_alone(served):
 def test_another_claim_makes_nobody_an_admin(served, claims):
     for operation in OPERATIONS:
         if operation.access == "admin":
-            path = operation.path.replace("{gateway}", "{gw}").replace("{name}", "x")
+            path = filled(operation.path, gateway="gw")
             assert Client(served.url, "gw", claims=claims).call(operation.method, path).status_code == 403

@@ -9,7 +9,7 @@ import pytest
 import requests
 
 from gateway.routes import OPERATIONS
-from tests.integration.gateway_support import DEADLINE, SERVICE, Client, delta, raw, sign
+from tests.integration.gateway_support import DEADLINE, SERVICE, Client, delta, filled, raw, sign
 
 GUARDED = [each for each in OPERATIONS if each.access in ("client", "admin")]
 
@@ -21,7 +21,7 @@ def test_another_tenants_gateway_answers_as_one_that_is_not_there(served, operat
     attacker = Client(served.url, "attackers-own", "victim", "admin")
     answers = []
     for gateway in (victim.gateway, "never-made"):
-        path = operation.path.replace("{name}", "x").format(gateway=gateway)
+        path = filled(operation.path, gateway=gateway)
         answer = attacker.call(operation.method, path, json={})
         assert answer.status_code == 403
         answers.append({**answer.json(), "requestId": ""})
@@ -142,7 +142,7 @@ def test_claims_of_other_types_open_nothing(served):
 def test_the_service_token_opens_nothing_else_and_nobody_elses_token_the_pipeline(served):
     service = {"Authorization": f"Bearer {SERVICE}"}
     for operation in GUARDED:
-        path = operation.path.format(gateway="gw", name="x")
+        path = filled(operation.path, gateway="gw")
         answer = requests.request(operation.method, served.url + path, headers=service, timeout=DEADLINE)
         assert answer.status_code == 401
     staging = served.url + "/internal/staging/gateways"
