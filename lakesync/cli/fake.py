@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -38,7 +39,7 @@ def jira(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """A Jira Cloud site, until Ctrl-C."""
+    """A Jira Cloud site, until Ctrl-C or SIGTERM."""
     from lakesync.testing.servers.jira import JiraApi, JiraSite
 
     chance, site = random.Random(seed), JiraSite(_now)  # noqa: S311 made-up data
@@ -71,7 +72,7 @@ def salesforce(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """A Salesforce organisation, until Ctrl-C."""
+    """A Salesforce organisation, until Ctrl-C or SIGTERM."""
     from lakesync.testing.servers.salesforce import SalesforceApi, SalesforceOrg
 
     chance, org = random.Random(seed), SalesforceOrg(_now)  # noqa: S311 made-up data
@@ -126,11 +127,10 @@ def _listen(
         else:
             print(f"{kind} listens at {served.url}. A connector to it (POST /admin/connectors/GATEWAY):", flush=True)
             print(json.dumps(body, indent=2), flush=True)
-        try:
-            while not stop.wait(every or None):
-                served.between(change)
-        except KeyboardInterrupt:
-            pass
+        for ending in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(ending, lambda *_: stop.set())
+        while not stop.wait(every or None):
+            served.between(change)
 
 
 def _title(chance: random.Random) -> str:
