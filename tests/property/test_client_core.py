@@ -69,6 +69,11 @@ STRANGER = [
 ]
 """The gateway no longer knows what it gave to a client, and what it gave is hidden."""
 REFUSED = [("edit", 0, "SET", "r1", {"z": 0}), ("schema",), ("go", 0), ("go", 0), ("go", 0)]
+AHEAD = [
+    *[("edit", 0, "SET", "r1", {}), ("edit", 2, "SET", "r2", {}), ("go", 2)],
+    ("edit", 2, "SET", "r2", {"group": "a"}),
+]
+"""A clock that was ahead (by its skew) is put right while the app's newest write is no edit yet."""
 UNKNOWN_BUCKET = [("go", 0), ("go", 0), ("edit", 0, "SET", "r1", {}), ("go", 0), ("rules", 1)]
 """A client pushes before it was given anything, and then the rules hide its row."""
 
@@ -80,6 +85,7 @@ UNKNOWN_BUCKET = [("go", 0), ("go", 0), ("edit", 0, "SET", "r1", {}), ("go", 0),
 @example(steps=LOST_PUSH, skews=(0, 0, 0), page=3)
 @example(steps=STRANGER, skews=(0, 0, 0), page=3)
 @example(steps=REFUSED, skews=(0, 0, 0), page=3)
+@example(steps=AHEAD, skews=(0, 0, 60_000), page=3)
 @example(steps=UNKNOWN_BUCKET, skews=(0, 0, 0), page=3)
 def test_every_client_ends_with_the_rows_that_it_may_see(
     steps: list[tuple[Any, ...]], skews: tuple[int, ...], page: int

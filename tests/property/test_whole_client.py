@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, note, settings
 
 from tests.property.core_history import History
-from tests.property.test_client_core import CROSSING, LOST_PAGE, LOST_PUSH, REFUSED, STRANGER, histories, skews
+from tests.property.test_client_core import AHEAD, CROSSING, LOST_PAGE, LOST_PUSH, REFUSED, STRANGER, histories, skews
 from tests.property.whole_client import WholeClient
 
 CHECKPOINT = [
@@ -32,6 +32,7 @@ CHECKPOINT = [
 @example(steps=LOST_PUSH, skews=(0, 0, 0))
 @example(steps=STRANGER, skews=(0, 0, 0))
 @example(steps=REFUSED, skews=(0, 0, 0))
+@example(steps=AHEAD, skews=(0, 0, 60_000))
 def test_every_app_that_writes_by_sql_ends_with_the_rows_that_it_may_see(
     steps: list[tuple[Any, ...]], skews: tuple[int, ...]
 ) -> None:

@@ -10,6 +10,7 @@ from lakesync.client.core import outbox
 from lakesync.client.core.clock import EditClock
 from lakesync.client.core.records import Changes, Position
 from lakesync.client.core.store import ClientStore
+from lakesync.types import RowKey
 
 
 class Book:
@@ -30,8 +31,9 @@ class Book:
         self.position = position
         return changes
 
-    def mend(self) -> None:
-        """Give new stamps to edits from a time when this machine's clock was ahead."""
+    def mend(self) -> set[RowKey]:
+        """Give new stamps to edits from a time when this machine's clock was ahead; whose rows were shown anew."""
         changes = outbox.mend(self.store, self.clock)
         if changes.edits:
             self.commit(changes)
+        return set(changes.rows)

@@ -110,11 +110,11 @@ class ClientCore:
             ValidationError: a value is not a JSON value; nothing is kept.
         """
         book = self._book
-        book.mend()
+        undone = book.mend()  # what the app's rows have and is no edit yet
         edits = outbox.make(changes, self.client_id, book.clock, book.position.edits + 1)
         made = Changes(edits=dict(edits))
-        if not applied:
-            outbox.repaint(book.store, made, {edit.delta.key for edit in edits.values()})
+        keys = {edit.delta.key for edit in edits.values()}
+        outbox.repaint(book.store, made, keys & undone if applied else keys)
         return book.commit(made, edits=book.position.edits + len(edits))
 
     def stamp(self) -> int:
