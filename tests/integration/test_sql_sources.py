@@ -189,12 +189,12 @@ def test_in_mysql_the_lookback_finds_what_commits_late_and_types_are_kept(in_mar
     [
         (None, "SELECT nothing FROM orders", ConfigurationError, "mend the connector's query"),
         (None, "SELECT name, changed FROM orders", ConfigurationError, "mend the connector's query"),
-        (None, "SELECT * FROM mysql.global_priv", ForbiddenError, "grant the user SELECT"),
+        ("stranger:x", "SELECT * FROM orders", ForbiddenError, "grant the user SELECT"),
         ("nobody:x", "SELECT * FROM orders", AuthError, "check the user"),
     ],
 )
 def test_what_is_wrong_is_said(in_mariadb, user, query, error, says):
-    in_mariadb.run(order(1, "2026-01-01"))
+    in_mariadb.run(order(1, "2026-01-01"), "CREATE OR REPLACE USER stranger IDENTIFIED BY 'x'")
     place = in_mariadb.uri.rpartition("@")[2]
     found = in_mariadb.poll(**BY_CHANGE, uri=f"mysql://{user}@{place}" if user else None, query=query).error
     assert type(found) is error
