@@ -1,13 +1,16 @@
-"""Erasure of what clients asked to be gone, carried through the lake in the pools of all of its writers."""
+"""Erasure of what clients asked to be gone, carried through lake and destinations in the pools of all their writers."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import dagster as dg
 import msgspec
 
 from assets.cut import make_cuts
+from assets.erasure_places import cleared_leaves, cleared_tiers, told_of
 from assets.labels import DELTAS, OWNERS, state_key
 from assets.outcome import outcome
+from lakesync.config import Config
 from lakesync.exceptions import FlushError
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot
@@ -20,9 +23,11 @@ HISTORY = dg.AssetKey([GROUP, "deltas"])
 REPORT = dg.AssetKey([GROUP, "report"])
 
 
-def erasure(snapshot: SchemaSnapshot) -> list[dg.AssetsDefinition]:
-    """One step for the history, one for each state table, and the one that proves and confirms."""
-    return [redacted_history(), *(cleared_table(schema.table) for schema in snapshot.tables), report(snapshot)]
+def erasure(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetsDefinition]:
+    """One step for the history, one for each state table and each leaf, and the one that proves and confirms."""
+    tables = [cleared_table(schema.table) for schema in snapshot.tables]
+    places = [*cleared_tiers(config, GROUP, HISTORY, _due), *cleared_leaves(config, GROUP, HISTORY, _due)]
+    return [redacted_history(), *tables, *places, report(tables, places)]
 
 
 def redacted_history() -> dg.AssetsDefinition:
@@ -95,14 +100,18 @@ def cleared_table(table: str) -> dg.AssetsDefinition:
     return cleared
 
 
-def report(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
-    """Clears what is left, searches every file, confirms what is proven, and cuts anew."""
+def report(tables: Sequence[dg.AssetsDefinition], places: Sequence[dg.AssetsDefinition]) -> dg.AssetsDefinition:
+    """Clears what is left, searches every file, confirms what is proven, and cuts anew.
+
+    Where a place beyond the lake has not erased it is not run, so the requests stay open.
+    """
 
     @dg.asset(
         key=REPORT,
-        deps=[HISTORY, *(dg.AssetKey([GROUP, *state_key(schema.table).path]) for schema in snapshot.tables)],
+        deps=[HISTORY, *(each.key for each in (*tables, *places))],
         pool="lakesync_cut",
-        description="What was asked to be erased, and the proof that no file of the lake holds anything of it.",
+        description="What was asked to be erased, the proof that no file of the lake holds anything of it, and what "
+        "each destination lost.",
         group_name=GROUP,
         kinds={"spark", "iceberg"},
         owners=OWNERS,
@@ -126,7 +135,10 @@ def report(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
                     "next run goes on"
                 )
         proofs = [msgspec.to_builtins(each) for one in ended for each in one.proven]
-        return dg.MaterializeResult(metadata={"confirmed": len(proofs), "report": dg.MetadataValue.json(proofs)})
+        beyond = dg.MetadataValue.json(told_of(context.instance, places))
+        return dg.MaterializeResult(
+            metadata={"confirmed": len(proofs), "report": dg.MetadataValue.json(proofs), "beyond_the_lake": beyond}
+        )
 
     return reported
 

@@ -65,7 +65,7 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
             *state_tables(snapshot, days),
             cut_and_checkpoint(snapshot),
             *maintenance(snapshot),
-            *erasure(snapshot),
+            *erasure(snapshot, config),
             *moves.assets,
         ],
         asset_checks=[*checks(snapshot), *freshness_checks(snapshot), *moves.checks],

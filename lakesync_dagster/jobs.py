@@ -95,7 +95,7 @@ def erasure_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
     return dg.define_asset_job(
         "erasure",
         selection=dg.AssetSelection.groups("erasure"),
-        description="Carries requests to erase through history, tables, snapshots and checkpoints, and proves it.",
+        description="Carries requests to erase through history, tables, snapshots, destinations and checkpoints.",
         tags={"dagster/max_runtime": str(max_seconds)},
     )
 

@@ -5,6 +5,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from assets.labels import REQUESTED_BY
 from resources.pipeline import OpenPipeline
+from sensors.pauses import pause
 
 ERASURE_SENSOR = "erasure_sensor"
 
@@ -30,9 +31,9 @@ def erasure_sensor(job: UnresolvedAssetJobDefinition, open_pipeline: OpenPipelin
             ]
         if not waiting:
             return dg.SkipReason("nothing is to be erased")
-        runs = context.instance.get_run_records(dg.RunsFilter(tags={REQUESTED_BY: ERASURE_SENSOR}), limit=1)
-        if any(not record.dagster_run.is_finished for record in runs):
-            return dg.SkipReason("an erasure is under way")
+        why = pause(context.instance, {REQUESTED_BY: ERASURE_SENSOR}, "an erasure")
+        if why is not None:
+            return dg.SkipReason(why)
         context.log.info("%d requests of %s", len(waiting), ", ".join(sorted({each.gateway for each in waiting})))
         return dg.SensorResult(run_requests=[dg.RunRequest(tags={REQUESTED_BY: ERASURE_SENSOR})])
 

@@ -94,6 +94,8 @@ def test_b7_what_is_covered_loses_what_it_said_and_keeps_its_place(request, kind
     assert again.deltas == 0
     assert set(again.touched) == {("notes", "erased"), ("notes", "shared"), ("notes", "hers"), ("other", "shared")}
     is_clean(adapter, kind, before)
+    if kind == "bigquery":
+        return  # each statement costs it seconds
     fill(adapter, schemas)  # a batch that comes again, as it was, brings nothing back
     is_clean(adapter, kind, before)
     one_table = Redaction("h", 100, client_id="ann", tables=("other",))

@@ -1,6 +1,8 @@
 """B7: what is erased is gone from the lake's history, states, snapshots, files and checkpoints, crash or no crash."""
 
+import sqlite3
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 import dagster as dg
@@ -8,11 +10,17 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
+from assets.destinations import all_leaves, follower
 from assets.erasure import erasure as erasure_assets
+from lakesync.adapters import as_database, open_adapter
+from lakesync.adapters.following import standing
+from lakesync.adapters.migrate import Scope, digest
+from lakesync.config_places import DeclaredCopies, DeclaredDestination
 from lakesync.delta import extract_delta
 from lakesync.exceptions import NotFoundError
 from lakesync.schema import parse_schema
 from lakesync.types import SyncPush
+from resources.destinations import follow, in_the_lake
 from resources.lake import erasure, redaction, state_writes
 from resources.lake.checks import ledger_against_lake
 from resources.lake.cuts import make_cut
@@ -49,11 +57,13 @@ def spark(spark_server):
 class World:
     """A gateway whose clients write secrets, and the lake behind it."""
 
-    def __init__(self, spark, served, folder):
+    declared: ClassVar[dict[str, object]] = {}
+
+    def __init__(self, spark, served, folder, name="erasing"):
         self.spark, self.served, self.store = spark, served, served.engine.store
-        self.names = LakeNames("lake", "sys_erasure", "tab_erasure")
-        self.uri = folder.as_uri()
-        self.gateway = served.engine.gateway("erasing")
+        self.names = LakeNames("lake", f"sys_{name}", f"tab_{name}")
+        self.folder, self.uri, self.name = folder, folder.as_uri(), name
+        self.gateway = served.engine.gateway(name)
         self.gateway.register_schema(SCHEMA)
         self._made = 0
 
@@ -65,13 +75,13 @@ class World:
         self.gateway.handle_push(SyncPush(client, (made,)))
 
     def flush(self):
-        flush_due(self.spark, self.store, gateways=["erasing"], names=self.names)
+        flush_due(self.spark, self.store, gateways=[self.name], names=self.names)
 
     def merge(self):
-        merge_table(self.spark, SCHEMA, {"erasing": self.store.hold("erasing").arrival}, names=self.names)
+        merge_table(self.spark, SCHEMA, {self.name: self.store.hold(self.name).arrival}, names=self.names)
 
     def cut(self):
-        hold = self.store.hold("erasing")
+        hold = self.store.hold(self.name)
         return make_cut(self.spark, self.store, hold, [SCHEMA], directory_uri=self.uri, names=self.names)
 
     def checkpoint(self):
@@ -88,17 +98,48 @@ class World:
         return conclude(self.spark, self.store, requests, self.names, self.uri) if requests else None
 
     def run_erasure(self, config):
-        """The assets as the job has them; what the last one tells."""
-        lake = {"system_namespace": self.names.system, "namespace": self.names.tables, "checkpoints": self.uri}
-        assets = erasure_assets(SchemaSnapshot((SCHEMA,)))
-        with Pipeline(config.replace(lake=lake)) as pipeline, dg.DagsterInstance.ephemeral() as instance:
+        """The assets as the job has them; what the last one tells, and the steps that failed with their errors."""
+        config = self.placed(config)
+        assets = erasure_assets(SchemaSnapshot((SCHEMA,)), config)
+        with Pipeline(config) as pipeline, dg.DagsterInstance.ephemeral() as instance:
             pipeline.store = self.store
-            done = dg.materialize(assets, resources={"pipeline": pipeline}, instance=instance)
-        return done.asset_materializations_for_node("erasure__report")[0].metadata
+            done = dg.materialize(assets, resources={"pipeline": pipeline}, instance=instance, raise_on_error=False)
+        told = [each.metadata for each in done.asset_materializations_for_node("erasure__report")]
+        failed = {each.step_key: str(each.event_specific_data) for each in done.all_events if each.is_step_failure}
+        return (told[0] if told else None), failed
+
+    def follow(self, config):
+        """Every leaf takes what the lake holds."""
+        with Pipeline(self.placed(config)) as pipeline:
+            pipeline.store = self.store
+            for leaf in all_leaves(pipeline.config):
+                follow(pipeline.spark, follower(pipeline, *leaf), self.names)
+
+    def taken(self, config):
+        """By leaf: what it has taken, in deltas and the sum of their ids, and what the lake has of that."""
+        found = {}
+        with Pipeline(self.placed(config)) as pipeline:
+            for name, declared, leaf in all_leaves(pipeline.config):
+                pipeline.store = self.store
+                one, adapter = follower(pipeline, name, declared, leaf), as_database(open_adapter(leaf.uri))
+                at = standing(adapter, one.name, one.choice)
+                held = digest(adapter, Scope())
+                adapter.close()
+                there = (at.deltas, at.id_sum), (held.deltas, held.id_sum)
+                found[leaf.name] = {*there, in_the_lake(pipeline.spark, at, self.names)}
+        return found
+
+    def placed(self, config):
+        """The settings over this lake, with what was declared of destinations."""
+        lake = {"system_namespace": self.names.system, "namespace": self.names.tables, "checkpoints": self.uri}
+        return config.replace(lake=lake).model_copy(update=self.declared)
 
     def files(self):
-        """Every file of the two tables and of the checkpoints."""
-        tables = [location_of(self.spark, name) for name in (self.names.deltas, self.names.state("notes"))]
+        """Every file of the two tables, of the checkpoints and of what else is in the folder."""
+        names = [
+            name for name in (self.names.deltas, self.names.state("notes")) if self.spark.catalog.tableExists(name)
+        ]
+        tables = [location_of(self.spark, name) for name in names]
         for place in (*tables, self.uri):
             yield from (path for path in Path(urlsplit(place).path).rglob("*") if path.is_file())
 
@@ -147,7 +188,8 @@ def test_b7_what_is_erased_is_gone_after_a_crash_at_every_step(spark, spark_serv
             world.checkpoint()
     for module in (redaction, erasure):
         monkeypatch.setattr(module, "crash_point", lambda _: None)
-    report = world.run_erasure(spark_server["config"])
+    report, failed = world.run_erasure(spark_server["config"])
+    assert not failed
     assert report["confirmed"].value == 1  # the row's was confirmed before the last kill
     (proof,) = report["report"].data
     assert (proof["client_id"], len(proof["searched"])) == ("ann", 2)
@@ -172,3 +214,49 @@ def test_b7_what_is_erased_is_gone_after_a_crash_at_every_step(spark, spark_serv
     assert world.checkpoint().tables[0].rows == 2
     assert world.holding(SECRET) == []
     assert world.holding("of bob")
+
+
+def test_b7_destinations_lose_it_too_and_until_all_have_the_request_stays_open(spark, spark_server, serve, tmp_path):
+    config = spark_server["config"]
+    world = World(spark, serve(), tmp_path, "erasing_away")
+    away = tmp_path / "away"
+    world.declared = {
+        "adapters": {"copy": f"sqlite://{away}/copy.db", "objects": f"file://{away}/objects"},
+        "copies": {"both": DeclaredCopies(primary="copy", secondaries=("objects",))},
+        "destinations": {"warehouse": DeclaredDestination(to="both")},
+    }
+    world.write("bob", "erased", title=SECRET)
+    world.write("bob", "shared", title="of bob", body=1)
+    world.write("ann", "shared", title=SECRET)
+    world.flush()
+    world.follow(config)
+    assert {path.name for path in world.holding(SECRET)} > {"copy.db"}
+    world.write("ann", "hers", title=SECRET)  # which no leaf has taken yet
+    world.store.erase_row(world.name, "notes", "erased")
+    world.store.erase_client(world.name, "ann")
+
+    (away / "objects").rename(away / "aside")
+    (away / "objects").write_text("no folder")
+    report, failed = world.run_erasure(config)
+    assert report is None
+    (error,) = failed.values()
+    assert failed.keys() == {"erasure__destinations__warehouse__objects"}
+    assert "ADAPTER_ERROR" in error
+    assert len(open_requests(world.store)[world.name]) == 2
+
+    (away / "objects").unlink()
+    (away / "aside").rename(away / "objects")
+    report, failed = world.run_erasure(config)
+    assert not failed
+    assert report["confirmed"].value == 2
+    leaves = report["beyond_the_lake"].data
+    assert leaves["destinations/warehouse/objects"] == {"deltas": 2, "rows": 0}
+    assert leaves["destinations/warehouse/copy"] == {"deltas": 0, "rows": 2}  # it was done before, and is repeated
+    assert world.holding(SECRET) == []
+    world.flush()
+    world.follow(config)
+    assert world.holding(SECRET) == []
+    assert all(len(figures) == 1 for figures in world.taken(config).values())
+    with sqlite3.connect(away / "copy.db") as sql:
+        shown = sql.execute("SELECT row_id, title FROM notes WHERE deleted_at IS NULL").fetchall()
+    assert shown == [("shared", "of bob")]

@@ -13,6 +13,7 @@ from lakesync.staging import open_store
 from lakesync.types import SyncPush
 from lakesync_dagster.jobs import erasure_job
 from resources.pipeline import Pipeline
+from sensors import pauses
 from sensors.erasure import ERASURE_SENSOR, erasure_sensor
 from tests.integration.gateway_support import wall_ms
 
@@ -27,7 +28,7 @@ def store(tmp_path):
     engine.close()
 
 
-def test_it_asks_once_while_a_request_is_open(store, tmp_path):
+def test_it_asks_once_while_a_request_is_open(store, tmp_path, monkeypatch):
     pipeline = Pipeline(load({"data_dir": tmp_path}))
     pipeline.store = store
     sensor = erasure_sensor(erasure_job(60), lambda: nullcontext(pipeline))
@@ -45,6 +46,8 @@ def test_it_asks_once_while_a_request_is_open(store, tmp_path):
         instance.add_run(run)
         assert "under way" in tick().skip_message
         instance.report_run_failed(run)
+        assert "failed 1 times in a row" in tick().skip_message  # a destination may be away for long
+        monkeypatch.setattr(pauses, "FIRST_PAUSE", 0)
         assert tick().run_requests
         store.confirm_erasure("g", erasure.seq)
         assert "nothing is to be erased" in tick().skip_message

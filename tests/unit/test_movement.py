@@ -108,6 +108,19 @@ def test_pools_jobs_and_what_asks_for_them_run_from_the_first_start(definitions)
     assert len({node.definition.pool for node in nodes}) == len(nodes) == 3
 
 
+def test_an_erasure_holds_every_leaf_and_tier_and_is_reported_behind_all_of_them(definitions):
+    nodes = definitions.resolve_job_def("erasure").nodes
+    pools = {node.definition.pool for node in nodes}
+    moving = [definitions.resolve_job_def(job).nodes for job in ("destinations", "tiers_aged")]
+    assert {node.definition.pool for job in moving for node in job} <= pools
+    graph = definitions.resolve_asset_graph()
+    parents = {parent.to_user_string() for parent in graph.get(key("erasure/report")).parent_keys}
+    leaves = {f"erasure/destinations/warehouse/{leaf}" for leaf in ("pg", "mysql", "objects")}
+    assert parents == {"erasure/deltas", "erasure/tables/flights", "erasure/tiers/aged", *leaves}
+    hot = {parent.to_user_string() for parent in graph.get(key("erasure/destinations/warehouse/pg")).parent_keys}
+    assert hot == {"erasure/deltas", "erasure/tiers/aged", "destinations/warehouse/pg"}
+
+
 def test_a_flow_is_asked_for_unless_it_runs_and_a_tier_by_its_day(definitions):
     with dg.instance_for_test() as instance:
         repository = definitions.get_repository_def()

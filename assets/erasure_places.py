@@ -1,0 +1,124 @@
+"""Erasure at destinations: one step for each leaf, and one for each pair of tiers, behind the history's."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from assets.backends import kind_of
+from assets.destinations import all_leaves, follower
+from assets.labels import OWNERS, leaf_key
+from assets.outcome import outcome
+from assets.tiering import tier_key
+from lakesync.adapters.places import Backend, Leaf, backends_of, place_of
+from lakesync.config import Config
+from lakesync.config_places import DeclaredDestination
+from resources.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from lakesync.adapters.redaction import Redaction
+    from lakesync.staging.records import Erasure
+    from resources.erasing import Erasing
+
+Due = Callable[[Pipeline], "dict[str, list[Erasure]]"]
+"""Gateway → what is to be erased now."""
+
+
+def cleared_leaves(config: Config, group: str, after: dg.AssetKey, due: Due) -> list[dg.AssetsDefinition]:
+    """A step for each leaf of each destination, in the pool in which it follows.
+
+    Args:
+        config: the configuration.
+        group: of the steps.
+        after: the step that redacts the lake's history.
+        due: what is to be erased.
+    """
+    tiers = [dg.AssetKey([group, *tier_key(name).path]) for name in config.tiers]
+    return [
+        _cleared(
+            dg.AssetKey([group, *leaf_key(name, leaf.name).path]),
+            [after, leaf_key(name, leaf.name), *(tiers if leaf.cold else ())],
+            f"lakesync_destination_{name}_{leaf.name}",
+            f"The leaf `{leaf.name}` of the destination `{name}`, and what is cold of it, without erased values.",
+            {kind_of(leaf.uri)},
+            due,
+            partial(_of_leaf, name, declared, leaf),
+        )
+        for name, declared, leaf in all_leaves(config)
+    ]
+
+
+def cleared_tiers(config: Config, group: str, after: dg.AssetKey, due: Due) -> list[dg.AssetsDefinition]:
+    """A step for each pair of tiers, in the pool in which deltas move: else one could bring back what it has read.
+
+    Args: as `cleared_leaves`.
+    """
+    places = {name: backends_of(place_of(config, name)) for name in config.tiers}
+    return [
+        _cleared(
+            dg.AssetKey([group, *tier_key(name).path]),
+            [after, tier_key(name)],
+            f"lakesync_tier_{name}",
+            f"The deltas of both tiers of `{name}` without erased values.",
+            {kind_of(each.uri) for each in backends},
+            due,
+            partial(_of_tiers, backends),
+        )
+        for name, backends in places.items()
+    ]
+
+
+def told_of(instance: dg.DagsterInstance, steps: Sequence[dg.AssetsDefinition]) -> dict[str, dict[str, int]]:
+    """What each of these steps said last of deltas and rows, by its place."""
+    told = {}
+    for step in steps:
+        event = instance.get_latest_materialization_event(step.key)
+        found = event.asset_materialization.metadata if event and event.asset_materialization else {}
+        counts = {name: int(str(found[name].value)) for name in ("deltas", "rows") if name in found}
+        told["/".join(step.key.path[1:])] = counts
+    return told
+
+
+def _of_leaf(
+    name: str, declared: DeclaredDestination, leaf: Leaf, pipeline: Pipeline, requests: "tuple[Redaction, ...]"
+) -> "list[Erasing]":
+    from resources.erasing import Erasing
+
+    schemas = follower(pipeline, name, declared, leaf).schemas
+    return [Erasing(Backend(leaf.name, leaf.uri), requests, schemas, leaf.cold)]
+
+
+def _of_tiers(backends: Sequence[Backend], _pipeline: Pipeline, requests: "tuple[Redaction, ...]") -> "list[Erasing]":
+    from resources.erasing import Erasing
+
+    return [Erasing(each, requests) for each in backends]
+
+
+def _cleared(
+    key: dg.AssetKey,
+    deps: Sequence[dg.AssetKey],
+    pool: str,
+    description: str,
+    kinds: set[str],
+    due: Due,
+    works: "Callable[[Pipeline, tuple[Redaction, ...]], list[Erasing]]",
+) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=key,
+        deps=deps,
+        pool=pool,
+        description=description,
+        group_name=key.path[0],
+        kinds={"spark", *kinds},
+        owners=OWNERS,
+    )
+    def cleared(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
+        from resources.erasing import ErasedThere, erase_there, redactions
+
+        with outcome(context, pipeline, retried=False):
+            requests = redactions(pipeline.spark, found, pipeline.names) if (found := due(pipeline)) else ()
+            done = erase_there(pipeline.spark, works(pipeline, requests)) if requests else ErasedThere()
+        return dg.MaterializeResult(metadata={"deltas": done.deltas, "rows": done.rows})
+
+    return cleared

@@ -1,0 +1,94 @@
+"""Erasure where the lake's deltas went: an executor opens a backend and takes from it what requests cover."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakesync.adapters.following import OlderRows
+from lakesync.adapters.places import Backend, Place, backends_of
+from lakesync.adapters.redaction import Redaction, redactable
+from lakesync.schema import TableSchema
+from lakesync.types import RowKey
+from resources.lake.connection import lake_errors
+from resources.lake.redaction import deltas_of
+from resources.tasks import on_executors, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from lakesync.staging.records import Erasure
+    from resources.lake.tables import LakeNames
+
+
+class ErasedThere(msgspec.Struct, frozen=True):
+    """What was taken from backends."""
+
+    deltas: int = 0
+    """That said something until now."""
+    rows: int = 0
+    """Rows of tables of rows that were made again."""
+
+
+class Erasing(msgspec.Struct, frozen=True):
+    """A backend that is to lose what requests cover, with the cold tiers behind it first."""
+
+    backend: Backend
+    requests: tuple[Redaction, ...]
+    schemas: tuple[TableSchema, ...] = ()
+    """Of the tables of rows that are kept there."""
+    cold: tuple[Place, ...] = ()
+    """Where older deltas of its rows may be."""
+
+    def run(self) -> Iterator[ErasedThere]:
+        """Erase there."""
+        deltas, touched = 0, set[RowKey]()
+        with ExitStack() as closing:
+            for cold in (each for place in self.cold for each in backends_of(place)):
+                (adapter,) = opened([cold], closing)
+                done = redactable(adapter, cold.name).redact(self.requests)
+                deltas += done.deltas
+                touched.update(done.touched)
+            beside = OlderRows(opened(self.cold, closing))
+            (adapter,) = opened([self.backend], closing)
+            done = redactable(adapter, self.backend.name).redact(self.requests, self.schemas, beside, touched)
+        yield ErasedThere(deltas + done.deltas, done.rows)
+
+
+def erase_there(spark: SparkSession, works: Sequence[Erasing]) -> ErasedThere:
+    """Erase at several backends, each in a task of its own; what they lost together.
+
+    Raises:
+        AdapterError: one cannot be reached; a repeat is safe.
+        ConfigurationError: an adapter cannot erase.
+        LakeUnavailableError: Spark is gone.
+    """
+    done = [each for told in on_executors(spark, works, ErasedThere) for each in told] if works else []
+    return ErasedThere(sum(each.deltas for each in done), sum(each.rows for each in done))
+
+
+@lake_errors
+def redactions(
+    spark: SparkSession, requests: Mapping[str, Sequence[Erasure]], names: LakeNames
+) -> tuple[Redaction, ...]:
+    """Requests by gateway as backends are told of them.
+
+    A request that covers some shards alone covers the tables of which those have deltas: backends know no shards.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    found = []
+    for each in (one for mine in requests.values() for one in mine):
+        tables: tuple[str, ...] = ()
+        if each.client_id is not None and each.shards:
+            rows = spark.table(names.deltas).where(deltas_of([each])).select("table_name").distinct().collect()
+            tables = tuple(sorted(row["table_name"] for row in rows))
+            if not tables:
+                continue
+        found.append(Redaction(each.gateway, each.hlc, each.table, each.row_id, each.client_id, tables))
+    return tuple(found)
