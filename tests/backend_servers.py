@@ -122,7 +122,8 @@ def s3_server() -> Iterator[str]:
     """moto's S3, with any credentials, as `http://HOST:PORT`; what it holds is in memory."""
     with _folder() as folder:
         server = Server("moto", folder)
-        server.start([str(SERVERS / "moto_server"), "-H", "127.0.0.1", "-p", str(server.port)], server.listens)
+        command = [_launcher("s3_launcher.py"), "-H", "127.0.0.1", "-p", str(server.port)]
+        server.start([str(SERVERS / "python"), *command], server.listens)
         try:
             yield f"http://127.0.0.1:{server.port}"
         finally:
@@ -134,13 +135,16 @@ def bigquery_server() -> Iterator[str]:
     """The emulator of BigQuery, as `http://HOST:PORT`."""
     with _folder() as folder:
         server = Server("bigquery", folder)
-        launcher = str(Path(__file__).with_name("bigquery_launcher.py"))
-        command = [str(SERVERS / "python"), launcher, "start", "--rest-port", str(server.port), "--grpc-port", "0"]
-        server.start(command, server.listens)
+        command = [_launcher("bigquery_launcher.py"), "start", "--rest-port", str(server.port), "--grpc-port", "0"]
+        server.start([str(SERVERS / "python"), *command], server.listens)
         try:
             yield f"http://127.0.0.1:{server.port}"
         finally:
             server.kill()
+
+
+def _launcher(name: str) -> str:
+    return str(Path(__file__).with_name(name))
 
 
 @contextmanager
