@@ -5,6 +5,7 @@ Starting Python and importing takes as long as everything else that most of them
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -93,4 +94,5 @@ def _live(
         with log.open("ab") as stream:
             for descriptor in (1, 2):
                 os.dup2(stream.fileno(), descriptor)
+        faulthandler.enable(2)
     sys.exit(work(*arguments))

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from lakesync.exceptions import NotFoundError
-from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
+from lakesync.staging.decoding import decode_client, decode_rules, decode_schema
 from lakesync.staging.head import MAIN_SHARD, Head
 from lakesync.staging.ledger import Tally, day_of, signed, tally_of, unsigned
 from lakesync.staging.log_rows import next_entry, row_of, size_of
@@ -55,11 +55,8 @@ class ConfigCache:
         ).fetchall()
         config = GatewayConfig(
             version=version,
-            schemas={
-                table: SchemaVersion(number, msgspec.json.decode(body, type=TableSchema))
-                for table, number, body in rows
-            },
-            rules=msgspec.json.decode(rules, type=SyncRules) if rules is not None else None,
+            schemas={table: SchemaVersion(number, decode_schema(body)) for table, number, body in rows},
+            rules=decode_rules(rules) if rules is not None else None,
             rules_version=rules_version,
             write_scope=write_scope,
         )
@@ -192,8 +189,7 @@ def client(connection: Connection, gateway: str, client_id: str) -> ClientRecord
     found = _one(connection, _CLIENT, gateway, [client_id, ANYONE])
     if found is None:
         return None
-    record = msgspec.json.decode(found[0], type=ClientRecord)
-    return msgspec.structs.replace(record, client_id=client_id)
+    return msgspec.structs.replace(decode_client(found[0]), client_id=client_id)
 
 
 def _one(connection: Connection, query: str, *values: Any) -> tuple[Any, ...] | None:

@@ -10,6 +10,7 @@ from psycopg import sql
 
 from lakesync.crash import crash_point
 from lakesync.exceptions import NotFoundError
+from lakesync.staging.decoding import decode_cut
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
 from lakesync.staging.planning import REINDEXED, check_cut, check_read_back, choose, uncut_rules
@@ -201,4 +202,4 @@ def _newest_cut(connection: Connection, head: Head) -> Cut | None:
         "SELECT body FROM cut WHERE gateway = %s AND epoch = %s ORDER BY arrival DESC LIMIT 1",
         (head.gateway, head.epoch),
     ).fetchone()
-    return msgspec.json.decode(found[0], type=Cut) if found else None
+    return decode_cut(found[0]) if found else None

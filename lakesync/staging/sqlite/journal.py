@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from lakesync.exceptions import NotFoundError
-from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
+from lakesync.staging.decoding import decode_client, decode_rules, decode_schema
 from lakesync.staging.head import MAIN_SHARD, Head, new_config
 from lakesync.staging.ledger import NOTHING, Tally, day_of, signed, tally_of, unsigned
 from lakesync.staging.log_rows import next_entry, row_of, size_of
@@ -47,7 +47,6 @@ _HEADS = (
     " FROM gateway JOIN shard ON shard.gateway = gateway.id"
 )
 _encode = msgspec.json.Encoder().encode
-_decode_client = msgspec.json.Decoder(ClientRecord).decode
 
 V = TypeVar("V")
 
@@ -253,7 +252,7 @@ class Journal:
             config = GatewayConfig(
                 version=version,
                 schemas=dict(self._schemas(gateway)),
-                rules=msgspec.json.decode(rules, type=SyncRules) if rules is not None else None,
+                rules=decode_rules(rules) if rules is not None else None,
                 rules_version=rules_version,
                 write_scope=write_scope,
             )
@@ -287,7 +286,7 @@ class Journal:
     def _schemas(self, gateway: str) -> Iterator[tuple[str, SchemaVersion]]:
         query = "SELECT table_name, version, body FROM table_schema WHERE gateway = ?"
         for table, version, body in self.sql.execute(query, (gateway,)):
-            yield table, SchemaVersion(version, msgspec.json.decode(body, type=TableSchema))
+            yield table, SchemaVersion(version, decode_schema(body))
 
     # -- clients -------------------------------------------------------------------------------------------------
 
@@ -299,7 +298,7 @@ class Journal:
             found = self.sql.execute(_CLIENT, (gateway, client_id, ANYONE)).fetchone()
             if found is None:
                 return None
-            known = msgspec.structs.replace(_decode_client(found[0]), client_id=client_id)
+            known = msgspec.structs.replace(decode_client(found[0]), client_id=client_id)
             _remember(self._clients, {place: known})
         return known
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from lakesync.exceptions import NotFoundError
+from lakesync.staging.decoding import decode_cut
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
 from lakesync.staging.planning import REINDEXED, check_cut, check_read_back, choose, uncut_rules
@@ -163,7 +164,7 @@ class Pipeline:
             "SELECT body FROM cut WHERE gateway = ? AND epoch = ? ORDER BY arrival DESC LIMIT 1",
             (gateway, self._journal.head(gateway).epoch),
         ).fetchone()
-        return msgspec.json.decode(found[0], type=Cut) if found else None
+        return decode_cut(found[0]) if found else None
 
     def _shard(self, gateway: str, shard: str) -> Head:
         head = self._journal.head(gateway)

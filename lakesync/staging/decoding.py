@@ -1,0 +1,16 @@
+"""What stores keep as JSON, read back.
+
+The decoders are made here, by the thread that imports: msgspec keeps what it knows of a type with the type, and a
+thread that decodes one while another looks at it for the first time reads what is not there yet, and dies.
+"""
+
+import msgspec
+
+from lakesync.rules.model import SyncRules
+from lakesync.schema import TableSchema
+from lakesync.staging.records import ClientRecord, Cut
+
+decode_client = msgspec.json.Decoder(ClientRecord).decode
+decode_cut = msgspec.json.Decoder(Cut).decode
+decode_rules = msgspec.json.Decoder(SyncRules).decode
+decode_schema = msgspec.json.Decoder(TableSchema).decode
