@@ -36,8 +36,8 @@ from lakesync.types import RowKey
 
 T = TypeVar("T")
 
-_PAGES_MIB = 64
-"""What SQLite may hold of the file."""
+_PAGES_MIB = 128
+"""What SQLite may hold of the file: 10,000 scattered rows, each on a page of its own and in one of the index."""
 _CACHED_BYTES = 16 << 20
 """What is held of decoded rows, by their size in the file; in memory they take several times as much."""
 _BUCKETS_KNOWN = 100_000
