@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import NamedTuple
 
 from starlette.concurrency import run_in_threadpool
@@ -15,8 +14,7 @@ from gateway.services import Services
 from lakesync.engine import SyncGateway
 from lakesync.exceptions import AuthError, ForbiddenError, ValidationError
 from lakesync.types import Claims
-
-_GATEWAY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+from lakesync.validation import check_gateway_id
 
 
 class Caller(NamedTuple):
@@ -57,10 +55,8 @@ async def admit(request: HTTPConnection, *, admin: bool = False, token: str | No
     services = Services.of(request)
     exchange = Exchange.of(request)
     gateway_id = request.path_params["gateway"]
-    if not _GATEWAY_ID.fullmatch(gateway_id):
-        raise ValidationError(
-            f"{gateway_id!r} cannot be a gateway id; use 1 to 64 letters, digits, underscores and hyphens"
-        )
+    if fault := check_gateway_id(gateway_id):
+        raise ValidationError(fault)
     exchange.gateway = gateway_id
     claims, expires = None, math.inf
     if services.verifier is not None:

@@ -9,7 +9,7 @@ from lakesync.connectors.descriptors import BUILT_IN
 from lakesync.delta import MAX_DEPTH
 from lakesync.engine.limits import MAX_PULL, EngineLimits
 from lakesync.rules.model import CLAIM_PREFIX, MAX_NAME_CHARS
-from lakesync.validation import MAX_HLC, MAX_ID_CHARS
+from lakesync.validation import GATEWAY_ID, MAX_HLC, MAX_ID_CHARS
 
 HLC: dict[str, Any] = {
     "description": "64 bits as a decimal string; a bare integer is accepted too",
@@ -18,7 +18,7 @@ HLC: dict[str, Any] = {
         {"type": "integer", "minimum": 0, "maximum": MAX_HLC},
     ],
 }
-GATEWAY: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
+GATEWAY: dict[str, Any] = {"type": "string", "pattern": f"^{GATEWAY_ID}$"}
 IDENTIFIER: dict[str, Any] = {"type": "string", "pattern": "^[a-zA-Z_][a-zA-Z0-9_]{0,63}$"}
 ID: dict[str, Any] = {"type": "string", "pattern": "^[^\\x00]+$", "minLength": 1, "maxLength": MAX_ID_CHARS}
 """Of a row, a client or a delta."""

@@ -46,6 +46,7 @@ from lakesync.config_sections import (
 )
 from lakesync.exceptions import ConfigurationError
 from lakesync.references import KINDS, follow
+from lakesync.validation import GATEWAY_ID
 
 _REFERENCES = (
     "jwt_secret",
@@ -115,7 +116,7 @@ class Config(BaseSettings):
     shard_config: ShardConfig | None = None
     """None: every table is in the one store at `staging.url`."""
     tables: dict[Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]{0,63}$")], DeclaredTable] = {}
-    gateways: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")], DeclaredGateway] = {}
+    gateways: dict[Annotated[str, Field(pattern=f"^{GATEWAY_ID}$")], DeclaredGateway] = {}
 
     @classmethod
     def settings_customise_sources(

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
+from lakesync.validation import GATEWAY_ID
+
 if TYPE_CHECKING:
     from lakesync.config import Config
 
@@ -83,7 +85,7 @@ class DeclaredFlow(_Section):
     where: tuple[Condition, ...] = ()
     """All of them must hold. A row that ceases to meet them goes from the table of rows."""
     rows: bool = True
-    into: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = None
+    into: Annotated[str, Field(pattern=f"^{GATEWAY_ID}$")] | None = None
     """For `to = "lake"`: the gateway that takes the deltas; unset, the one that each is of."""
     schedule: str = "*/5 * * * *"
 

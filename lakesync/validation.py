@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from lakesync.exceptions import Rejection, ValidationError
 from lakesync.schema import is_identifier
 from lakesync.types import RowDelta
 
+GATEWAY_ID = "[A-Za-z0-9_-]{1,64}"
+"""The form of a gateway's id, as a regular expression."""
 MAX_ID_CHARS = 512
 MAX_HLC = (1 << 63) - 1
 """The lake keeps an hlc as a signed 64-bit integer."""
+
+
+def check_gateway_id(value: str) -> str | None:
+    """What is wrong with a gateway's id; None when it is good."""
+    if re.fullmatch(GATEWAY_ID, value):
+        return None
+    return f"{value!r} cannot be a gateway id; use 1 to 64 letters, digits, underscores and hyphens"
 
 
 def check_id(name: str, value: str) -> str | None:

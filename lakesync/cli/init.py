@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +15,6 @@ from lakesync.cli.options import Json
 
 app = command_app()
 
-_GATEWAY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _TOML = """\
 # A LakeSync project. `lakesync up` in this folder starts gateway, Spark and Dagster; Ctrl-C stops them, data stays.
@@ -98,9 +96,10 @@ def init(
 ) -> None:
     """Write a commented lakesync.toml, a schema and rules that `lakesync up` runs."""
     from lakesync.exceptions import ConfigurationError, DuplicateError
+    from lakesync.validation import check_gateway_id
 
-    if _GATEWAY_ID.fullmatch(gateway) is None:
-        raise typer.BadParameter(f"gateway id {gateway!r} must be 1 to 64 of A-Z a-z 0-9 _ -")
+    if fault := check_gateway_id(gateway):
+        raise typer.BadParameter(fault)
     files = {
         folder / "lakesync.toml": _TOML.format(gateway=gateway),
         folder / "schemas" / "todos.json": json.dumps(_SCHEMA, indent=2) + "\n",

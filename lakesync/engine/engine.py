@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,12 +23,11 @@ from lakesync.flush import FlushQueue, Outlet
 from lakesync.staging.records import LogEntry, StoredRow, WriteScope
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.store import Commit, StagingStore
+from lakesync.validation import check_gateway_id
 from lakesync.wire.log import decode_body
 
 ACTION_SECONDS = 5.0
 """How long the end of an engine waits for actions; what is not done then is for the next process."""
-
-_GATEWAY_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Engine:
@@ -105,8 +103,8 @@ class Engine:
         known = self._gateways.get(gateway_id)
         if known is not None:
             return known
-        if _GATEWAY_ID.fullmatch(gateway_id) is None:
-            raise ValidationError(f"gateway id {gateway_id!r} must be 1 to 64 of A-Z a-z 0-9 _ -")
+        if fault := check_gateway_id(gateway_id):
+            raise ValidationError(fault)
         with self._lock:
             if gateway_id not in self._gateways:
                 if not self._auto_create and gateway_id not in self.store.gateways():
