@@ -74,6 +74,11 @@ AHEAD = [
     ("edit", 2, "SET", "r2", {"group": "a"}),
 ]
 """A clock that was ahead (by its skew) is put right while the app's newest write is no edit yet."""
+BURIED = [
+    *[("edit", 1, "SET", "r1", {"group": "a", "z": 0}), ("edit", 1, "DELETE", "r1", {})],
+    *[("edit", 1, "SET", "r1", {}), ("schema",)],
+]
+"""A refused edit is older than a DELETE of the same client, which the gateway took."""
 UNKNOWN_BUCKET = [("go", 0), ("go", 0), ("edit", 0, "SET", "r1", {}), ("go", 0), ("rules", 1)]
 """A client pushes before it was given anything, and then the rules hide its row."""
 
@@ -86,6 +91,7 @@ UNKNOWN_BUCKET = [("go", 0), ("go", 0), ("edit", 0, "SET", "r1", {}), ("go", 0),
 @example(steps=STRANGER, skews=(0, 0, 0), page=3)
 @example(steps=REFUSED, skews=(0, 0, 0), page=3)
 @example(steps=AHEAD, skews=(0, 0, 60_000), page=3)
+@example(steps=BURIED, skews=(0, 0, 0), page=1)
 @example(steps=UNKNOWN_BUCKET, skews=(0, 0, 0), page=3)
 def test_every_client_ends_with_the_rows_that_it_may_see(
     steps: list[tuple[Any, ...]], skews: tuple[int, ...], page: int
