@@ -1,7 +1,7 @@
 """Asks for a flush when enough waits, has waited long enough, somebody asked, or rules made the newest cut useless."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, date, datetime
 from typing import Literal
 
@@ -15,14 +15,10 @@ from lakesync.config_sections import FlushSection
 from lakesync.hlc import wall_of
 from lakesync.staging.records import Backlog
 from resources.pipeline import OpenPipeline
+from sensors.pauses import held
 from sensors.waiting import Exceeded, Watcher
 
 Reason = Literal["request", "bytes", "wide", "table", "age", "rules", "failure"]
-
-FIRST_PAUSE = 5
-"""Seconds after a failed run before the next one is asked for; twice as long after each further failure."""
-LONGEST_PAUSE = 300
-
 
 _NOTHING = Exceeded()
 
@@ -120,9 +116,9 @@ def flush_sensor(
         wanted = due(backlog, now_ms, limits, exceeded, uncut) or cut_short(context.instance, now_ms)
         if wanted is None:
             return dg.SkipReason("nothing is due")
-        held = hold(context.instance, gateways=wanted.gateways)
-        if held:
-            return dg.SkipReason(held)
+        why = hold(context.instance, wanted.gateways)
+        if why is not None:
+            return dg.SkipReason(why)
         first, last = day_range(days, wanted)
         tags = {
             "dagster/asset_partition_range_start": first,
@@ -137,37 +133,22 @@ def flush_sensor(
     return watch
 
 
-_OF_FLUSHES = {REQUESTED_BY: FLUSH_SENSOR}
+def hold(instance: dg.DagsterInstance, gateways: Collection[str]) -> str | None:
+    """Why no flush is to be asked for now: one lives, or the last ones failed and the pause after it is not over.
 
-
-def hold(
-    instance: dg.DagsterInstance,
-    tags: Mapping[str, str] = _OF_FLUSHES,
-    what: tuple[str, str] = ("a flush", "flushes"),
-    gateways: Collection[str] = (),
-) -> str | None:
-    """Why no run is to be asked for now: one lives, or the last ones failed and the pause after it is not over.
-
-    A run that failed for some gateways alone holds nothing but what is wanted for the sake of these.
+    A flush that failed for some gateways alone holds nothing but what is wanted for the sake of these.
     """
-    records = instance.get_run_records(dg.RunsFilter(tags=tags), limit=10)
-    if any(not record.dagster_run.is_finished for record in records):
-        return f"{what[0]} is under way"
-    failed = 0
-    for record in records:
-        run = record.dagster_run
-        if run.status is not dg.DagsterRunStatus.FAILURE:
-            break
+
+    def counts(run: dg.DagsterRun) -> bool:
         apart = run.tags.get(SET_ASIDE)
-        if apart is not None and not set(gateways) <= set(apart.split(",")):
-            break
-        failed += 1
-    if failed and records[0].end_time is not None:
-        pause = min(FIRST_PAUSE * 2 ** (failed - 1), LONGEST_PAUSE)
-        left = records[0].end_time + pause - datetime.now(UTC).timestamp()
-        if left > 0:
-            return f"{failed} {what[1]} in a row failed; the next one is asked for in {left:.0f} s"
-    return None
+        return apart is None or set(gateways) <= set(apart.split(","))
+
+    found = held(instance, {REQUESTED_BY: FLUSH_SENSOR}, counts)
+    if found is None:
+        return None
+    if not found.failed:
+        return "a flush is under way"
+    return f"{found.failed} flushes in a row failed; the next one is asked for in {found.left:.0f} s"
 
 
 def day_range(days: dg.TimeWindowPartitionsDefinition, wanted: Due) -> tuple[str, str]:

@@ -8,7 +8,8 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from assets.labels import CONNECTOR, POLL_SENSOR, REQUESTED_BY, polled_key
 from resources.pipeline import OpenPipeline
 from resources.snapshot import PolledConnector, SchemaSnapshot
-from sensors.flush import hold, nearest_day
+from sensors.flush import nearest_day
+from sensors.pauses import held
 
 
 def poll_sensor(
@@ -46,7 +47,7 @@ def is_due(instance: dg.DagsterInstance, connector: PolledConnector) -> bool:
     begun = newest[0].create_timestamp.replace(tzinfo=UTC)
     if (datetime.now(UTC) - begun).total_seconds() * 1000 < connector.interval_ms:
         return False
-    return hold(instance, tags, ("a poll", "polls")) is None
+    return held(instance, tags) is None
 
 
 def connector_tag(connector: PolledConnector) -> str:
