@@ -9,7 +9,7 @@ from assets.backends import kind_of
 from assets.columns import followed_columns
 from assets.labels import DELTAS, OWNERS, leaf_key
 from assets.outcome import outcome
-from assets.series import Told, content_version, through
+from assets.series import Told, content_version, newest, through, version_of
 from lakesync.adapters.places import Leaf, leaves, place_of
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
@@ -63,7 +63,7 @@ def destination(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.Asse
     def followed(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
         from resources.destinations import follow
 
-        version = _version_of_deltas(context.instance)
+        version = version_of(newest(context.instance, DELTAS))
         with outcome(context, pipeline, retried=False):
             settled = pipeline.settled_ms()
             found = follow(pipeline.spark, follower(pipeline, name, declared, leaf), pipeline.names)
@@ -125,12 +125,6 @@ def follower(pipeline: Pipeline, name: str, declared: DeclaredDestination, leaf:
         if schema.table not in choice.without and (not choice.tables or schema.table in choice.tables)
     )
     return Follower(f"destinations/{name}/{leaf.name}", leaf, choice, wanted)
-
-
-def _version_of_deltas(instance: dg.DagsterInstance) -> str | None:
-    event = instance.get_latest_materialization_event(DELTAS)
-    tags = (event.asset_materialization.tags if event and event.asset_materialization else None) or {}
-    return tags.get("dagster/data_version")
 
 
 def _told(found: "Followed") -> Told:

@@ -10,6 +10,7 @@ from assets.backends import kind_of
 from assets.destinations import all_leaves, follower
 from assets.labels import OWNERS, leaf_key
 from assets.outcome import outcome
+from assets.series import newest
 from assets.tiering import tier_key
 from lakesync.adapters.places import Backend, Leaf, backends_of, place_of
 from lakesync.config import Config
@@ -73,8 +74,8 @@ def told_of(instance: dg.DagsterInstance, steps: Sequence[dg.AssetsDefinition]) 
     """What each of these steps said last of deltas and rows, by its place."""
     told = {}
     for step in steps:
-        event = instance.get_latest_materialization_event(step.key)
-        found = event.asset_materialization.metadata if event and event.asset_materialization else {}
+        made = newest(instance, step.key)
+        found = made.metadata if made else {}
         counts = {name: int(str(found[name].value)) for name in ("deltas", "rows") if name in found}
         told["/".join(step.key.path[1:])] = counts
     return told

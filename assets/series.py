@@ -57,7 +57,16 @@ def content_version(content: object) -> dg.DataVersion:
 
 def kept_version(context: dg.AssetExecutionContext, key: dg.AssetKey) -> dg.DataVersion | None:
     """The version of the newest materialisation, for a step that changed nothing; None before the first."""
-    event = context.instance.get_latest_materialization_event(key)
-    tags = (event.asset_materialization.tags if event and event.asset_materialization else None) or {}
-    version = tags.get("dagster/data_version")
+    version = version_of(newest(context.instance, key))
     return dg.DataVersion(version) if version else None
+
+
+def newest(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.AssetMaterialization | None:
+    """The newest materialisation of an asset."""
+    event = instance.get_latest_materialization_event(key)
+    return event.asset_materialization if event else None
+
+
+def version_of(made: dg.AssetMaterialization | None) -> str | None:
+    """The data version of a materialisation."""
+    return ((made.tags if made else None) or {}).get("dagster/data_version")

@@ -23,13 +23,13 @@ from lakesync.adapters.following import (
     follow_history,
     standing,
 )
-from lakesync.adapters.places import Leaf, open_place
+from lakesync.adapters.places import Leaf
 from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.exceptions import LakeSyncError
 from lakesync.schema import TableSchema
 from resources.lake.connection import lake_errors
 from resources.lake.tables import NAMES, LakeNames, at, ensure_deltas
-from resources.tasks import failure, raise_failure
+from resources.tasks import failure, opened, raise_failure
 from transforms.decode import day_of
 
 if TYPE_CHECKING:
@@ -207,10 +207,7 @@ def _take(follower: Follower, history: Iterator[pa.RecordBatch], upto: Mapping[s
     with ExitStack() as closing:
         adapter = as_database(open_adapter(follower.leaf.uri))
         closing.callback(adapter.close)
-        cold = []
-        for place in follower.leaf.cold:
-            cold.append(open_place(place))
-            closing.callback(cold[-1].close)
+        cold = opened(follower.leaf.cold, closing)
         yield from follow_history(
             adapter, follower.name, follower.choice, history, follower.schemas, OlderRows(cold), upto
         )

@@ -7,6 +7,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from assets.destinations import FOLLOWED
 from assets.labels import DELTAS, REQUESTED_BY
+from assets.series import newest, version_of
 from sensors.pauses import pause
 
 DESTINATION_SENSOR = "destination_sensor"
@@ -37,7 +38,7 @@ def destination_sensor(job: UnresolvedAssetJobDefinition, keys: Sequence[dg.Asse
 
 def due(instance: dg.DagsterInstance, keys: Sequence[dg.AssetKey]) -> tuple[list[dg.AssetKey], list[str]]:
     """The leaves for which a run is to be asked, and why others that lack something have to wait."""
-    version = _tag(instance, DELTAS, "dagster/data_version")
+    version = version_of(newest(instance, DELTAS))
     wanted, held = [], []
     for key in keys:
         followed = _followed(instance, key)
@@ -53,13 +54,6 @@ def due(instance: dg.DagsterInstance, keys: Sequence[dg.AssetKey]) -> tuple[list
 
 
 def _followed(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
-    event = instance.get_latest_materialization_event(key)
-    found = event.asset_materialization if event else None
-    value = found.metadata.get(FOLLOWED) if found else None
+    made = newest(instance, key)
+    value = made.metadata.get(FOLLOWED) if made else None
     return str(value.value) if value is not None else None
-
-
-def _tag(instance: dg.DagsterInstance, key: dg.AssetKey, tag: str) -> str | None:
-    event = instance.get_latest_materialization_event(key)
-    found = event.asset_materialization if event else None
-    return (found.tags or {}).get(tag) if found else None
