@@ -114,7 +114,8 @@ class ClientCore:
         edits = outbox.make(changes, self.client_id, book.clock, book.position.edits + 1)
         made = Changes(edits=dict(edits))
         keys = {edit.delta.key for edit in edits.values()}
-        outbox.repaint(book.store, made, keys & undone if applied else keys)
+        if stale := keys & undone if applied else keys:
+            outbox.repaint(book.store, made, stale)
         return book.commit(made, edits=book.position.edits + len(edits))
 
     def stamp(self) -> int:
