@@ -11,6 +11,7 @@ from lakesync.types import RowDelta
 
 GATEWAY_ID = "[A-Za-z0-9_-]{1,64}"
 """The form of a gateway's id, as a regular expression."""
+_GATEWAY_ID = re.compile(GATEWAY_ID)
 MAX_ID_CHARS = 512
 MAX_HLC = (1 << 63) - 1
 """The lake keeps an hlc as a signed 64-bit integer."""
@@ -18,7 +19,7 @@ MAX_HLC = (1 << 63) - 1
 
 def check_gateway_id(value: str) -> str | None:
     """What is wrong with a gateway's id; None when it is good."""
-    if re.fullmatch(GATEWAY_ID, value):
+    if _GATEWAY_ID.fullmatch(value):
         return None
     return f"{value!r} cannot be a gateway id; use 1 to 64 letters, digits, underscores and hyphens"
 
