@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from concurrent.futures import wait
 
 import pytest
 
+from lakesync.exceptions import StagingUnavailableError
 from lakesync.staging.sqlite import SqliteStore
 from tests.conformance.book import make_delta
 from tests.conformance.places import postgres
@@ -39,6 +42,38 @@ def test_pushes_that_wait_together_share_a_commit(store, book, held):
     held.set()
     assert [future.result() for future in futures] == list(range(1, PUSHES + 1))
     assert 1 <= len(commits if isinstance(store, SqliteStore) else set(commits)) < PUSHES / 4
+
+
+def test_a_group_whose_transaction_sqlite_ended_did_not_happen(tmp_path, clock, book):
+    """A full disk in the middle of a group ends its transaction: what the works after it write is not kept alone."""
+    store = SqliteStore(tmp_path, clock)
+    store.open(book)
+    store.ensure_gateway("g")
+    journal = store._opened.journal.sql
+    go_on = threading.Event()
+    delta = make_delta("c", 5, "r1", x=os.urandom(20_000).hex())
+
+    def no_room(_):
+        (pages,) = journal.execute("PRAGMA page_count").fetchone()
+        journal.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+
+    held = store.submit("g", lambda _: go_on.wait(60))
+    group = [
+        store.submit("g", work)
+        for work in (
+            book.push([delta]),
+            no_room,
+            lambda commit: commit.put_write_scope("rules"),  # which writes the push before it
+            lambda _: journal.execute("PRAGMA max_page_count = 1000000").fetchall(),
+        )
+    ]
+    go_on.set()
+    wait([held, *group])
+    with pytest.raises(StagingUnavailableError, match="ended by SQLite"):
+        group[0].result()
+    assert store.submit("g", book.push([delta])).result().seq == 1, "it was not kept, so its repeat is"
+    assert (store.backlog()[0].last_seq, sum(day.count for day in store.ledger("g"))) == (1, 1)
+    store.close()
 
 
 def test_the_journal_is_on_the_disk_at_every_commit(tmp_path, clock, book):

@@ -129,12 +129,12 @@ class GroupCommit:
             self._journal.take_back(mark)
             if isinstance(exc, MustRunAloneError):
                 raise
+            self._check_transactions()
             return Outcome(job.future, error=self._shown(exc))
         return Outcome(job.future, result)
 
     def _commit(self) -> None:
-        if not self._state.intact:
-            raise sqlite3.OperationalError("the state's transaction was ended by SQLite")
+        self._check_transactions()
         crash_point("staging.before_commit")
         self._behind.note(self._journal.commit())
         crash_point("staging.after_commit")
@@ -142,6 +142,15 @@ class GroupCommit:
             self._state.keep()
         except sqlite3.Error as exc:
             self._behind.lose(exc)
+
+    def _check_transactions(self) -> None:
+        """SQLite may end a transaction on its own, when a disk is full: what is written then is committed at once.
+
+        Raises:
+            sqlite3.OperationalError: it did; the group is lost.
+        """
+        if not (self._journal.intact and self._state.intact):
+            raise sqlite3.OperationalError("the group's transaction was ended by SQLite")
 
     def _fail(self, futures: Iterable[Future[Any]], exc: Exception) -> None:
         """Nothing of the group happened."""

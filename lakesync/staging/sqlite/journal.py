@@ -114,6 +114,11 @@ class Journal:
         self._group = _Group(alone=alone)
         self.sql.execute("BEGIN IMMEDIATE")
 
+    @property
+    def intact(self) -> bool:
+        """Whether the group's transaction is open: SQLite ends one on its own when a disk is full."""
+        return self.sql.in_transaction
+
     def commit(self) -> set[str]:
         """Make the group durable; the gateways whose heads moved."""
         group = self._group
