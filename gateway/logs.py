@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import msgspec
 import structlog
@@ -20,7 +21,7 @@ def configure_logging() -> None:
     ]
     structlog.configure(
         processors=[*shared, _render_bytes],
-        logger_factory=structlog.BytesLoggerFactory(sys.stderr.buffer),
+        logger_factory=structlog.BytesLoggerFactory(cast("BinaryIO", _Lines(sys.stderr.fileno()))),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -31,6 +32,34 @@ def configure_logging() -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+
+
+class _Lines:
+    """Where lines go, one write each. Who writes one never fails for it, whether the disk is full or its reader gone.
+
+    What was lost is counted, and told of by the next line that can be written.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lost = 0
+        self._torn = b""
+        """What ends a line of which only a part was written."""
+
+    def write(self, line: bytes) -> None:
+        """Write a line, with its end; not from two threads at once."""
+        if self._lost:
+            line = self._torn + _render_bytes(None, "", {"event": "log lines lost", "lines": self._lost}) + b"\n" + line
+        try:
+            written = os.write(self._descriptor, line)
+        except OSError:
+            self._lost += 1
+            return
+        whole = written == len(line)
+        self._lost, self._torn = (0, b"") if whole else (self._lost + 1, b"\n")
+
+    def flush(self) -> None:
+        """Nothing waits."""
 
 
 def _render_bytes(_: Any, __: str, entry: EventDict) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.integration.gateway_support import DEADLINE, delta, until
+from lakesync.cli.process import accepts, free_ports
+from tests.forked import Forked, gateway
+from tests.integration.gateway_support import DEADLINE, SECRET, Client, delta, until
 
 
 @pytest.fixture
@@ -61,3 +64,20 @@ def test_a_full_disk(spawn, small_disk):
     server.process.wait(DEADLINE)
     page = spawn(**settings).client("bob").pull(limit=10_000).json()
     assert {each["rowId"] for each in page["deltas"]} >= acknowledged | {"last"}
+
+
+def test_a_log_that_cannot_be_written_stops_nobody(tmp_path):
+    """As on a disk that is full of it, or where whoever read it is gone."""
+    (port,) = free_ports(1)
+    settings = {
+        "LAKESYNC_CONFIG": "",
+        "LAKESYNC_DATA_DIR": str(tmp_path),
+        "LAKESYNC_GATEWAY_PORT": str(port),
+        "LAKESYNC_JWT_SECRET": SECRET,
+    }
+    server = Forked(gateway, environment=os.environ | settings, log=Path("/dev/full"))
+    url = f"http://127.0.0.1:{port}"
+    until(lambda: server.poll() is not None or (accepts(port) and ready(url) == "ready"), "the server")
+    assert Client(url, "g", "alice").push(delta("r1", {"n": 1}, client="alice")).status_code == 200
+    server.terminate()
+    server.wait(DEADLINE)
