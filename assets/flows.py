@@ -19,6 +19,7 @@ from resources.snapshot import registered
 
 if TYPE_CHECKING:
     from lakesync.adapters.flowing import Flowed
+    from resources.flows import Flow
 
 GROUP = "flows"
 
@@ -61,13 +62,14 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow) -> dg.AssetsDe
     return flowed
 
 
-def _to_places(pipeline: Pipeline, name: str, declared: DeclaredFlow) -> "list[Flowed]":
+def works(pipeline: Pipeline, name: str, declared: DeclaredFlow) -> "list[Flow]":
+    """A flow's part for each leaf that it leads to."""
     from lakesync.adapters.flowing import Sieve
-    from resources.flows import Flow, flow
+    from resources.flows import Flow
 
     source = place_of(pipeline.config, declared.source)
     schemas = registered(pipeline.store).tables if declared.rows else ()
-    works = []
+    found = []
     for leaf in leaves(place_of(pipeline.config, declared.to), declared.tables):
         sieve = Sieve.of(declared.where, tables=leaf.tables, without=leaf.without, gateways=declared.gateways)
         wanted = tuple(
@@ -75,19 +77,24 @@ def _to_places(pipeline: Pipeline, name: str, declared: DeclaredFlow) -> "list[F
             for schema in schemas
             if schema.table not in sieve.without and (not sieve.tables or schema.table in sieve.tables)
         )
-        works.append(Flow(f"flows/{name}/{leaf.name}", source, leaf, sieve, wanted))
-    return flow(pipeline.spark, works)
+        found.append(Flow(f"flows/{name}/{leaf.name}", source, leaf, sieve, wanted))
+    return found
+
+
+def _to_places(pipeline: Pipeline, name: str, declared: DeclaredFlow) -> "list[Flowed]":
+    from resources.flows import flow
+
+    return flow(pipeline.spark, works(pipeline, name, declared))
 
 
 def _to_lake(pipeline: Pipeline, name: str, declared: DeclaredFlow) -> "list[Flowed]":
     from lakesync.adapters.flowing import Sieve
-    from resources.flows import flow_to_lake
-    from resources.intake import open_intake
+    from resources.flows import LakeFlow, flow_to_lake
 
+    config = pipeline.config
     sieve = Sieve.of(declared.where, tables=declared.tables, gateways=declared.gateways)
-    source, progress = place_of(pipeline.config, declared.source), pipeline.config.data_dir / "flows" / f"{name}.json"
-    with open_intake(pipeline.config) as intake:
-        return [flow_to_lake(source, sieve, intake, declared.into, progress)]
+    source, progress = place_of(config, declared.source), config.data_dir / "flows" / f"{name}.json"
+    return [flow_to_lake(pipeline.spark, LakeFlow(source, sieve, declared.into, config, progress))]
 
 
 def _described(name: str, declared: DeclaredFlow) -> str:

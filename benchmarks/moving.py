@@ -33,11 +33,20 @@ def fill(uri: str, count: int) -> None:
     adapter.close()
 
 
-def moved(how: str, source: str, destination: str) -> dict[str, Any]:
-    """`main` in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.moving", how, source, destination]
-    done = subprocess.run(command, check=True, capture_output=True)
-    found: dict[str, Any] = msgspec.json.decode(done.stdout)
+def moved(how: str, source: str, destination: str, heap: str | None = None) -> dict[str, Any]:
+    """One move in a process of its own.
+
+    Args:
+        how: it moves.
+        source: URI of the place where deltas are.
+        destination: URI of the other.
+        heap: of Spark's JVM, whose executors then do it, as those of assets do.
+    """
+    module, *more = ("benchmarks.moving",) if heap is None else ("benchmarks.executors", heap)
+    done = subprocess.run(
+        [sys.executable, "-m", module, how, source, destination, *more], check=True, stdout=subprocess.PIPE
+    )
+    found: dict[str, Any] = msgspec.json.decode(done.stdout.splitlines()[-1])
     return found
 
 

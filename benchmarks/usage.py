@@ -29,6 +29,7 @@ class Watched:
 
     def __init__(self, pid: int, *, family: bool = False) -> None:
         """Args: pid: whose; family: its children with it, those that have ended too."""
+        self.pid = pid
         self._process = psutil.Process(pid)
         self._family = family
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from lakesync.adapters.base import DatabaseAdapter
 
-W = TypeVar("W", bound="Work")
 R = TypeVar("R", bound=msgspec.Struct)
 
 _TOLD = "place int, report string, failure string"
@@ -42,12 +41,12 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 @lake_errors
-def on_executors(spark: SparkSession, works: Sequence[W], report: type[R]) -> list[list[R]]:
+def on_executors(spark: SparkSession, works: Sequence[Work], report: type[R]) -> list[list[R]]:
     """Each work in a task of its own; what each told, in their order.
 
     Args:
         spark: a session.
-        works: structs, one at least.
+        works: what can be pickled, one at least.
         report: what they tell.
 
     Raises:
@@ -63,19 +62,17 @@ def on_executors(spark: SparkSession, works: Sequence[W], report: type[R]) -> li
     return told
 
 
-class _Task(Generic[W]):
+class _Task:
     """What an executor runs: the works whose numbers it is given."""
 
-    def __init__(self, works: Sequence[W]) -> None:
-        self._kind = type(works[0])
-        self._works = [msgspec.json.encode(work) for work in works]
+    def __init__(self, works: Sequence[Work]) -> None:
+        self._works = list(works)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for place in batch.column(0).to_pylist():
-                work: W = msgspec.json.decode(self._works[place], type=self._kind)
                 try:
-                    for part in work.run():
+                    for part in self._works[place].run():
                         yield _row(place, msgspec.json.encode(part).decode(), None)
                 except LakeSyncError as error:
                     yield _row(place, None, failure(error))

@@ -1,7 +1,9 @@
 """Migration: deltas a second from one backend to another, read, written, read back and compared at the end.
 
 By default from SQLite to Parquet on this machine's disk; `--from` and `--to` take any adapter's URI, of an empty place.
-`rss_peak_mib` is the memory of the process that moves, which does not grow with what is moved.
+`rss_peak_mib` is the memory of the process that moves, which does not grow with what is moved. With `--heap` executors
+move, and memory is `rss_step_mib` of the asset's step, `rss_jvm_mib` of Spark's JVM, `rss_spark_mib` of the JVM and its
+Python workers, and `rss_sum_mib` of all of them: the greatest resident memory, shared pages counted for each process.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--deltas", type=int, default=200_000, help="to be moved")
     parser.add_argument("--from", dest="source", help="URI of an empty place; default: SQLite")
     parser.add_argument("--to", dest="destination", help="URI of an empty place; default: Parquet on disk")
+    parser.add_argument("--one-way", action="store_true", help="and not back again, to SQLite")
+    parser.add_argument("--heap", help="have Spark's executors move, as assets do, with so much heap: 512m")
 
 
 def run(options: Namespace) -> dict[str, Any]:
@@ -25,6 +29,9 @@ def run(options: Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="lakesync-bench-") as folder:
         source = options.source or f"sqlite://{folder}/source.db"
         fill(source, options.deltas)
-        found = moved("migrate", source, options.destination or f"file://{folder}/objects")
-        back = moved("migrate", options.destination or f"file://{folder}/objects", f"sqlite://{folder}/back.db")
+        target = options.destination or f"file://{folder}/objects"
+        found = moved("migrate", source, target, options.heap)
+        if options.one_way:
+            return {"deltas": options.deltas, **found}
+        back = moved("migrate", target, f"sqlite://{folder}/back.db", options.heap)
     return {"deltas": options.deltas, **found, **{f"back_{name}": value for name, value in back.items()}}

@@ -18,6 +18,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--deltas", type=int, default=200_000, help="to be moved")
     parser.add_argument("--hot", help="URI of an empty place; default: SQLite")
     parser.add_argument("--cold", help="URI of an empty place; default: Parquet on disk")
+    parser.add_argument("--heap", help="have Spark's executors move, as assets do, with so much heap: 512m")
 
 
 def run(options: Namespace) -> dict[str, Any]:
@@ -25,4 +26,7 @@ def run(options: Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="lakesync-bench-") as folder:
         hot = options.hot or f"sqlite://{folder}/hot.db"
         fill(hot, options.deltas)
-        return {"deltas": options.deltas, **moved("tier", hot, options.cold or f"file://{folder}/objects")}
+        return {
+            "deltas": options.deltas,
+            **moved("tier", hot, options.cold or f"file://{folder}/objects", options.heap),
+        }

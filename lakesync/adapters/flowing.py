@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from lakesync import hlc
 from lakesync.adapters.arrow import held_in_table, spelled
 from lakesync.adapters.base import DatabaseAdapter, DeltaQuery, Mark, Marked, Position
+from lakesync.adapters.progress import progress_in
 from lakesync.adapters.several import read_arrow, walk
 from lakesync.config_places import Condition
 from lakesync.crash import crash_point
@@ -209,10 +210,5 @@ def _last(deltas: pa.Table, before: Position | None) -> Position | None:
 
 
 def _read(text: str | None, name: str, sieve: Sieve) -> FlowMark:
-    if text is None:
-        return FlowMark(sieve)
-    try:
-        found = msgspec.json.decode(text, type=FlowMark)
-    except msgspec.MsgspecError as error:
-        raise IntegrityError(f"the mark {name!r} is no flow's ({error}): give the flow another name") from error
-    return found if found.sieve == sieve else FlowMark(sieve)
+    found = progress_in(text, FlowMark, name)
+    return found if found is not None and found.sieve == sieve else FlowMark(sieve)

@@ -27,6 +27,7 @@ from lakesync.adapters.base import (
 )
 from lakesync.adapters.flat import COLUMNS
 from lakesync.adapters.objects import ObjectDeltas
+from lakesync.adapters.progress import progress_in
 from lakesync.adapters.several import read_arrow, walk
 from lakesync.crash import crash_point
 from lakesync.exceptions import ConfigurationError, IntegrityError
@@ -235,15 +236,8 @@ def _marked(adapter: DatabaseAdapter) -> Marked:
 
 
 def _read(text: str | None, name: str, choice: Choice) -> Standing:
-    if text is None:
-        return Standing(choice)
-    try:
-        found = msgspec.json.decode(text, type=Standing)
-    except msgspec.MsgspecError as error:
-        raise IntegrityError(
-            f"the mark {name!r} is no follower's ({error}): give the destination another name"
-        ) from error
-    return found if found.choice == choice else Standing(choice)
+    found = progress_in(text, Standing, name)
+    return found if found is not None and found.choice == choice else Standing(choice)
 
 
 def _lacking(history: Iterable[pa.RecordBatch], at: Standing) -> Iterator[pa.RecordBatch]:

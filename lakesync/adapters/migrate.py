@@ -6,7 +6,6 @@ page after it may be written twice, which changes nothing.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from msgspec.structs import replace
 from lakesync.adapters.arrow import held_in_table
 from lakesync.adapters.base import DatabaseAdapter, DeltaQuery, Held, Mark, Marked, Position
 from lakesync.adapters.moving import PAGE, copy_page
+from lakesync.adapters.progress import ProgressKept, progress_in
 from lakesync.adapters.several import read_arrow, walk
 from lakesync.crash import crash_point
 from lakesync.exceptions import ConfigurationError, IntegrityError
@@ -88,13 +88,8 @@ class ProgressMark:
     def read(self, scope: Scope) -> Progress:
         """How far the migration of this scope is; from nothing where the mark is of another."""
         self._text = self._adapter.mark(self._name)
-        if self._text is None:
-            return Progress(scope)
-        try:
-            found = msgspec.json.decode(self._text, type=Progress)
-        except msgspec.MsgspecError as error:
-            raise IntegrityError(f"the mark {self._name!r} is no progress of a migration: {error}") from error
-        return found if found.scope == scope else Progress(scope)
+        found = progress_in(self._text, Progress, self._name)
+        return found if found is not None and found.scope == scope else Progress(scope)
 
     def write(self, progress: Progress) -> None:
         """Keep it durably.
@@ -118,6 +113,7 @@ class ProgressFile:
     def __init__(self, path: Path) -> None:
         """Args: path: made, with its folder, at the first page."""
         self.path = path
+        self._kept = ProgressKept(path, Progress)
 
     def read(self, scope: Scope) -> Progress:
         """How far the migration of this scope is.
@@ -125,31 +121,20 @@ class ProgressFile:
         Raises:
             ConfigurationError: the file is of another migration, or damaged.
         """
-        try:
-            found = msgspec.json.decode(self.path.read_bytes(), type=Progress)
-        except FileNotFoundError:
-            return Progress(scope)
-        except msgspec.MsgspecError as error:
-            raise ConfigurationError(f"{self.path} is no progress of a migration: {error}; remove it") from error
-        if found.scope != scope:
+        found = self._kept.read()
+        if found is not None and found.scope != scope:
             raise ConfigurationError(
                 f"{self.path} is the progress of another choice of deltas ({found.scope}): finish that, or remove it"
             )
-        return found
+        return found or Progress(scope)
 
     def write(self, progress: Progress) -> None:
         """Keep it durably."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = self.path.with_suffix(".new")
-        with scratch.open("wb") as file:
-            file.write(msgspec.json.encode(progress))
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(self.path)
+        self._kept.write(progress)
 
     def remove(self) -> None:
         """Forget it."""
-        self.path.unlink(missing_ok=True)
+        self._kept.remove()
 
 
 def migrate_adapter(

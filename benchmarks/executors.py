@@ -1,0 +1,79 @@
+"""`python -m benchmarks.executors HOW URI URI HEAP`: one move as an asset's step has it done, by Spark's executors.
+
+HOW is `migrate`, `tier`, `flow`, or `push`, a flow into the gateway at the second URI. Prints one JSON object: what was
+moved, seconds, and memory: of this process, which is the step, of Spark's JVM, and of the JVM and its Python workers
+together, each as the greatest sum of resident memory that was seen. Pages that processes share count once for each.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from pydantic import SecretStr
+
+from benchmarks.lake import Lake, lake
+from benchmarks.server import SECRET
+from benchmarks.usage import Watched
+from lakesync.adapters.flowing import Sieve
+from lakesync.adapters.migrate import Scope
+from lakesync.adapters.moving import PAGE
+from lakesync.adapters.places import Backend, Leaf, Tiered
+from resources.flows import Flow, LakeFlow, flow, flow_to_lake
+from resources.moves import Migration, migrate, move_to_tier
+
+
+def main() -> None:
+    """Move, and tell."""
+    how, source, target, heap = sys.argv[1:]
+    with tempfile.TemporaryDirectory(prefix="lakesync-bench-") as folder, lake(Path(folder) / "lake", heap) as bench:
+        step, jvm = Watched(os.getpid()), Watched(bench.watched.pid)
+        with step.measured() as own, jvm.measured() as java, bench.watched.measured() as executors:
+            begun = time.perf_counter()
+            count = _WAYS[how](bench, Backend("source", source), target, Path(folder))
+            seconds = time.perf_counter() - begun
+    told = {
+        "moved": count,
+        "rate": round(count / seconds),
+        "cpu_us_per_delta": round((own[0].cpu_seconds + executors[0].cpu_seconds) / count * 1e6, 2),
+        "rss_step_mib": own[0].rss_peak_mib,
+        "rss_jvm_mib": java[0].rss_peak_mib,
+        "rss_spark_mib": executors[0].rss_peak_mib,
+        "rss_sum_mib": round(own[0].rss_peak_mib + executors[0].rss_peak_mib, 1),
+    }
+    print(msgspec.json.encode(told).decode())
+
+
+def _migrate(bench: Lake, source: Backend, target: str, folder: Path) -> int:
+    work = Migration("migrations/bench", source, Backend("target", target), Scope(), PAGE, str(folder))
+    return migrate(bench.spark, [work])[0].deltas
+
+
+def _tier(bench: Lake, source: Backend, target: str, folder: Path) -> int:  # noqa: ARG001
+    return move_to_tier(bench.spark, Tiered(source, Backend("target", target), 0), time.time_ns() // 1_000_000).deltas
+
+
+def _flow(bench: Lake, source: Backend, target: str, folder: Path) -> int:  # noqa: ARG001
+    return flow(bench.spark, [Flow("flows/bench", source, Leaf("target", target), Sieve())])[0].deltas
+
+
+def _push(bench: Lake, source: Backend, target: str, folder: Path) -> int:
+    config = bench.config.replace(gateway={"url": target}, service_token=SecretStr(SECRET))
+    return flow_to_lake(bench.spark, LakeFlow(source, Sieve(), None, config, folder / "progress.json")).deltas
+
+
+_WAYS: dict[str, Callable[[Lake, Backend, str, Path], int]] = {
+    "migrate": _migrate,
+    "tier": _tier,
+    "flow": _flow,
+    "push": _push,
+}
+
+
+if __name__ == "__main__":
+    main()
