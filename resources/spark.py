@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from lakesync.exceptions import ConfigurationError, LakeUnavailableError
+from resources.lake.commit_guard import guard_commits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,9 +39,10 @@ def connect(config: Config) -> SparkSession:
     """A new session; the caller stops it (`session` does both).
 
     Raises:
-        LakeUnavailableError: nothing listens there, or no session came about within 30 s.
-        ConfigurationError: no Spark is configured.
+        LakeUnavailableError: nothing listens there, no session came about within 30 s, or the catalogue is away.
+        ConfigurationError: no Spark is configured, or the catalogue cannot be made safe.
     """
+    guard_commits(config.lake.catalog_uri)
     remote = config.spark.remote or (f"sc://localhost:{config.spark.port}" if config.spark.port else None)
     if remote is None:
         raise ConfigurationError(

@@ -20,7 +20,6 @@ from resources.lake.state import merge_table
 from resources.lake.tables import LakeNames
 from resources.spark import session
 from tests.integration.gateway_support import wall_ms
-from tests.postgres_server import database
 
 NAMES = LakeNames("late")
 SCHEMA = parse_schema({"table": "t", "columns": [{"name": "n", "type": "number"}]})
@@ -78,22 +77,22 @@ class Proxy:
 
 
 @pytest.fixture
-def proxy(postgres_uri):
-    with database(postgres_uri) as uri:
-        parts = urlsplit(uri)
-        proxy = Proxy(parts.hostname, parts.port)
-        proxy.uri = f"jdbc:postgresql://127.0.0.1:{proxy.port}{parts.path}"
-        yield proxy
-        proxy.close()
+def proxy(own_database):
+    parts = urlsplit(own_database)
+    proxy = Proxy(parts.hostname, parts.port)
+    yield proxy
+    proxy.close()
 
 
 @pytest.fixture
-def spark(spark_server, proxy, tmp_path):
+def spark(spark_server, proxy, own_database, tmp_path):
+    """A session with a catalogue on Postgres, which it reaches through the proxy."""
+    config = spark_server["config"].replace(lake={"catalog_uri": own_database})
     catalogue = "spark.sql.catalog.late"
     settings = {
         "": "org.apache.iceberg.spark.SparkCatalog",
         ".type": "jdbc",
-        ".uri": proxy.uri,
+        ".uri": f"jdbc:postgresql://127.0.0.1:{proxy.port}{urlsplit(own_database).path}",
         ".jdbc.user": "postgres",
         ".jdbc.password": "postgres",
         ".jdbc.schema-version": "V1",
@@ -101,7 +100,7 @@ def spark(spark_server, proxy, tmp_path):
         ".io-impl": "org.apache.iceberg.hadoop.HadoopFileIO",
         ".cache-enabled": "false",
     }
-    with session(spark_server["config"]) as spark:
+    with session(config) as spark:
         for name, value in settings.items():
             spark.conf.set(f"{catalogue}{name}", value)
         yield spark
@@ -114,11 +113,6 @@ def delta(number, hlc):
 
 
 @pytest.mark.deep
-@pytest.mark.xfail(
-    strict=True,
-    reason="Iceberg's JDBC catalogue sends a commit again when its answer was lost, finds it done, takes that for a "
-    "conflict and removes the files of the snapshot that it committed",
-)
 def test_b1_a_catalogue_that_answers_late_or_commits_and_is_not_heard(spark, proxy, tmp_path):
     engine = Engine(open_store(f"sqlite://{tmp_path / 'staging'}", wall_ms), wall_ms)
     engine.open()
