@@ -22,6 +22,7 @@ from msgspec import Raw
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value
 from lakesync.adapters.uri import Address
 from lakesync.exceptions import AdapterError, ConfigurationError
+from lakesync.extras import extra
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,13 +111,11 @@ class BigQueryExecutor:
         Raises:
             ConfigurationError: it names no dataset, or the driver is not installed.
         """
-        try:
+        with extra("bigquery", "BigQuery needs its driver"):
             from google.api_core.exceptions import GoogleAPIError
             from google.auth.exceptions import GoogleAuthError
             from google.cloud import bigquery
             from requests import RequestException
-        except ImportError as error:
-            raise ConfigurationError("BigQuery needs its driver: pip install 'lakesync[bigquery]'") from error
         address = Address.of(uri, _OPTIONS)
         self._project, self._dataset = address.host, address.path
         if not self._project or not self._dataset or "/" in self._dataset:

@@ -17,6 +17,7 @@ from lakesync.adapters.pieces import Piece, chosen, in_order, last_position, pag
 from lakesync.adapters.recent import Recent
 from lakesync.adapters.selection import merged
 from lakesync.exceptions import AdapterError, ConfigurationError
+from lakesync.extras import extra
 from lakesync.lww import RowState
 
 if TYPE_CHECKING:
@@ -46,10 +47,8 @@ class IcebergDeltas:
         Raises:
             ConfigurationError: pyiceberg is not installed, or cannot use the properties.
         """
-        try:
+        with extra("query", "Iceberg needs pyiceberg"):
             from pyiceberg.catalog import load_catalog
-        except ImportError as error:
-            raise ConfigurationError("Iceberg needs pyiceberg: pip install 'lakesync[query]'") from error
         parts = urlsplit(uri)
         try:
             properties = dict(parse_qsl(parts.query))

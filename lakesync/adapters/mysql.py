@@ -15,6 +15,7 @@ from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter,
 from lakesync.adapters.sql.pool import Pool
 from lakesync.adapters.uri import Address, without_password
 from lakesync.exceptions import AdapterError, ConfigurationError
+from lakesync.extras import extra
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,10 +111,8 @@ class MySqlExecutor:
         Raises:
             ConfigurationError: it names no database, or the driver is not installed.
         """
-        try:
+        with extra("mysql", "MySQL needs its driver"):
             import pymysql
-        except ImportError as error:
-            raise ConfigurationError("MySQL needs its driver: pip install 'lakesync[mysql]'") from error
         self._uri = uri
         self._address = Address.of(uri, _OPTIONS)
         if not self._address.path:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value
 from lakesync.adapters.sql.pool import Pool
 from lakesync.adapters.uri import without_password
-from lakesync.exceptions import AdapterError, ConfigurationError
+from lakesync.exceptions import AdapterError
+from lakesync.extras import extra
 
 if TYPE_CHECKING:
     import psycopg
@@ -88,10 +89,8 @@ class PostgresExecutor:
         Raises:
             ConfigurationError: the driver is not installed.
         """
-        try:
+        with extra("postgres", "Postgres needs its driver"):
             import psycopg
-        except ImportError as error:
-            raise ConfigurationError("Postgres needs its driver: pip install 'lakesync[postgres]'") from error
         self._driver = psycopg
         self._uri = uri
         self._pool = Pool(self._connect, _alive, lambda connection: connection.close())

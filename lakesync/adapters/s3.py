@@ -16,6 +16,7 @@ from lakesync.adapters.keys import check_key
 from lakesync.adapters.object_store import ObjectInfo, ObjectPage
 from lakesync.adapters.uri import Address
 from lakesync.exceptions import AdapterError, ConfigurationError, NotFoundError
+from lakesync.extras import extra
 from lakesync.references import KINDS, follow
 
 _OPTIONS = frozenset({"endpoint", "region", "access_key", "secret_key"})
@@ -63,11 +64,9 @@ class S3Objects:
         Raises:
             ConfigurationError: boto3 is not installed.
         """
-        try:
+        with extra("s3", "S3 needs boto3"):
             from botocore.config import Config
             from botocore.exceptions import BotoCoreError, ClientError
-        except ImportError as error:
-            raise ConfigurationError("S3 needs boto3: pip install 'lakesync[s3]'") from error
         self.bucket = bucket
         self._before = f"{prefix}/" if prefix else ""
         self._errors = (BotoCoreError, ClientError)

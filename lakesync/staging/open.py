@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakesync.exceptions import ConfigurationError
+from lakesync.extras import extra
 from lakesync.staging.head import MAIN_SHARD
 
 if TYPE_CHECKING:
@@ -41,10 +42,8 @@ def open_store(url: str, wall: Callable[[], int], shard: str = MAIN_SHARD) -> St
 
         return MemoryStore(wall, url.removeprefix(_MEMORY) or None, shard)
     if url.startswith(_POSTGRES):
-        try:
+        with extra("postgres", "staging on Postgres needs its driver"):
             from lakesync.staging.postgres import PostgresStore
-        except ImportError as exc:
-            raise ConfigurationError("staging on Postgres needs its driver: pip install 'lakesync[postgres]'") from exc
         return PostgresStore(url, wall, shard)
     kind = url.partition(":")[0]
     raise ConfigurationError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from urllib.parse import unquote, urlsplit
 
 from lakesync.exceptions import ConfigurationError
+from lakesync.extras import extra
 
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem
@@ -79,9 +80,7 @@ def s3() -> S3FileSystem:
     Raises:
         ConfigurationError: pyarrow is not installed.
     """
-    try:
+    with extra("s3", "frames on S3 need pyarrow"):
         from pyarrow.fs import S3FileSystem
-    except ImportError as error:
-        raise ConfigurationError("frames on S3 need pyarrow: pip install 'lakesync[s3]'") from error
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     return S3FileSystem(region=region, endpoint_override=os.environ.get("AWS_ENDPOINT_URL"))

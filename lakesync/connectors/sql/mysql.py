@@ -14,6 +14,7 @@ from lakesync.connectors.sql.reader import PAGE, Column
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.connectors.sql.statements import marked
 from lakesync.exceptions import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError
+from lakesync.extras import extra
 from lakesync.schema import ColumnType
 
 if TYPE_CHECKING:
@@ -48,11 +49,9 @@ class MySqlReader:
         Raises:
             ConfigurationError: the driver is not installed, or the address is none.
         """
-        try:
+        with extra("mysql", "MySQL needs its driver"):
             import pymysql
             import pymysql.cursors
-        except ImportError as error:
-            raise ConfigurationError("MySQL needs its driver: pip install 'lakesync[mysql]'") from error
         self._driver = pymysql
         parts = urlsplit(uri)
         if not parts.hostname or not parts.path.strip("/"):

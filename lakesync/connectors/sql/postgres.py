@@ -12,6 +12,7 @@ from lakesync.connectors.sql.reader import PAGE, Column, Horizon
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.connectors.sql.statements import marked
 from lakesync.exceptions import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError
+from lakesync.extras import extra
 from lakesync.schema import ColumnType
 
 if TYPE_CHECKING:
@@ -44,10 +45,8 @@ class PostgresReader:
         Raises:
             ConfigurationError: the driver is not installed.
         """
-        try:
+        with extra("postgres", "Postgres needs its driver"):
             import psycopg
-        except ImportError as error:
-            raise ConfigurationError("Postgres needs its driver: pip install 'lakesync[postgres]'") from error
         self._driver = psycopg
         self._uri = uri
 
