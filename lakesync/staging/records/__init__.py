@@ -1,0 +1,40 @@
+"""What a staging store keeps, as values that the engine and the pipeline read and write."""
+
+from lakesync.staging.records.actions import ActionEntry, ActionRecord
+from lakesync.staging.records.clients import LOST, ClientRecord, Page, PastKey, Scope
+from lakesync.staging.records.configuration import GatewayConfig, Reindex, SchemaVersion, WriteScope
+from lakesync.staging.records.cuts import Cut, CutTable, HeldShard, Hold
+from lakesync.staging.records.erasures import Erasure
+from lakesync.staging.records.flushes import Backlog, Batch, LedgerDay
+from lakesync.staging.records.log import ARRIVAL_STEP, LogEntry, LogSource
+from lakesync.staging.records.rows import DELETED, Entry, Move, MoveKind, StoredRow
+
+__all__ = [
+    "ARRIVAL_STEP",
+    "DELETED",
+    "LOST",
+    "ActionEntry",
+    "ActionRecord",
+    "Backlog",
+    "Batch",
+    "ClientRecord",
+    "Cut",
+    "CutTable",
+    "Entry",
+    "Erasure",
+    "GatewayConfig",
+    "HeldShard",
+    "Hold",
+    "LedgerDay",
+    "LogEntry",
+    "LogSource",
+    "Move",
+    "MoveKind",
+    "Page",
+    "PastKey",
+    "Reindex",
+    "SchemaVersion",
+    "Scope",
+    "StoredRow",
+    "WriteScope",
+]

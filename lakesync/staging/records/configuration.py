@@ -1,0 +1,44 @@
+"""What a gateway was told at run time, and how far its rows are in line with that."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from lakesync.rules.model import SyncRules
+from lakesync.schema import TableSchema
+from lakesync.types import RowKey
+
+WriteScope = Literal["any", "rules"]
+"""`any`: a client may push to every row; `rules`: only to rows that its sync rules show it."""
+
+
+class SchemaVersion(msgspec.Struct, frozen=True):
+    """A registered schema; versions count from 1."""
+
+    version: int
+    schema: TableSchema
+
+
+class GatewayConfig(msgspec.Struct, frozen=True):
+    """What a gateway was told at run time; `version` grows with every change."""
+
+    version: int
+    schemas: dict[str, SchemaVersion]
+    rules: SyncRules | None
+    rules_version: int
+    """0 before rules were ever set; counts every change, unlike the version inside the rules."""
+    write_scope: WriteScope | None = None
+    """What a push may change, where it was set at run time."""
+
+
+class Reindex(msgspec.Struct, frozen=True):
+    """How far a gateway's rows are brought in line with its rules."""
+
+    rules_version: int
+    """Of the rules that the re-index was begun for."""
+    after: RowKey | None
+    """Rows up to here, in key order, are certainly in line, and those pushed since."""
+    done: bool
+    """All rows are."""
