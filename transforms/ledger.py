@@ -5,26 +5,15 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
-from lakesync.delta import id_number
+from lakesync.adapters.arrow import id_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    import numpy.typing as npt
     from pyspark.sql import DataFrame
-
-_ID = 64
-"""Characters of a delta id that is a hash."""
-_DIGITS = 16
-"""Of these, those that are its number."""
-_NO_DIGIT = 255
-_VALUE_OF = np.full(256, _NO_DIGIT, np.uint8)
-_VALUE_OF[np.frombuffer(b"0123456789abcdef", np.uint8)] = range(16)
 
 
 def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
@@ -48,19 +37,6 @@ def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
     modulus = sf.lit(str(2**64)).cast("decimal(20,0)")
     total = (sf.sum("total") % modulus).cast("decimal(20,0)").alias("total")
     return added.groupBy(*by).agg(sf.sum("count").alias("count"), total)
-
-
-def id_numbers(delta_ids: pa.Array) -> npt.NDArray[np.uint64]:
-    """The `id_number` of each, none null."""
-    if len(delta_ids) and set(pc.unique(pc.binary_length(delta_ids)).to_pylist()) == {_ID}:
-        offset, data = delta_ids.offset, delta_ids.buffers()[2]
-        begin = np.frombuffer(delta_ids.buffers()[1], np.int32)[offset]
-        letters = np.frombuffer(data, np.uint8)[begin : begin + len(delta_ids) * _ID].reshape(-1, _ID)
-        digits = _VALUE_OF[letters]
-        if not (digits == _NO_DIGIT).any():
-            pairs = digits[:, :_DIGITS:2] << 4 | digits[:, 1:_DIGITS:2]
-            return np.ascontiguousarray(pairs).view(">u8").ravel().astype(np.uint64)
-    return np.array([id_number(each) for each in delta_ids.to_pylist()], np.uint64)
 
 
 def _added(batch: pa.RecordBatch, by: Sequence[str]) -> pa.Table:

@@ -4,13 +4,12 @@ The column `columns` comes in two forms: **mapped**, column name to the value's 
 files have it, and **spelled**, one JSON object in a text, as SQL databases have it. `mapped` and `spelled` change one
 into the other; what takes tables of deltas takes both.
 
-Needs pyarrow: `pip install 'lakesync[parquet]'`.
+Needs pyarrow and numpy: `pip install 'lakesync[parquet]'`.
 """
 
 from __future__ import annotations
 
 import io
-import struct
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -20,13 +19,20 @@ from msgspec import Raw
 
 from lakesync.adapters.base import Held, StoredDelta
 from lakesync.adapters.flat import COLUMNS, FlatDelta, flat, unflat
-from lakesync.delta import id_digests, jcs_raw
+from lakesync.delta import id_number, jcs_raw
 from lakesync.exceptions import ConfigurationError, IntegrityError
 from lakesync.types import ColumnValue, RowDelta
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
+_ID = 64
+"""Characters of a delta id that is a hash."""
+_DIGITS = 16
+"""Of these, those that are its number."""
+_NO_DIGIT = 255
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
@@ -116,13 +122,40 @@ def mapped(table: pa.Table) -> pa.Table:
 
 def held_in_table(table: pa.Table) -> Held:
     """How many deltas a table has, and the sum of their ids."""
-    return held_of_ids(table.column("delta_id").to_pylist())
+    return held_of_ids(table.column("delta_id"))
 
 
-def held_of_ids(delta_ids: Sequence[str]) -> Held:
+def held_of_ids(delta_ids: pa.ChunkedArray) -> Held:
     """How many deltas, and the sum of their ids."""
-    numbers = struct.unpack(f">{len(delta_ids)}Q", id_digests(delta_ids))
-    return Held(len(delta_ids), sum(numbers) % 2**64)
+    import pyarrow as pa
+
+    chunks = delta_ids.cast(pa.string()).chunks
+    return Held(len(delta_ids), sum(int(id_numbers(chunk).sum()) for chunk in chunks) % 2**64)
+
+
+def id_numbers(delta_ids: pa.Array) -> npt.NDArray[np.uint64]:
+    """The `lakesync.delta.id_number` of each, none null."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    if len(delta_ids) and set(pc.unique(pc.binary_length(delta_ids)).to_pylist()) == {_ID}:
+        offset, data = delta_ids.offset, delta_ids.buffers()[2]
+        begin = np.frombuffer(delta_ids.buffers()[1], np.int32)[offset]
+        letters = np.frombuffer(data, np.uint8)[begin : begin + len(delta_ids) * _ID].reshape(-1, _ID)
+        digits = _values_of_digits()[letters]
+        if not (digits == _NO_DIGIT).any():
+            pairs = digits[:, :_DIGITS:2] << 4 | digits[:, 1:_DIGITS:2]
+            return np.ascontiguousarray(pairs).view(">u8").ravel().astype(np.uint64)
+    return np.array([id_number(each) for each in delta_ids.to_pylist()], np.uint64)
+
+
+@cache
+def _values_of_digits() -> npt.NDArray[np.uint8]:
+    import numpy as np
+
+    values = np.full(256, _NO_DIGIT, np.uint8)
+    values[np.frombuffer(b"0123456789abcdef", np.uint8)] = range(16)
+    return values
 
 
 def encode_parquet(deltas: pa.Table, about: dict[str, str]) -> bytes:

@@ -6,7 +6,7 @@ it returns and the pieces that overlap it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from lakesync.adapters.arrow import arrow_schema
@@ -19,6 +19,8 @@ _PLACE = {
     "arrival": ("arrival", "hlc", "client_id", "delta_id", "gateway"),
     "hlc": ("hlc", "client_id", "delta_id", "gateway"),
 }
+
+_NUMBERS = ("arrival", "hlc")
 
 P = TypeVar("P")
 
@@ -91,7 +93,7 @@ def in_order(deltas: pa.Table, order: Order) -> pa.Table:
     names = _PLACE[order]
     if len(deltas) < 2:
         return deltas
-    if not _rises(deltas.column(order)):
+    if not _rises(deltas, [name for name in names if name in _NUMBERS]):
         deltas = deltas.take(pc.sort_indices(deltas, sort_keys=[(name, "ascending") for name in names]))
         same = pc.equal(deltas.column(names[0]).slice(1), deltas.column(names[0]).slice(0, len(deltas) - 1))
         for name in names[1:]:
@@ -110,11 +112,16 @@ def last_position(deltas: pa.Table, order: Order) -> Position:
     return Position(last[order], last["hlc"], last["client_id"], last["delta_id"], last["gateway"])
 
 
-def _rises(values: pa.ChunkedArray) -> bool:
-    """Whether each value is above the one before."""
+def _rises(deltas: pa.Table, numbers: Sequence[str]) -> bool:
+    """Whether each delta is above the one before, by columns of numbers alone."""
     import pyarrow.compute as pc
 
-    return bool(pc.all(pc.greater(values.slice(1), values.slice(0, len(values) - 1))).as_py())
+    above: Any = None
+    for name in reversed(numbers):
+        here, before = deltas.column(name).slice(1), deltas.column(name).slice(0, len(deltas) - 1)
+        greater = pc.greater(here, before)
+        above = greater if above is None else pc.or_(greater, pc.and_(pc.equal(here, before), above))
+    return bool(pc.all(above).as_py())
 
 
 def _behind(deltas: pa.Table, order: Order, after: Position) -> Any:

@@ -28,7 +28,7 @@ from lakesync.adapters.base import (
     position_of,
 )
 from lakesync.adapters.flat import COLUMNS
-from lakesync.adapters.pieces import last_position
+from lakesync.adapters.pieces import in_order, last_position
 from lakesync.adapters.redaction import Redacted, Redaction
 from lakesync.adapters.selection import merged
 from lakesync.adapters.sql import marks, tables
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 _INCOMING = "lakesync_incoming"
 _SELECT = ", ".join(f"{TRUE_ID} AS delta_id" if name == "delta_id" else name for name in COLUMNS)
+_OF_ONE_VALUE = 10_001
+"""Deltas that may share an arrival and be put in order here: more than one push has."""
 _ROWS_AT_ONCE = 500
 _MADE_AGAIN_AT_ONCE = 5_000
 
@@ -99,8 +101,8 @@ class SqlAdapter:
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
         """A page, found by the index of its order.
 
-        First the value at which it ends, which an index alone tells, then all of it up to there in order: so only what
-        shares that value is sorted in vain.
+        First the value at which it ends, which an index alone tells, then all of it up to there, as the index has it.
+        What shares a value is put in order here, unless there is too much of it.
         """
         where, values = conditions(query)
         order = query.order
@@ -110,10 +112,13 @@ class SqlAdapter:
             )
             if last:
                 where, values = conditions(replace(query, until=last[0][0]))
-            statement = f"SELECT {_SELECT} FROM {DELTAS} WHERE {where}"
-            found = connection.arrow(
-                f"{statement} ORDER BY {', '.join(PLACE[order])} LIMIT {query.limit + 1}", values, _spelled_schema()
-            )
+            statement = f"SELECT {_SELECT} FROM {DELTAS} WHERE {where} ORDER BY"
+            most = query.limit + _OF_ONE_VALUE
+            found = connection.arrow(f"{statement} {order} LIMIT {most}", values, _spelled_schema())
+            if len(found) == most:
+                place = ", ".join(PLACE[order])
+                found = connection.arrow(f"{statement} {place} LIMIT {query.limit + 1}", values, _spelled_schema())
+        found = in_order(found, order)
         page = found.slice(0, query.limit)
         return ArrowPage(page, last_position(page, order) if len(found) > query.limit else None)
 
@@ -303,10 +308,10 @@ class SqlAdapter:
         """Rows into the table of deltas, within the caller's transaction; whether the scratch table has them.
 
         Nearly always none of them is there yet, so straight is tried first where the database has such a way. Rows are
-        put in order of the key, so that two who write the same ones do not wait for each other.
+        in order of the key, so that two who write the same ones do not wait for each other.
         """
         if not loaded and isinstance(connection, Appending):
-            if connection.append(DELTAS, rows.sort_by([(name, "ascending") for name in KEY])):
+            if connection.append(DELTAS, rows):
                 return False
             self._load(connection, rows)
         connection.execute(self._add)
@@ -334,7 +339,7 @@ class SqlAdapter:
             _bounds(rows),
             ids,
         )
-        return held_of_ids(found.column("delta_id").to_pylist())
+        return held_of_ids(found.column("delta_id"))
 
     @staticmethod
     def _held_between(connection: Connection, rows: pa.Table, ids: pa.Schema) -> Held | None:
@@ -350,11 +355,13 @@ class SqlAdapter:
         if len(found) > most:
             return None
         wanted = pc.coalesce(rows.column("long_id"), rows.column("delta_id"))
+        if found.equals(wanted):
+            return held_of_ids(found)
         if len(found) != len(rows) or not pc.all(pc.is_in(found, wanted)).as_py():
             found = found.filter(pc.is_in(found, wanted))
         if len(found) != len(rows):
             return None  # something is missing, or an id is another client's too
-        return held_of_ids(found.to_pylist())
+        return held_of_ids(found)
 
     def _write_followed(self, connection: Connection, schema: TableSchema, rows: Sequence[str], beside: Beside) -> None:
         if not rows:

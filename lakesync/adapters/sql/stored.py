@@ -11,6 +11,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from lakesync.adapters.arrow import spelled
+from lakesync.adapters.pieces import in_order
 from lakesync.adapters.sql.dialect import Column
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _HASH = r"^[0-9a-f]{64}$"
 
 
 def stored_rows(deltas: pa.Table) -> pa.Table:
-    """Deltas, in either form, as rows of the table."""
+    """Deltas, in either form, as rows of the table: in order of its key, each once."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -57,7 +58,7 @@ def stored_rows(deltas: pa.Table) -> pa.Table:
         table = table.set_column(table.schema.get_field_index("delta_id"), "delta_id", keys)
     else:
         table = table.append_column("long_id", absent)
-    return _each_once(table.select([column.name for column in STORED]))
+    return in_order(table.select([column.name for column in STORED]), "hlc")  # whose order is that of the key
 
 
 def rows_named(deltas: pa.Table, table: str) -> list[str]:
@@ -67,20 +68,6 @@ def rows_named(deltas: pa.Table, table: str) -> list[str]:
     own = deltas.filter(pc.equal(deltas.column("table_name"), table))
     rows: list[str] = pc.unique(own.column("row_id")).to_pylist()
     return rows
-
-
-def _each_once(rows: pa.Table) -> pa.Table:
-    """Without what comes again under its key."""
-    import pyarrow.compute as pc
-
-    if pc.count_distinct(rows.column("delta_id")).as_py() == len(rows) or len(rows.group_by(KEY).aggregate([])) == len(
-        rows
-    ):
-        return rows
-    first: dict[tuple[object, ...], int] = {}
-    for place, key in enumerate(zip(*(rows.column(name).to_pylist() for name in KEY), strict=True)):
-        first.setdefault(key, place)
-    return rows.take(list(first.values()))
 
 
 def _key(delta_id: str) -> str:
