@@ -126,6 +126,7 @@ BUILT_IN = (
                     "File of a service account's key; without one, the machine's own identity.", format=SERVER_FILE
                 ),
                 "location": _text("Where the dataset is.", default="US"),
+                "endpoint": _text("An emulator's address, asked without credentials.", pattern="^https?://[^/]+/?$"),
             },
             "projectId",
             "dataset",

@@ -8,20 +8,25 @@ from contextlib import closing, contextmanager
 import psycopg
 import pymysql
 import pytest
+import requests
+from google.api_core import exceptions as google
+from google.auth.exceptions import RefreshError
 
 from lakesync.adapters.uri import Address
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.polling import poll
-from lakesync.connectors.sql import mysql, postgres
-from lakesync.exceptions import AuthError, ConfigurationError, ForbiddenError
+from lakesync.connectors.sql import bigquery, mysql, postgres
+from lakesync.connectors.sql import source as sql_source
+from lakesync.exceptions import AdapterError, AuthError, ConfigurationError, ForbiddenError, RateLimitedError
 from lakesync.testing.landing import MemoryLanding
 
 
 class Orders:
     """A database with a table `orders`, and where polls of it land."""
 
-    def __init__(self, make, uri, connect):
+    def __init__(self, make, uri, connect, settings=None):
         self.make, self.uri, self.connect = make, uri, connect
+        self.settings = settings
         self.landing = None
 
     def run(self, *statements):
@@ -33,7 +38,8 @@ class Orders:
     @contextmanager
     def source(self, query="SELECT * FROM orders", uri=None, **strategy):
         table = {"table": "orders", "query": query, "strategy": strategy}
-        config = ConnectorConfig("gw", "db", "sql", {"connectionString": uri or self.uri}, {"tables": [table]})
+        settings = self.settings or {"connectionString": uri or self.uri}
+        config = ConnectorConfig("gw", "db", "sql", settings, {"tables": [table]})
         with closing(self.make(config)) as source:
             yield source
 
@@ -71,6 +77,29 @@ def in_mariadb(mariadb_uri):
     made.run(
         "CREATE TABLE orders (id bigint PRIMARY KEY, name varchar(80), price decimal(12, 2), paid bool, day date,"
         " changed datetime(6) NOT NULL)"
+    )
+    return made
+
+
+@pytest.fixture
+def in_bigquery(bigquery_endpoint):
+    """In the emulator, whose client opens like a connection and runs like its cursor."""
+    name = f"own_{uuid.uuid4().hex[:12]}"
+    about = {"datasetReference": {"projectId": "p", "datasetId": name}}
+    requests.post(f"{bigquery_endpoint}/bigquery/v2/projects/p/datasets", json=about, timeout=60).raise_for_status()
+    settings = {"projectId": "p", "dataset": name, "endpoint": bigquery_endpoint}
+    made = Orders(bigquery.source, None, None, settings)
+
+    def run(*statements):
+        reader = bigquery.reader(ConnectorConfig("gw", "db", "bigquery", settings))
+        with closing(reader), reader.reading() as reading:
+            for statement in statements:
+                list(reading.pages(statement))
+
+    made.run = run
+    made.run(
+        "CREATE TABLE orders (id INT64, name STRING, price NUMERIC, paid BOOL, tags ARRAY<STRING>, extra JSON,"
+        " place STRUCT<x INT64, y STRING>, raw BYTES, day DATE, at DATETIME, changed TIMESTAMP)"
     )
     return made
 
@@ -182,6 +211,78 @@ def test_in_mysql_the_lookback_finds_what_commits_late_and_types_are_kept(in_mar
         "2": {"id": 2, "name": "50 % 'off'", "price": 0.1, "paid": None, "day": None, "changed": "2026-01-01T09:59:30"},
     }
     assert in_mariadb.poll(**BY_CHANGE, query="SELECT * FROM orders WHERE name LIKE '50 %'").error is None
+
+
+def test_in_bigquery_types_are_kept_and_the_lookback_finds_what_commits_late(in_bigquery):
+    in_bigquery.run(
+        "INSERT INTO orders VALUES (1, 'a \"b\" %s ?', 19.90, true, ['x','y'], JSON '{\"deep\": [1, null]}',"
+        " STRUCT(1, 'z'), FROM_HEX('00ff'), '2026-02-03', DATETIME '2026-01-01 10:00:00',"
+        " TIMESTAMP '2026-01-01 10:00:00.5+02')"
+    )
+    assert in_bigquery.poll(**BY_CHANGE, lookbackMs=60_000).error is None
+    assert in_bigquery.rows()["1"] == {
+        "id": 1,
+        "name": 'a "b" %s ?',
+        "price": 19.9,
+        "paid": True,
+        "tags": ["x", "y"],
+        "extra": {"deep": [1, None]},
+        "place": {"x": 1, "y": "z"},
+        "raw": "AP8=",
+        "day": "2026-02-03",
+        "at": "2026-01-01T10:00:00",
+        "changed": "2026-01-01T08:00:00.500000Z",
+    }
+    with in_bigquery.source(**BY_CHANGE) as source:
+        kinds = {"id": "number", "price": "number", "paid": "boolean", "tags": "json", "extra": "json", "place": "json"}
+        text = dict.fromkeys(("name", "raw", "day", "at", "changed"), "string")
+        assert source.tables[0].schema().types == {**kinds, **text}
+    in_bigquery.run(
+        order(2, "2026-01-01 07:59:30+00", table="orders (id, name, price, changed)"),
+        order(3, "2026-01-01 07:00:00+00", table="orders (id, name, price, changed)"),
+    )
+    in_bigquery.poll(**BY_CHANGE, lookbackMs=60_000)
+    assert set(in_bigquery.rows()) == {"1", "2"}, "stamped half a minute before the newest, and committed after it"
+    with in_bigquery.source(**BY_CHANGE) as source:
+        assert poll(source, in_bigquery.landing, census=True).error is None
+    assert set(in_bigquery.rows()) == {"1", "2", "3"}, "a count finds a row that the lookback does not"
+
+
+def test_in_bigquery_all_of_a_table_is_read_in_pieces_and_by_ranges(in_bigquery, monkeypatch):
+    monkeypatch.setattr(bigquery, "PAGE", 150)
+    rows = "SELECT n, CONCAT('n', CAST(n AS STRING)), TIMESTAMP '2026-01-01' FROM UNNEST(GENERATE_ARRAY(1, 400)) n"
+    in_bigquery.run(f"INSERT INTO orders (id, name, changed) {rows}")
+    first = in_bigquery.poll(type="diff", budget_bytes=10_000).tables[0]
+    assert (first.error, first.rows, first.pages, first.landings) == (None, 400, 3, 3)
+    before = len(in_bigquery.landing.changes)
+    in_bigquery.run("DELETE FROM orders WHERE id = 7", "UPDATE orders SET name = 'other' WHERE id = 8")
+    in_bigquery.poll(type="diff")
+    changes = [(change.op, change.row_id, dict(change.columns)) for _, change in in_bigquery.landing.changes[before:]]
+    assert sorted(changes) == [("DELETE", "7", {}), ("UPDATE", "8", {"name": "other"})]
+    monkeypatch.setattr(sql_source, "SPREAD_ROWS", 100)
+    monkeypatch.setattr(sql_source, "ROWS_A_PART", 200)
+    with in_bigquery.source(**BY_CHANGE) as source:
+        spread = source.spread("orders", None)
+    parts = [[row.row_id for page in piece.pages() for row in page] for piece in spread.pieces]
+    assert len(parts) == 2
+    assert sorted(row_id for part in parts for row_id in part) == sorted(in_bigquery.rows())
+    assert spread.cursor["settled"] == "2026-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("error", "becomes"),
+    [
+        (google.Forbidden("no", errors=[{"reason": "accessDenied"}]), ForbiddenError),
+        (google.Forbidden("too much", errors=[{"reason": "quotaExceeded"}]), RateLimitedError),
+        (google.Unauthorized("who?"), AuthError),
+        (RefreshError("expired"), AuthError),
+        (google.NotFound("no such table"), ConfigurationError),
+        (google.ServiceUnavailable("later"), AdapterError),
+        (requests.ConnectionError("gone"), AdapterError),
+    ],
+)
+def test_what_bigquerys_client_raises_is_of_our_tree(error, becomes):
+    assert type(bigquery.fault(error)) is becomes
 
 
 @pytest.mark.parametrize(

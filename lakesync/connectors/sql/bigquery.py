@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.sql.reader import PAGE, Column
 from lakesync.connectors.sql.source import SqlSource
-from lakesync.exceptions import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError
+from lakesync.exceptions import (
+    AdapterError,
+    AuthError,
+    ConfigurationError,
+    ForbiddenError,
+    LakeSyncError,
+    RateLimitedError,
+)
+from lakesync.extras import extra
 from lakesync.schema import ColumnType
 
 if TYPE_CHECKING:
@@ -35,11 +43,14 @@ def reader(config: ConnectorConfig) -> BigQueryReader:
 
 def _client(config: ConnectorConfig) -> bigquery.Client:
     settings = config.settings
-    try:
+    with extra("bigquery", "BigQuery needs its client"):
         from google.cloud import bigquery
-    except ImportError as error:
-        raise ConfigurationError("BigQuery needs its client: pip install 'lakesync[bigquery]'") from error
     place = {"project": settings["projectId"], "location": settings.get("location") or "US"}
+    if endpoint := settings.get("endpoint"):
+        from google.auth.credentials import AnonymousCredentials
+
+        nobody = AnonymousCredentials()  # type: ignore[no-untyped-call]
+        return bigquery.Client(**place, credentials=nobody, client_options={"api_endpoint": endpoint})
     if key := settings.get("keyFilename"):
         return bigquery.Client.from_service_account_json(key, **place)  # type: ignore[no-untyped-call,no-any-return]
     return bigquery.Client(**place)
@@ -57,10 +68,11 @@ class BigQueryReader:
         """Statements one after another: each sees the moment at which it begins."""
         from google.api_core.exceptions import GoogleAPIError
         from google.auth.exceptions import GoogleAuthError
+        from requests import RequestException
 
         try:
             yield BigQueryReading(self._client, self._dataset)
-        except (GoogleAPIError, GoogleAuthError) as error:
+        except (GoogleAPIError, GoogleAuthError, RequestException) as error:
             raise fault(error) from error
 
     def quoted(self, name: str) -> str:
@@ -111,12 +123,22 @@ class BigQueryReading:
         return self._client.query(statement, job_config=config).result(page_size=PAGE)
 
 
+_PASSING = frozenset({"rateLimitExceeded", "quotaExceeded", "jobRateLimitExceeded", "backendError", "internalError"})
+"""Reasons that BigQuery gives with the status of a refusal, and that pass."""
+
+
 def fault(error: Exception) -> LakeSyncError:
     """The client's error in our tree."""
     from google.api_core import exceptions
+    from google.auth.exceptions import GoogleAuthError, TransportError
 
     said = str(getattr(error, "message", "") or error).partition("\n")[0][:300]
-    if isinstance(error, exceptions.Unauthorized) or not isinstance(error, exceptions.GoogleAPIError):
+    reasons = {str(each.get("reason")) for each in getattr(error, "errors", ()) if isinstance(each, dict)}
+    if reasons & _PASSING:
+        return RateLimitedError(f"BigQuery takes no more for now ({said}): poll less often, or ask for a higher quota")
+    if isinstance(error, exceptions.Unauthorized) or (
+        isinstance(error, GoogleAuthError) and not isinstance(error, TransportError)
+    ):
         return AuthError(f"BigQuery does not know this identity ({said}): check keyFilename")
     if isinstance(error, exceptions.Forbidden):
         return ForbiddenError(f"BigQuery forbids it ({said}): give the identity Data Viewer and Job User")
