@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hypothesis.strategies import SearchStrategy
+
 from lakesync.client.core import Lost
 from lakesync.engine import Engine, SyncGateway
 from lakesync.engine.limits import EngineLimits
@@ -21,7 +23,7 @@ from lakesync.staging.store import StagingStore
 from lakesync.types import Claims, PushResult, SyncPush, SyncResponse
 from tests.property.core_client import CoreClient
 from tests.property.feed_model import StockClient, World
-from tests.property.feed_steps import GROUPS, RULES
+from tests.property.feed_steps import GROUPS, RULES, histories
 
 START = 1_700_000_000_000
 PEOPLE = ["c1", "c2", "c3"]
@@ -44,6 +46,8 @@ class History:
 
     stock: type[StockClient] = StockClient
     """Of which kind the clients are."""
+    histories: SearchStrategy[list[tuple[Any, ...]]] = histories
+    """What is played."""
 
     def __init__(self, folder: Path, skews: Sequence[int] = (0, 0, 0), rules: int = 0) -> None:
         self.folder = folder
@@ -67,6 +71,10 @@ class History:
                 self._do_core(kind, place, *detail)
             else:
                 self._do(kind, self.clients[place], *detail)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Let everybody push and pull until nothing is left, and look at what they have."""
         for client in self.clients:
             if not client.pulled:
                 self._pull(client, 10, "whole")
@@ -95,8 +103,12 @@ class History:
 
     def _open(self) -> Engine:
         engine = _PatientEngine(self._store(), lambda: self.now + 60, EngineLimits(reindex_rows=1))
-        engine.open()
-        engine.gateway("g")
+        try:
+            engine.open()
+            engine.gateway("g")
+        except BaseException:
+            engine.close()
+            raise
         return engine
 
     def _store(self) -> StagingStore:

@@ -12,6 +12,7 @@ from lakesync.staging.store import StagingStore
 from tests.postgres_server import empty, postgres_server
 from tests.property.feed_history import History
 from tests.property.test_feed_conflicts import LetterHistory
+from tests.property.test_full_disk import FullDiskHistory
 from tests.property.test_sharded_oracle import ShardedHistory
 
 
@@ -33,9 +34,10 @@ class PostgresHistory(History):
 
 @contextmanager
 def histories_over(place: str) -> Iterator[type[History]]:
-    """What plays histories over `sqlite`, `sharded` or `postgres`, where a server runs meanwhile, or `conflicts`."""
+    """What plays histories of a kind, by its name in `scripts/soak --over`; for `postgres` a server runs meanwhile."""
     if place != "postgres":
-        yield {"sqlite": History, "sharded": ShardedHistory, "conflicts": LetterHistory}[place]
+        kinds = {"sqlite": History, "full-disk": FullDiskHistory, "sharded": ShardedHistory, "conflicts": LetterHistory}
+        yield kinds[place]
         return
     with postgres_server() as server:
         PostgresHistory.url = server.uri

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.property.feed_history import History, play
 from tests.property.feed_places import histories_over
-from tests.property.feed_steps import RULES, histories, skews
+from tests.property.feed_steps import RULES, skews
 
 _BATCH = 100
 Case = tuple[list[tuple[Any, ...]], tuple[int, ...], int]
@@ -65,7 +65,7 @@ def _batch(number: int, kind: type[History]) -> tuple[int, list[Case]]:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(st.tuples(histories, skews, st.integers(0, len(RULES) - 1)))
+    @given(st.tuples(kind.histories, skews, st.integers(0, len(RULES) - 1)))
     def run(case: Case) -> None:
         nonlocal played
         played += 1
@@ -86,9 +86,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--failures", type=int, default=3, help="stop after so many")
     parser.add_argument(
         "--over",
-        choices=("sqlite", "sharded", "postgres", "conflicts"),
+        choices=("sqlite", "full-disk", "sharded", "postgres", "conflicts"),
         default="sqlite",
-        help="the store, or the reference's client to the letter of its conflicts; default: sqlite",
+        help="the store, or its disk full now and then, or the reference's client to the letter of its conflicts; "
+        "default: sqlite",
     )
     options = parser.parse_args(arguments)
     cases, number, found = 0, options.seed, 0

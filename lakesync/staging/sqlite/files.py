@@ -26,13 +26,20 @@ class OwnerLock:
 
         Raises:
             StagingUnavailableError: another owner has it, named by its process id.
+            OSError: the disk is full.
         """
         self._file = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._take(folder)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _take(self, folder: Path) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             owner = os.pread(self._file, 32, 0).decode() or "unknown"
-            os.close(self._file)
             raise StagingUnavailableError(
                 f"the staging folder {folder} is owned by process {owner}: stop it, or give this one another folder"
             ) from exc

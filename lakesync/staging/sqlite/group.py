@@ -105,7 +105,7 @@ class GroupCommit:
         try:
             self._behind.write()
         except Exception as exc:
-            job.future.set_exception(self._shown(exc))
+            job.future.set_exception(self._shown(exc, "the change is committed, and seen once its rows are written"))
         else:
             outcome.tell()
         self._notices.tell(self.announcement.take())
@@ -164,12 +164,12 @@ class GroupCommit:
         for future in futures:
             future.set_exception(self._shown(exc))
 
-    def _shown(self, exc: BaseException) -> BaseException:
+    def _shown(self, exc: BaseException, happened: str = "nothing was committed") -> BaseException:
         """An error as the protocol has it."""
-        if not isinstance(exc, sqlite3.Error):
+        if not isinstance(exc, sqlite3.Error | OSError):
             return exc
         error = StagingUnavailableError(
-            f"the staging folder {self._journal.path.parent} cannot be used ({exc}): nothing was committed, "
+            f"the staging folder {self._journal.path.parent} cannot be used ({exc}): {happened}, "
             "look at the disk and its free space, then repeat"
         )
         error.__cause__ = exc

@@ -71,6 +71,7 @@ class Recovery:
         """
         stale = applied.rules_version != head.config.rules_version
         commit = SqliteCommit(self._journal, self._state, head.gateway)
+        self._journal.begin()
         for entry in self._journal.entries_above(head, applied.seq):
             self._replayer.replay(commit, entry)
             if not stale:
@@ -80,9 +81,9 @@ class Recovery:
                     self._state.settle()
                     self._state.commit(progress.values())
         if stale:
-            self._journal.begin()
             self._replayer.reindex(commit)
-            self._journal.commit()
+        self._journal.commit()
+        if stale:
             progress[head.gateway, head.shard] = (head, head.last_seq)
             self._state.keep()
             self._state.settle()

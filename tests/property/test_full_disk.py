@@ -1,0 +1,119 @@
+"""L1 to L8, P1 to P3 on a disk that is full at any write: what was refused did not happen, and room mends the rest."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import example, given, settings
+from structlog.testing import capture_logs
+
+from lakesync.engine import Engine
+from lakesync.exceptions import StagingUnavailableError
+from lakesync.rules.model import SyncRules
+from tests.property.feed_history import History, play
+from tests.property.feed_model import StockClient
+from tests.property.feed_steps import RULES, histories, people, skews
+
+FILES = ("log.db-wal", "state.db-wal", "log.db", "state.db")
+
+
+@contextmanager
+def whole_disk() -> Iterator[None]:
+    """Afterwards files of this process may grow as before, whatever was said meanwhile."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def files_end_at(size: int) -> None:
+    """Writes beyond fail from now on, as they do on a disk that is full."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+full = st.tuples(st.just("full"), people, st.sampled_from(FILES), st.sampled_from([0, 100, 4_120, 9_000, 20_000]))
+room = st.tuples(st.just("room"), people)
+
+
+@st.composite
+def troubled(draw: st.DrawFn) -> list[tuple[Any, ...]]:
+    """A history with disks that fill up and are emptied between its steps."""
+    history = list(draw(histories))
+    for step in draw(st.lists(st.one_of(full, full, room), min_size=1, max_size=4)):
+        history.insert(draw(st.integers(0, len(history))), step)
+    return history
+
+
+class FullDiskHistory(History):
+    """A history on a disk that is full from some write on, until there is room again."""
+
+    histories = troubled()
+    full = False
+
+    def play(self, steps: Sequence[tuple[Any, ...]]) -> None:
+        """As without, with room in the end."""
+        with whole_disk(), capture_logs():
+            super().play(steps)
+
+    def _rest(self) -> None:
+        self._make_room()
+        super()._rest()
+
+    def _do(self, kind: str, client: StockClient, *detail: Any) -> None:
+        match kind:
+            case "full":
+                file, room = detail
+                files_end_at((self.folder / file).stat().st_size + room)
+                self.full = True
+            case "room":
+                self._make_room()
+            case _:
+                was_full = self.full
+                try:
+                    super()._do(kind, client, *detail)
+                except StagingUnavailableError:
+                    assert was_full
+                    client.disconnect()
+                    self._look_at_rules()
+
+    def _look_at_rules(self) -> None:
+        """Nothing of what was refused happened, but that new rules may be in force."""
+        self.world.rules = self.world.gateway.config().rules or SyncRules(1, ())
+        self.world.look()
+
+    def _make_room(self) -> None:
+        files_end_at(resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+        self.full = False
+
+    def _open(self) -> Engine:
+        try:
+            return super()._open()
+        except StagingUnavailableError:
+            assert self.full
+            self._make_room()
+            return super()._open()
+
+
+@settings(deadline=None, max_examples=25)
+@given(history=FullDiskHistory.histories, skews=skews, rules=st.integers(0, len(RULES) - 1))
+@example(  # rows are made again from the log, under rules, before the first push
+    history=[
+        ("restart", 0, 1),
+        ("edit", 2, "UPDATE", "r3", {"group": "a"}),
+        ("push", 2, "whole"),
+        ("edit", 1, "UPDATE", "r2", {}),
+        ("full", 2, "state.db-wal", 0),
+        ("restart", 0, 1),
+    ],
+    skews=(0, 0, 0),
+    rules=4,
+)
+def test_p1_what_a_full_disk_refused_did_not_happen(
+    history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int
+) -> None:
+    play(history, skews, rules, FullDiskHistory)
