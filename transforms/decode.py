@@ -13,14 +13,15 @@ import pyarrow as pa
 
 from lakesync import hlc
 from lakesync.wire.history import DELTA_FIELDS, delta_columns
-from lakesync.wire.log import decode_body, unpacked_size
+from lakesync.wire.json import decode_deltas
+from lakesync.wire.log import unpack_body
+from lakesync.wire.scanned import scan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    import numpy.typing as npt
     from pyspark.sql import DataFrame
-
-    from lakesync.types import RowDelta
 
 LOG_SCHEMA = "gateway string, shard string, epoch bigint, seq bigint, arrival bigint, client_id string, body binary"
 """What `decode_log` reads; JDBC infers narrower integers by itself."""
@@ -31,9 +32,8 @@ DELTAS_SCHEMA = (
     "columns map<string, string>"
 )
 
-ROWS_A_BATCH = 10_000
-BYTES_A_BATCH = 64 << 20
-"""Of unpacked bodies, so that wide rows do not fill the memory."""
+BYTES_A_BATCH = 2 << 20
+"""Of unpacked bodies: a few thousand deltas, which stay near the processor while they are taken apart."""
 
 DELTAS_ARROW = pa.schema(
     [
@@ -78,26 +78,26 @@ def day_of(arrival: int) -> date:
 class _Entry(NamedTuple):
     row: dict[str, Any]
     """Of the log."""
-    deltas: list[RowDelta]
+    body: bytes
+    """Unpacked."""
 
 
 def _portions(rows: Iterable[dict[str, Any]]) -> Iterator[list[_Entry]]:
-    """Log rows with their deltas, as many as make one batch."""
+    """Log rows, as many as make one batch."""
     entries: list[_Entry] = []
-    count = size = 0
+    size = 0
     for row in rows:
-        entries.append(_Entry(row, decode_body(row["body"])))
-        count += len(entries[-1].deltas)
-        size += unpacked_size(row["body"])
-        if count >= ROWS_A_BATCH or size >= BYTES_A_BATCH:
+        entries.append(_Entry(row, unpack_body(row["body"])))
+        size += len(entries[-1].body)
+        if size >= BYTES_A_BATCH:
             yield entries
-            entries, count, size = [], 0, 0
-    if count:
+            entries, size = [], 0
+    if entries:
         yield entries
 
 
 def _decoded(entries: Sequence[_Entry], batch_id: str) -> pa.RecordBatch:
-    counts = np.array([len(entry.deltas) for entry in entries])
+    counts, columns = _deltas_of([entry.body for entry in entries])
     pushes = pa.array(np.repeat(np.arange(len(entries)), counts))
     ordinals = np.arange(len(pushes)) - np.repeat(np.cumsum(counts) - counts, counts)
 
@@ -115,7 +115,17 @@ def _decoded(entries: Sequence[_Entry], batch_id: str) -> pa.RecordBatch:
             pa.array(ordinals, pa.int32()),
             of_push("arrival"),
             of_push("day", (day_of(entry.row["arrival"]) for entry in entries)),
-            *delta_columns([delta for entry in entries for delta in entry.deltas]),
+            *columns,
         ],
         schema=DELTAS_ARROW,
     )
+
+
+def _deltas_of(bodies: Sequence[bytes]) -> tuple[npt.NDArray[np.int64], list[pa.Array]]:
+    """How many deltas each body has, and the columns that they bring themselves."""
+    found = scan(bodies)
+    if found is not None:
+        return found
+    decoded = [decode_deltas(body) for body in bodies]
+    counts = np.fromiter(map(len, decoded), np.int64, len(decoded))
+    return counts, delta_columns([delta for deltas in decoded for delta in deltas])

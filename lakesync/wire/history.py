@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakesync.delta import jcs_raw
+from lakesync.wire.canonical import canonical_texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +28,6 @@ DELTA_FIELDS = (
     ("columns", pa.map_(pa.string(), pa.string())),
 )
 """In the order of `delta_columns`."""
-
-_CANONICAL = r'^(?:0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]*")$'
-"""Most values as they are pushed: their own JCS text."""
 
 
 def delta_columns(deltas: Sequence[RowDelta]) -> list[pa.Array]:
@@ -64,7 +60,4 @@ def _texts(values: Sequence[Raw]) -> pa.Array:
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])
     joined = pa.py_buffer(b"".join(values))
-    texts = pa.Array.from_buffers(pa.string(), len(values), [None, pa.py_buffer(offsets), joined])
-    other = pc.invert(pc.match_substring_regex(texts, _CANONICAL))
-    spelled = [jcs_raw(values[place]) for place in np.flatnonzero(other).tolist()]
-    return pc.replace_with_mask(texts, other, pa.array(spelled, pa.string())) if spelled else texts
+    return canonical_texts(pa.Array.from_buffers(pa.string(), len(values), [None, pa.py_buffer(offsets), joined]))

@@ -49,6 +49,15 @@ def decode_body(body: bytes) -> list[RowDelta]:
     Raises:
         ValidationError: the body is damaged, or of another version.
     """
+    return decode_deltas(unpack_body(body))
+
+
+def unpack_body(body: bytes) -> bytes:
+    """The JSON in a body.
+
+    Raises:
+        ValidationError: the body is damaged, or of another version.
+    """
     if not body:
         raise ValidationError("the log body is empty")
     if body[0] != BODY_VERSION:
@@ -58,10 +67,9 @@ def decode_body(body: bytes) -> list[RowDelta]:
         size = zstandard.frame_content_size(view)
         if not 0 <= size <= MAX_BODY_BYTES:
             raise ValidationError(f"the log body claims {size} bytes, 0 to {MAX_BODY_BYTES} are read")
-        unpacked = _codec.decompress(view)
+        return _codec.decompress(view)
     except zstandard.ZstdError as error:
         raise ValidationError(f"the log body is damaged: {error}") from None
-    return decode_deltas(unpacked)
 
 
 def unpacked_size(body: bytes) -> int:

@@ -1,0 +1,224 @@
+"""Log bodies to columns of the history without an object a delta: their structure is found with numpy.
+
+A body is what `encode_body` made: compact JSON, keys in one order. So quotes and brackets alone say where each text
+begins and ends, and Arrow takes all of them out at once. What does not look so is left to the JSON decoder.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakesync.wire.canonical import canonical_texts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.int64]
+    Words = npt.NDArray[np.uint64]
+
+_QUOTE, _BACKSLASH = ord('"'), ord("\\")
+_OPENS, _CLOSES, _CASE = 0x7B, 0x7D, 0x20
+"""`{` and `}`; `[` and `]` are the same but for one bit."""
+_CONTROL = 0x20
+_PUSH, _DELTA, _CELLS, _CELL = 1, 2, 3, 4
+"""How deep the brackets of each are."""
+_BEFORE_CELLS, _AFTER_CELLS, _IN_CELL = 18, 6, 6
+"""Quotes of a delta before and after its columns, and of a cell without its value."""
+_PADDING = bytes(32)
+_WORD = 8
+_OPS = pa.array(["INSERT", "UPDATE", "DELETE"])
+
+
+class Scanned(NamedTuple):
+    """Deltas as columns, those of one push after those of another."""
+
+    counts: Ints
+    """Deltas of each push."""
+    columns: list[pa.Array]
+    """As `lakesync.wire.history.DELTA_FIELDS` names them."""
+
+
+def scan(bodies: Sequence[bytes]) -> Scanned | None:
+    """The deltas of unpacked bodies; None where one of them is not in the form that `encode_body` gives.
+
+    Raises:
+        ValidationError: a value has no canonical form.
+    """
+    text = b"".join([*bodies, _PADDING])
+    escaped = _BACKSLASH in text
+    marks = _marks(text, escaped=escaped)
+    begins = np.cumsum([0, *map(len, bodies)])
+    pushes, deltas, lists, cells = (marks.spans(depth) for depth in (_PUSH, _DELTA, _CELLS, _CELL))
+    if not (np.array_equal(pushes.begin, begins[:-1]) and np.array_equal(pushes.end, begins[1:] - 1)):
+        return None
+    if not all(body.startswith(b"[") for body in bodies):
+        return None
+    if not (_fill(deltas, pushes) and len(lists.begin) == len(deltas.begin) and _fill(cells, lists)):
+        return None
+    quotes, words = marks.quotes, _words(text)
+    if not (_are_deltas(words, deltas, quotes) and _are_cells(words, cells, quotes)):
+        return None
+
+    def between(first: Ints, last: Ints) -> pa.Array:
+        return _slices(text, first, last)
+
+    def quoted(number: int) -> pa.Array:
+        """The string that begins with the delta's quote of this number."""
+        found = between(quotes[deltas.quote + number] + 1, quotes[deltas.quote + number + 1])
+        return _unescaped(found) if escaped else found
+
+    op, table, row_id, client_id = (quoted(number) for number in (2, 6, 10, 14))
+    if not pc.all(pc.is_in(op, _OPS)).as_py() and len(op):
+        return None
+    end = deltas.last_quote
+    hlc = between(quotes[end - 5] + 2, quotes[end - 4] - 1).cast(pa.int64())
+    delta_id = between(quotes[end - 2] + 1, quotes[end - 1])
+    widths = np.searchsorted(cells.begin, deltas.end) - np.searchsorted(cells.begin, deltas.begin)
+    told = np.where(pc.equal(op, "DELETE").to_numpy(zero_copy_only=False), 0, widths)  # those of a DELETE do not count
+    if told.sum() != len(cells.begin):
+        cells = cells.where(np.repeat(told > 0, widths))
+    names = between(quotes[cells.quote + 2] + 1, quotes[cells.quote + 3])
+    first = quotes[cells.quote + 5] + 2
+    raw = np.frombuffer(text, np.uint8)
+    plain = not escaped and int(raw[: begins[-1]].min(initial=_CONTROL)) >= _CONTROL
+    doubtful = np.flatnonzero(raw[first] != _QUOTE) if plain else None
+    values = canonical_texts(between(first, cells.end), doubtful)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(told)]), pa.int32())
+    return Scanned(
+        np.diff(np.searchsorted(deltas.begin, begins)),
+        [
+            table,
+            row_id,
+            op,
+            client_id,
+            hlc,
+            _unescaped(delta_id) if escaped else delta_id,
+            pa.array(widths, pa.int32()),
+            pa.MapArray.from_arrays(offsets, names, values),
+        ],
+    )
+
+
+class _Spans(NamedTuple):
+    """Objects of one kind, in order."""
+
+    begin: Ints
+    end: Ints
+    """Place of the closing bracket."""
+    quote: Ints
+    """Number of the first quote in it."""
+    last_quote: Ints
+    """Number of the last quote in it, and one."""
+
+    def where(self, kept: npt.NDArray[np.bool_]) -> _Spans:
+        return _Spans(*(each[kept] for each in self))
+
+
+class _Marks(NamedTuple):
+    """A text's structure."""
+
+    quotes: Ints
+    """Where strings begin and end."""
+    places: Ints
+    """Where brackets outside of strings are."""
+    before: Ints
+    """Quotes before each of them."""
+    depth: Ints
+    """How deep it is before a bracket that closes, and behind one that opens, which is told as negative."""
+
+    def spans(self, depth: int) -> _Spans:
+        begin, end = np.flatnonzero(self.depth == -depth), np.flatnonzero(self.depth == depth)
+        return _Spans(self.places[begin], self.places[end], self.before[begin], self.before[end])
+
+
+def _marks(text: bytes, *, escaped: bool) -> _Marks:
+    raw = np.frombuffer(text, np.uint8)
+    folded = raw | _CASE
+    marked = (raw == _QUOTE) | (folded == _OPENS) | (folded == _CLOSES)
+    if escaped:  # a quote behind an odd number of backslashes is none
+        backslashes = np.flatnonzero(raw == _BACKSLASH)
+        begins = np.flatnonzero(np.diff(backslashes, prepend=-2) != 1)
+        lengths = np.diff(begins, append=len(backslashes))
+        marked[(backslashes[begins] + lengths)[lengths % 2 == 1]] = False
+    places = np.flatnonzero(marked)
+    kinds = folded[places]
+    are_quotes = kinds == _QUOTE | _CASE
+    quotes_before = np.cumsum(are_quotes)
+    brackets = np.flatnonzero(~are_quotes & (quotes_before & 1 == 0))
+    opens = kinds[brackets] == _OPENS
+    depth = np.cumsum(np.where(opens, 1, -1))
+    return _Marks(places[are_quotes], places[brackets], quotes_before[brackets], np.where(opens, -depth, depth + 1))
+
+
+def _fill(objects: _Spans, lists: _Spans) -> bool:
+    """Whether lists hold these objects, a comma between two, and nothing else."""
+    if len(objects.begin) != len(objects.end) or len(lists.begin) != len(lists.end):
+        return False
+    counts = np.searchsorted(objects.begin, lists.end) - np.searchsorted(objects.begin, lists.begin)
+    told = (lists.end - lists.begin - 1).sum()
+    return bool((objects.end - objects.begin + 1).sum() + np.maximum(counts - 1, 0).sum() == told)
+
+
+def _are_deltas(words: Words, deltas: _Spans, quotes: Ints) -> bool:
+    """Whether all of them have the keys of a delta where those are looked for."""
+    begin, end, first, last = deltas
+    if not (last - first >= _BEFORE_CELLS + _AFTER_CELLS).all():
+        return False
+    return (
+        _read(words, begin, b'{"op":"')
+        and _read(words, quotes[first + 3], b'","table":"')
+        and _read(words, quotes[first + 7], b'","rowId":"')
+        and _read(words, quotes[first + 11], b'","clientId":"')
+        and _read(words, quotes[first + 15], b'","columns":[')
+        and _read(words, quotes[last - 6] - 2, b'],"hlc":')
+        and _read(words, quotes[last - 4] - 1, b',"deltaId":"')
+        and bool((quotes[last - 1] + 1 == end).all())
+    )
+
+
+def _are_cells(words: Words, cells: _Spans, quotes: Ints) -> bool:
+    """The same of columns' values."""
+    begin, _, first, last = cells
+    if not (last - first >= _IN_CELL).all():
+        return False
+    return _read(words, begin, b'{"column":"') and _read(words, quotes[first + 3], b'","value":')
+
+
+def _words(text: bytes) -> Words:
+    """The eight bytes from each place on as one number."""
+    return np.ndarray(len(text) - _WORD + 1, np.uint64, text, strides=(1,))
+
+
+def _read(words: Words, places: Ints, text: bytes) -> bool:
+    """Whether this text, of 7 to 16 bytes, stands at each of these places."""
+    if len(text) < _WORD:
+        return bool((words[places] << np.uint64(8) == _words(b"\0" + text)).all())
+    if not (words[places] == _words(text[:_WORD])).all():
+        return False
+    return len(text) == _WORD or bool((words[places + len(text) - _WORD] == _words(text[-_WORD:])).all())
+
+
+def _slices(text: bytes, first: Ints, last: Ints) -> pa.Array:
+    """Parts of a text, which do not overlap and are in order, as strings."""
+    if not len(first):
+        return pa.array([], pa.string())
+    offsets = np.empty(2 * len(first), np.int32)
+    offsets[0::2], offsets[1::2] = first, last
+    parts = pa.Array.from_buffers(pa.string(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+    return parts.take(pa.array(np.arange(0, len(offsets) - 1, 2)))
+
+
+def _unescaped(texts: pa.Array) -> pa.Array:
+    """What stood between quotes as it is read."""
+    told = pc.match_substring(texts, "\\")
+    if not pc.any(told).as_py():
+        return texts
+    read = [msgspec.json.decode(f'"{text}"', type=str) for text in texts.filter(told).to_pylist()]
+    return pc.replace_with_mask(texts, told, pa.array(read, pa.string()))
