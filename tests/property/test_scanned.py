@@ -14,8 +14,8 @@ from lakesync.wire.scanned import scan
 
 SPELLED = [
     "0", "-0", "1.50", "1e3", "-12", "123456789012345678901", "true", "null", '""', '"\\""', '"\\\\"', '"\\\\\\""',
-    '"{\\"column\\":"', '"}],["', '{"column":"x","value":1}', '[{"op":"INSERT"},[]]', '"\\u00e9é"', '"a\\nb"', "{}", "[]",
-    '[{"column":"x","value":1},{"column":"y","value":2}]', '{ "b" : 1, "a":[ ] }',
+    '"{\\"column\\":"', '"}],["', '{"column":"x","value":1}', '[{"op":"INSERT"},[]]', '"\\u00e9é"', '"a\\nb"', "{}",
+    "[]", '[{"column":"x","value":1},{"column":"y","value":2}]', '{ "b" : 1, "a":[ ] }',
 ]  # fmt: skip
 TEXTS = st.sampled_from(["r", 'a"b', "\\", '\\"', "é\n", "{[", "]}", "\U0001f600", "f" * 64])
 CELLS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(SPELLED)), max_size=4)
