@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value
+from lakesync.adapters.sql.executor import arrow_of
 from lakesync.adapters.sql.pool import Pool
 from lakesync.adapters.uri import Address, without_password
 from lakesync.exceptions import AdapterError, ConfigurationError
@@ -193,12 +194,7 @@ class _MySqlConnection:
             return list(cursor.fetchall())
 
     def arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
-        import pyarrow as pa
-
-        found = self.rows(statement, values)
-        columns = zip(*found, strict=True) if found else [()] * len(schema)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-        return pa.Table.from_arrays(arrays, schema=schema)
+        return arrow_of(self.rows(statement, values), schema)
 
     def columns(self, table: str) -> list[str]:
         found = self.rows(

@@ -1,16 +1,15 @@
-"""Postgres: batches go in by COPY, as CSV that Arrow writes, and come out column by column.
+"""Postgres: batches go in by COPY, as bytes that Arrow joins, and come out column by column.
 
 Needs psycopg: `pip install 'lakesync[postgres]'`.
 """
 
 from __future__ import annotations
 
-import io
-import select
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from lakesync.adapters.postgres_wire import binary, columns_of, copied, csv_of, read_csv
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value
 from lakesync.adapters.sql.pool import Pool
 from lakesync.adapters.uri import without_password
@@ -129,7 +128,7 @@ class _PostgresConnection:
 
         try:
             with self._sql.transaction():  # a savepoint, where one is open
-                return _columns_of(self._sql, statement, values, schema)
+                return columns_of(self._sql, _marked(statement), values, schema)
         except (OutOfMemory, ProgramLimitExceeded):  # a column of more than a gigabyte
             return self._copied_out(statement, values, schema)
 
@@ -137,7 +136,7 @@ class _PostgresConnection:
         from psycopg import ClientCursor
 
         query = ClientCursor(self._sql).mogrify(_marked(statement), list(values))  # COPY takes no parameters
-        return _read_csv(_copied(self._sql, f"COPY ({query}) TO STDOUT (FORMAT csv)".encode()), schema)
+        return read_csv(copied(self._sql, f"COPY ({query}) TO STDOUT (FORMAT csv)".encode()), schema)
 
     def columns(self, table: str) -> list[str]:
         found = self.rows(
@@ -148,110 +147,31 @@ class _PostgresConnection:
         return [name for (name,) in found]
 
     def load(self, table: str, rows: pa.Table) -> None:
-        self._copy(f"pg_temp.{table}", rows)
+        self._copy(f"pg_temp.{table}", rows, "csv", [csv_of(rows)])
 
     def append(self, table: str, rows: pa.Table) -> bool:
         from psycopg.errors import UniqueViolation
 
         try:
             with self._sql.transaction():  # a savepoint
-                self._copy(table, rows)
+                self._copy(table, rows, "binary", binary(rows))
         except UniqueViolation:
             return False
         return True
 
-    def _copy(self, table: str, rows: pa.Table) -> None:
-        from pyarrow import csv
-
-        file = io.BytesIO()
-        csv.write_csv(rows, file, csv.WriteOptions(include_header=False))
+    def _copy(self, table: str, rows: pa.Table, form: str, parts: Iterable[memoryview | bytes]) -> None:
         columns = ", ".join(f'"{name}"' for name in rows.column_names)
         with (
             self._sql.cursor() as cursor,
-            cursor.copy(f"COPY {table} ({columns}) FROM STDIN (FORMAT csv)".encode()) as copy,
+            cursor.copy(f"COPY {table} ({columns}) FROM STDIN (FORMAT {form})".encode()) as copy,
         ):
-            copy.write(file.getbuffer())
+            for part in parts:
+                copy.write(part)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         with self._sql.transaction():
             yield
-
-
-def _columns_of(
-    connection: psycopg.Connection[Any], statement: str, values: Sequence[Value], schema: pa.Schema
-) -> pa.Table:
-    """A query's result, each column joined by the server to one value, and one of its lengths: Arrow's own layout.
-
-    Rows that come one by one cost microseconds each in Python, before anybody looks at them.
-    """
-    import numpy as np
-    import pyarrow as pa
-
-    asked = []
-    for field in schema:
-        name = f'"{field.name}"'
-        if pa.types.is_integer(field.type):
-            asked.append(f"string_agg(int8send({name}), ''::bytea)")
-        else:
-            asked += [f"string_agg(int4send(octet_length({name})), ''::bytea)", f"string_agg({name}, '')"]
-    query = f"SELECT count(*), {', '.join(asked)} FROM ({statement}) AS page"
-    with connection.cursor(binary=True) as cursor:
-        result = cursor.execute(_marked(query), list(values)).pgresult
-        assert result is not None
-        first, *parts = [result.get_value(0, place) for place in range(1 + len(asked))]
-    count = int.from_bytes(first or b"", "big")
-    if not count:
-        return schema.empty_table()
-    left = iter(parts)
-    arrays = []
-    for field in schema:
-        if pa.types.is_integer(field.type):
-            arrays.append(pa.array(np.frombuffer(next(left) or b"", ">i8").astype(np.int64)))
-            continue
-        ends = np.cumsum(np.frombuffer(next(left) or b"", ">i4"), dtype=np.int64)
-        offsets = pa.py_buffer(np.concatenate([[0], ends]).astype(np.int32))
-        arrays.append(pa.StringArray.from_buffers(count, offsets, pa.py_buffer(next(left) or b"")))
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _copied(connection: psycopg.Connection[Any], statement: bytes) -> bytes:
-    """What a COPY sends. psycopg's own reading asks before each row whether to wait, for microseconds a row."""
-    from psycopg import errors, pq
-
-    pgconn = connection.pgconn
-    parts: list[bytes | memoryview] = []
-    result = pgconn.exec_(statement)
-    if result.status == pq.ExecStatus.COPY_OUT:
-        while True:
-            size, data = pgconn.get_copy_data(1)
-            if size > 0:
-                parts.append(data)
-            elif size == 0:
-                select.select([pgconn.socket], [], [])  # others may run meanwhile
-                pgconn.consume_input()
-            else:
-                break
-        while (ended := pgconn.get_result()) is not None:
-            result = ended
-    if result.status != pq.ExecStatus.COMMAND_OK:
-        raise errors.error_from_result(result, encoding="utf-8")
-    return b"".join(parts)
-
-
-def _read_csv(text: bytes, schema: pa.Schema) -> pa.Table:
-    from pyarrow import csv
-
-    if not text:
-        return schema.empty_table()
-    return csv.read_csv(
-        io.BytesIO(text),
-        csv.ReadOptions(column_names=schema.names, block_size=max(1 << 20, min(len(text), 2**31 - 1))),
-        csv.ParseOptions(newlines_in_values=True),
-        csv.ConvertOptions(
-            column_types=schema, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
-        ),
-    )
 
 
 def _marked(statement: str) -> bytes:

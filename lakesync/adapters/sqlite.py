@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value
+from lakesync.adapters.sql.executor import arrow_of
 from lakesync.adapters.sql.pool import Pool
 from lakesync.exceptions import AdapterError
 
@@ -109,12 +110,7 @@ class _SqliteConnection:
         return self._sql.execute(statement, values).fetchall()
 
     def arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
-        import pyarrow as pa
-
-        found = self.rows(statement, values)
-        columns = zip(*found, strict=True) if found else [()] * len(schema)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-        return pa.Table.from_arrays(arrays, schema=schema)
+        return arrow_of(self.rows(statement, values), schema)
 
     def columns(self, table: str) -> list[str]:
         return [name for (name,) in self._sql.execute("SELECT name FROM pragma_table_info(?)", [table])]

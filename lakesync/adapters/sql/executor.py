@@ -47,6 +47,10 @@ class Appending(Protocol):
     def append(self, table: str, rows: pa.Table) -> bool:
         """Add rows straight to a table, within the caller's transaction, unless a unique key is in the way.
 
+        Args:
+            table: of texts and 64-bit integers alone.
+            rows: of the table's columns; integers are not null.
+
         Returns:
             Whether they were added; where not, none was, and the transaction goes on.
         """
@@ -66,3 +70,12 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Close every connection."""
+
+
+def arrow_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    """Rows that a driver gives one by one, as `Connection.arrow` wants them."""
+    import pyarrow as pa
+
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -32,7 +32,7 @@ STORED = (
     Column("long_id", "id", required=False),
 )
 KEY = ("hlc", "client_id", "delta_id", "gateway")
-INDEXES = {"lakesync_by_arrival": ("arrival",), "lakesync_by_row": ("table_name", "row_id")}
+INDEXES = {"lakesync_by_arrival": ("arrival",), "lakesync_by_row": ("row_id", "table_name")}
 TRUE_ID = "COALESCE(long_id, delta_id)"
 """A delta's id, as SQL."""
 

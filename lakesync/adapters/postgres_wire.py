@@ -1,0 +1,159 @@
+"""Many rows on Postgres' wire, column by column: a row that Python sees costs microseconds.
+
+In by COPY, in its binary form where every column is text or a 64-bit integer; out as one value a column.
+"""
+
+from __future__ import annotations
+
+import io
+import select
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import psycopg
+    import pyarrow as pa
+
+ROWS_AT_ONCE = 10_000
+"""Rows that are made ready while the ones before them travel."""
+_BEGIN = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_END = b"\xff\xff"
+_NULL = b"\xff\xff\xff\xff"
+
+
+def binary(rows: pa.Table) -> Iterator[memoryview | bytes]:
+    """Rows as `COPY … (FORMAT binary)` reads them, in parts.
+
+    Args:
+        rows: strings and 64-bit integers, the integers without nulls.
+    """
+    with ThreadPoolExecutor(1) as ahead:
+        parts = [rows.slice(start, ROWS_AT_ONCE) for start in range(0, len(rows), ROWS_AT_ONCE)]
+        coming = ahead.submit(_rows_of, parts[0]) if parts else None
+        yield _BEGIN
+        for place, _ in enumerate(parts, 1):
+            assert coming is not None
+            ready = coming.result()
+            coming = ahead.submit(_rows_of, parts[place]) if place < len(parts) else None
+            yield ready
+        yield _END
+
+
+def _rows_of(rows: pa.Table) -> memoryview:
+    """The bytes of some rows: how many fields, and of each its length and what it is."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    count = len(rows)
+    fields: list[Any] = [pa.scalar(rows.num_columns.to_bytes(2, "big"), pa.binary())]
+    for column in rows.columns:
+        if column.null_count == count:
+            fields.append(pa.scalar(_NULL, pa.binary()))
+        elif pa.types.is_integer(column.type):
+            numbers = np.empty((count, 12), np.uint8)
+            numbers[:, :4] = (0, 0, 0, 8)
+            numbers[:, 4:] = column.to_numpy().astype(">i8").view(np.uint8).reshape(count, 8)
+            fields.append(_fixed(numbers, 12))
+        else:
+            values = column.combine_chunks().cast(pa.string())
+            lengths = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False).astype(">i4")
+            fields += [_fixed(lengths, 4), pc.fill_null(values, "").cast(pa.binary())]
+    joined = pc.binary_join_element_wise(*fields, b"")
+    _, offsets, data = joined.buffers()
+    ends = np.frombuffer(offsets, np.int32)
+    return memoryview(data)[ends[joined.offset] : ends[joined.offset + count]]
+
+
+def _fixed(values: Any, width: int) -> pa.Array:
+    import pyarrow as pa
+
+    buffers = [None, pa.py_buffer(values)]
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(values), buffers).cast(pa.binary())
+
+
+def csv_of(rows: pa.Table) -> memoryview:
+    """Rows as `COPY … (FORMAT csv)` reads them, of columns of any type."""
+    from pyarrow import csv
+
+    file = io.BytesIO()
+    csv.write_csv(rows, file, csv.WriteOptions(include_header=False))
+    return file.getbuffer()
+
+
+def columns_of(
+    connection: psycopg.Connection[Any], statement: bytes, values: Sequence[object], schema: pa.Schema
+) -> pa.Table:
+    """A query's result, each column joined by the server to one value, and one of its lengths: Arrow's own layout.
+
+    Rows that come one by one cost microseconds each in Python, before anybody looks at them.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    asked = []
+    for field in schema:
+        name = f'"{field.name}"'
+        if pa.types.is_integer(field.type):
+            asked.append(f"string_agg(int8send({name}), ''::bytea)")
+        else:
+            asked += [f"string_agg(int4send(octet_length({name})), ''::bytea)", f"string_agg({name}, '')"]
+    query = f"SELECT count(*), {', '.join(asked)} FROM (".encode() + statement + b") AS page"
+    with connection.cursor(binary=True) as cursor:
+        result = cursor.execute(query, list(values)).pgresult
+        assert result is not None
+        first, *parts = [result.get_value(0, place) for place in range(1 + len(asked))]
+    count = int.from_bytes(first or b"", "big")
+    if not count:
+        return schema.empty_table()
+    left = iter(parts)
+    arrays = []
+    for field in schema:
+        if pa.types.is_integer(field.type):
+            arrays.append(pa.array(np.frombuffer(next(left) or b"", ">i8").astype(np.int64)))
+            continue
+        ends = np.cumsum(np.frombuffer(next(left) or b"", ">i4"), dtype=np.int64)
+        offsets = pa.py_buffer(np.concatenate([[0], ends]).astype(np.int32))
+        arrays.append(pa.StringArray.from_buffers(count, offsets, pa.py_buffer(next(left) or b"")))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def copied(connection: psycopg.Connection[Any], statement: bytes) -> bytes:
+    """What a COPY sends. psycopg's own reading asks before each row whether to wait, for microseconds a row."""
+    from psycopg import errors, pq
+
+    pgconn = connection.pgconn
+    parts: list[bytes | memoryview] = []
+    result = pgconn.exec_(statement)
+    if result.status == pq.ExecStatus.COPY_OUT:
+        while True:
+            size, data = pgconn.get_copy_data(1)
+            if size > 0:
+                parts.append(data)
+            elif size == 0:
+                select.select([pgconn.socket], [], [])  # others may run meanwhile
+                pgconn.consume_input()
+            else:
+                break
+        while (ended := pgconn.get_result()) is not None:
+            result = ended
+    if result.status != pq.ExecStatus.COMMAND_OK:
+        raise errors.error_from_result(result, encoding="utf-8")
+    return b"".join(parts)
+
+
+def read_csv(text: bytes, schema: pa.Schema) -> pa.Table:
+    """What a COPY in the form of CSV sent."""
+    from pyarrow import csv
+
+    if not text:
+        return schema.empty_table()
+    return csv.read_csv(
+        io.BytesIO(text),
+        csv.ReadOptions(column_names=schema.names, block_size=max(1 << 20, min(len(text), 2**31 - 1))),
+        csv.ParseOptions(newlines_in_values=True),
+        csv.ConvertOptions(
+            column_types=schema, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
+        ),
+    )
