@@ -1,0 +1,128 @@
+"""`scripts/move-storm`: migrations, tiers and flows killed at every step of every page, and begun again.
+
+One move for each step and page: a process is killed there, another goes on. What is in both places afterwards is
+compared, delta by delta, with what was there before. The last line is one JSON object; exit code 0 only where all held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
+from lakesync.crash import VARIABLE
+from tests.conformance.book import make_delta
+from tests.forked import Forked
+from tests.move_storm.moves import MOVES, POINTS, Verdict, held, judged, points
+from tests.postgres_server import postgres_server
+
+_KILLED = -9
+_SECONDS = 120
+_ROWS = 20
+
+
+def main() -> int:
+    """Kill, and judge."""
+    parser = argparse.ArgumentParser(prog="scripts/move-storm", description=__doc__)
+    parser.add_argument("--pages", type=int, default=8, help="that each move has")
+    parser.add_argument("--page", type=int, default=50, help="deltas of one")
+    parser.add_argument("--moves", default="migration,tiering,flow", help="which")
+    parser.add_argument("--targets", default="sqlite,file,postgresql", help="schemes of where to")
+    options = parser.parse_args()
+    total, told = options.pages * options.page, []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakesync-storm-")))
+        places = _Places(folder, stack)
+        _fill(places.start, total)
+        before = held(f"sqlite://{places.start}")
+        for move in options.moves.split(","):
+            for scheme in options.targets.split(","):
+                verdicts = list(_storm(move, scheme, places, before, options.page))
+                told.append(_told(move, scheme, total, verdicts))
+                print(told[-1], flush=True)
+    whole = {
+        name: sum(each[name] for each in told)
+        for name in ("kills", "lost", "doubled", "touched", "began_again", "fewer_copied")
+    }
+    print(json.dumps({"deltas_a_move": total, **whole, "moves": told}))
+    bad = ("lost", "doubled", "touched", "began_again")
+    return 1 if any(whole[name] for name in bad) or not whole["kills"] else 0
+
+
+class _Places:
+    """Fresh places for each move."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self.start = folder / "start.db"
+        self._stack = stack
+        self._postgres: str | None = None
+        self._made = 0
+
+    def fresh(self, scheme: str) -> tuple[str, str]:
+        """URIs of a copy of the source, and of an empty target."""
+        self._made += 1
+        source = self.folder / f"source-{self._made}.db"
+        shutil.copy(self.start, source)
+        if scheme == "postgresql":
+            return f"sqlite://{source}", self._schema()
+        ending = ".db" if scheme == "sqlite" else ""
+        return f"sqlite://{source}", f"{scheme}://{self.folder}/target-{self._made}{ending}"
+
+    def _schema(self) -> str:
+        if self._postgres is None:
+            self._postgres = self._stack.enter_context(postgres_server()).uri
+        with psycopg.connect(self._postgres, autocommit=True) as sql:
+            sql.execute(f"CREATE SCHEMA storm_{self._made}".encode())
+        return f"{self._postgres}?options=-csearch_path%3Dstorm_{self._made}"
+
+
+def _fill(path: Path, count: int) -> None:
+    adapter = SqliteAdapter(path)
+    made = [make_delta("c", n, f"r{n % _ROWS}", size=n) for n in range(1, count + 1)]
+    adapter.insert_deltas(DeltaBatch("g.1", "g", tuple(StoredDelta("g", 256 * each.hlc, each) for each in made)))
+    adapter.close()
+
+
+def _storm(move: str, scheme: str, places: _Places, before: Any, page: int) -> Iterator[Verdict]:
+    """Kill one run at each passage of each step, until there is no further passage."""
+    for point in points(move, f"{scheme}:"):
+        passage = 1
+        while True:
+            source, target = places.fresh(scheme)
+            environment = {**os.environ, VARIABLE: f"{point}:{passage}", "LAKESYNC_CONFIG": ""}
+            killed = Forked(MOVES[move], source, target, page, environment=environment).wait(_SECONDS)
+            if killed != _KILLED:
+                break
+            ended = MOVES[move](source, target, page)
+            yield judged(move, point, source, target, before, ended)
+            passage += 1
+        assert passage > 1, f"{move} to {scheme} never came past {point}"
+
+
+def _told(move: str, scheme: str, total: int, verdicts: list[Verdict]) -> dict[str, Any]:
+    """`began_again`: killed behind a page that had ended, and yet everything was copied by the run that went on."""
+    return {
+        "move": move,
+        "to": scheme,
+        "kills": len(verdicts),
+        "lost": sum(each.lost for each in verdicts),
+        "doubled": sum(each.doubled for each in verdicts),
+        "touched": sum(each.touched for each in verdicts),
+        "began_again": sum(each.copied >= total for each in verdicts if each.point == POINTS[move][-1]),
+        "fewer_copied": sum(each.copied < total for each in verdicts),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
