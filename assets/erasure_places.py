@@ -1,4 +1,8 @@
-"""Erasure at destinations: one step for each leaf, and one for each pair of tiers, behind the history's."""
+"""Erasure beyond the lake, behind the history's: a step for each leaf, pair of tiers, flow and migration.
+
+Each runs in the pool of what moves there, so nothing is brought from one place to another meanwhile. A place that is
+read from is cleared too: else the next run would bring again what was erased.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,13 +12,16 @@ import dagster as dg
 
 from assets.backends import kind_of
 from assets.destinations import all_leaves, follower
+from assets.flows import flow_key
+from assets.flows import works as flow_works
 from assets.labels import OWNERS, leaf_key
+from assets.migration import migration_key
 from assets.outcome import outcome
 from assets.series import newest
 from assets.tiering import tier_key
 from lakesync.adapters.places import Backend, Leaf, backends_of, place_of
 from lakesync.config import Config
-from lakesync.config_places import DeclaredDestination
+from lakesync.config_places import LAKE, DeclaredDestination, DeclaredFlow
 from resources.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -70,6 +77,44 @@ def cleared_tiers(config: Config, group: str, after: dg.AssetKey, due: Due) -> l
     ]
 
 
+def cleared_flows(config: Config, group: str, after: dg.AssetKey, due: Due) -> list[dg.AssetsDefinition]:
+    """A step for each flow: where it leads to and where it comes from, but for the lake.
+
+    Args: as `cleared_leaves`.
+    """
+    return [
+        _cleared(
+            dg.AssetKey([group, *flow_key(name).path]),
+            [after, flow_key(name)],
+            f"lakesync_flow_{name}",
+            f"Both ends of the flow `{name}` without erased values.",
+            _kinds(config, declared.source, declared.to),
+            due,
+            partial(_of_flow, name, declared),
+        )
+        for name, declared in config.flows.items()
+    ]
+
+
+def cleared_migrations(config: Config, group: str, after: dg.AssetKey, due: Due) -> list[dg.AssetsDefinition]:
+    """A step for each migration: where it leads to and where it comes from, but for the lake.
+
+    Args: as `cleared_leaves`.
+    """
+    return [
+        _cleared(
+            dg.AssetKey([group, *migration_key(name).path]),
+            [after, migration_key(name)],
+            f"lakesync_migration_{name}",
+            f"Both ends of the migration `{name}` without erased values.",
+            _kinds(config, declared.source, declared.to),
+            due,
+            partial(_of_ends, (declared.to, declared.source)),
+        )
+        for name, declared in config.migrations.items()
+    ]
+
+
 def told_of(instance: dg.DagsterInstance, steps: Sequence[dg.AssetsDefinition]) -> dict[str, dict[str, int]]:
     """What each of these steps said last of deltas and rows, by its place."""
     told = {}
@@ -94,6 +139,34 @@ def _of_tiers(backends: Sequence[Backend], _pipeline: Pipeline, requests: "tuple
     from resources.erasing import Erasing
 
     return [Erasing(each, requests) for each in backends]
+
+
+def _of_flow(
+    name: str, declared: DeclaredFlow, pipeline: Pipeline, requests: "tuple[Redaction, ...]"
+) -> "list[Erasing]":
+    from resources.erasing import Erasing
+
+    targets = flow_works(pipeline, name, declared) if declared.to != LAKE else []
+    return [
+        *(Erasing(Backend(to.leaf.name, to.leaf.uri), requests, to.schemas, to.leaf.cold, to.sieve) for to in targets),
+        *_of_ends((declared.source,), pipeline, requests),
+    ]
+
+
+def _of_ends(places: Sequence[str], pipeline: Pipeline, requests: "tuple[Redaction, ...]") -> "list[Erasing]":
+    from resources.erasing import Erasing
+
+    return [Erasing(each, requests) for each in _backends(pipeline.config, places)]
+
+
+def _backends(config: Config, places: Sequence[str]) -> list[Backend]:
+    """Every adapter of declared places but the lake, each once."""
+    found = (each for place in places if place != LAKE for each in backends_of(place_of(config, place)))
+    return list({each.name: each for each in found}.values())
+
+
+def _kinds(config: Config, *places: str) -> set[str]:
+    return {kind_of(each.uri) for each in _backends(config, places)}
 
 
 def _cleared(

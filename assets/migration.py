@@ -28,12 +28,17 @@ def migrations(config: Config) -> list[dg.AssetsDefinition]:
     return [migration_asset(config, name, declared) for name, declared in config.migrations.items()]
 
 
+def migration_key(name: str) -> dg.AssetKey:
+    """The asset of a migration."""
+    return dg.AssetKey([GROUP, name])
+
+
 def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> dg.AssetsDefinition:
     """A migration; the days and tables of one run are tasks that executors share."""
     target = backends_of(place_of(config, declared.to))
 
     @dg.asset(
-        key=dg.AssetKey([GROUP, name]),
+        key=migration_key(name),
         deps=source_keys(config, declared.source),
         partitions_def=_partitions(declared),
         backfill_policy=dg.BackfillPolicy.single_run(),

@@ -1,4 +1,4 @@
-"""Erasure where the lake's deltas went: an executor opens a backend and takes from it what requests cover."""
+"""Erasure where deltas went or came from: an executor opens a backend and takes from it what requests cover."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from lakesync.adapters.flowing import Filtered, Sieve
 from lakesync.adapters.following import OlderRows
 from lakesync.adapters.places import Backend, Place, backends_of
 from lakesync.adapters.redaction import Redaction, redactable
@@ -43,6 +44,8 @@ class Erasing(msgspec.Struct, frozen=True):
     """Of the tables of rows that are kept there."""
     cold: tuple[Place, ...] = ()
     """Where older deltas of its rows may be."""
+    sieve: Sieve | None = None
+    """Of the flow that leads there: what of its rows is shown."""
 
     def run(self) -> Iterator[ErasedThere]:
         """Erase there."""
@@ -53,7 +56,7 @@ class Erasing(msgspec.Struct, frozen=True):
                 done = redactable(adapter, cold.name).redact(self.requests)
                 deltas += done.deltas
                 touched.update(done.touched)
-            beside = OlderRows(opened(self.cold, closing))
+            beside = Filtered(self.sieve) if self.sieve is not None else OlderRows(opened(self.cold, closing))
             (adapter,) = opened([self.backend], closing)
             done = redactable(adapter, self.backend.name).redact(self.requests, self.schemas, beside, touched)
         yield ErasedThere(deltas + done.deltas, done.rows)
