@@ -6,6 +6,7 @@ them as Arrow at once. Which files, the metadata says at a pinned snapshot, so c
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as sf
 
 from resources.lake.places import is_readable, on_s3, place_of
+from resources.lake.table_files import BUCKET_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,7 +91,36 @@ def read_files(files: DataFiles, schema: pa.Schema) -> Iterator[pa.Table]:
                 kept[gone[first:last] - begin] = False
                 begin += table.num_rows
                 table = table.filter(pa.array(kept))
-            yield table.select(schema.names).cast(schema)
+            yield _in_columns(table, schema)
+
+
+def read_buckets(files: DataFiles, schema: pa.Schema, buckets: Sequence[int]) -> Iterator[tuple[int | None, pa.Table]]:
+    """The same of some buckets alone, where files of the history keep them apart; with the bucket, or None for rows of
+    any: those of a file that does not.
+    """
+    for path in files.data:
+        file = _opened(path)
+        groups = None if files.deletes else _groups(file)
+        if groups is None:
+            yield from ((None, rows) for rows in read_files(files._replace(data=(path,)), schema))
+            continue
+        for bucket in buckets:
+            if bucket in groups:
+                yield bucket, _in_columns(file.read_row_group(groups[bucket], schema.names, use_threads=False), schema)
+
+
+def _groups(file: pq.ParquetFile) -> dict[int, int] | None:
+    """Bucket → its row group, of a file that has one for each."""
+    told = (file.metadata.metadata or {}).get(BUCKET_ROWS.encode())
+    if told is None:
+        return None
+    there = [bucket for bucket, rows in enumerate(json.loads(told)) if rows]
+    return {bucket: group for group, bucket in enumerate(there)}
+
+
+def _in_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    found = table.select(schema.names)
+    return found if found.schema.equals(schema) else found.cast(schema)
 
 
 def _deleted(paths: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:

@@ -1,9 +1,10 @@
 """From the log to `deltas`: a planned batch is carried exactly once, whatever dies in between.
 
-The data itself is the watermark. A batch is written only when the table, read at snapshot S, lacks it, and the write is
-an overwrite of exactly that batch, serialisable and validated from S: of two writers that read the same S one is
-refused, also when one of them is the statement of a run that was killed. A commit's error means "unknown", so the table
-is read again.
+The data itself is the watermark. A batch is committed only on top of a snapshot that was read and lacks it: of two
+writers that read the same one is refused. Tasks write the files, and this process commits them, so nothing of a run
+that was killed goes on to commit. Where only Spark knows the catalogue, it overwrites exactly that batch, serialisable
+and validated from the snapshot that was read, so that a killed run's statement is refused too. A commit's error means
+"unknown", so the table is read again.
 
 Compaction of `deltas` must keep to days before the oldest unflushed arrival: a file in which a batch is mixed with
 others cannot be overwritten by batch.
@@ -15,33 +16,31 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
 from lakesync.crash import crash_point
 from lakesync.exceptions import CommitUnknownError, FlushError, IntegrityError, LakeSyncError, LakeUnavailableError
+from resources.lake.catalogue import iceberg_table
+from resources.lake.commits import MovedError, commit_files
 from resources.lake.connection import brief, lake_errors
-from resources.lake.data_files import DataFiles, UnreadableError, files_at, read_files
-from resources.lake.tables import NAMES, LakeNames, at, ensure_deltas, read_version
-from transforms.decode import LOG_SCHEMA, day_of, decode_log
-from transforms.ledger import id_numbers, id_sums
+from resources.lake.held import Held, held_by_spark, held_in_files, is_of
+from resources.lake.log_files import log_rows, write_log_files
+from resources.lake.tables import NAMES, LakeNames, ensure_deltas, read_version
+from transforms.decode import decode_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.staging.records import Backlog, Batch, LogSource
     from lakesync.staging.store import PipelineStore
 
-DELTAS_A_TASK = 50_000
-"""Deltas that one Spark task decodes and writes."""
-
 MAX_DELTAS = 200_000
 """Deltas a batch: what one commit to the lake carries at most, a larger push apart."""
 
-_IDS = pa.schema([("gateway", pa.string()), ("batch_id", pa.string()), ("delta_id", pa.string())])
+TRIES = 5
+"""Commits of one batch while others keep committing to the table in between."""
 
 
 class FlushReport(msgspec.Struct, frozen=True):
@@ -70,8 +69,8 @@ def flush(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNa
         IntegrityError: the lake holds another number of its deltas than the log.
     """
     started = time.perf_counter()
-    snapshot = ensure_deltas(spark, names).snapshot_id
-    held = _held(spark, batch, snapshot, names)
+    ensure_deltas(spark, names)
+    snapshot, held = _held(spark, batch, names)
     already_there = held is not None
     if held is None:
         crash_point("flush.planned")
@@ -82,8 +81,7 @@ def flush(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNa
             already_there = True
         else:
             crash_point("flush.written")
-            snapshot = read_version(spark, names.deltas).snapshot_id
-            held = _held(spark, batch, snapshot, names)
+            snapshot, held = _held(spark, batch, names)
     if held is None or snapshot is None:
         raise FlushError(
             f"batch {batch.batch_id} of {batch.gateway} was committed without an error and is not in {names.deltas}; "
@@ -210,32 +208,20 @@ def _flush_shard(
     crash_point("flush.trimmed")
 
 
-def _held(spark: SparkSession, batch: Batch, snapshot: int | None, names: LakeNames) -> tuple[int, int] | None:
-    """Count and id sum of the batch in a snapshot of `deltas`; None when it is not there.
+def _held(spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[int | None, Held | None]:
+    """The snapshot of `deltas` now, and what it holds of the batch.
 
-    Read from the snapshot's own files where this process can open them, which Spark takes ten times as long for.
+    Read from the snapshot's own files where this process can, which Spark takes ten times as long for.
     """
-    if snapshot is None:
-        return None
-    bounds = sf.col("readable_metrics")
-    near = (bounds["batch_id"]["lower_bound"] <= batch.batch_id) & (bounds["batch_id"]["upper_bound"] >= batch.batch_id)
-    try:
-        files = files_at(spark, names.deltas, snapshot, sf.coalesce(near, sf.lit(True))).get(0, DataFiles())
-    except UnreadableError:
-        (row,) = id_sums(at(spark, names.deltas, snapshot).where(_is(batch))).collect()
-        return (row["count"], int(row["total"])) if row["count"] else None
-    count = total = 0
-    for rows in read_files(files if files.data else DataFiles(), _IDS):
-        own = pc.and_(pc.equal(rows["gateway"], batch.gateway), pc.equal(rows["batch_id"], batch.batch_id))
-        found = id_numbers(rows.filter(own)["delta_id"].combine_chunks())
-        count += len(found)
-        total += int(found.sum(dtype="uint64"))  # modulo 2**64, as the ledger has it
-    return (count, total % 2**64) if count else None
+    with iceberg_table(spark, names.deltas) as table:
+        if table is not None:
+            current = table.current_snapshot()
+            return current.snapshot_id if current else None, held_in_files(table, batch)
+    snapshot = read_version(spark, names.deltas).snapshot_id
+    return snapshot, held_by_spark(spark, names, snapshot, batch)
 
 
-def _read_after(
-    error: Exception, spark: SparkSession, batch: Batch, names: LakeNames
-) -> tuple[int | None, tuple[int, int]]:
+def _read_after(error: Exception, spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[int | None, Held]:
     """The table after a write that raised.
 
     Raises:
@@ -243,8 +229,7 @@ def _read_after(
         CommitUnknownError: the table cannot be read either.
     """
     try:
-        snapshot = read_version(spark, names.deltas).snapshot_id
-        held = _held(spark, batch, snapshot, names)
+        snapshot, held = _held(spark, batch, names)
     except Exception as unreadable:
         raise CommitUnknownError(
             f"writing batch {batch.batch_id} of {batch.gateway} ended in {brief(error)}, and {names.deltas} cannot be "
@@ -259,38 +244,33 @@ def _read_after(
 
 
 def _write(spark: SparkSession, source: LogSource, batch: Batch, snapshot: int | None, names: LakeNames) -> None:
-    rows = decode_log(_log(spark, source, batch), batch.batch_id)
-    writer = rows.writeTo(names.deltas).option("isolation-level", "serializable")
+    """Commit the batch on top of a snapshot that lacks it.
+
+    Where others have committed since, the same files go on top of theirs once it is read that those lack it too.
+    """
+    log = log_rows(spark, source, batch)
+    with iceberg_table(spark, names.deltas) as table:
+        if table is None:
+            _overwrite(log, batch, snapshot, names)
+            return
+        files = write_log_files(table, log, batch)
+        crash_point("flush.files")
+        for attempt in range(1, TRIES + 1):
+            try:
+                commit_files(table, snapshot, files)
+            except MovedError:
+                table.refresh()
+                if attempt == TRIES or held_in_files(table, batch) is not None:
+                    raise
+                current = table.current_snapshot()
+                snapshot = current.snapshot_id if current else None
+            else:
+                return
+
+
+def _overwrite(log: DataFrame, batch: Batch, snapshot: int | None, names: LakeNames) -> None:
+    """The same by Spark's own writer."""
+    writer = decode_log(log, batch.batch_id).writeTo(names.deltas).option("isolation-level", "serializable")
     if snapshot is not None:  # with no snapshot, all of the table's history is validated
         writer = writer.option("validate-from-snapshot-id", str(snapshot))
-    writer.overwrite(_is(batch))
-
-
-def _log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFrame:
-    """The batch's log rows, read-only, in short ranges of `seq`."""
-    tasks = min(batch.to_seq - batch.from_seq + 1, -(-batch.deltas // DELTAS_A_TASK))
-    shard = batch.shard.replace("'", "''")
-    query = (
-        f"(SELECT gateway, shard, epoch, seq, arrival, client_id, body FROM {source.table} "
-        f"WHERE gateway = '{batch.gateway}' AND shard = '{shard}' AND epoch = {batch.epoch} "
-        f"AND seq BETWEEN {batch.from_seq} AND {batch.to_seq}) AS batch"
-    )
-    reader = spark.read.format("jdbc").options(
-        url=source.url, dbtable=query, customSchema=LOG_SCHEMA, **source.properties
-    )
-    if tasks > 1:
-        reader = reader.options(
-            partitionColumn="seq", lowerBound=batch.from_seq, upperBound=batch.to_seq + 1, numPartitions=tasks
-        )
-    return reader.option("fetchsize", 100).load()
-
-
-def _is(batch: Batch) -> Column:
-    """The batch's rows, and enough around them to prune files by partition and bounds."""
-    days = (day_of(batch.arrival_low), day_of(batch.arrival_high))
-    return (
-        (sf.col("gateway") == batch.gateway)
-        & sf.col("day").between(*days)
-        & sf.col("arrival").between(batch.arrival_low, batch.arrival_high)
-        & (sf.col("batch_id") == batch.batch_id)
-    )
+    writer.overwrite(is_of(batch))

@@ -1,0 +1,48 @@
+"""Commits of files that tasks wrote, exactly on top of the snapshot that was read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+
+class MovedError(Exception):
+    """The table is no longer at the snapshot that was read: nothing was committed."""
+
+
+def commit_files(
+    table: Table, snapshot: int | None, added: Collection[DataFile], removed: Collection[DataFile] = ()
+) -> int:
+    """Add files to a table, and remove others, in one commit; the id of its snapshot.
+
+    Unlike pyiceberg's own commit it is never tried again on top of another snapshot: whoever reads that a batch is not
+    in `snapshot` may add it to that one alone.
+
+    Raises:
+        MovedError: somebody has committed since `snapshot`.
+        Exception: whatever else the catalogue says; whether it was committed, the table tells.
+    """
+    from pyiceberg.exceptions import CommitFailedException
+    from pyiceberg.table.update import AssertTableUUID
+
+    current = table.current_snapshot()
+    if (current.snapshot_id if current else None) != snapshot:
+        raise MovedError(f"it was to be committed to {'.'.join(table.name())} at {snapshot}, which is at {current}")
+    update = table.transaction().update_snapshot()
+    producer = update.overwrite() if removed else update.merge_append()
+    for file in added:
+        producer.append_data_file(file)
+    for file in removed:
+        producer.delete_data_file(file)
+    changes, requirements = producer._commit()  # noqa: SLF001 the public one tries again on top of what it has not read
+    try:
+        table._do_commit(changes, (*requirements, AssertTableUUID(uuid=table.metadata.table_uuid)))  # noqa: SLF001
+    except CommitFailedException as error:
+        producer._clean_all_uncommitted()  # noqa: SLF001 this error says that nobody will read them
+        raise MovedError(f"{'.'.join(table.name())} has moved on from {snapshot}: {error}") from error
+    return producer.snapshot_id

@@ -1,0 +1,161 @@
+"""Data files of Iceberg tables that tasks write by themselves, and what a commit has to know of them.
+
+Spark's own writer takes rows: Arrow's columns made into rows and back into Parquet's columns cost it several times as
+much as writing them does here.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from resources.lake.places import on_s3, place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+    from pyiceberg.types import IcebergType
+
+WRITTEN = pa.schema(
+    [
+        ("path", pa.string()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("partition", pa.string()),
+        ("footer", pa.binary()),
+    ]
+)
+"""What a task tells of a file: its Parquet footer, and its partition as the folder is called."""
+
+WRITTEN_SCHEMA = "path string, rows bigint, bytes bigint, partition string, footer binary"
+
+BUCKET_ROWS = "lakesync.bucket-rows"
+"""In the footer of a file of the history whose row groups are one bucket's each: JSON, the rows of each bucket of a
+state table. A group of no rows is not written."""
+
+_FIELD_ID = "PARQUET:field_id"
+_COMPRESSION, _LEVEL = "zstd", 1
+
+
+class Layout(NamedTuple):
+    """How files of a table are written; goes to the tasks."""
+
+    schema: pa.Schema
+    """With the ids of Iceberg's fields."""
+    folder: str
+
+    @classmethod
+    def of(cls, table: Table) -> Layout:
+        """That of a table as it is now."""
+        fields = [
+            pa.field(each.name, _arrow(each.field_type), not each.required, {_FIELD_ID: str(each.field_id)})
+            for each in table.schema().fields
+        ]
+        return cls(pa.schema(fields), f"{table.location()}/data")
+
+
+def write_data_file(
+    layout: Layout, partition: str, groups: Iterable[pa.Table], properties: Mapping[str, str] | None = None
+) -> pa.RecordBatch:
+    """Write one file; a row of `WRITTEN` about it.
+
+    It belongs to the table once it is committed; until then it is an orphan, which maintenance removes.
+
+    Args:
+        layout: of the table.
+        partition: as the folder is called, `field=value/field=value`.
+        groups: rows in the columns of the table, each group a row group of its own.
+        properties: kept in the file's footer.
+    """
+    uri = f"{layout.folder}/{partition}/{uuid.uuid4()}.parquet"
+    file_system, path = place_of(uri)
+    if not on_s3(uri):
+        file_system.create_dir(path.rpartition("/")[0], recursive=True)
+    footers: list[pq.FileMetaData] = []
+    rows = 0
+    with (
+        file_system.open_output_stream(path) as stream,
+        pq.ParquetWriter(
+            stream, layout.schema, compression=_COMPRESSION, compression_level=_LEVEL, metadata_collector=footers
+        ) as writer,
+    ):
+        for group in groups:
+            writer.write_table(group.select(layout.schema.names), row_group_size=max(1, group.num_rows))
+            rows += group.num_rows
+        if properties:
+            writer.add_key_value_metadata(dict(properties))
+    footer = pa.BufferOutputStream()
+    footers[0].write_metadata_file(footer)
+    size = file_system.get_file_info(path).size
+    told = [[uri], [rows], [size], [partition], [footer.getvalue().to_pybytes()]]
+    return pa.record_batch([pa.array(each, field.type) for each, field in zip(told, WRITTEN, strict=True)], WRITTEN)
+
+
+def data_files(table: Table, written: pa.Table, partition_of: Callable[[str], tuple[object, ...]]) -> list[DataFile]:
+    """What tasks wrote as a commit takes it.
+
+    Args:
+        table: as it was when its layout was made.
+        written: rows of `WRITTEN`.
+        partition_of: a partition's values, from the name of its folder.
+    """
+    from pyiceberg.io.pyarrow import (
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        parquet_path_to_id_mapping,
+    )
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    plan = compute_statistics_plan(table.schema(), table.properties)
+    places = parquet_path_to_id_mapping(table.schema())
+    found = []
+    for row in written.to_pylist():
+        footer = pq.read_metadata(pa.BufferReader(row["footer"]))
+        statistics = data_file_statistics_from_parquet_metadata(footer, plan, places)
+        found.append(
+            DataFile.from_args(
+                content=DataFileContent.DATA,
+                file_path=row["path"],
+                file_format=FileFormat.PARQUET,
+                partition=Record(*partition_of(row["partition"])),
+                file_size_in_bytes=row["bytes"],
+                sort_order_id=None,
+                spec_id=table.metadata.default_spec_id,
+                equality_ids=None,
+                key_metadata=None,
+                **statistics.to_serialized_dict(),
+            )
+        )
+    return found
+
+
+def _arrow(kind: IcebergType) -> pa.DataType:
+    """The Arrow type with the ids of what is inside of it."""
+    from pyiceberg import types as ice
+
+    if isinstance(kind, ice.StructType):
+        return pa.struct(
+            [
+                pa.field(each.name, _arrow(each.field_type), not each.required, {_FIELD_ID: str(each.field_id)})
+                for each in kind.fields
+            ]
+        )
+    if isinstance(kind, ice.MapType):
+        key = pa.field("key", _arrow(kind.key_type), False, {_FIELD_ID: str(kind.key_id)})
+        value = pa.field("value", _arrow(kind.value_type), not kind.value_required, {_FIELD_ID: str(kind.value_id)})
+        return pa.map_(key, value)
+    assert isinstance(kind, ice.PrimitiveType)
+    return {
+        ice.StringType: pa.string(),
+        ice.LongType: pa.int64(),
+        ice.IntegerType: pa.int32(),
+        ice.DoubleType: pa.float64(),
+        ice.BooleanType: pa.bool_(),
+        ice.DateType: pa.date32(),
+    }[type(kind)]
