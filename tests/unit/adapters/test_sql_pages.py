@@ -1,0 +1,28 @@
+"""Pages of a SQL database where many deltas share an arrival: put in order by us, or by the database."""
+
+import pytest
+
+from lakesync.adapters import DeltaBatch, DeltaQuery, SqliteAdapter, StoredDelta
+from lakesync.adapters.sql import adapter as sql
+from tests.conformance.book import make_delta
+from tests.conformance.test_adapters import everything
+
+
+@pytest.mark.parametrize("most", [3, 40, 10_001])
+@pytest.mark.parametrize("order", ["arrival", "hlc"])
+def test_every_delta_of_one_push_is_given_once_and_in_order(tmp_path, monkeypatch, most, order):
+    monkeypatch.setattr(sql, "_OF_ONE_VALUE", most)
+    adapter = SqliteAdapter(tmp_path / "d.db")
+    # stored by hlc, then client: so of one arrival the younger client's come first
+    made = [make_delta("ba"[n % 2], 1000 - n // 4, f"r{n % 4}", x=n) for n in range(120)]
+    stored = tuple(StoredDelta("g", 256 * (1 + n // 60), delta) for n, delta in enumerate(made))
+    adapter.insert_deltas(DeltaBatch("g.1", "g", stored))
+    whole = everything(adapter, DeltaQuery(order=order))
+    assert len(whole) == 120
+    for limit in (1, 7, 59, 60, 61, 120):
+        assert everything(adapter, DeltaQuery(order=order, limit=limit)) == whole
+    key = {"arrival": lambda one: (one.arrival, one.delta.hlc), "hlc": lambda one: one.delta.hlc}[order]
+    assert [(key(one), one.delta.client_id, one.delta.delta_id) for one in whole] == sorted(
+        (key(one), one.delta.client_id, one.delta.delta_id) for one in stored
+    )
+    adapter.close()
