@@ -1,8 +1,10 @@
 """`python -m benchmarks.executors HOW URI URI HEAP`: one move as an asset's step has it done, by Spark's executors.
 
-HOW is `migrate`, `tier`, `flow`, or `push`, a flow into the gateway at the second URI. Prints one JSON object: what was
-moved, seconds, and memory: of this process, which is the step, of Spark's JVM, and of the JVM and its Python workers
-together, each as the greatest sum of resident memory that was seen. Pages that processes share count once for each.
+HOW is `migrate`, `tier`, `flow`, `push`, a flow into the gateway at the second URI, or `follow`, a destination that
+takes what the lake holds, for which so many deltas are written as stand in place of the first URI. Prints one JSON
+object: what was moved, seconds, and memory: of this process, which is the step, of Spark's JVM, and of the JVM and its
+Python workers together, each as the greatest sum of resident memory that was seen. Pages that processes share count
+once for each.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ from pathlib import Path
 import msgspec
 from pydantic import SecretStr
 
-from benchmarks.lake import Lake, lake
+from benchmarks.lake import Lake, Story, lake, write_history
 from benchmarks.server import SECRET
 from benchmarks.usage import Watched
 from lakesync.adapters.flowing import Sieve
+from lakesync.adapters.following import Choice
 from lakesync.adapters.migrate import Scope
 from lakesync.adapters.moving import PAGE
 from lakesync.adapters.places import Backend, Leaf, Tiered
+from resources.destinations import Follower, follow
 from resources.flows import Flow, LakeFlow, flow, flow_to_lake
 from resources.moves import Migration, migrate, move_to_tier
 
@@ -32,6 +36,8 @@ def main() -> None:
     """Move, and tell."""
     how, source, target, heap = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="lakesync-bench-") as folder, lake(Path(folder) / "lake", heap) as bench:
+        if how == "follow":
+            write_history(bench.spark, Story(0, int(source), 250_000))
         step, jvm = Watched(os.getpid()), Watched(bench.watched.pid)
         with step.measured() as own, jvm.measured() as java, bench.watched.measured() as executors:
             begun = time.perf_counter()
@@ -67,11 +73,16 @@ def _push(bench: Lake, source: Backend, target: str, folder: Path) -> int:
     return flow_to_lake(bench.spark, LakeFlow(source, Sieve(), None, config, folder / "progress.json")).deltas
 
 
+def _follow(bench: Lake, source: Backend, target: str, folder: Path) -> int:  # noqa: ARG001
+    return follow(bench.spark, Follower("destinations/bench", Leaf("target", target), Choice())).deltas
+
+
 _WAYS: dict[str, Callable[[Lake, Backend, str, Path], int]] = {
     "migrate": _migrate,
     "tier": _tier,
     "flow": _flow,
     "push": _push,
+    "follow": _follow,
 }
 
 

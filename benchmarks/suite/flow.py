@@ -1,8 +1,9 @@
-"""Flows: deltas a second from one backend to another, and from there into a gateway, by Spark's executors.
+"""Flows: deltas a second from one backend to another, into a gateway, and from the lake, by Spark's executors.
 
 By default from SQLite to Parquet on this machine's disk; `--from` and `--to` take any adapter's URI, of an empty place.
 The `rss_` figures are those of `scripts/bench migrate --heap`. With `push_` before them they are of the flow into the
-gateway, whose own memory, that of a server that takes as many deltas, is `gateway_rss_peak_mib`.
+gateway, whose own memory, that of a server that takes as many deltas, is `gateway_rss_peak_mib`; with `follow_`, of a
+destination that takes what the lake holds.
 """
 
 from __future__ import annotations
@@ -20,18 +21,27 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--from", dest="source", help="URI of an empty place; default: SQLite")
     parser.add_argument("--to", dest="destination", help="URI of an empty place; default: Parquet on disk")
     parser.add_argument("--heap", default="512m", help="heap of Spark's JVM")
-    parser.add_argument("--no-push", action="store_true", help="leave the gateway out")
+    parser.add_argument("--ways", default="flow,push,follow", help="which")
 
 
 def run(options: Namespace) -> dict[str, Any]:
     """Measure."""
     with server.folder(options.folder) as place:
-        source = options.source or f"sqlite://{place}/source.db"
-        fill(source, options.deltas)
-        found = moved("flow", source, options.destination or f"file://{place}/objects", options.heap)
-        if not options.no_push:
+        source, found = options.source or f"sqlite://{place}/source.db", dict[str, Any]()
+        target, ways = options.destination or f"file://{place}/objects", options.ways.split(",")
+        if ways != ["follow"]:
+            fill(source, options.deltas)
+        if "flow" in ways:
+            found |= moved("flow", source, target, options.heap)
+        if "push" in ways:
             with server.gateway(place, LAKESYNC_SERVICE_TOKEN=server.SECRET) as gateway, gateway.measured() as used:
-                pushed = moved("push", source, f"http://127.0.0.1:{gateway.port}", options.heap)
-            found |= {f"push_{name}": value for name, value in pushed.items()}
+                found |= _named("push", moved("push", source, f"http://127.0.0.1:{gateway.port}", options.heap))
             found["gateway_rss_peak_mib"] = used[0].rss_peak_mib
+        if "follow" in ways:
+            leaf = f"sqlite://{place}/leaf.db"
+            found |= _named("follow", moved("follow", str(options.deltas), leaf, options.heap))
     return {"deltas": options.deltas, **found}
+
+
+def _named(way: str, figures: dict[str, Any]) -> dict[str, Any]:
+    return {f"{way}_{name}": value for name, value in figures.items()}
