@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import date
+from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,7 @@ from pyiceberg_core.transform import bucket
 
 from resources.lake.table_files import BUCKET_ROWS, WRITTEN_SCHEMA, Layout, data_files, write_data_file
 from resources.lake.tables import BUCKETS
-from transforms.decode import DELTAS_ARROW, LOG_SCHEMA, decode_batches
+from transforms.decode import DELTAS_ARROW, LOG_SCHEMA, day_of, decode_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -58,26 +58,31 @@ def write_log_files(table: Table, log: DataFrame, batch: Batch) -> list[DataFile
         log: the batch's log rows.
         batch: what they are marked with.
     """
-    from pyiceberg.transforms import BucketTransform
-    from pyiceberg.types import StringType
-
-    gateways = table.spec().fields[0]
-    transform = gateways.transform
-    assert isinstance(transform, BucketTransform)
-    place = transform.transform(StringType())(batch.gateway)
-    layout, batch_id, folder = Layout.of(table), batch.batch_id, f"{gateways.name}={place}"
+    layout, batch_id = Layout.of(table), batch.batch_id
+    days = [day_of(batch.arrival_low) + timedelta(days=number) for number in range(_number_of_days(batch))]
+    places = {day: partition_of(table, batch.gateway, day) for day in days}
+    folders = {day: folder for day, (folder, _) in places.items()}
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pa.set_cpu_count(1)
         deltas = pa.Table.from_batches(decode_batches(batches, batch_id), DELTAS_ARROW)
         for day, rows in _days(deltas):
             groups, properties = bucketed(rows)
-            yield write_data_file(layout, f"{folder}/day={day.isoformat()}", groups, properties)
+            yield write_data_file(layout, folders[day], groups, properties)
 
-    def partition_of(name: str) -> tuple[object, ...]:
-        return place, _number(date.fromisoformat(name.rpartition("=")[2]))
+    return data_files(table, log.mapInArrow(write, WRITTEN_SCHEMA).toArrow(), dict(places.values()).__getitem__)
 
-    return data_files(table, log.mapInArrow(write, WRITTEN_SCHEMA).toArrow(), partition_of)
+
+def partition_of(table: Table, gateway: str, day: date) -> tuple[str, tuple[object, ...]]:
+    """The folder and the values of a gateway's day in `deltas`."""
+    from pyiceberg.transforms import BucketTransform
+    from pyiceberg.types import StringType
+
+    gateways = table.spec().fields[0]
+    transform = gateways.transform
+    assert isinstance(transform, BucketTransform)
+    place = transform.transform(StringType())(gateway)
+    return f"{gateways.name}={place}/day={day.isoformat()}", (place, (day - date(1970, 1, 1)).days)
 
 
 def bucketed(rows: pa.Table) -> tuple[list[pa.Table], dict[str, str]]:
@@ -108,6 +113,5 @@ def _tasks(deltas: int) -> int:
     return tasks + tasks % 2 if tasks > 1 else tasks
 
 
-def _number(day: date) -> int:
-    """A day as Iceberg counts them."""
-    return (day - date(1970, 1, 1)).days
+def _number_of_days(batch: Batch) -> int:
+    return (day_of(batch.arrival_high) - day_of(batch.arrival_low)).days + 1
