@@ -5,27 +5,31 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from benchmarks.usage import Watched
+from benchmarks.usage import Usage, Watched
 from lakesync import config
 from lakesync.cli import jars
 from lakesync.cli.process import Process, accepts, free_ports
 from lakesync.cli.spark_server import prepare
 from lakesync.config import Config
 from lakesync.schema import parse_schema
+from resources.lake.catalogue import iceberg_table
+from resources.lake.commits import commit_files
+from resources.lake.log_files import bucketed, partition_of
+from resources.lake.table_files import Layout, data_files, write_data_file
 from resources.lake.tables import NAMES, LakeNames, ensure_deltas
 from resources.spark import session
-from transforms.decode import DELTAS_ARROW, DELTAS_SCHEMA
+from transforms.decode import DELTAS_ARROW
 
 GATEWAY = "bench"
 TASKS = parse_schema(
@@ -43,7 +47,7 @@ FIRST_ARRIVAL = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000) << 
 
 _A_PUSH = 100
 _CLIENTS = [f"client-{number}" for number in range(16)]
-_DELTAS_A_FILE = 250_000
+_DELTAS_A_FILE = 125_000
 _READY_SECONDS = 120
 
 
@@ -54,6 +58,16 @@ class Lake(NamedTuple):
     spark: SparkSession
     watched: Watched
     """Spark with its Python workers."""
+
+    @contextmanager
+    def measured(self) -> Iterator[list[Usage]]:
+        """As `Watched.measured`, with the processor time and the memory of this process, which plans and commits."""
+        found: list[Usage] = []
+        with self.watched.measured() as spark, Watched(os.getpid()).measured() as own:
+            yield found
+        one, other = spark[0], own[0]
+        sums = [round(first + second, 2) for first, second in zip(one[1:], other[1:], strict=True)]
+        found.append(Usage(one.seconds, *sums))
 
 
 @contextmanager
@@ -98,19 +112,20 @@ def arrival_of(number: int) -> int:
 
 
 def write_history(spark: SparkSession, story: Story, names: LakeNames = NAMES) -> None:
-    """Append it to `deltas`, as flushes of 250,000 deltas would have left it."""
-    for first in range(story.first, story.first + story.deltas, _DELTAS_A_FILE):
-        count = min(_DELTAS_A_FILE, story.first + story.deltas - first)
-        made = spark.range(first, first + count, 1, 1).mapInArrow(_made(story.rows, f"b-{first}"), DELTAS_SCHEMA)
-        made.writeTo(names.deltas).append()
-
-
-def _made(rows: int, batch: str) -> Any:
-    def make(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for each in batches:
-            yield _history(each.column(0).to_pylist(), rows, batch)
-
-    return make
+    """Append it to `deltas`, as flushes of 250,000 deltas leave it: two files each."""
+    day = datetime.fromtimestamp((FIRST_ARRIVAL >> 16) / 1000, UTC).date()
+    with iceberg_table(spark, names.deltas) as table:
+        assert table is not None
+        folder, values = partition_of(table, GATEWAY, day)
+        files = []
+        for first in range(story.first, story.first + story.deltas, _DELTAS_A_FILE):
+            count = min(_DELTAS_A_FILE, story.first + story.deltas - first)
+            made = _history(list(range(first, first + count)), story.rows, f"b-{first}")
+            groups, properties = bucketed(pa.Table.from_batches([made]))
+            files.append(write_data_file(Layout.of(table), folder, groups, properties))
+        snapshot = table.current_snapshot()
+        added = data_files(table, pa.Table.from_batches(files), lambda _: values)
+        commit_files(table, snapshot.snapshot_id if snapshot else None, added)
 
 
 def _history(numbers: list[int], rows: int, batch: str) -> pa.RecordBatch:

@@ -48,7 +48,7 @@ def run(options: Namespace) -> dict[str, Any]:
             for number in range(3):  # the first warm Spark's workers
                 hold = engine.store.hold(GATEWAY)
                 hold = msgspec.structs.replace(hold, arrival=story.last_arrival + number)
-                with bench.watched.measured() as spent:
+                with bench.measured() as spent:
                     uri = (place / f"frames-{number}").as_uri()
                     cuts.append(make_cut(bench.spark, engine.store, hold, [TASKS], directory_uri=uri))
         finally:

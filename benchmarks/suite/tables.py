@@ -62,7 +62,7 @@ def _warm(bench: Lake, inserts: Story) -> None:
 
 
 def _merge(bench: Lake, story: Story, names: LakeNames) -> dict[str, Any]:
-    with bench.watched.measured() as spent:
+    with bench.measured() as spent:
         report = merge_table(bench.spark, TASKS, {GATEWAY: story.last_arrival}, names=names)
     return {
         "deltas": report.deltas_in,
