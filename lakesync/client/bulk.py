@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
 
 from lakesync.client.stamps import Layout, Record
 from lakesync.schema import ColumnType
+from lakesync.types import RowDelta
 
 T = TypeVar("T")
 Value = bytes | memoryview | msgspec.Raw
@@ -30,7 +33,11 @@ _FITTING: dict[ColumnType, frozenset[type]] = {
 }
 _LEAST, _MOST = -(2**63), 2**63 - 1024
 """Within them, a number is one that SQLite holds as it is."""
+_VARIABLES, _ROWS = 900, 50
+"""The most of each in one statement; an old SQLite takes 999 variables."""
 _decode = msgspec.json.Decoder().decode
+_row_id_of, _hlc_of = attrgetter("row_id"), attrgetter("hlc")
+_client_of, _value_of = attrgetter("client_id"), attrgetter("value")
 
 
 class MisfitError(Exception):
@@ -51,6 +58,15 @@ class Group:
         self.hlcs: list[int] = []
         self.clients: list[str] = []
         """Of each delta of each row."""
+
+    def extend(self, deltas: Sequence[RowDelta]) -> None:
+        """Take in rows that consist of one delta each, of these columns."""
+        self.row_ids += map(_row_id_of, deltas)
+        self.hlcs += map(_hlc_of, deltas)
+        self.clients += map(_client_of, deltas)
+        values = self.values
+        for delta in deltas:
+            values += map(_value_of, delta.columns)
 
     def columns(self, types: Types) -> list[Sequence[Any]]:
         """The values by column, as SQLite takes them.
@@ -102,6 +118,10 @@ class Groups:
             group.clients.append(client_id)
             group.values += values
 
+    def extend(self, table: str, names: tuple[str, ...], deltas: Sequence[RowDelta]) -> None:
+        """Take in rows that consist of one INSERT each, of these columns."""
+        self._group(table, (names,)).extend(deltas)
+
     def _moved(self, group: Group, names: tuple[str, ...]) -> Group:
         """Take the last row of a group to one of rows that have a further part; what it had is there already."""
         further = self._group(group.table, (*group.layout.parts, names))
@@ -125,32 +145,70 @@ def insert(
     columns: Sequence[Sequence[Any]],
     records: Sequence[Record],
     generation: int,
+    types: Types,
 ) -> None:
-    """Write rows that are not there, and what is known of them."""
-    names = "".join(f', "{name}"' for name in group.names)
-    marks = ", ?" * len(group.names)
-    order = _order(group.row_ids)
-    db.executemany(
-        f'INSERT OR REPLACE INTO "{group.table}" (row_id{names}) VALUES (?{marks})',
-        _in_order(order, group.row_ids, *columns),
-    )
-    db.executemany(
-        "INSERT OR REPLACE INTO _lakesync_known (tbl, row_id, generation, stamps, whole) "
-        f"VALUES ('{group.table}', ?, {generation}, ?, NULL)",
-        _in_order(order, group.row_ids, records),
-    )
+    """Write rows of which nothing is known, and what is known of them from now on."""
+    try:
+        _write(db, *_row(group), [group.row_ids, *columns])
+    except sqlite3.IntegrityError:  # one of them is there after all: somebody wrote it past the triggers
+        _write(db, *_row(group), [group.row_ids, *columns], _instead(group, types))
+    _write(db, *_known("INSERT", group, generation), [group.row_ids, records])
 
 
-def update(db: sqlite3.Connection, group: Group, columns: Sequence[Sequence[Any]], records: Sequence[Record]) -> None:
+def replace(
+    db: sqlite3.Connection,
+    group: Group,
+    columns: Sequence[Sequence[Any]],
+    records: Sequence[Record],
+    generation: int,
+    types: Types,
+) -> None:
+    """Write rows that are there, of which nothing stays as it was, and what is known of them from now on."""
+    _write(db, *_row(group), [group.row_ids, *columns], _instead(group, types))
+    _write(db, *_known("INSERT OR REPLACE", group, generation), [group.row_ids, records])
+
+
+def update(
+    db: sqlite3.Connection,
+    group: Group,
+    columns: Sequence[Sequence[Any]],
+    records: Sequence[Record],
+    generation: int,
+) -> None:
     """Change columns of rows that are there, and what is known of them."""
-    table, row_ids = group.table, group.row_ids
     changes = ", ".join(f'"{name}" = ?' for name in group.names)
-    order = _order(row_ids)
-    db.executemany(f'UPDATE "{table}" SET {changes} WHERE row_id = ?', _in_order(order, *columns, row_ids))
-    db.executemany(
-        f"UPDATE _lakesync_known SET stamps = ? WHERE tbl = '{table}' AND row_id = ?",
-        _in_order(order, records, row_ids),
-    )
+    statement = f'UPDATE "{group.table}" SET {changes} WHERE row_id = ?'
+    db.executemany(statement, zip(*columns, group.row_ids, strict=True))
+    _write(db, *_known("INSERT OR REPLACE", group, generation), [group.row_ids, records])
+
+
+def _row(group: Group) -> tuple[str, str]:
+    names = "".join(f', "{name}"' for name in group.names)
+    return f'INSERT INTO "{group.table}" (row_id{names})', f"(?{', ?' * len(group.names)})"
+
+
+def _instead(group: Group, types: Types) -> str:
+    """What becomes of a row that is there: it has the new values, and none in the schema's other columns."""
+    values = [f'"{name}" = ' + (f'excluded."{name}"' if name in group.names else "NULL") for name in types[group.table]]
+    return f" ON CONFLICT (row_id) DO UPDATE SET {', '.join(values)}"
+
+
+def _known(verb: str, group: Group, generation: int) -> tuple[str, str]:
+    head = f"{verb} INTO _lakesync_known (tbl, row_id, generation, stamps, whole)"
+    return head, f"('{group.table}', ?, {generation}, ?, NULL)"
+
+
+def _write(db: sqlite3.Connection, head: str, marks: str, columns: Sequence[Sequence[Any]], tail: str = "") -> None:
+    """Write rows, many with a statement: to begin and end one takes as long as a row of it."""
+    width = len(columns)
+    size = min(_ROWS, _VARIABLES // width) * width or width
+    cells = list(chain.from_iterable(zip(*columns, strict=True)))
+    whole = len(cells) // size * size
+    if whole:
+        several = f"{head} VALUES {', '.join([marks] * (size // width))}{tail}"
+        db.executemany(several, [cells[place : place + size] for place in range(0, whole, size)])
+    single = f"{head} VALUES {marks}{tail}"
+    db.executemany(single, [cells[place : place + width] for place in range(whole, len(cells), width)])
 
 
 def _taken(values: list[T], count: int) -> list[T]:
@@ -161,24 +219,22 @@ def _taken(values: list[T], count: int) -> list[T]:
     return taken
 
 
-def _order(row_ids: list[str]) -> list[int]:
-    """In which rows are written: neighbours share pages of the file."""
-    return sorted(range(len(row_ids)), key=row_ids.__getitem__)
-
-
-def _in_order(order: list[int], *columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    return zip(*(map(column.__getitem__, order) for column in columns), strict=True)
-
-
 def _column(kind: ColumnType, values: Sequence[Value]) -> Sequence[Any]:
-    if kind == "json":
-        return [None if (text := bytes(value).decode()) == "null" else text for value in values]
     joined = b",".join(values)
+    escaped = b"\\u" in joined
     try:
         found: list[Any] = _decode(b"[" + joined + b"]")
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        if escaped and kind != "json":
+            "".join([value for value in found if isinstance(value, str)]).encode()  # half a surrogate pair is no text
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise MisfitError from None
-    if len(found) != len(values) or not set(map(type, found)) <= _FITTING[kind]:
+    if len(found) != len(values):
+        raise MisfitError
+    if kind == "json":
+        if escaped:
+            raise MisfitError
+        return [None if value is None else bytes(text).decode() for value, text in zip(found, values, strict=True)]
+    if not set(map(type, found)) <= _FITTING[kind]:
         raise MisfitError
     if kind == "number":
         numbers = [value for value in found if value is not None]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 from msgspec import Raw
 
-from lakesync.client.bulk_page import Settled
+from lakesync.client.bulk_page import NOTHING, Kept
 from lakesync.client.core.records import UNSWEPT, KnownRow
 from lakesync.client.sql_values import DECLARED, SqlValue, fits, from_sql, to_sql
 from lakesync.client.stamps import Names, Record, Stamps, stamps_of
@@ -91,18 +91,16 @@ class SqliteRows:
                 found[table, row_id] = KnownRow(_state(self._names.stamps(stamps), values[row_id]), generation)
         return found
 
-    def settled(self, keys: Collection[RowKey]) -> tuple[dict[RowKey, Settled], set[RowKey]]:
-        """What is kept of settled rows, and the rows that are kept whole."""
-        found: dict[RowKey, Settled] = {}
-        whole: set[RowKey] = set()
-        statement = f"SELECT row_id, generation, stamps FROM _lakesync_known WHERE tbl = ? AND row_id IN {AMONG}"
-        for table, row_ids in by_table(keys).items():
-            for row_id, generation, stamps in self._db.execute(statement, (table, id_list(sorted(row_ids)))):
-                if stamps is None:
-                    whole.add((table, row_id))
-                else:
-                    found[table, row_id] = Settled(generation, stamps)
-        return found, whole
+    def kept(self, table: str, row_ids: Collection[str]) -> list[Kept]:
+        """What is kept of rows, in the order of their ids."""
+        statement = (
+            "SELECT asked.key, generation, stamps FROM json_each(?) AS asked "
+            "CROSS JOIN _lakesync_known ON tbl = ? AND row_id = asked.value"
+        )
+        found: list[Kept] = [NOTHING] * len(row_ids)
+        for place, generation, stamps in self._db.execute(statement, (id_list(row_ids), table)):
+            found[place] = (generation, stamps)
+        return found
 
     def older_than(self, generation: int) -> list[RowKey]:
         """Known rows of older generations."""

@@ -11,8 +11,9 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import repeat
+from operator import gt
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -134,6 +135,29 @@ class Names:
         if kept:
             return self._overwritten(record, hlc, client, columns)
         return bytearray(_ONE.pack(number, hlc, self._number(f"={client}")))
+
+    def overwritten_all(
+        self, records: Sequence[Record], hlcs: Sequence[int], clients: Sequence[str], columns: tuple[str, ...]
+    ) -> Sequence[Record | None]:
+        """The same for rows whose records begin alike."""
+        if isinstance(records[0], str):
+            return self._each_overwritten(records, hlcs, clients, columns)
+        packed = _struct(records[0]).iter_unpack(b"".join(cast("Sequence[bytes]", records)))
+        numbers, *stamps = zip(*packed, strict=True)
+        number, kept = self._after.get((numbers[0], columns)) or self._changed(numbers[0], columns)
+        if len(kept) > 1 or not all(map(gt, hlcs, stamps[-2])):
+            return self._each_overwritten(records, hlcs, clients, columns)
+        who = {client: self._number(f"={client}") for client in set(clients)}
+        by = [who[client] for client in clients]
+        left = stamps[kept[0] * 2 : kept[0] * 2 + 2] if kept else ()
+        pack = _TWO.pack if kept else _ONE.pack
+        return list(map(bytearray, map(pack, repeat(number), *left, hlcs, by)))
+
+    def _each_overwritten(
+        self, records: Sequence[Record], hlcs: Sequence[int], clients: Sequence[str], columns: tuple[str, ...]
+    ) -> Sequence[Record | None]:
+        told = zip(records, hlcs, clients, strict=True)
+        return [self.overwritten(record, hlc, client, columns) for record, hlc, client in told]
 
     def _overwritten(self, record: Record, hlc: int, client: str, columns: tuple[str, ...]) -> Record | None:
         stamps = self.stamps(record)

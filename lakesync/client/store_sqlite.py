@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
-from lakesync.client import pile
-from lakesync.client.bulk_page import BulkChanges, by_row, cut
+from lakesync.client import bulk_page, pile
+from lakesync.client.bulk_page import BulkChanges
 from lakesync.client.core.records import Changes, Edit, EditStatus, KnownRow, Position
 from lakesync.client.core.rows import seen
 from lakesync.client.schemas import check_names, grown
@@ -61,6 +61,7 @@ class SqliteClientStore:
         changes. When that is undone with answers of the gateway in it, the core has to be made anew over the store.
         """
         self._db = connection
+        self._open = False
         self.names = Names(connection, self.transaction)
         self._rows = SqliteRows(connection, self.names)
         self.schemas: dict[str, TableSchema] = {}
@@ -154,16 +155,22 @@ class SqliteClientStore:
                 found.setdefault(key, []).append(edit)
         return found
 
-    def prepare(self, deltas: Collection[RowDelta], generation: int) -> tuple[BulkChanges | None, Collection[RowDelta]]:
+    def prepare(self, deltas: Sequence[RowDelta], generation: int) -> tuple[BulkChanges | None, Sequence[RowDelta]]:
         """Rows without edits, of which nothing is known or a newer UPDATE is all that is said, are written at once."""
         if len(deltas) < self.fewest:
             return None, deltas
-        rows = by_row(deltas)
-        settled, unsettled = self._rows.settled(rows.keys())
-        if self._db.execute("SELECT 1 FROM _lakesync_edits LIMIT 1").fetchone() is not None:
-            unsettled |= rows.keys() & self.edited()
-        types = {table: schema.types for table, schema in self.schemas.items()}
-        return cut(rows, generation, types, settled, unsettled, self.names)
+        changes = BulkChanges(generation, {table: schema.types for table, schema in self.schemas.items()})
+        edited = by_table(self.edited())
+        rest: list[RowDelta] = []
+        for table, said in bulk_page.in_order(deltas).items():
+            if table in self.schemas:
+                rows = bulk_page.by_row(said)
+                kept = self._rows.kept(table, rows.keys())
+                theirs = frozenset(edited.get(table, ()))
+                rest += bulk_page.cut(changes, table, rows, kept, theirs, self.names)
+            else:
+                rest += said
+        return changes, rest
 
     def edited(self) -> list[RowKey]:
         """The rows that have edits."""
@@ -201,12 +208,20 @@ class SqliteClientStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of what happens inside, or none; within the transaction that is open, if one is."""
+        """All of what happens inside, or none.
+
+        Within another one of these it is a part of that, which is undone as a whole: a savepoint would have SQLite copy
+        every page that is written. Within a transaction of the app's own it is undone alone.
+        """
+        if self._open:
+            yield
+            return
         begin, end, undo = "BEGIN IMMEDIATE", "COMMIT", ["ROLLBACK"]
         if self._db.in_transaction:
             begin, end = "SAVEPOINT _lakesync", "RELEASE _lakesync"
             undo = ["ROLLBACK TO _lakesync", "RELEASE _lakesync"]
         self._db.execute(begin)
+        self._open = True
         try:
             yield
             self._db.execute(end)
@@ -216,6 +231,8 @@ class SqliteClientStore:
                 for statement in undo:
                     self._db.execute(statement)
             raise
+        finally:
+            self._open = False
 
     def _edits(self, which: str, arguments: list[Any]) -> Iterator[tuple[RowKey, Edit]]:
         statement = f"SELECT tbl, row_id, number, delta, status, code, message FROM _lakesync_edits {which}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import islice
 
 import msgspec
@@ -49,7 +49,7 @@ class MemoryStore:
                 found.setdefault(edit.delta.key, []).append(edit)
         return found
 
-    def prepare(self, deltas: Collection[RowDelta], generation: int) -> tuple[None, Collection[RowDelta]]:  # noqa: ARG002
+    def prepare(self, deltas: Sequence[RowDelta], generation: int) -> tuple[None, Sequence[RowDelta]]:  # noqa: ARG002
         """Nothing: the core merges it all."""
         return None, deltas
 

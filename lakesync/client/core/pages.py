@@ -45,7 +45,8 @@ def apply_page(store: ClientStore, deltas: Iterable[RowDelta], generation: int) 
 
 def sweep(store: ClientStore, changes: Changes, generation: int) -> None:
     """Add to a page's changes the removal of every row of an older generation; its edits stay."""
-    keys = {key for key in store.older_than(generation) if key not in changes.known}
+    stay = changes.known.keys() | (changes.bulk.brought_over if changes.bulk else set())
+    keys = {key for key in store.older_than(generation) if key not in stay}
     edits = store.edits_of(keys)
     for key in keys:
         changes.known[key] = None

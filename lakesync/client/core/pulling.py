@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from operator import attrgetter
 
 from lakesync.client.core.book import Book
@@ -13,6 +13,7 @@ from lakesync.client.core.pages import apply_page, sweep
 from lakesync.client.core.pushing import ABOUT_CALLER
 from lakesync.client.core.records import UNSWEPT, Changes
 from lakesync.types import PushResult, RowDelta, RowKey, SyncPull, SyncResponse
+from lakesync.wire.values import check_values
 
 _hlc_of = attrgetter("hlc")
 
@@ -143,10 +144,11 @@ class Pulling:
             changes, cursor=page.server_hlc, complete=not page.has_more, generation=generation, walking=walking
         )
 
-    def _applied(self, deltas: Collection[RowDelta], generation: int) -> Changes:
+    def _applied(self, deltas: Sequence[RowDelta], generation: int) -> Changes:
         if deltas:
             self._book.clock.observe(max(map(_hlc_of, deltas)))
         prepared, rest = self._book.store.prepare(deltas, generation)
+        check_values(rest)
         changes = apply_page(self._book.store, rest, generation)
         changes.bulk = prepared
         return changes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -82,6 +83,10 @@ class BulkChanges(Protocol):
     @property
     def count(self) -> int:
         """How many rows change."""
+
+    @property
+    def brought_over(self) -> AbstractSet[RowKey]:
+        """Rows of older generations that have the page's from then on."""
 
 
 class Changes(msgspec.Struct):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from lakesync.client.core.records import BulkChanges, Changes, Edit, EditStatus, KnownRow, Position
@@ -31,10 +31,10 @@ class ClientStore(Protocol):
     def edits_of(self, keys: Collection[RowKey]) -> dict[RowKey, list[Edit]]:
         """The edits of these rows, whatever their status, by number; rows without are absent."""
 
-    def prepare(self, deltas: Collection[RowDelta], generation: int) -> tuple[BulkChanges | None, Collection[RowDelta]]:
+    def prepare(self, deltas: Sequence[RowDelta], generation: int) -> tuple[BulkChanges | None, Sequence[RowDelta]]:
         """Cut a page into changes that the store makes by itself when it commits, and deltas to be merged by the core.
 
-        Its own part must come to the same as `apply_page`, and has no row of an older generation; None: no row at all.
+        Its own part must come to the same as `apply_page`; None: no row at all.
         """
 
     def commit(self, changes: Changes) -> None:

@@ -103,8 +103,8 @@ class HttpTransport:
         return _decoded(wire_json.decode_push_result, self._post("push", wire_json.encode_push(push)))
 
     def pull(self, pull: SyncPull) -> SyncResponse:
-        """`POST pull`."""
-        return _decoded(wire_json.decode_response, self._post("pull", wire_json.encode_pull(pull)))
+        """`POST pull`. The values' text is looked into by whoever applies them."""
+        return _decoded(wire_json.decode_page, self._post("pull", wire_json.encode_pull(pull)))
 
     @contextmanager
     def checkpoint(self, client_id: str) -> Iterator[Checkpoint]:

@@ -1,12 +1,15 @@
 """Clients for the unit tests of the core, on clocks by hand."""
 
+from typing import Any
+
 import msgspec
 
 from lakesync import hlc
 from lakesync.client.core import ClientCore, LocalChange, MemoryStore, Refused
 from lakesync.delta import delta_id
+from lakesync.exceptions import Rejection
 from lakesync.testing.clock import ManualClock
-from lakesync.types import ColumnValue, PushResult, RowDelta, SyncResponse
+from lakesync.types import ColumnValue, Op, PushResult, RowDelta, SyncResponse
 
 START = 1_700_000_000_000
 """Where manual clocks start, in milliseconds."""
@@ -65,7 +68,7 @@ class Handle:
         return None if row is None else {column: msgspec.json.decode(text) for column, text in row.items()}
 
 
-def delta(op, row_id, at, client="other", **values):
+def delta(op: Op, row_id: str, at: int, client: str = "other", **values: Any) -> RowDelta:
     """A delta of table `t`, `at` ms after START."""
     columns = tuple(ColumnValue.of(column, value) for column, value in values.items())
     stamp = hlc.encode(START + at, 0)
@@ -78,6 +81,6 @@ def page(cursor, *deltas, more=False):
     return SyncResponse(deltas, cursor, more)
 
 
-def refused(code, *rejected, retry_after=None):
+def refused(code: str, *rejected: Rejection, retry_after: float | None = None) -> Refused:
     """An error of the gateway."""
     return Refused(code, f"it says {code}", rejected, retry_after)
