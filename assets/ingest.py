@@ -69,12 +69,12 @@ def connector_tables(
     ]
 
     @dg.multi_asset(
-        name=_step(gateway, name),
+        name=pool_of(gateway, name),
         specs=specs,
         can_subset=True,
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=_step(gateway, name),
+        pool=pool_of(gateway, name),
         description=f"Polls `{name}`, or pushes again what it brought on past days.",
     )
     def polled(
@@ -170,7 +170,7 @@ def _cursor(cursor: Mapping[str, Any] | None) -> Told:
     return told
 
 
-def _step(gateway: str, name: str) -> str:
+def pool_of(gateway: str, name: str) -> str:
     """A name that Dagster takes, another for each connector."""
     plain = re.sub(r"[^A-Za-z0-9]", "_", f"{gateway}__{name}")
     return f"poll_{plain}_{zlib.crc32(f'{gateway}/{name}'.encode()):08x}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -50,7 +51,7 @@ class Landing(Protocol):
         """Where reading of a table goes on: the cursor of the last page that landed."""
 
     def land(self, pages: Sequence[Page]) -> None:
-        """Keep pages, with the cursor of the last that has one, in one commit."""
+        """Keep pages, of any tables, with the cursor of each table's last that has one, in one commit."""
 
     def compare(self, table: str, census: Census) -> Comparison:
         """What a census has and is not known, and the other way round."""
@@ -107,60 +108,87 @@ def poll(
 
     Args:
         census: whether to look, too, for rows that are gone without a change that tells of it, or in which tables.
-        budget_bytes: of rows held in memory; one page more may be held.
+        budget_bytes: of rows held in memory, of all tables together; one page more may be held.
         deleted_share: of a table's rows, which a census may delete.
     """
-    begun, report = clock(), PollReport()
+    begun, report, held = clock(), PollReport(), _Held(landing, budget_bytes)
     for table in source.tables:
         done = TableReport(table.name, cursor=landing.cursor(table.name))
         report.tables.append(done)
         try:
-            _read(source, landing, table, done, budget_bytes)
+            _read(source, landing, table, done, held)
             if table.counted or (census if isinstance(census, bool) else table.name in census):
                 done.counted = True
-                _count(source, landing, table, done, deleted_share)
+                held.land()
+                _count(source, landing, table, done, held, deleted_share)
         except LakeSyncError as error:
-            done.error = error
+            done.error = done.error or error
+    with suppress(LakeSyncError):  # each table whose pages did not land has it
+        held.land()
     report.usage = source.usage
     report.seconds = clock() - begun
     return report
 
 
-def _read(source: Source, landing: Landing, table: Table, done: TableReport, budget_bytes: int) -> None:
+class _Held:
+    """Pages of any tables that were read and have not landed yet: a poll that brings little is one landing."""
+
+    def __init__(self, landing: Landing, budget_bytes: int) -> None:
+        self._landing = landing
+        self._budget = budget_bytes
+        self._size = 0
+        self._pages: list[tuple[Page, TableReport]] = []
+
+    def add(self, page: Page, done: TableReport) -> None:
+        """Hold a page, and land what is held where that is too much."""
+        self._pages.append((page, done))
+        self._size += len(_encoded([row.columns for row in page.rows]))
+        if self._size >= self._budget:
+            self.land()
+
+    def land(self) -> None:
+        """Land what is held.
+
+        Raises:
+            LakeSyncError: it did not land; every table of it has this error then.
+        """
+        pages, self._pages, self._size = self._pages, [], 0
+        if not pages:
+            return
+        try:
+            self._landing.land([page for page, _ in pages])
+        except LakeSyncError as error:
+            for _, done in pages:
+                done.error = done.error or error
+            raise
+        for page, done in pages:
+            done.cursor = page.cursor or done.cursor
+            done.rows += len(page.rows)
+            done.deleted += len(page.deleted)
+        for done in {done.table: done for _, done in pages}.values():
+            done.landings += 1
+
+
+def _read(source: Source, landing: Landing, table: Table, done: TableReport, held: _Held) -> None:
     if isinstance(source, Spreading) and isinstance(landing, SpreadLanding):
         whole = source.spread(table.name, done.cursor)
         if whole is not None:
             done.rows += landing.land_spread(table.name, whole)
             done.pages, done.landings, done.cursor = len(whole.pieces), 1, whole.cursor
             return
-    held: list[Page] = []
-    size = 0
-    pages = source.changes(table.name, done.cursor)
-    while True:
-        try:
-            page = next(pages, None)
-        except LakeSyncError:
-            # what was read before it failed is good, and need not be asked for again
-            _land(landing, held, done)
-            raise
-        if page is None:
-            break
-        held.append(page)
-        size += len(_encoded([row.columns for row in page.rows]))
+    # what was read before it fails is good, and lands all the same
+    for page in source.changes(table.name, done.cursor):
         done.pages += 1
-        if size >= budget_bytes:
-            _land(landing, held, done)
-            held, size = [], 0
-    _land(landing, held, done)
+        held.add(page, done)
 
 
-def _count(source: Source, landing: Landing, table: Table, done: TableReport, share: float) -> None:
+def _count(source: Source, landing: Landing, table: Table, done: TableReport, held: _Held, share: float) -> None:
     counted = source.census(table.name)
     if counted is None:
         return
     found = landing.compare(table.name, counted)
     for page in source.read(table.name, found.unknown) if found.unknown else ():
-        _land(landing, [page], done)
+        held.add(page, done)
     gone = sorted(source.gone(table.name, found.absent)) if found.absent else []
     if len(gone) > max(DELETED_ROWS, found.known * share):
         raise CensusError(
@@ -168,14 +196,4 @@ def _count(source: Source, landing: Landing, table: Table, done: TableReport, sh
             "they are really gone at the source, allow it once (deletedShare of its ingest); nothing was deleted"
         )
     if gone:
-        _land(landing, [Page(table.name, [], deleted=gone)], done)
-
-
-def _land(landing: Landing, pages: Sequence[Page], done: TableReport) -> None:
-    if not pages:
-        return
-    landing.land(pages)
-    done.landings += 1
-    done.cursor = pages[-1].cursor or done.cursor
-    done.rows += sum(len(page.rows) for page in pages)
-    done.deleted += sum(len(page.deleted) for page in pages)
+        held.add(Page(table.name, [], deleted=gone), done)

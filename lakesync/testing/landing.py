@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from lakesync.connectors.diff import Change, Known, diff
 from lakesync.connectors.polling import Comparison
+from lakesync.connectors.seen import Seen
 from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Table
 
 
 class MemoryLanding:
-    """Every landing is diffed against what was known, as the pipeline does it."""
+    """Every landing is diffed against what was known, as the pipeline does it, and what was just seen is left out."""
 
     def __init__(self, tables: Sequence[Table]) -> None:
         self.rows: dict[str, Known] = {table.name: {} for table in tables}
@@ -19,6 +20,7 @@ class MemoryLanding:
         self.landings = 0
         self._identity = {table.name: table.identity for table in tables}
         self._cursors: dict[str, Cursor] = {}
+        self._seen = {table.name: Seen() for table in tables}
 
     def cursor(self, table: str) -> Cursor | None:
         """The cursor of the last page that landed."""
@@ -27,7 +29,8 @@ class MemoryLanding:
     def land(self, pages: Sequence[Page]) -> None:
         """Keep pages, and note what they change."""
         self.landings += 1
-        for page in pages:
+        for brought in pages:
+            page = self._seen[brought.table].news(brought, self._identity[brought.table])
             found = diff(self.rows[page.table], page, self._identity[page.table])
             self.changes += [(page.table, change) for change in found]
             if page.cursor is not None:
@@ -37,6 +40,8 @@ class MemoryLanding:
         """The known rows beside a census."""
         there = {value for piece in census.values for value in piece}
         rows = self.rows[table]
+        if census.column is None:
+            self._seen[table].forget(there - rows.keys())
         absent = [
             SourceRow(row_id, columns)
             for row_id, columns in rows.items()

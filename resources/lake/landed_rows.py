@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from lakesync import hlc
+from lakesync.connectors.seen import Seen
 from lakesync.connectors.source import Page
 from transforms.landed import GONE, PLACE, ROW, WHOLE
 
@@ -53,6 +54,8 @@ class Place(msgspec.Struct, frozen=True):
     cursor: dict[str, Any] | None = None
     counted_ms: int | None = None
     """When its rows were last counted."""
+    seen: Seen = msgspec.field(default_factory=Seen)
+    """What landed last of its newest rows."""
 
 
 class Constants(NamedTuple):

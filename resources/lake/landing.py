@@ -11,8 +11,10 @@ above it is to be pushed yet, again where a push was cut short.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from datetime import date
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -22,6 +24,7 @@ from pyspark.sql import functions as sf
 
 from lakesync import hlc
 from lakesync.connectors.polling import Comparison
+from lakesync.connectors.seen import Seen
 from lakesync.connectors.source import Cursor, SourceRow
 from lakesync.exceptions import FlushError
 from resources.lake.connection import brief, is_lost, lake_errors
@@ -33,7 +36,7 @@ from transforms.landed import PLACE, ROW, WHOLE
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from lakesync.connectors.source import Census, Page, Spread, Table
 
@@ -57,7 +60,7 @@ _PROPERTIES = {
     "write.metadata.previous-versions-max": "50",
     "commit.retry.num-retries": "10",
 }
-_MARK = ""
+MARK = ""
 """The row id of a table's mark in `known`: no row of a source has it."""
 
 _NOTHING = partial(sf.lit, False)
@@ -119,6 +122,7 @@ class LakeLanding:
         self._gateway, self._connector, self._type = connector
         self._tables = {table.name: table for table in tables}
         self._now_ms = now_ms
+        self._waiting: dict[str, Waiting] | None = None
         self._open()
 
     @property
@@ -135,19 +139,25 @@ class LakeLanding:
         return self._place(table).counted_ms
 
     def land(self, pages: Sequence[Page]) -> None:
-        """Keep pages, with the cursor of the last that has one, in one commit. What says nothing new is not kept."""
-        places = dict(self._places)
+        """Keep pages, with the cursor of each table's last that has one, in one commit.
+
+        What says nothing new is not kept, and where there is nothing else Spark is not asked.
+        """
+        # a copy, as what is noted of a landing that fails does not hold
+        places = {table: msgspec.structs.replace(place, seen=deepcopy(place.seen)) for table, place in self._at()}
+        news = [places[page.table].seen.news(page, self._identity(page.table)) for page in pages]
         for page in pages:
             if page.cursor is not None:
-                places[page.table] = msgspec.structs.replace(self._place(page.table), cursor=dict(page.cursor))
-        if places == self._places and not any(page.rows or page.deleted or page.whole for page in pages):
-            return
-        self._commit(pages, places)
+                places[page.table] = msgspec.structs.replace(places[page.table], cursor=dict(page.cursor))
+        moved = any(place.cursor != self._place(table).cursor for table, place in places.items())
+        if moved or any(page.rows or page.deleted or page.whole for page in news):
+            self._commit(news, places)
 
     @lake_errors
     def land_spread(self, table: str, spread: Spread) -> int:
         """Keep all parts of a table, read by Spark's tasks at once, with their cursor, in one commit."""
-        places = {**self._places, table: msgspec.structs.replace(self._place(table), cursor=dict(spread.cursor))}
+        place = msgspec.structs.replace(self._place(table), cursor=dict(spread.cursor), seen=Seen())
+        places = {**self._places, table: place}
         first = max(hlc.start_of(self._now_ms()), self._newest + 1)
         rows = LandedRows(Constants.of(self._gateway, self._connector, self._number + 1, first), first)
         parts = len(spread.pieces)
@@ -176,6 +186,7 @@ class LakeLanding:
             known = rows.count()
             if census.column is None:
                 unknown = counted.join(rows, "row_id", "left_anti").select("row_id").toArrow()["row_id"].to_pylist()
+                self._place(table).seen.forget(unknown)
                 absent = rows.join(counted, "row_id", "left_anti")
             else:
                 values = counted.withColumnRenamed("row_id", "value")
@@ -191,7 +202,7 @@ class LakeLanding:
         """What became of a table's rows on pages that wait; see `transforms.landed.events`."""
         pages = waiting.pages
         chosen = sf.col("page").between(pages[0][0], pages[-1][0]) if pages else _NOTHING()
-        known = self._known(table).where(sf.col("row_id") != _MARK).select("row_id", "columns")
+        known = self._known(table).where(sf.col("row_id") != MARK).select("row_id", "columns")
         return law.events(self._landed(table).where(chosen), known, self._identity(table), waiting.claimed)
 
     def history(self, table: str, until: date) -> DataFrame:
@@ -202,19 +213,35 @@ class LakeLanding:
         return law.events(landed, nothing, self._identity(table), [row["name"] for row in claimed])
 
     def waiting(self, table: str) -> Waiting:
-        """The pages of a table that landed since its mark."""
-        mark = self._known(table).where(sf.col("row_id") == _MARK)
-        after = sf.coalesce(mark.select(sf.col("columns").cast("bigint")).scalar(), sf.lit(-1))
-        rows = sf.count_if(sf.col("kind") == ROW).alias("rows")
-        names = sf.collect_set("name").alias("names")
-        found = self._landed(table).where(sf.col("page") > after).groupBy("page").agg(rows, names).collect()
-        claimed = {name for row in found for name in row["names"]}
-        return Waiting(sorted((row["page"], row["rows"]) for row in found), sorted(claimed))
+        """The pages of a table that landed since its mark; those of all tables are looked for at once."""
+        if self._waiting is None:
+            self._waiting = self._all_waiting()
+        return self._waiting.get(table) or Waiting([], [])
+
+    def _all_waiting(self) -> dict[str, Waiting]:
+        of_marks = self._mine() & (sf.col("row_id") == MARK) & sf.col("table_name").isin(list(self._tables))
+        found = self._spark.table(known_name(self._names)).where(of_marks).select("table_name", "columns").collect()
+        marks = {row["table_name"]: int(row["columns"]) for row in found}
+        since = [
+            (sf.col("table_name") == table) & (sf.col("page") > marks.get(table, -1)) for table in sorted(self._tables)
+        ]
+        landed = self._spark.table(landing_name(self._names)).where(self._mine() & (sf.col("kind") != PLACE))
+        rows, names = sf.count_if(sf.col("kind") == ROW).alias("rows"), sf.collect_set("name").alias("names")
+        pages: dict[str, list[Row]] = {}
+        for row in landed.where(reduce(or_, since)).groupBy("table_name", "page").agg(rows, names).collect():
+            pages.setdefault(row["table_name"], []).append(row)
+        return {
+            table: Waiting(
+                sorted((row["page"], row["rows"]) for row in mine),
+                sorted({name for row in mine for name in row["names"]}),
+            )
+            for table, mine in pages.items()
+        }
 
     @lake_errors
     def settle(self, table: str, rows: DataFrame, mark: int) -> None:
         """Bring `known` up to a page: `rows` are `transforms.landed.touched`."""
-        marked = self._spark.createDataFrame([(_MARK, str(mark))], "row_id string, columns string")
+        marked = self._spark.createDataFrame([(MARK, str(mark))], "row_id string, columns string")
         name = f"landed_{abs(hash((self._gateway, self._connector, table)))}"
         rows.unionByName(marked).createOrReplaceTempView(name)
         where = f"k.gateway = '{self._gateway}' AND k.connector = '{self._connector}' AND k.table_name = '{table}'"
@@ -236,9 +263,16 @@ class LakeLanding:
             ) from error
         finally:
             self._spark.catalog.dropTempView(name)
+        waiting = self.waiting(table)
+        left = waiting._replace(pages=[each for each in waiting.pages if each[0] > mark])
+        self._waiting = {**(self._waiting or {}), table: left}
 
     def _place(self, table: str) -> Place:
         return self._places.get(table) or Place(self._type)
+
+    def _at(self) -> list[tuple[str, Place]]:
+        """Where every table is."""
+        return [(table, self._place(table)) for table in {**self._places, **self._tables}]
 
     @lake_errors
     def _open(self) -> None:
@@ -293,7 +327,7 @@ class LakeLanding:
                     f"landing {number} of connector {self._connector!r} was not written ({brief(error)}): another poll "
                     "of it may be under way; the next one goes on from the last landing"
                 ) from error
-        self._number, self._newest, self._places = number, rows.newest, dict(places)
+        self._number, self._newest, self._places, self._waiting = number, rows.newest, dict(places), None
 
     def _is_there(self, where: Column, rows: LandedRows) -> bool:
         """Whether a commit whose answer was an error is in the table after all."""

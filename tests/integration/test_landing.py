@@ -3,9 +3,12 @@
 import random
 import time
 from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 import psycopg
+import pyarrow.parquet as pq
 import pytest
 
 from lakesync.connectors.base import ConnectorConfig
@@ -16,10 +19,13 @@ from lakesync.connectors.sql import postgres
 from lakesync.connectors.sql import source as sql_source
 from lakesync.delta import jcs
 from lakesync.exceptions import BackpressureError, FlushError
+from lakesync.staging.records import Erasure
 from lakesync.wire.json import decode_push
 from resources.delivery import Delivery, Pace
-from resources.lake.landing import LakeLanding
+from resources.lake.landed_erasure import ErasedLandings, erase_landed, forget_landed
+from resources.lake.landing import LakeLanding, known_name, landing_name
 from resources.lake.tables import LakeNames
+from resources.lake.upkeep import location_of
 from resources.spark import session
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
@@ -186,3 +192,33 @@ def test_a_large_table_is_read_by_ranges_of_its_key_on_sparks_workers(spark, nam
     assert {change.row_id: change.columns["name"] for change in gateway.changes()} == {
         str(number * 3): f"n{number}" for number in range(1, 3_501)
     }
+
+
+def test_b7_an_erased_row_leaves_no_file_of_what_landed(spark, names):
+    landing, gateway = opened(spark, names), Gateway()
+    rows = [SourceRow("a", {"uid": "1", "title": "the-erased-text"}), SourceRow("b", {"uid": "2", "title": "kept"})]
+    landing.land([Page("issues", rows, cursor={"at": 1})])
+    delivery(landing, gateway).deliver(ISSUES)
+    locations = [location_of(spark, name) for name in (landing_name(names), known_name(names))]
+
+    def holding(text):
+        files = [path for each in locations for path in Path(urlsplit(each).path).rglob("*.parquet")]
+        return [path for path in files if text in str(pq.read_table(path).to_pylist())]
+
+    assert len(holding("the-erased-text")) == 2
+    asked = {"table": "issues", "row_id": "a", "client_id": None, "arrival": 0, "requested_ms": 0}
+    requests = {gateway: [Erasure(gateway, 1, hlc=landing._newest + 1, **asked)] for gateway in ("gw", "another")}
+    assert erase_landed(spark, requests, names, "desk") == ErasedLandings(1, 1)
+    assert [forget_landed(spark, name, names) for name in (landing_name(names), known_name(names))] == [True, True]
+    assert holding("the-erased-text") == []
+    assert len(holding("kept")) == 2
+
+    landing = opened(spark, names)
+    assert landing.cursor("issues") == {"at": 1}
+    pushed = len(gateway.pushed)
+    landing.land([Page("issues", [SourceRow("a", {"uid": "1", "title": "said anew"}), rows[1]], cursor={"at": 2})])
+    delivery(landing, gateway).deliver(ISSUES)  # the source still has the row, and says it again
+    assert [(each.op, each.row_id) for each in gateway.changes()[pushed:]] == [("INSERT", "a")]
+    again = Gateway()
+    delivery(opened(spark, names), again).replay(ISSUES, [_today(spark, names)])
+    assert again.pushed.items() < gateway.pushed.items(), "a replay says the same, without what was erased"

@@ -1,0 +1,49 @@
+"""What a landing leaves out because it has just seen it changes nothing, whatever pages say of one another's rows."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakesync.connectors import seen
+from lakesync.connectors.diff import diff
+from lakesync.connectors.seen import Seen
+from lakesync.connectors.source import Page, SourceRow
+
+ROW = st.builds(
+    lambda row_id, uid, of, size: SourceRow(f"r{row_id}", {"uid": f"u{uid}", "of": f"o{of}", "size": size}),
+    *(st.integers(0, most) for most in (4, 4, 2, 1)),
+)
+ONCE = st.lists(ROW, max_size=4, unique_by=lambda row: row.row_id)
+PAGE = st.builds(
+    lambda rows, deleted, whole: Page("issues", rows, None, deleted, [("of", each) for each in whole]),
+    ONCE | st.lists(ROW, max_size=4),
+    st.lists(st.sampled_from(["r0", "r1", "r2"]), max_size=1),
+    st.lists(st.sampled_from(["o0", "o1", "o2"]), max_size=2, unique=True),
+)
+
+
+@given(pages=st.lists(PAGE, max_size=30), repeats=st.lists(st.integers(0, 29)), identity=st.sampled_from([None, "uid"]))
+def test_what_is_left_out_changes_nothing(pages, repeats, identity):
+    truth, known, remembered = {}, {}, Seen()
+    for page in [*pages, *(pages[number] for number in repeats if number < len(pages))]:
+        diff(truth, page, identity)
+        diff(known, remembered.news(page, identity), identity)
+        assert known == truth
+
+
+@given(rows=ONCE)
+def test_a_page_that_comes_again_lands_nothing(rows):
+    page = Page("issues", rows, None, ["r0"], [("of", "o1")])
+    known, remembered = {}, Seen()
+    diff(known, remembered.news(page, None), None)
+    again = remembered.news(page, None)
+    assert (again.rows, again.deleted, again.whole) == ([], [], [])
+
+
+def test_little_is_remembered():
+    remembered = Seen()
+    rows = [SourceRow(f"r{number}", {"n": number}) for number in range(seen.MOST + 1)]
+    assert remembered.news(Page("issues", rows), None).rows == rows
+    assert remembered.rows == {}
+    for row in rows:
+        remembered.news(Page("issues", [row]), None)
+    assert list(remembered.rows) == [row.row_id for row in rows[1:]]
