@@ -45,12 +45,13 @@ def due(
 
     Args:
         backlog: what waits.
-        now_ms: server wall time.
+        now_ms: server wall time; what is stamped far after it waits since before the clock was put back.
         limits: the settings.
         exceeded: gateways that hold too much of one kind.
         uncut: gateways whose newest checkpoint is handed out to nobody, as rules have changed since.
     """
     waiting = [shard for shard in backlog if shard.oldest_ms is not None]
+    age_ms = limits.age_seconds * 1000
     gateway_bytes: dict[str, int] = {}
     for shard in waiting:
         gateway_bytes[shard.gateway] = gateway_bytes.get(shard.gateway, 0) + shard.bytes
@@ -59,7 +60,7 @@ def due(
         "bytes": {gateway for gateway, size in gateway_bytes.items() if size >= limits.bytes},
         "wide": set(exceeded.wide),
         "table": set(exceeded.table),
-        "age": {shard.gateway for shard in waiting if now_ms - (shard.oldest_ms or 0) >= limits.age_seconds * 1000},
+        "age": {shard.gateway for shard in waiting if abs(now_ms - (shard.oldest_ms or 0)) >= age_ms},
         "rules": set(uncut),
     }
     gateways = set().union(*wanted.values())
@@ -68,7 +69,8 @@ def due(
     return Due(
         reason=next(reason for reason, names in wanted.items() if names),
         gateways=tuple(sorted(gateways)),
-        first_ms=min((shard.oldest_ms or 0 for shard in waiting), default=now_ms),
+        # an arrival is taken before its commit, which may be on the day after
+        first_ms=min((min(shard.oldest_ms or 0, wall_of(shard.last_arrival)) for shard in waiting), default=now_ms),
         last_ms=max((wall_of(shard.last_arrival) for shard in waiting), default=now_ms),
     )
 

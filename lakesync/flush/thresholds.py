@@ -29,7 +29,8 @@ class Thresholds:
         oldest = min((shard.oldest_ms for shard in shards if shard.oldest_ms is not None), default=None)
         if oldest is None:
             return False
-        return waiting >= self._bytes(waiting) or self._wall() - oldest >= self._settings.max_buffer_age_ms
+        age = abs(self._wall() - oldest)  # below zero where the clock was put back since
+        return waiting >= self._bytes(waiting) or age >= self._settings.max_buffer_age_ms
 
     def due(self, backlog: list[Backlog]) -> bool:
         """Whether to flush now: too much, too old, a table above its budget, or asked for."""

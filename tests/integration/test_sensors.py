@@ -7,22 +7,25 @@ import time
 from contextlib import nullcontext
 
 import dagster as dg
+import msgspec
 import pytest
 
 from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY
 from lakesync.config import load
 from lakesync.delta import extract_delta
 from lakesync.engine import Engine
+from lakesync.hlc import wall_of
 from lakesync.rules.model import parse_rules
 from lakesync.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync.staging.records import Cut
 from lakesync.types import SyncPush
+from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.jobs import flush_job
 from lakesync_dagster.partitions import arrival_days
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot, read_snapshot, registered, snapshot_file
-from sensors.flush import flush_sensor
+from sensors.flush import due, flush_sensor
 from sensors.schema import ReloadError, schema_sensor
 
 DAY = "2026-03-01"
@@ -119,6 +122,20 @@ def test_age_is_told_by_the_servers_clock(house):
     house.push()
     house.clock.set(NOON + 30_100)
     assert house.reason() == "age"
+
+
+def test_what_waits_since_before_the_clock_was_put_back_is_old(house):
+    house.push()
+    house.clock.set(NOON - 3_600_000)
+    assert house.reason() == "age"
+
+
+def test_a_push_that_arrived_just_before_the_midnight_of_its_commit_belongs_to_a_day(house):
+    house.push()
+    (waiting,) = house.engine.store.backlog()
+    waiting = msgspec.structs.replace(waiting, oldest_ms=wall_of(waiting.last_arrival) + 1)
+    found = due([waiting], NOON + 60_000, house.config.flush)
+    assert found.first_ms <= found.last_ms
 
 
 def test_many_bytes_do_not_wait(house):
@@ -290,6 +307,27 @@ def test_a_new_table_is_written_to_the_snapshot_and_the_location_reloaded(house,
     assert written == SchemaSnapshot((FLIGHTS,), {"flights": ("nyc",)})
     assert watch(written) == "1 tables, none of them new"
     assert len(webserver.asked) == 1
+
+
+def test_a_connector_registered_while_all_runs_becomes_assets_polled_at_its_own_interval(house, webserver, watch):
+    gateway = house.engine.gateway("nyc")
+    settings = {"connectionString": "env:CONNECTOR_UNSET"}
+    orders = {"table": "orders", "query": "SELECT 1", "strategy": {"type": "diff"}}
+    for name, interval in (("hourly", 3_600_000), ("often", 30_000)):
+        ingest = {"tables": [orders], "intervalMs": interval}
+        gateway.register_connector({"name": name, "type": "postgres", "postgres": settings, "ingest": ingest})
+    assert watch(SchemaSnapshot()) == "loaded again with hourly, often"
+    written = read_snapshot(snapshot_file(house.config))
+    loaded = make_definitions(house.config, written)
+    graph = loaded.resolve_asset_graph()
+    for name, interval in (("hourly", 3_600_000), ("often", 30_000)):
+        assert graph.get(dg.AssetKey(["ingest", "nyc", name, "orders"])).metadata["every_ms"] == interval
+    assert "poll_sensor" in {sensor.name for sensor in loaded.sensors}
+    gateway.unregister_connector("hourly")
+    watch(written)
+    left = make_definitions(house.config, read_snapshot(snapshot_file(house.config))).resolve_asset_graph()
+    assert not left.has(dg.AssetKey(["ingest", "nyc", "hourly", "orders"]))
+    assert left.has(dg.AssetKey(["ingest", "nyc", "often", "orders"]))
 
 
 def test_a_reload_that_failed_is_tried_again(house, webserver, watch):
