@@ -7,7 +7,8 @@ import dagster as dg
 import msgspec
 
 from assets.cut import make_cuts
-from assets.erasure_places import cleared_leaves, cleared_tiers, told_of
+from assets.erasure_landed import cleared_landings
+from assets.erasure_places import cleared_flows, cleared_leaves, cleared_migrations, cleared_tiers, told_of
 from assets.labels import DELTAS, OWNERS, state_key
 from assets.outcome import outcome
 from lakesync.config import Config
@@ -24,10 +25,12 @@ REPORT = dg.AssetKey([GROUP, "report"])
 
 
 def erasure(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetsDefinition]:
-    """One step for the history, one for each state table and each leaf, and the one that proves and confirms."""
+    """A step for the history, each state table and each place beyond the lake, and the one that proves and confirms."""
     tables = [cleared_table(schema.table) for schema in snapshot.tables]
-    places = [*cleared_tiers(config, GROUP, HISTORY, _due), *cleared_leaves(config, GROUP, HISTORY, _due)]
-    return [redacted_history(), *tables, *places, report(tables, places)]
+    beyond = (cleared_tiers, cleared_leaves, cleared_flows, cleared_migrations)
+    places = [step for make in beyond for step in make(config, GROUP, HISTORY, _due)]
+    landings = cleared_landings(snapshot, GROUP, HISTORY, _due)
+    return [redacted_history(), *tables, *landings, *places, report([*tables, *landings], places)]
 
 
 def redacted_history() -> dg.AssetsDefinition:
@@ -111,7 +114,7 @@ def report(tables: Sequence[dg.AssetsDefinition], places: Sequence[dg.AssetsDefi
         deps=[HISTORY, *(each.key for each in (*tables, *places))],
         pool="lakesync_cut",
         description="What was asked to be erased, the proof that no file of the lake holds anything of it, and what "
-        "each destination lost.",
+        "each place beyond it lost.",
         group_name=GROUP,
         kinds={"spark", "iceberg"},
         owners=OWNERS,

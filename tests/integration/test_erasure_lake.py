@@ -1,6 +1,7 @@
 """B7: what is erased is gone from the lake's history, states, snapshots, files and checkpoints, crash or no crash."""
 
 import sqlite3
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -12,15 +13,18 @@ import pytest
 
 from assets.destinations import all_leaves, follower
 from assets.erasure import erasure as erasure_assets
+from assets.flows import works
 from lakesync.adapters import as_database, open_adapter
 from lakesync.adapters.following import standing
 from lakesync.adapters.migrate import Scope, digest
-from lakesync.config_places import DeclaredCopies, DeclaredDestination
+from lakesync.adapters.places import place_of
+from lakesync.config_places import DeclaredCopies, DeclaredDestination, DeclaredFlow, DeclaredMigration
 from lakesync.delta import extract_delta
 from lakesync.exceptions import NotFoundError
 from lakesync.schema import parse_schema
 from lakesync.types import SyncPush
 from resources.destinations import follow, in_the_lake
+from resources.flows import flow
 from resources.lake import erasure, redaction, state_writes
 from resources.lake.checks import ledger_against_lake
 from resources.lake.cuts import make_cut
@@ -29,8 +33,9 @@ from resources.lake.erasure import conclude, open_requests, reached
 from resources.lake.state import merge_table
 from resources.lake.tables import LakeNames
 from resources.lake.upkeep import location_of
+from resources.moves import Migration, migrate
 from resources.pipeline import Pipeline
-from resources.snapshot import SchemaSnapshot
+from resources.snapshot import PolledConnector, SchemaSnapshot
 from resources.spark import session
 from tests.integration.gateway_support import wall_ms
 from tests.lake_support import states
@@ -100,7 +105,8 @@ class World:
     def run_erasure(self, config):
         """The assets as the job has them; what the last one tells, and the steps that failed with their errors."""
         config = self.placed(config)
-        assets = erasure_assets(SchemaSnapshot((SCHEMA,)), config)
+        polled = PolledConnector(self.name, "desk", "jira", ("issues",), 1000)  # which never landed anything
+        assets = erasure_assets(SchemaSnapshot((SCHEMA,), connectors=(polled,)), config)
         with Pipeline(config) as pipeline, dg.DagsterInstance.ephemeral() as instance:
             pipeline.store = self.store
             done = dg.materialize(assets, resources={"pipeline": pipeline}, instance=instance, raise_on_error=False)
@@ -114,6 +120,11 @@ class World:
             pipeline.store = self.store
             for leaf in all_leaves(pipeline.config):
                 follow(pipeline.spark, follower(pipeline, *leaf), self.names)
+            for name, declared in pipeline.config.flows.items():
+                flow(pipeline.spark, works(pipeline, name, declared))
+            for name, declared in pipeline.config.migrations.items():
+                ends = (place_of(pipeline.config, place) for place in (declared.source, declared.to))
+                migrate(pipeline.spark, [Migration(name, *ends, Scope(tables=declared.tables), 100, str(self.folder))])
 
     def taken(self, config):
         """By leaf: what it has taken, in deltas and the sum of their ids, and what the lake has of that."""
@@ -221,16 +232,28 @@ def test_b7_destinations_lose_it_too_and_until_all_have_the_request_stays_open(s
     world = World(spark, serve(), tmp_path, "erasing_away")
     away = tmp_path / "away"
     world.declared = {
-        "adapters": {"copy": f"sqlite://{away}/copy.db", "objects": f"file://{away}/objects"},
+        "adapters": {
+            **{name: f"sqlite://{away}/{name}.db" for name in ("copy", "slice")},
+            **{name: f"file://{away}/{name}" for name in ("objects", "moved")},
+        },
         "copies": {"both": DeclaredCopies(primary="copy", secondaries=("objects",))},
         "destinations": {"warehouse": DeclaredDestination(to="both")},
+        "flows": {
+            "of_one": DeclaredFlow(
+                source="lake", to="slice", where=({"column": "body", "op": "eq", "value": "1"},), gateways=(world.name,)
+            )
+        },
+        "migrations": {
+            "away": DeclaredMigration(source="copy", to="moved", tables=("notes",), since=datetime.now(UTC).date())
+        },
     }
-    world.write("bob", "erased", title=SECRET)
+    world.write("bob", "erased", title=SECRET, body=1)
     world.write("bob", "shared", title="of bob", body=1)
     world.write("ann", "shared", title=SECRET)
     world.flush()
     world.follow(config)
-    assert {path.name for path in world.holding(SECRET)} > {"copy.db"}
+    places = {path.relative_to(tmp_path).parts[1] for path in world.holding(SECRET) if away in path.parents}
+    assert places >= {"copy.db", "slice.db", "objects", "moved"}
     world.write("ann", "hers", title=SECRET)  # which no leaf has taken yet
     world.store.erase_row(world.name, "notes", "erased")
     world.store.erase_client(world.name, "ann")
@@ -252,11 +275,14 @@ def test_b7_destinations_lose_it_too_and_until_all_have_the_request_stays_open(s
     leaves = report["beyond_the_lake"].data
     assert leaves["destinations/warehouse/objects"] == {"deltas": 2, "rows": 0}
     assert leaves["destinations/warehouse/copy"] == {"deltas": 0, "rows": 2}  # it was done before, and is repeated
+    assert leaves["flows/of_one"] == {"deltas": 0, "rows": 2}
+    assert "migrations/away" in leaves
     assert world.holding(SECRET) == []
     world.flush()
     world.follow(config)
     assert world.holding(SECRET) == []
     assert all(len(figures) == 1 for figures in world.taken(config).values())
-    with sqlite3.connect(away / "copy.db") as sql:
-        shown = sql.execute("SELECT row_id, title FROM notes WHERE deleted_at IS NULL").fetchall()
-    assert shown == [("shared", "of bob")]
+    for place in ("copy", "slice"):
+        with sqlite3.connect(away / f"{place}.db") as sql:
+            shown = sql.execute("SELECT row_id, title FROM notes WHERE deleted_at IS NULL").fetchall()
+        assert shown == [("shared", "of bob")]

@@ -108,15 +108,19 @@ def test_pools_jobs_and_what_asks_for_them_run_from_the_first_start(definitions)
     assert len({node.definition.pool for node in nodes}) == len(nodes) == 3
 
 
-def test_an_erasure_holds_every_leaf_and_tier_and_is_reported_behind_all_of_them(definitions):
+def test_an_erasure_holds_all_that_moves_and_is_reported_behind_all_of_it(definitions):
     nodes = definitions.resolve_job_def("erasure").nodes
     pools = {node.definition.pool for node in nodes}
-    moving = [definitions.resolve_job_def(job).nodes for job in ("destinations", "tiers_aged")]
-    assert {node.definition.pool for job in moving for node in job} <= pools
+    moving = [
+        definitions.resolve_job_def(job).nodes for job in ("destinations", "tiers_aged", "flows_slice", "flows_home")
+    ]
     graph = definitions.resolve_asset_graph()
+    migration = graph.get(key("migrations/away")).assets_def.op.pool
+    assert {node.definition.pool for job in moving for node in job} | {migration} <= pools
     parents = {parent.to_user_string() for parent in graph.get(key("erasure/report")).parent_keys}
     leaves = {f"erasure/destinations/warehouse/{leaf}" for leaf in ("pg", "mysql", "objects")}
-    assert parents == {"erasure/deltas", "erasure/tables/flights", "erasure/tiers/aged", *leaves}
+    moves = {f"erasure/{move}" for move in ("tiers/aged", "flows/slice", "flows/home", "migrations/away")}
+    assert parents == {"erasure/deltas", "erasure/tables/flights", *moves, *leaves}
     hot = {parent.to_user_string() for parent in graph.get(key("erasure/destinations/warehouse/pg")).parent_keys}
     assert hot == {"erasure/deltas", "erasure/tiers/aged", "destinations/warehouse/pg"}
 
