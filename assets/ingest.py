@@ -3,7 +3,7 @@
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 GROUP = "ingest"
 
-_TIMES = ("updated", "modified", "at")
-"""Fields of cursors that are moments, in milliseconds since the epoch or as ISO 8601 has them."""
+_TIMES = ("updated", "modified")
+"""Fields of APIs' cursors that are moments, in milliseconds since the epoch."""
 
 
 class Ask(dg.Config):
@@ -92,7 +92,7 @@ def connector_tables(
         for table in done.tables:
             key = polled_key(gateway, name, table.table)
             if table.error is None and key in context.selected_asset_keys:
-                yield dg.MaterializeResult(asset_key=key, metadata=_told(table, done))
+                yield dg.MaterializeResult(asset_key=key, metadata=told(table, done))
         failed = [table for table in done.tables if table.error is not None]
         if failed:
             raise dg.Failure(
@@ -131,9 +131,10 @@ def kept(table: str, fed_by: list[dg.AssetKey]) -> dg.AssetsDefinition:
     return tidied
 
 
-def _told(table: "TablePoll", done: "ConnectorPoll") -> Told:
+def told(table: "TablePoll", done: "ConnectorPoll") -> Told:
+    """What a poll, or a replay, tells of one table."""
     given = table.delivered
-    told: Told = {
+    found: Told = {
         "inserted": given.inserted,
         "updated": given.updated,
         "deleted": given.deleted,
@@ -142,9 +143,9 @@ def _told(table: "TablePoll", done: "ConnectorPoll") -> Told:
     }
     read = table.read
     if read is None:
-        return told
+        return found
     usage = done.report.usage
-    told |= {
+    found |= {
         "pages": read.pages,
         "rows": read.rows,
         "unchanged": max(0, read.rows - given.inserted - given.updated),
@@ -154,8 +155,8 @@ def _told(table: "TablePoll", done: "ConnectorPoll") -> Told:
         **_cursor(read.cursor),
     }
     if usage.left is not None:
-        told["budget_left"] = usage.left
-    return told
+        found["budget_left"] = usage.left
+    return found
 
 
 def _cursor(cursor: Mapping[str, Any] | None) -> Told:
@@ -164,10 +165,21 @@ def _cursor(cursor: Mapping[str, Any] | None) -> Told:
     if cursor is None:
         return told
     told["cursor_json"] = dg.MetadataValue.json(dict(cursor))
-    moment = next((cursor[name] for name in _TIMES if isinstance(cursor.get(name), int)), None)
+    moment = next((cursor[name] / 1000 for name in _TIMES if isinstance(cursor.get(name), int)), None)
+    if moment is None:
+        moment = _moment(cursor.get("at"))
     if moment:
-        told["cursor"] = dg.MetadataValue.timestamp(moment / 1000)
+        told["cursor"] = dg.MetadataValue.timestamp(moment)
     return told
+
+
+def _moment(text: object) -> float | None:
+    """Seconds since the epoch of a database's cursor that is a time; one without a zone is taken as UTC."""
+    try:
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:  # a text that grows and is no time
+        return None
+    return None if moment is None else (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def pool_of(gateway: str, name: str) -> str:

@@ -311,11 +311,11 @@ def test_a_new_table_is_written_to_the_snapshot_and_the_location_reloaded(house,
 
 def test_a_connector_registered_while_all_runs_becomes_assets_polled_at_its_own_interval(house, webserver, watch):
     gateway = house.engine.gateway("nyc")
-    settings = {"connectionString": "env:CONNECTOR_UNSET"}
+    settings = {"projectId": "p", "dataset": "d"}
     orders = {"table": "orders", "query": "SELECT 1", "strategy": {"type": "diff"}}
     for name, interval in (("hourly", 3_600_000), ("often", 30_000)):
         ingest = {"tables": [orders], "intervalMs": interval}
-        gateway.register_connector({"name": name, "type": "postgres", "postgres": settings, "ingest": ingest})
+        gateway.register_connector({"name": name, "type": "bigquery", "bigquery": settings, "ingest": ingest})
     assert watch(SchemaSnapshot()) == "loaded again with hourly, often"
     written = read_snapshot(snapshot_file(house.config))
     loaded = make_definitions(house.config, written)

@@ -3,13 +3,18 @@
 import dagster as dg
 import pytest
 
+from assets.ingest import told
 from assets.labels import CONNECTOR, POLL_SENSOR, REQUESTED_BY
 from lakesync.config import load
 from lakesync.connectors import Connectors, Secrets
+from lakesync.connectors.polling import PollReport, TableReport
+from lakesync.connectors.source import Usage
 from lakesync.engine import Engine
 from lakesync.hlc import wall_clock
 from lakesync.staging import open_store
 from lakesync_dagster.definitions import make_definitions
+from resources.delivery import Delivered
+from resources.polls import ConnectorPoll, TablePoll
 from resources.snapshot import PolledConnector, SchemaSnapshot, registered
 from sensors.polls import is_due
 
@@ -38,6 +43,17 @@ def test_every_table_is_an_asset_before_the_log_and_a_connector_is_a_step(defini
     assert len({step.name for step in steps}) == len({step.definition.pool for step in steps}) == 2
 
 
+def test_an_erasure_waits_for_every_poll_and_forgets_what_landed(definitions):
+    pools = {node.definition.pool for node in definitions.resolve_job_def("erasure").nodes}
+    polls = {node.definition.pool for node in definitions.resolve_job_def("poll").nodes}
+    assert {*polls, "lakesync_landing", "lakesync_known"} <= pools
+    graph = definitions.resolve_asset_graph()
+    steps = {key for key in graph.materializable_asset_keys if key.path[:2] == ["erasure", "ingest"]}
+    assert {key.path[-1] for key in steps} == {*polls, "landing", "known"}
+    assert len(steps) == 4
+    assert steps < graph.get(dg.AssetKey(["erasure", "report"])).parent_keys
+
+
 def test_a_connector_is_due_when_its_interval_has_passed_and_nothing_of_it_runs():
     tags = {REQUESTED_BY: POLL_SENSOR, CONNECTOR: "shop/support-desk"}
     with dg.instance_for_test() as instance:
@@ -52,6 +68,43 @@ def test_a_connector_is_due_when_its_interval_has_passed_and_nothing_of_it_runs(
         assert done.is_finished
         assert not is_due(instance, DESK), "its interval has not passed"
         assert is_due(instance, soon)
+
+
+@pytest.mark.parametrize(
+    ("cursor", "moment"),
+    [
+        ({"updated": 1_767_261_600_000}, 1_767_261_600.0),
+        ({"modified": 1_767_261_600_000, "job": "j"}, 1_767_261_600.0),
+        ({"at": "2026-01-01T10:00:00Z", "settled": None}, 1_767_261_600.0),
+        ({"at": "2026-01-01T10:00:00"}, 1_767_261_600.0),
+        ({"at": 41}, None),
+        ({"at": "abc"}, None),
+        (None, None),
+    ],
+)
+def test_a_poll_tells_all_that_became_of_a_table(cursor, moment):
+    given = Delivered(inserted=3, updated=2, deleted=1, pushes=2, waited_s=1.234)
+    read = TableReport("t", pages=4, rows=9, cursor=cursor, counted=True)
+    report = PollReport([read], Usage(7, 93, 100), 2.5)
+    table = TablePoll("t", read, given)
+    found = told(table, ConnectorPoll([table], report))
+    plain = {name: value for name, value in found.items() if not name.startswith("cursor")}
+    assert plain == {
+        "inserted": 3,
+        "updated": 2,
+        "deleted": 1,
+        "pushes": 2,
+        "waited_s": 1.23,
+        "pages": 4,
+        "rows": 9,
+        "unchanged": 4,
+        "counted": True,
+        "calls": 7,
+        "seconds": 2.5,
+        "budget_left": 93,
+    }
+    assert (found["cursor"].value if "cursor" in found else None) == moment
+    assert ("cursor_json" in found) == (cursor is not None)
 
 
 def _job():

@@ -59,7 +59,10 @@ def test_salesforce_is_asked_without_beginning_a_load():
             firm.org.add("Account", Name=f"a{number}")
         with firm.source() as source:
             told = asked(source)
+        assert told["credentials"].startswith("signed in, ")
+        assert "behind this machine's" in told["clock"]
         assert told["sf_accounts"].startswith("readable, the first is")
+        assert told["sf_leads"] == "readable, and empty: check soqlFilter"
         assert not any("jobs" in path for _, path, _ in firm.served.calls)
         with firm.source(clientSecret="wrong") as source:
             assert asked(source)["credentials"] == "AUTH_ERROR"
