@@ -41,7 +41,7 @@ def arguments(parser: ArgumentParser) -> None:
     """Its options."""
     parser.add_argument("--deltas", type=int, default=100_000, help="remote deltas to apply")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the checkpoint")
-    parser.add_argument("--page", type=int, default=5000, help="deltas in a page")
+    parser.add_argument("--page", type=int, default=8000, help="deltas in a page")
     parser.add_argument("--transactions", type=int, default=200, help="of 100 local writes each")
 
 

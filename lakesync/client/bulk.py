@@ -149,10 +149,10 @@ def insert(
 ) -> None:
     """Write rows of which nothing is known, and what is known of them from now on."""
     try:
-        _write(db, *_row(group), [group.row_ids, *columns])
+        write_rows(db, *_row(group), [group.row_ids, *columns])
     except sqlite3.IntegrityError:  # one of them is there after all: somebody wrote it past the triggers
-        _write(db, *_row(group), [group.row_ids, *columns], _instead(group, types))
-    _write(db, *_known("INSERT", group, generation), [group.row_ids, records])
+        write_rows(db, *_row(group), [group.row_ids, *columns], _instead(group, types))
+    write_rows(db, *_known("INSERT", group, generation), [group.row_ids, records])
 
 
 def replace(
@@ -164,8 +164,8 @@ def replace(
     types: Types,
 ) -> None:
     """Write rows that are there, of which nothing stays as it was, and what is known of them from now on."""
-    _write(db, *_row(group), [group.row_ids, *columns], _instead(group, types))
-    _write(db, *_known("INSERT OR REPLACE", group, generation), [group.row_ids, records])
+    write_rows(db, *_row(group), [group.row_ids, *columns], _instead(group, types))
+    write_rows(db, *_known("INSERT OR REPLACE", group, generation), [group.row_ids, records])
 
 
 def update(
@@ -179,7 +179,7 @@ def update(
     changes = ", ".join(f'"{name}" = ?' for name in group.names)
     statement = f'UPDATE "{group.table}" SET {changes} WHERE row_id = ?'
     db.executemany(statement, zip(*columns, group.row_ids, strict=True))
-    _write(db, *_known("INSERT OR REPLACE", group, generation), [group.row_ids, records])
+    write_rows(db, *_known("INSERT OR REPLACE", group, generation), [group.row_ids, records])
 
 
 def _row(group: Group) -> tuple[str, str]:
@@ -198,7 +198,7 @@ def _known(verb: str, group: Group, generation: int) -> tuple[str, str]:
     return head, f"('{group.table}', ?, {generation}, ?, NULL)"
 
 
-def _write(db: sqlite3.Connection, head: str, marks: str, columns: Sequence[Sequence[Any]], tail: str = "") -> None:
+def write_rows(db: sqlite3.Connection, head: str, marks: str, columns: Sequence[Sequence[Any]], tail: str = "") -> None:
     """Write rows, many with a statement: to begin and end one takes as long as a row of it."""
     width = len(columns)
     size = min(_ROWS, _VARIABLES // width) * width or width

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lakesync.client.bulk import Group
+from lakesync.client.bulk import Group, write_rows
 from lakesync.client.sql_values import from_sql
 from lakesync.client.stamps import Names, Record
 from lakesync.schema import ColumnType
@@ -32,11 +32,8 @@ def name_of(table: str) -> str:
 def add(db: sqlite3.Connection, group: Group, columns: Sequence[Sequence[Any]], records: Sequence[Record]) -> None:
     """Add new rows, with what is known of them; the records' numbers are the app's database's."""
     names = "".join(f', "{name}"' for name in group.names)
-    marks = ", ?" * len(group.names)
-    db.executemany(
-        f"INSERT INTO {name_of(group.table)} (row_id, stamps{names}) VALUES (?, ?{marks})",
-        zip(group.row_ids, records, *columns, strict=True),
-    )
+    head = f"INSERT INTO {name_of(group.table)} (row_id, stamps{names})"
+    write_rows(db, head, f"(?, ?{', ?' * len(group.names)})", [group.row_ids, records, *columns])
 
 
 def add_rest(db: sqlite3.Connection, deltas: Iterable[RowDelta]) -> None:

@@ -11,4 +11,5 @@ class CoreLimits(msgspec.Struct, frozen=True):
     push_deltas: int = 500
     push_bytes: int = 900_000
     """Of JSON; a gateway takes 1 MiB. A longer edit is sent alone."""
-    pull_deltas: int = 1000
+    pull_deltas: int = 8000
+    """At most; a pull starts with 1,000, and asks for more at a time while there is more."""

@@ -15,6 +15,8 @@ from lakesync.client.core.records import UNSWEPT, Changes
 from lakesync.types import PushResult, RowDelta, RowKey, SyncPull, SyncResponse
 from lakesync.wire.values import check_values
 
+_FIRST_PAGE = 1000
+"""Deltas that a pull asks for where it is not known that there are more."""
 _hlc_of = attrgetter("hlc")
 
 
@@ -30,6 +32,7 @@ class Pulling:
         """What the gateway takes this client to have been sent is what it has applied."""
         self._book = book
         self._limits = limits
+        self._most = min(_FIRST_PAGE, limits.pull_deltas)
         self._greeted = False
         self._checkpoint_tried = False
         self._frames = 0
@@ -52,7 +55,7 @@ class Pulling:
             self._frames = 0
             return FetchCheckpoint(position.client_id)
         source = None if self.due or not self.sources else self.sources[0]
-        return SyncPull(position.client_id, position.cursor, self._limits.pull_deltas, source)
+        return SyncPull(position.client_id, position.cursor, self._most, source)
 
     def pushing(self, rows: set[RowKey]) -> None:
         """Until a pull is answered, a broadcast that names these rows may be older or newer than their push."""
@@ -64,8 +67,9 @@ class Pulling:
         return self.abreast and complete and 0 < cursor < result.server_hlc
 
     def pulled(self, asked: SyncPull, page: SyncResponse) -> Changes:
-        """Apply the answer to a pull."""
+        """Apply the answer to a pull. While there is more, pages grow: a row of a long one costs less to write."""
         self.lane.succeeded()
+        self._most = min(self._limits.pull_deltas, self._most * 2 if page.has_more else _FIRST_PAGE)
         if asked.source is not None:
             changes = self._book.commit(self._applied(page.deltas, UNSWEPT))
             if not page.has_more:
@@ -124,6 +128,7 @@ class Pulling:
             self.lane.failed(LONGEST_DELAY if answer.code in ABOUT_CALLER else answer.retry_after)
         else:
             self.lane.failed()
+            self._most = min(_FIRST_PAGE, self._limits.pull_deltas)
         return Changes()
 
     def start_again(self) -> Changes:

@@ -61,7 +61,7 @@ def test_pages_follow_until_nothing_is_left():
     me.pull_ok(2001, delta("INSERT", "r1", 0, x=1), more=True)
     assert not me.core.complete
     assert me.restarted().core.next_request() == SyncPull("me", 2001, 1000)
-    assert me.core.next_request() == SyncPull("me", 2001, 1000)
+    assert me.core.next_request() == SyncPull("me", 2001, 2000)
     me.core.receive(page(3000))
     assert me.core.complete
     assert me.core.next_request() == Wait(None)
@@ -196,3 +196,21 @@ def test_a_page_that_cannot_be_stored_is_asked_for_again():
     assert me.core.next_request() == SyncPull("me", 5 << 16, 1000)
     me.core.receive(page(6 << 16, delta("INSERT", "r1", 0, x=1)))
     assert me.row("r1") == {"x": 1}
+
+
+def test_pages_grow_while_there_is_more():
+    client = Handle().greeted()
+
+    def asked(more):
+        client.core.sync()
+        request = client.core.next_request()
+        client.core.receive(page(request.since_hlc + 256, more=more))
+        return request.max_deltas
+
+    assert [asked(more=number < 5) for number in range(6)] == [1000, 2000, 4000, 8000, 8000, 8000]
+    assert asked(more=True) == 1000
+    client.core.sync()
+    client.core.next_request()
+    client.core.receive(Lost("the network is gone"))
+    client.core.hurry()
+    assert asked(more=False) == 1000
