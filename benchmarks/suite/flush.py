@@ -18,6 +18,7 @@ from lakesync.engine import Engine
 from lakesync.staging import open_store
 from lakesync.staging.store import Commit, StagingStore
 from lakesync.types import ColumnValue, Op, RowDelta
+from lakesync.wire.log import pack
 from resources.lake.deltas import flush_due
 
 _A_PUSH = 100
@@ -47,7 +48,7 @@ def run(options: Namespace) -> dict[str, Any]:
             flush_due(bench.spark, engine.store, max_deltas=max(1, options.warm // 3))
             _push(engine.store, options.warm, options.deltas)
             (waiting,) = engine.store.backlog()
-            with bench.watched.measured() as spent:
+            with bench.measured() as spent:
                 reports = flush_due(bench.spark, engine.store, max_deltas=options.batch)
         finally:
             engine.close()
@@ -74,7 +75,7 @@ def _push(store: StagingStore, first: int, count: int) -> None:
         deltas = [_delta(number, client) for number in range(begin, min(begin + _A_PUSH, first + count))]
 
         def work(commit: Commit, client: str = client, deltas: list[RowDelta] = deltas) -> None:
-            commit.append(client, deltas, commit.next_arrivals(1)[-1], {"sub": client})
+            commit.append(client, pack(deltas), commit.next_arrivals(1)[-1], {"sub": client})
 
         store.submit(GATEWAY, work).result()
 

@@ -273,7 +273,8 @@ class SyncGateway(ImperativeGateway, Embedding):
         )
 
     def _push(self, request: CheckedPush) -> Future[PushResult]:
-        return self._store.submit(self.gateway_id, lambda commit: push_work(commit, request, self.rules, self._limits))
+        ready = request.made_ready()
+        return self._store.submit(self.gateway_id, lambda commit: push_work(commit, ready, self.rules, self._limits))
 
     def _page(self, request: PullRequest) -> Future[SyncPage]:
         reading = self._store.read(self.gateway_id, lambda view: self.sources.read_page(view, request))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -12,15 +13,25 @@ from lakesync.engine.checks import check_backlog, check_schemas
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.scope import check_scope
 from lakesync.feed import Sender, apply
-from lakesync.feed.apply import by_row, own_bucket
+from lakesync.feed.apply import Named, by_row, own_bucket
 from lakesync.feed.memory import current, in_doubt, in_scope, place, with_broadcasts
 from lakesync.feed.positions import Access, furthest, rests
 from lakesync.staging.records import ClientRecord, Page
 from lakesync.staging.store import Commit
 from lakesync.types import Claims, PushResult, RowDelta, SyncPush
+from lakesync.wire.log import PackedDeltas, pack
 
 NEVER_PULLED = 1
 """The cursor of a client that pushed before it ever pulled: not 0, which would ask for a checkpoint again."""
+
+
+class Ready(NamedTuple):
+    """What can be made of deltas before the store is asked."""
+
+    packed: PackedDeltas
+    named: Named
+    distinct: bool
+    """No two have the same id."""
 
 
 class CheckedPush(NamedTuple):
@@ -34,6 +45,16 @@ class CheckedPush(NamedTuple):
     """The cursor that the client certainly has when it gets the answer; None where that is not known."""
     admitted: bool = False
     """It passed `check_work`, and nothing refuses it any more: it is a part of what a sharded gateway has taken."""
+    ready: Ready | None = None
+    """Of all of its deltas, where they were made ready beforehand."""
+
+    def made_ready(self) -> CheckedPush:
+        """The same with its deltas made ready: by the thread that decoded them, while they are at hand."""
+        return self._replace(ready=_ready(self.push.deltas)) if self.push.deltas else self
+
+
+def _ready(deltas: Sequence[RowDelta]) -> Ready:
+    return Ready(pack(deltas), by_row(deltas), len({delta.delta_id for delta in deltas}) == len(deltas))
 
 
 def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits) -> PushResult:
@@ -54,11 +75,12 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
     covered = _covered(commit, heard, access)
     clean = False
     if new:
-        named = by_row(new)
-        arrival = commit.next_arrivals(len(named))[-1]
-        commit.append(push.client_id, new, arrival, access.claims)
+        whole = len(new) == len(push.deltas)
+        ready = request.ready if whole and request.ready is not None else _ready(new)
+        arrival = commit.next_arrivals(len(ready.named.rows))[-1]
+        commit.append(push.client_id, ready.packed, arrival, access.claims)
         sender = Sender(push.client_id, access.keys, in_line=access.directly is None)
-        clean = apply(commit, named, sender, arrival, rules.index(commit.config)).clean
+        clean = apply(commit, ready.named, sender, arrival, rules.index(commit.config)).clean
     record = replace(record, wrote=True)
     cursor = covered.cursor
     if covered.everything and new and clean:
@@ -81,10 +103,9 @@ def check_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: 
     _admitted(commit, request, rules, limits)
 
 
-def _admitted(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits) -> list[RowDelta]:
+def _admitted(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits) -> Sequence[RowDelta]:
     """The deltas to be kept."""
-    push = request.push
-    new = commit.spared(_unknown(commit, push.deltas, push.client_id))
+    new = commit.spared(_unknown(commit, request))
     if new and not request.admitted:  # what was accepted once is accepted, whatever is in force since
         check_schemas(new, commit.config)
         check_backlog(commit.backlog_bytes, limits)
@@ -130,15 +151,15 @@ def _covered(commit: Commit, record: ClientRecord, access: Access) -> _Covered:
     return _Covered(record.seen)  # nothing above it is complete: a row that others made may have changed again since
 
 
-def _unknown(commit: Commit, deltas: tuple[RowDelta, ...], client: str) -> list[RowDelta]:
+def _unknown(commit: Commit, request: CheckedPush) -> Sequence[RowDelta]:
     """The deltas not accepted before, each once."""
+    deltas, client, ready = request.push.deltas, request.push.client_id, request.ready
     if not deltas:
         return []
+    if ready is not None and ready.distinct and ready.packed.hlc_low > commit.highest_hlc(client):
+        return deltas
     stamps = [delta.hlc for delta in deltas]
-    low, high = min(stamps), max(stamps)
-    if low > commit.highest_hlc(client) and len({delta.delta_id for delta in deltas}) == len(deltas):
-        return list(deltas)
-    known = commit.known_ids(client, low, high)
+    known = commit.known_ids(client, min(stamps), max(stamps))
     new = []
     for delta in deltas:
         identity = (delta.hlc, id_digest(delta.delta_id))

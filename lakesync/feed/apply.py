@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
+from sys import intern
 from typing import NamedTuple
 
 from lakesync.lww import LiveDelta, RowState
@@ -12,8 +14,14 @@ from lakesync.staging.records import ARRIVAL_STEP, DELETED, Move, MoveKind, Stor
 from lakesync.staging.store import Commit
 from lakesync.types import Op, RowDelta, RowKey
 
-Named = dict[RowKey, list[RowDelta]]
-"""A push's deltas row by row, in order of first appearance."""
+
+class Named(NamedTuple):
+    """A push's deltas row by row, in order of first appearance."""
+
+    rows: Mapping[RowKey, Sequence[RowDelta]]
+    columns: tuple[str, ...]
+    """Of each delta, where all name the same in the same order; else none."""
+
 
 _EVERYTHING = (EVERYTHING,)
 _NO_WRITER = (DELETED, 0)
@@ -105,22 +113,28 @@ _OVERWRITES = {op: _Touch.overwrite(op) for op in ("INSERT", "UPDATE")}
 
 
 def by_row(deltas: Sequence[RowDelta]) -> Named:
-    """A push's deltas row by row, in order of first appearance."""
-    rows: Named = {}
-    for delta in deltas:
-        key = (delta.table, delta.row_id)
-        if key in rows:
-            rows[key].append(delta)
-        else:
-            rows[key] = [delta]
-    return rows
+    """A push's deltas, one at least, row by row, in order of first appearance."""
+    rows: dict[RowKey, list[RowDelta]] = {(delta.table, delta.row_id): [delta] for delta in deltas}
+    if len(rows) < len(deltas):
+        rows = {}
+        for delta in deltas:
+            rows.setdefault(delta.key, []).append(delta)
+    return Named(rows, _columns_of_each(deltas))
+
+
+def _columns_of_each(deltas: Sequence[RowDelta]) -> tuple[str, ...]:
+    columns = tuple([intern(cell.column) for cell in deltas[0].columns])
+    width, names = len(columns), [cell.column for delta in deltas for cell in delta.columns]
+    if {len(delta.columns) for delta in deltas} == {width} and names == [*columns] * len(deltas):
+        return columns
+    return ()
 
 
 def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
     """Each row's arrival in a push whose last arrival is `last`: one a distinct row, in order of first appearance."""
-    named = by_row(deltas)
-    first = last - ARRIVAL_STEP * (len(named) - 1)
-    return {key: first + ARRIVAL_STEP * place for place, key in enumerate(named)}
+    rows = by_row(deltas).rows
+    first = last - ARRIVAL_STEP * (len(rows) - 1)
+    return {key: first + ARRIVAL_STEP * place for place, key in enumerate(rows)}
 
 
 def own_bucket(client_id: str) -> str:
@@ -135,16 +149,17 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
         named: its deltas, `by_row`.
         arrival: the push's last arrival.
     """
-    hot = commit.hot_rows(named)
+    rows, alike = named
+    hot = commit.hot_rows(rows.keys())
     allowed = frozenset(sender.keys)
     after: dict[RowKey, HotRow] = {}
     moves: list[Move] = []
-    stays: dict[str, int] = {}
+    stays: dict[tuple[str, ...], int] = {}
     clean = True
     columns: tuple[str, ...] = ()
     noted = False
-    at = arrival - ARRIVAL_STEP * len(named)
-    for key, changes in named.items():
+    at = arrival - ARRIVAL_STEP * len(rows)
+    for key, changes in rows.items():
         at += ARRIVAL_STEP
         before, delta = hot.get(key), changes[0]
         if (
@@ -153,15 +168,13 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
             and delta.op == "UPDATE"
             and len(changes) == 1
             and sender.in_line
-            and not allowed.isdisjoint(before.keys)
         ):
-            names = tuple([cell.column for cell in delta.columns])
-            if names != columns:
+            names = alike or tuple([cell.column for cell in delta.columns])
+            if names is not columns and names != columns:
                 columns, noted = names, bool(names) and not index.reads(delta.columns)
-            if noted:
+            if noted and (before.keys in stays or not allowed.isdisjoint(before.keys)):
                 after[key] = before.overwritten(delta, columns, at)
-                for bucket in before.keys:
-                    stays[bucket] = at
+                stays[before.keys] = at
                 continue
         if before is None and delta.op == "INSERT" and delta.columns and len(changes) == 1:
             row, moved, returned = _born(delta, at, allowed, index)
@@ -173,8 +186,13 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
             clean = False
             moves.append(move(row, own_bucket(sender.client_id), at, "own"))
         after[key] = HotRow.of(row, before.stayed if before is not None and not moved else 0)
-    commit.put_hot_rows(after, moves, stays)
+    commit.put_hot_rows(after, moves, _by_bucket(stays))
     return Applied(clean)
+
+
+def _by_bucket(stays: Mapping[tuple[str, ...], int]) -> dict[str, int]:
+    """The newest of the `stay` moves in each bucket, of those in each set of them."""
+    return {bucket: at for keys, at in sorted(stays.items(), key=itemgetter(1)) for bucket in keys}
 
 
 def _born(delta: RowDelta, at: int, allowed: frozenset[str], index: BucketIndex) -> tuple[StoredRow, list[Move], bool]:

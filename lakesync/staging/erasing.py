@@ -21,6 +21,7 @@ from lakesync.hlc import start_of
 from lakesync.staging.records import LOST, ClientRecord, Erasure, Move, StoredRow
 from lakesync.staging.store import Commit, Replayer, View
 from lakesync.types import RowDelta, RowKey, Stamp
+from lakesync.wire.log import pack
 
 T = TypeVar("T")
 
@@ -247,7 +248,7 @@ class ErasingStore(ABC):
         living = [key for key in keys if (stored[key].state.tombstone or (0, "")) < stamp]
         if living:
             deltas = [_deletion(key, erasure.hlc) for key in living]
-            entry = commit.append(ERASER, deltas, commit.next_arrivals(len(living))[-1], {})
+            entry = commit.append(ERASER, pack(deltas), commit.next_arrivals(len(living))[-1], {})
             self._replay(commit).replay(commit, entry)
         return len(living)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import msgspec
-from msgspec import Raw
 
 from lakesync.lww import LiveDelta
 from lakesync.staging.records import DELETED, StoredRow
-from lakesync.types import RowDelta
+from lakesync.types import ColumnValue, RowDelta
 
 WRITERS_KEPT = 8
 """Writers remembered a row; one that fell out is treated as unsure."""
@@ -16,6 +18,10 @@ _MOST_NOTED = 16
 """Deltas that overwrite the same columns of a row and are merged at once, at most: who wrote each takes memory."""
 _NEVER = 1 << 63
 """Above every hlc."""
+
+
+_Wrote = tuple[str, int, Any, int]
+"""Client and arrival of a delta; the same of the one before it that waits, or None; how many wait up to it."""
 
 
 class HotRow(msgspec.Struct, gc=False):
@@ -34,10 +40,10 @@ class HotRow(msgspec.Struct, gc=False):
     _row: StoredRow
     _columns: tuple[str, ...] = ()
     """Those that wait to be merged."""
-    _values: tuple[Raw, ...] = ()
+    _cells: tuple[ColumnValue, ...] = ()
     _delta_id: str = ""
-    _wrote: tuple[tuple[str, int], ...] = ()
-    """Client and arrival of each delta that waits, the newest last."""
+    _wrote: _Wrote | None = None
+    """Of the newest delta that waits."""
 
     @staticmethod
     def of(row: StoredRow, stayed: int = 0) -> HotRow:
@@ -53,31 +59,39 @@ class HotRow(msgspec.Struct, gc=False):
             columns: the names of its columns.
             at: its arrival.
         """
-        wrote: tuple[tuple[str, int], ...] = ((delta.client_id, at),)
-        waiting = self._wrote
-        row = self._row
-        if self._columns == columns and len(waiting) < _MOST_NOTED:
-            wrote = (*waiting[:-1], *wrote) if waiting[-1][0] == delta.client_id else (*waiting, *wrote)
-        elif waiting:
-            row = self.merged()
-        values = tuple([cell.value for cell in delta.columns])
-        return HotRow(delta.hlc, self.keys, at, row, columns, values, delta.delta_id, wrote)
+        client_id, row, before = delta.client_id, self._row, self._wrote
+        if before is not None:
+            if self._columns != columns or before[3] == _MOST_NOTED:
+                row, before = self.merged(), None
+            elif before[0] == client_id:
+                before = before[2]
+        wrote = (client_id, at, before, 1 if before is None else before[3] + 1)
+        return HotRow(delta.hlc, self.keys, at, row, columns, delta.columns, delta.delta_id, wrote)
 
     def merged(self) -> StoredRow:
         """The row, not to be changed."""
         wrote = self._wrote
-        if wrote:
-            client_id, at = wrote[-1]
-            columns = {name: value.copy() for name, value in zip(self._columns, self._values, strict=True)}
+        if wrote is not None:
+            client_id, at, _, _ = wrote
+            columns = {name: cell.value.copy() for name, cell in zip(self._columns, self._cells, strict=True)}
             newest = LiveDelta(self.newest, client_id, self._delta_id, columns, len(columns))
             row = self._row
             after = row.after(row.state.below(newest), at)
             after.touched.update(dict.fromkeys(columns, at))
-            for client_id, at in wrote:
+            for client_id, at in _in_order(wrote):
                 note_writer(after, client_id, at)
             self._row = after
-            self._columns, self._values, self._wrote = (), (), ()
+            self._columns, self._cells, self._wrote = (), (), None
         return self._row
+
+
+def _in_order(wrote: _Wrote | None) -> Iterator[tuple[str, int]]:
+    """Client and arrival of each delta that waits, the newest last."""
+    newest_first = []
+    while wrote is not None:
+        client_id, at, wrote, _ = wrote
+        newest_first.append((client_id, at))
+    return reversed(newest_first)
 
 
 def overwrite(row: StoredRow, delta: RowDelta, at: int) -> StoredRow:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from lakesync.hlc import wall_of
 
 _MODULUS = 1 << 64
 _SIGN = 1 << 63
+_DAY_MS = 86_400_000
 
 
 class Tally(NamedTuple):
@@ -45,7 +47,12 @@ def unsigned(stored: int) -> int:
 
 def day_of(arrival: int) -> str:
     """The UTC day of an arrival, `YYYY-MM-DD`."""
-    return datetime.fromtimestamp(wall_of(arrival) // 1000, UTC).strftime("%Y-%m-%d")
+    return _day(wall_of(arrival) // _DAY_MS)
+
+
+@lru_cache(maxsize=1024)
+def _day(number: int) -> str:
+    return datetime.fromtimestamp(number * _DAY_MS // 1000, UTC).strftime("%Y-%m-%d")
 
 
 def by_day(rows: Iterable[tuple[int, int, int]]) -> dict[str, Tally]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,20 +9,12 @@ import msgspec
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import signed, tally_of
 from lakesync.staging.records import LogEntry
-from lakesync.types import Claims, RowDelta
-from lakesync.wire.log import encode_body, pack_ids
+from lakesync.types import Claims
+from lakesync.wire.log import PackedDeltas
 
 
-def next_entry(
-    head: Head, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims, *, body: bool = True
-) -> LogEntry:
-    """The log row that follows `head`.
-
-    Args:
-        deltas: one at least.
-        body: whether it has one; the lake holds the deltas of those that have none.
-    """
-    stamps = [delta.hlc for delta in deltas]
+def next_entry(head: Head, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
+    """The log row that follows `head`. The lake holds the deltas of those that have no body."""
     return LogEntry(
         gateway=head.gateway,
         shard=head.shard,
@@ -31,11 +22,11 @@ def next_entry(
         seq=head.last_seq + 1,
         arrival=arrival,
         client_id=client_id,
-        hlc_low=min(stamps),
-        hlc_high=max(stamps),
-        count=len(deltas),
-        ids=pack_ids(deltas),
-        body=encode_body(deltas) if body else None,
+        hlc_low=deltas.hlc_low,
+        hlc_high=deltas.hlc_high,
+        count=deltas.number,
+        ids=deltas.ids,
+        body=deltas.body,
         claims=claims,
     )
 

@@ -16,6 +16,7 @@ from lakesync.staging.log_rows import next_entry, row_of
 from lakesync.staging.records import LOST, ClientRecord, GatewayConfig, LogEntry
 from lakesync.staging.store import Commit
 from lakesync.types import RowDelta
+from lakesync.wire.log import pack
 
 ANYONE = ""
 """The client id, which no client can have, of the record that stands for every client without one."""
@@ -68,7 +69,7 @@ class RestoringCommit(Asking):
 
     def restore(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> LogEntry:
         """Add a log row without a body: its ids, its share of the ledger, flushed and trimmed."""
-        entry = next_entry(self._head, client_id, deltas, arrival, {}, body=False)
+        entry = next_entry(self._head, client_id, pack(deltas, body=False), arrival, {})
         self._ask(_LOG, *row_of(entry, committed_ms=wall_of(arrival))[1:])
         self._ask(_WRITER, client_id, entry.hlc_high, entry.hlc_high - entry.hlc_low)
         self._count(day_of(arrival), entry.ids)

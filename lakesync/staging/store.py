@@ -37,6 +37,7 @@ from lakesync.staging.records import (
 from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import WholeRow
 from lakesync.types import Claims, RowDelta, RowKey, StoredConnector
+from lakesync.wire.log import PackedDeltas
 
 T = TypeVar("T")
 
@@ -145,7 +146,7 @@ class Commit(View, Protocol):
     def next_arrivals(self, count: int) -> range:
         """`count` new arrivals, `ARRIVAL_STEP` apart, above every one handed out before, by the server's clock."""
 
-    def append(self, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims) -> LogEntry:
+    def append(self, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
         """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
 
     def hot_rows(self, keys: Collection[RowKey]) -> Mapping[RowKey, HotRow]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import zstandard
@@ -36,6 +37,26 @@ class _Codec(threading.local):
 
 
 _codec = _Codec()
+
+
+class PackedDeltas(NamedTuple):
+    """A push's deltas as a log row has them."""
+
+    number: int
+    hlc_low: int
+    hlc_high: int
+    ids: bytes
+    body: bytes | None
+
+
+def pack(deltas: Sequence[RowDelta], *, body: bool = True) -> PackedDeltas:
+    """Deltas, one at least, as a log row has them.
+
+    Args:
+        body: whether it has one.
+    """
+    stamps = [delta.hlc for delta in deltas]
+    return PackedDeltas(len(deltas), min(stamps), max(stamps), pack_ids(deltas), encode_body(deltas) if body else None)
 
 
 def encode_body(deltas: Sequence[RowDelta]) -> bytes:

@@ -10,7 +10,7 @@ from lakesync.rules.model import SyncRules
 from lakesync.staging.records import ARRIVAL_STEP, LogEntry, Move, StoredRow
 from lakesync.staging.store import Commit, View
 from lakesync.types import ColumnValue, RowDelta
-from lakesync.wire.log import decode_body
+from lakesync.wire.log import decode_body, pack
 
 EVERYONE = "*"
 
@@ -45,7 +45,7 @@ class Book:
             if not new:
                 return None
             arrival = commit.next_arrivals(len({delta.key for delta in new}))[-1]
-            entry = commit.append(client, new, arrival, claims or {"sub": client})
+            entry = commit.append(client, pack(new), arrival, claims or {"sub": client})
             self._apply(commit, new, arrival)
             return entry
 

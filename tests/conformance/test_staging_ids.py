@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakesync.delta import id_digest
+from lakesync.wire.log import pack
 from tests.conformance.book import make_delta
 from tests.conformance.calls import flush, many, push
 
@@ -34,7 +35,7 @@ def test_they_are_found_by_range_as_a_naive_model_finds_them(store, data):
         before = commit.known_ids(client, -1, 100), commit.highest_hlc(client)
         for place_, hlcs in enumerate(pushes):
             deltas = [make_delta(client, hlc, f"r{place_}-{hlc}", x=1) for hlc in hlcs]
-            commit.append(client, deltas, commit.next_arrivals(1)[0], {})
+            commit.append(client, pack(deltas), commit.next_arrivals(1)[0], {})
         after = commit.known_ids(client, low, high), commit.highest_hlc(client)
         raise KeptError(before, after)
 

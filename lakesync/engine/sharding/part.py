@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.pulling import PullRequest, read_page
-from lakesync.engine.pushing import CheckedPush, check_work, push_work
+from lakesync.engine.pushing import CheckedPush, check_work
 from lakesync.feed.memory import current
 from lakesync.staging.store import View
 from lakesync.types import Claims, PushResult, SyncPull, SyncPush
@@ -31,8 +31,7 @@ class Part(SyncGateway):
             seen: the cursor of this shard.
             admitted: `submit_check` has let it pass, so nothing refuses it any more.
         """
-        request = CheckedPush(push, claims, self._wall(), seen, admitted)
-        return self._store.submit(self.gateway_id, lambda commit: push_work(commit, request, self.rules, self._limits))
+        return self._push(CheckedPush(push, claims, self._wall(), seen, admitted))
 
     def submit_lacks(self, pull: SyncPull, claims: Claims, *, resync_refused: bool, confirmed: bool) -> Future[bool]:
         """Whether a pull would bring anything; nothing is remembered of it.

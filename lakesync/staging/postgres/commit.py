@@ -22,7 +22,8 @@ from lakesync.staging.restored_log import RestoringCommit
 from lakesync.staging.side_tables import SideCommit, SideView
 from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import WholeRow, whole_rows
-from lakesync.types import Claims, RowDelta, RowKey
+from lakesync.types import Claims, RowKey
+from lakesync.wire.log import PackedDeltas
 
 
 class PostgresView(HeadView, SideView):
@@ -111,7 +112,7 @@ class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
         self._journal.head, arrivals = self._head.next_arrivals(count, self._journal.wall())
         return arrivals
 
-    def append(self, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims) -> LogEntry:
+    def append(self, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
         """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
         return self._journal.append(client_id, deltas, arrival, claims)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -17,8 +17,8 @@ from lakesync.staging.notices import Announcement
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry, SchemaVersion
 from lakesync.staging.restored_log import ANYONE
-from lakesync.types import Claims, RowDelta
-from lakesync.wire.log import unpack_ids
+from lakesync.types import Claims
+from lakesync.wire.log import PackedDeltas, unpack_ids
 
 _HEAD = (
     "SELECT epoch, config_version, rules_version, arrival, shard, last_seq, last_arrival, flushed_seq, trimmed_seq,"
@@ -126,7 +126,7 @@ class Journal:
         self.announcement = Announcement()
         """What the transaction moves."""
 
-    def append(self, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims) -> LogEntry:
+    def append(self, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
         """Add a log row, its ids, its share of the ledger."""
         head = self.head
         entry = next_entry(head, client_id, deltas, arrival, claims)
@@ -136,7 +136,7 @@ class Journal:
         )
         self._count(day_of(arrival), tally_of(entry.ids))
         self.connection.execute(_NOTE_WRITER, (head.gateway, client_id, entry.hlc_high, entry.hlc_high - entry.hlc_low))
-        self.head = head.appended(arrival, len(deltas), size_of(entry))
+        self.head = head.appended(arrival, entry.count, size_of(entry))
         return entry
 
     def _count(self, day: str, tally: Tally) -> None:

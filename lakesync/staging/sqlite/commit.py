@@ -20,7 +20,8 @@ from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
 from lakesync.staging.sqlite.state import State
 from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import WholeRow
-from lakesync.types import Claims, RowDelta, RowKey
+from lakesync.types import Claims, RowKey
+from lakesync.wire.log import PackedDeltas
 
 _ASKED_BY_EVERY_PUSH = ("SELECT max(hlc) FROM erasure ",)
 """They find what they look for though the group's own pushes wait in memory, and find the same until it is written."""
@@ -124,7 +125,7 @@ class SqliteCommit(SqliteView, SideCommit):
             self._journal.set_head(head)
         return arrivals
 
-    def append(self, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims) -> LogEntry:
+    def append(self, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
         """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
         return self._journal.append(self.gateway, client_id, deltas, arrival, claims)
 

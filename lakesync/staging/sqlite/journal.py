@@ -7,7 +7,7 @@ work.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,15 +17,15 @@ from lakesync.exceptions import NotFoundError
 from lakesync.schema import TableSchema
 from lakesync.staging.decoding import decode_client, decode_rules, decode_schema
 from lakesync.staging.head import MAIN_SHARD, Head, new_config
-from lakesync.staging.ledger import NOTHING, Tally, day_of, signed, tally_of, unsigned
+from lakesync.staging.ledger import NOTHING, Tally, day_of, signed, unsigned
 from lakesync.staging.log_rows import next_entry, row_of, size_of
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry, SchemaVersion
 from lakesync.staging.restored_log import ANYONE
 from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.files import LOG_FILE, connect, migrate
 from lakesync.staging.sqlite.undo import Undo
-from lakesync.types import Claims, RowDelta
-from lakesync.wire.log import unpack_ids, unpacked_size
+from lakesync.types import Claims
+from lakesync.wire.log import PackedDeltas, unpack_ids, unpacked_size
 
 _Client = tuple[str, str]
 """`(gateway, client id)`."""
@@ -191,8 +191,9 @@ class Journal:
         """Write what waits in memory."""
         group = self._group
         if group.entries:
-            bulk.insert(self.sql, "log", [row_of(entry, committed_ms) for entry, committed_ms in group.entries])
-            self._count([entry for entry, _ in group.entries])
+            rows = [row_of(entry, committed_ms) for entry, committed_ms in group.entries]
+            bulk.insert(self.sql, "log", rows)
+            self._count(rows)
         if group.writers:
             _remember(self._writers, group.writers)
             values = [(*client, *numbers) for client, numbers in group.writers.items()]
@@ -344,9 +345,7 @@ class Journal:
 
     # -- the log -------------------------------------------------------------------------------------------------
 
-    def append(
-        self, gateway: str, client_id: str, deltas: Sequence[RowDelta], arrival: int, claims: Claims
-    ) -> LogEntry:
+    def append(self, gateway: str, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
         """Add a log row, its ids, its share of the ledger."""
         group, head = self._group, self.head(gateway)
         entry = next_entry(head, client_id, deltas, arrival, claims)
@@ -356,15 +355,15 @@ class Journal:
         group.entries.append((entry, self.wall()))
         group.undo.add(lambda: group.entries and group.entries.pop())
         group.undo.update(group.writers, {(gateway, client_id): numbers})
-        self.set_head(head.appended(arrival, len(deltas), size_of(entry)))
+        self.set_head(head.appended(arrival, entry.count, size_of(entry)))
         return entry
 
-    def _count(self, entries: Iterable[LogEntry]) -> None:
-        """Add log rows to the ledger."""
+    def _count(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Add log rows, as `row_of` has them, to the ledger."""
         days: dict[tuple[str, str], Tally] = {}
-        for entry in entries:
-            place = (entry.gateway, day_of(entry.arrival))
-            days[place] = days.get(place, NOTHING).plus(*tally_of(entry.ids))
+        for gateway, _, _, _, arrival, _, _, _, count, id_sum, *_ in rows:
+            place = (gateway, day_of(arrival))
+            days[place] = days.get(place, NOTHING).plus(count, unsigned(id_sum))
         for place, tally in days.items():
             query = "SELECT count, id_sum FROM ledger WHERE gateway = ? AND day = ?"
             for count, id_sum in self.sql.execute(query, place).fetchall():
