@@ -68,8 +68,14 @@ def flush(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNa
         CommitUnknownError: nobody can tell whether it is; a repeat is safe, and will tell.
         IntegrityError: the lake holds another number of its deltas than the log.
     """
-    started = time.perf_counter()
     ensure_deltas(spark, names)
+    return _carry(spark, store, batch, names)
+
+
+@lake_errors
+def _carry(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNames) -> FlushReport:
+    """`flush` into a table that is there."""
+    started = time.perf_counter()
     snapshot, held = _held(spark, batch, names)
     already_there = held is not None
     if held is None:
@@ -131,9 +137,10 @@ def flush_due(
     reports: list[FlushReport] = []
     errors: list[LakeSyncError] = []
 
-    for waiting in store.backlog():
-        if gateways is not None and waiting.gateway not in gateways:
-            continue
+    due = [each for each in store.backlog() if gateways is None or each.gateway in gateways]
+    if any(each.flushed_seq < each.last_seq for each in due):
+        lake_errors(ensure_deltas)(spark, names)
+    for waiting in due:
         try:
             for report in _flush_shard(spark, store, waiting, max_deltas, names):
                 reports.append(report)
@@ -199,7 +206,7 @@ def _flush_shard(
         batch = store.plan(waiting.gateway, waiting.shard, max_deltas)
         if batch is None:
             break
-        report = flush(spark, store, batch, names)
+        report = _carry(spark, store, batch, names)
         store.confirm(batch.batch_id, report.deltas, report.id_sum, report.snapshot_id)
         crash_point("flush.confirmed")
         yield report

@@ -13,7 +13,7 @@ from pyiceberg_core.transform import bucket
 
 from resources.lake.table_files import BUCKET_ROWS, WRITTEN_SCHEMA, Layout, data_files, write_data_file
 from resources.lake.tables import BUCKETS
-from transforms.decode import DELTAS_ARROW, LOG_SCHEMA, day_of, decode_batches
+from transforms.decode import LOG_SCHEMA, day_of, decode_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Batch, LogSource
 
 DELTAS_A_TASK = 64_000
-"""Deltas that one Spark task decodes and writes."""
+STORED_BYTES_A_TASK = 16 << 20
+"""What one Spark task decodes and writes at most, about; where deltas are narrow their number says."""
+
+BYTES_A_FILE = 256 << 20
+"""Decoded, from which a task begins another file; it has as much in memory at once."""
 
 ROWS_A_GROUP = 1_000
 """On average, from which a file has a row group for each bucket."""
@@ -33,7 +37,7 @@ ROWS_A_GROUP = 1_000
 
 def log_rows(spark: SparkSession, source: LogSource, batch: Batch) -> DataFrame:
     """The batch's log rows, read-only, in short ranges of `seq`."""
-    tasks = min(batch.to_seq - batch.from_seq + 1, _tasks(batch.deltas))
+    tasks = min(batch.to_seq - batch.from_seq + 1, _tasks(batch))
     shard = batch.shard.replace("'", "''")
     query = (
         f"(SELECT gateway, shard, epoch, seq, arrival, client_id, body FROM {source.table} "
@@ -65,10 +69,10 @@ def write_log_files(table: Table, log: DataFrame, batch: Batch) -> list[DataFile
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pa.set_cpu_count(1)
-        deltas = pa.Table.from_batches(decode_batches(batches, batch_id), DELTAS_ARROW)
-        for day, rows in _days(deltas):
-            groups, properties = bucketed(rows)
-            yield write_data_file(layout, folders[day], groups, properties)
+        for deltas in _gathered(decode_batches(batches, batch_id)):
+            for day, rows in _days(deltas):
+                groups, properties = bucketed(rows)
+                yield write_data_file(layout, folders[day], groups, properties)
 
     return data_files(table, log.mapInArrow(write, WRITTEN_SCHEMA).toArrow(), dict(places.values()).__getitem__)
 
@@ -107,9 +111,23 @@ def _days(deltas: pa.Table) -> Iterator[tuple[date, pa.Table]]:
         yield day.as_py(), deltas.filter(pc.equal(deltas["day"], day)) if len(days) > 1 else deltas
 
 
-def _tasks(deltas: int) -> int:
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """As many batches together as go into one file."""
+    parts: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        parts.append(batch)
+        size += batch.nbytes
+        if size >= BYTES_A_FILE:
+            yield pa.Table.from_batches(parts)
+            parts, size = [], 0
+    if parts:
+        yield pa.Table.from_batches(parts)
+
+
+def _tasks(batch: Batch) -> int:
     """An even number where there are several, for two cores have it about as often as four."""
-    tasks = -(-deltas // DELTAS_A_TASK)
+    tasks = max(-(-batch.deltas // DELTAS_A_TASK), -(-batch.bytes // STORED_BYTES_A_TASK), 1)
     return tasks + tasks % 2 if tasks > 1 else tasks
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,9 +12,10 @@ from pyspark.sql import functions as sf
 
 from lakesync.crash import crash_point
 from resources.lake.connection import lake_errors
-from resources.lake.data_files import DataFiles, UnreadableError
+from resources.lake.data_files import DataFiles
 from resources.lake.rejected import keep_rejected
-from resources.lake.state_buckets import Extent, Increment, delta_files, merged_buckets, state_files
+from resources.lake.state_buckets import Extent, Increment, Merge, tasks_of
+from resources.lake.state_history import History, history_files
 from resources.lake.state_writes import Written, write_state
 from resources.lake.tables import (
     MARKS_PROPERTY,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.schema import TableSchema
+    from resources.lake.state_writes import MergeOf
 
 
 class MergeReport(msgspec.Struct, frozen=True):
@@ -91,11 +92,12 @@ def merge_table(
     since = table.marks if as_marked else {}
     ranges = {gateway: (since.get(gateway, 0), arrival) for gateway, arrival in upto.items()}
     increment = deltas_between(spark, schema.table, ranges, names, None if rebuild else days)
-    deltas_in = increment.count()
+    picked = Increment(schema.table, ranges, None if rebuild else days)
+    found = history_files(spark, names.deltas, history, picked)
+    deltas_in = increment.count() if found.deltas is None else found.deltas
     written = Written(table.snapshot_id, 0, 0, 0)
     if deltas_in or rebuild or (table.grown and table.snapshot_id is not None):
-        picked = Increment(schema.table, ranges, None if rebuild else days)
-        by_bucket = partial(_by_bucket, spark, table, (names.deltas, history), picked, deltas_in)
+        by_bucket = _by_bucket(table, picked, found, deltas_in)
         written = write_state(spark, table, increment, deltas_in, upto if rebuild else None, by_bucket)
         if written.snapshot_id is not None and (written.rejected or table.rejects):
             keep_rejected(spark, table, written.snapshot_id, names)
@@ -140,24 +142,17 @@ def deltas_between(
     return spark.table(names.deltas).where(of_gateways & in_days & (sf.col("table_name") == table))
 
 
-def _by_bucket(
-    spark: SparkSession,
-    table: StateTable,
-    history: tuple[str, int | None],
-    increment: Increment,
-    deltas_in: int,
-    snapshot: int | None,
-    rebuilt: Collection[str],
-    extent: Extent,
-) -> DataFrame | None:
-    """Rows merged with an increment, as many as the extent says; None where tasks cannot read the files."""
-    deltas, at = history
-    try:
-        new = delta_files(spark, deltas, at, increment) if at is not None else DataFiles()
-        sources = (new, state_files(spark, table, snapshot))
-    except UnreadableError:
+def _by_bucket(table: StateTable, increment: Increment, history: History, deltas_in: int) -> MergeOf | None:
+    """What tasks do to merge an increment; None where they cannot read the history's files."""
+    files = history.files
+    if files is None:
         return None
-    return merged_buckets(spark, table, increment, sources, deltas_in, rebuilt=rebuilt, extent=extent)
+    tasks = tasks_of(deltas_in)
+
+    def merge(states: Mapping[int, DataFiles], *, rebuilt: Collection[str], extent: Extent) -> Merge:
+        return Merge(increment, files, states, table.columns, frozenset(rebuilt), extent, tasks)
+
+    return merge
 
 
 def _advance(

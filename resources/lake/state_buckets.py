@@ -11,15 +11,14 @@ from pyiceberg_core.transform import bucket
 from pyspark.sql import functions as sf
 from pyspark.sql.types import IntegerType
 
-from resources.lake.data_files import DataFiles, files_at, read_files
+from resources.lake.data_files import DataFiles, files_at, read_buckets, read_files
 from resources.lake.tables import BUCKETS
-from transforms.decode import day_of
 from transforms.kernel import DELTAS, STORED, merge
 from transforms.project import REJECTED
 from transforms.typed import projected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import date
 
     from pyspark.sql import DataFrame, SparkSession
@@ -54,24 +53,8 @@ class Increment(NamedTuple):
         own = pc.and_(own, pc.equal(rows["table_name"], self.table))
         if self.days is not None:
             own = pc.and_(own, pc.is_in(rows["day"], pa.array(self.days, pa.date32())))
-        return rows.filter(own).select(DELTAS.names)
-
-
-def delta_files(spark: SparkSession, deltas: str, snapshot: int, increment: Increment) -> DataFiles:
-    """The files of the history in which an increment is, by their bounds.
-
-    Raises:
-        UnreadableError: as `files_at`.
-    """
-    bounds = sf.col("readable_metrics")
-    low = min((low for low, _ in increment.ranges.values()), default=0)
-    high = max((high for _, high in increment.ranges.values()), default=0)
-    where = (bounds["arrival"]["upper_bound"] > low) & (bounds["arrival"]["lower_bound"] <= high)
-    where &= bounds["table_name"]["lower_bound"] <= increment.table
-    where &= bounds["table_name"]["upper_bound"] >= increment.table
-    where &= bounds["day"]["upper_bound"] >= sf.lit(day_of(low))
-    found = files_at(spark, deltas, snapshot, sf.coalesce(where, sf.lit(True)))
-    return found.get(0, DataFiles())
+        found = rows.select(DELTAS.names)
+        return found if pc.all(own).as_py() else found.filter(own)
 
 
 def state_files(spark: SparkSession, table: StateTable, snapshot: int | None) -> dict[int, DataFiles]:
@@ -85,68 +68,65 @@ def state_files(spark: SparkSession, table: StateTable, snapshot: int | None) ->
     return files_at(spark, table.name, snapshot, by=sf.col("partition._row_bucket"))
 
 
-def merged_buckets(
-    spark: SparkSession,
-    table: StateTable,
-    increment: Increment,
-    sources: tuple[DataFiles, Mapping[int, DataFiles]],
-    deltas_in: int,
-    *,
-    rebuilt: Collection[str] = (),
-    extent: Extent,
-) -> DataFrame:
-    """Rows merged with what the increment says of them, with `_rejected`.
+class Merge(NamedTuple):
+    """What tasks do for a merge, each with a group of buckets; goes to them as a value."""
+
+    increment: Increment
+    history: DataFiles
+    states: Mapping[int, DataFiles]
+    """Of the state, by bucket."""
+    columns: Sequence[tuple[str, str]]
+    rebuilt: frozenset[str]
+    """Gateways whose stored rows do not count."""
+    extent: Extent
+    tasks: int
+
+    def rows_of(self, task: int) -> Iterator[tuple[int, pa.Table]]:
+        """The merged rows of each bucket of a task's, with `_rejected`; of a bucket that stays as it is nothing."""
+        group = range(task, BUCKETS, self.tasks)
+        deltas = _of_buckets(self.history, self.increment, group)
+        for place in group:
+            own = deltas.pop(place)
+            if self.extent == "all" or own.num_rows:
+                touched = own["row_id"] if self.extent == "rows" else None
+                merged = merge(own, _stored(self.states.get(place, DataFiles()), self.rebuilt, touched))
+                yield place, projected(merged, self.columns, REJECTED)
+
+
+def tasks_of(deltas: int) -> int:
+    """How many tasks merge about so many deltas: each has as many buckets as the others."""
+    return min(BUCKETS, max(2, 1 << (-(-deltas // DELTAS_A_TASK) - 1).bit_length()))
+
+
+def merged_rows(spark: SparkSession, table: StateTable, merge: Merge) -> DataFrame:
+    """The merged rows, with `_rejected`, for Spark to write.
 
     Args:
         spark: a session.
         table: ready for its schema.
-        increment: what is merged.
-        sources: files of the history and, by bucket, of the state.
-        deltas_in: about how many deltas.
-        rebuilt: gateways whose stored rows do not count.
-        extent: which rows.
+        merge: what is done.
     """
-    tasks = min(BUCKETS, max(2, -(-deltas_in // DELTAS_A_TASK)))
-    groups = [list(range(first, BUCKETS, tasks)) for first in range(tasks)]
     fields = spark.table(table.name).schema
     names = [*fields.names, REJECTED]
-    run = _task(increment, sources, table.columns, groups, names, frozenset(rebuilt), extent)
-    return spark.range(0, tasks, 1, tasks).mapInArrow(run, fields.add(REJECTED, IntegerType()))
-
-
-def _task(
-    increment: Increment,
-    sources: tuple[DataFiles, Mapping[int, DataFiles]],
-    columns: Sequence[tuple[str, str]],
-    groups: list[list[int]],
-    names: list[str],
-    rebuilt: frozenset[str],
-    extent: Extent,
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    history, states = sources
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pa.set_cpu_count(1)
         for batch in batches:
-            for number in batch.column(0).to_pylist():
-                deltas = _of_buckets(history, increment, groups[number])
-                for place in groups[number]:
-                    own = deltas.pop(place)
-                    if not (extent == "all" or own.num_rows):
-                        continue
-                    touched = own["row_id"] if extent == "rows" else None
-                    merged = merge(own, _stored(states.get(place, DataFiles()), rebuilt, touched))
-                    rows = projected(merged, columns, REJECTED).select(names)
-                    yield from rows.combine_chunks().to_batches(max_chunksize=_ROWS_A_BATCH)
+            for task in batch.column(0).to_pylist():
+                for _, rows in merge.rows_of(task):
+                    yield from rows.select(names).combine_chunks().to_batches(max_chunksize=_ROWS_A_BATCH)
 
-    return run
+    return spark.range(0, merge.tasks, 1, merge.tasks).mapInArrow(run, fields.add(REJECTED, IntegerType()))
 
 
 def _of_buckets(files: DataFiles, increment: Increment, buckets: Sequence[int]) -> dict[int, pa.Table]:
     """The increment's deltas in each of these buckets."""
     parts: dict[int, list[pa.Table]] = {place: [] for place in buckets}
-    for rows in read_files(files, _PICKED):
+    for known, rows in read_buckets(files, _PICKED, buckets):
         picked = increment.pick(rows)
+        if known is not None:
+            parts[known].append(picked)
+            continue
         places = np.asarray(bucket(picked["row_id"].combine_chunks(), BUCKETS))
         for place in buckets:
             parts[place].append(picked.filter(pa.array(places == place)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import pyarrow.compute as pc
@@ -12,20 +13,27 @@ from pyspark.sql import functions as sf
 
 from lakesync.crash import crash_point
 from lakesync.exceptions import FlushError
+from resources.lake.commits import MovedError
+from resources.lake.data_files import UnreadableError
+from resources.lake.state_buckets import merged_rows, state_files
+from resources.lake.state_files import rewrite_buckets
 from resources.lake.tables import StateTable, at, read_version
 from transforms.project import REJECTED, project
 from transforms.reduce import KEY, STATE_COLUMNS, reduce_deltas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection, Mapping
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-    from resources.lake.state_buckets import Extent
+    from resources.lake.data_files import DataFiles
+    from resources.lake.state_buckets import Extent, Merge
 
-    ByBucket = Callable[[int | None, Collection[str], Extent], DataFrame | None]
-    """Rows merged into a snapshot without those of some gateways; None where tasks cannot read the files and Spark has
-    to."""
+    class MergeOf(Protocol):
+        """What tasks do, of the state's files by bucket, without the rows of some gateways."""
+
+        def __call__(self, states: Mapping[int, DataFiles], *, rebuilt: Collection[str], extent: Extent) -> Merge: ...
+
 
 SMALL_TABLE = 100_000
 """Rows up to which a table is always written anew, which is as quick as a MERGE and leaves no delete files."""
@@ -55,7 +63,7 @@ def write_state(
     increment: DataFrame,
     deltas_in: int,
     rebuilt: Collection[str] | None,
-    by_bucket: ByBucket | None = None,
+    by_bucket: MergeOf | None = None,
 ) -> Written:
     """Commit an increment, or for the gateways `rebuilt` all of their rows made again from it.
 
@@ -75,11 +83,16 @@ def write_state(
     for attempt in range(TRIES):
         small = not anew and snapshot is not None
         extent: Extent = "rows" if small else "all" if rebuilt is not None or table.grown else "buckets"
-        rows = by_bucket(snapshot, rebuilt or (), extent) if by_bucket is not None else None
         observed = Observation()
         counts: dict[str, int] | None = None
         touched = increment.select(*_key_of_deltas()).distinct() if small else None
         try:
+            if by_bucket is not None and not small and rebuilt is None:
+                merge = partial(by_bucket, rebuilt=(), extent=extent)
+                rewritten = rewrite_buckets(spark, table.name, snapshot, merge)
+                if rewritten is not None:
+                    return Written(*rewritten)
+            rows = _merged_rows(spark, table, snapshot, by_bucket, rebuilt or (), extent)
             if touched is not None and snapshot is not None:
                 if rows is None:
                     held = at(spark, table.name, snapshot).join(touched, list(KEY), "semi")
@@ -93,6 +106,8 @@ def write_state(
                     _rebuild(spark, rows, table, snapshot, whole_buckets=whole_buckets, observed=observed)
                 else:
                     _rewrite(rows, table.name, snapshot, every=every, whole_buckets=whole_buckets, observed=observed)
+        except MovedError:
+            pass
         except PySparkException:
             if read_version(spark, table.name).snapshot_id == snapshot or attempt == TRIES - 1:
                 raise
@@ -104,6 +119,24 @@ def write_state(
                 return Written(now["snapshot_id"], counts["rows"], counts["tombstones"] or 0, counts["rejected"] or 0)
         snapshot = read_version(spark, table.name).snapshot_id
     raise FlushError(f"{table.name} was changed by others during each of {TRIES} merges; merge it when they are done")
+
+
+def _merged_rows(
+    spark: SparkSession,
+    table: StateTable,
+    snapshot: int | None,
+    by_bucket: MergeOf | None,
+    rebuilt: Collection[str],
+    extent: Extent,
+) -> DataFrame | None:
+    """Rows as tasks merge them, for Spark to write; None where tasks cannot read the files and Spark has to."""
+    try:
+        states = state_files(spark, table, snapshot)
+    except UnreadableError:
+        return None
+    return (
+        merged_rows(spark, table, by_bucket(states, rebuilt=rebuilt, extent=extent)) if by_bucket is not None else None
+    )
 
 
 def _all_rows(

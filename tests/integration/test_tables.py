@@ -193,14 +193,14 @@ def test_a_second_writer_costs_time_and_no_data(spark, names, monkeypatch):
 
         return run
 
-    for large in (True, False):
-        work = state.merged_buckets
+    for large, name in ((True, "rewrite_buckets"), (False, "merged_rows")):
+        work = getattr(state_writes, name)
         interfered.clear()
         forget_marks(spark, "t", names)
         monkeypatch.setattr(state_writes, "_is_large", lambda *_, large=large: large)
-        monkeypatch.setattr(state, "merged_buckets", other_run_first(work))
+        monkeypatch.setattr(state_writes, name, other_run_first(work))
         merge_table(spark, schema(), {"g": pushes[2][0]}, names=names)
-        monkeypatch.setattr(state, "merged_buckets", work)
+        monkeypatch.setattr(state_writes, name, work)
         assert interfered
         assert lake(spark, names) == merged(pushes, "g")
 
