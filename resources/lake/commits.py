@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Transaction
 from pyiceberg.table.update import AssertTableUUID
+from sqlalchemy.exc import OperationalError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -15,9 +16,12 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
+_LOCKED = "database is locked"
+"""What SQLite says where a statement or a commit was not done."""
+
 
 class MovedError(Exception):
-    """The table is no longer at the snapshot that was read: nothing was committed."""
+    """The table is no longer at the snapshot that was read, or was being committed to: nothing was committed."""
 
 
 def commit_files(
@@ -35,7 +39,7 @@ def commit_files(
         removed: as a scan of the table found them.
 
     Raises:
-        MovedError: somebody has committed since `snapshot`.
+        MovedError: somebody has committed since `snapshot`, or holds a catalogue in a file for seconds.
         Exception: whatever else the catalogue says; whether it was committed, the table tells.
     """
     name, current = ".".join(table.name()), table.current_snapshot()
@@ -50,9 +54,11 @@ def commit_files(
     changes, requirements = producer._commit()  # noqa: SLF001 the public one tries again on top of what it has not read
     try:
         table._do_commit(changes, (*requirements, AssertTableUUID(uuid=table.metadata.table_uuid)))  # noqa: SLF001
-    except CommitFailedException as error:
-        producer._clean_all_uncommitted()  # noqa: SLF001 this error says that nobody will read them
-        raise MovedError(f"{name} has moved on from {snapshot}: {error}") from error
+    except (CommitFailedException, OperationalError) as error:
+        if isinstance(error, OperationalError) and _LOCKED not in str(error):
+            raise
+        producer._clean_all_uncommitted()  # noqa: SLF001 both errors say that nobody will read them
+        raise MovedError(f"{name} was not committed on top of {snapshot}: {error}") from error
     return producer.snapshot_id
 
 

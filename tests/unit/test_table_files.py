@@ -1,5 +1,7 @@
 """Files that tasks write, and their commits on top of the snapshot that was read, without Spark."""
 
+import sqlite3
+from contextlib import closing
 from datetime import date
 
 import pyarrow as pa
@@ -88,6 +90,18 @@ def test_a_commit_goes_on_top_of_what_was_read_or_nowhere(table):
             commit_files(late, None, written(late, "two"))
     assert held(table) == ["one"] * 3
     assert table.metadata_location == metadata
+
+
+def test_a_catalogue_that_others_hold_is_not_committed_to(table, tmp_path):
+    with table.catalog.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA busy_timeout = 1")
+    files = written(table, "one")
+    with closing(sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(MovedError, match="locked"):
+            commit_files(table, None, files)
+    commit_files(table, None, files)
+    assert held(table) == ["one"] * 3
 
 
 def test_files_take_the_place_of_others(table):
