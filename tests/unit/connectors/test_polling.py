@@ -1,0 +1,72 @@
+"""A poll of several tables: what it holds, when that lands, and which tables learn that it did not."""
+
+from lakesync.connectors.polling import poll
+from lakesync.connectors.source import Page, SourceRow, Table, Usage
+from lakesync.exceptions import AdapterError, FlushError
+from lakesync.testing.landing import MemoryLanding
+
+TABLES = (Table("issues"), Table("comments"), Table("projects"))
+
+
+class Source:
+    """Three pages of each table, and what fails on the way."""
+
+    tables = TABLES
+    usage = Usage(0)
+
+    def __init__(self, failing=None):
+        self.failing = failing
+
+    def changes(self, table, _cursor):
+        for number in range(3):
+            if (table, number) == self.failing:
+                raise AdapterError("the source is gone")
+            yield Page(table, [SourceRow(f"{table}-{number}", {"text": "x" * 100})], {"page": number})
+
+
+class Landing(MemoryLanding):
+    """Notes what lands together, and refuses a landing by its number."""
+
+    def __init__(self, refused=None):
+        super().__init__(TABLES)
+        self.together, self.refused = [], refused
+
+    def land(self, pages):
+        self.together.append([page.table for page in pages])
+        if len(self.together) - 1 == self.refused:
+            raise FlushError("the lake is gone")
+        super().land(pages)
+
+
+def test_little_of_many_tables_is_one_landing():
+    landing = Landing()
+    report = poll(Source(), landing)
+    assert landing.together == [["issues"] * 3 + ["comments"] * 3 + ["projects"] * 3]
+    assert [(each.rows, each.pages, each.landings, each.cursor) for each in report.tables] == [
+        (3, 3, 1, {"page": 2})
+    ] * 3
+
+
+def test_no_more_is_held_than_the_budget_and_a_page():
+    landing = Landing()
+    report = poll(Source(), landing, budget_bytes=250)
+    assert landing.together == [["issues"] * 3, ["comments"] * 3, ["projects"] * 3]
+    assert report.error is None
+
+
+def test_what_was_read_before_a_table_failed_lands_and_the_others_go_on():
+    landing = Landing()
+    issues, comments, projects = poll(Source(("comments", 2)), landing).tables
+    assert (issues.error, projects.error) == (None, None)
+    assert (comments.rows, comments.cursor) == (2, {"page": 1})
+    assert str(comments.error) == "the source is gone"
+    assert set(landing.rows["comments"]) == {"comments-0", "comments-1"}
+
+
+def test_a_landing_that_is_refused_is_told_by_every_table_of_it():
+    landing = Landing(refused=0)
+    report = poll(Source(), landing, budget_bytes=500)
+    assert landing.together[0] == ["issues"] * 3 + ["comments"] * 2
+    assert [str(each.error) for each in report.tables] == ["the lake is gone"] * 2 + ["None"]
+    assert [each.cursor for each in report.tables] == [None, None, {"page": 2}]
+    assert set(landing.rows["issues"]) | set(landing.rows["comments"]) == set()
