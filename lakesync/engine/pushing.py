@@ -75,8 +75,7 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
     covered = _covered(commit, heard, access)
     clean = False
     if new:
-        whole = len(new) == len(push.deltas)
-        ready = request.ready if whole and request.ready is not None else _ready(new)
+        ready = request.ready if new is push.deltas and request.ready is not None else _ready(new)
         arrival = commit.next_arrivals(len(ready.named.rows))[-1]
         commit.append(push.client_id, ready.packed, arrival, access.claims)
         sender = Sender(push.client_id, access.keys, in_line=access.directly is None)
@@ -105,12 +104,14 @@ def check_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: 
 
 def _admitted(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits) -> Sequence[RowDelta]:
     """The deltas to be kept."""
-    new = commit.spared(_unknown(commit, request))
-    if new and not request.admitted:  # what was accepted once is accepted, whatever is in force since
-        check_schemas(new, commit.config)
+    unknown = _unknown(commit, request)
+    new = commit.spared(unknown)
+    kept = new if new is unknown else [delta for delta, came in zip(new, unknown, strict=True) if delta is came]
+    if kept and not request.admitted:  # what was accepted once is accepted, whatever is in force since
+        check_schemas(kept, commit.config)
         check_backlog(commit.backlog_bytes, limits)
         if (commit.config.write_scope or limits.write_scope) == "rules":
-            check_scope(commit, new, request.claims, rules.index(commit.config))
+            check_scope(commit, kept, request.claims, rules.index(commit.config))
     return new
 
 
@@ -166,4 +167,4 @@ def _unknown(commit: Commit, request: CheckedPush) -> Sequence[RowDelta]:
         if identity not in known:
             known.add(identity)
             new.append(delta)
-    return new
+    return deltas if len(new) == len(deltas) else new

@@ -78,17 +78,17 @@ class ErasingCommit(ErasureView):
         marks = ", ".join("?" * kept)
         self._ask(f"INSERT INTO erasure ({_FIELDS}) VALUES ({marks})", *msgspec.structs.astuple(erasure)[1:kept])
 
-    def spared(self, deltas: Sequence[RowDelta]) -> list[RowDelta]:
-        """Those of one client's deltas that no erasure covers: the others may never be kept again."""
+    def spared(self, deltas: Sequence[RowDelta]) -> Sequence[RowDelta]:
+        """One client's deltas as they may be kept: those that an erasure covers without what they say."""
         newest = self._ask("SELECT max(hlc) FROM erasure WHERE gateway = ?")[0][0]
         if newest is None or all(delta.hlc > newest for delta in deltas):
-            return list(deltas)
+            return deltas
         client = self._ask("SELECT max(hlc) FROM erasure WHERE gateway = ? AND client_id = ?", deltas[0].client_id)[0][
             0
         ]
         rows = self._erased_rows({delta.row_id for delta in deltas})
         floor = -1 if client is None else client
-        return [delta for delta in deltas if delta.hlc > max(floor, rows.get(delta.key, -1))]
+        return [delta if delta.hlc > max(floor, rows.get(delta.key, -1)) else _silenced(delta) for delta in deltas]
 
     def redact(self, after: int, limit: int, covers: Callable[[RowDelta], bool]) -> tuple[int | None, int]:
         """Take what they said from the covered deltas of the next log rows that have a body.
@@ -135,4 +135,8 @@ def _parts(values: list[str]) -> Iterator[list[str]]:
 def _blank(delta: RowDelta) -> RowDelta:
     if not delta.columns:
         return delta  # a DELETE says nothing but that the row is gone
+    return _silenced(delta)
+
+
+def _silenced(delta: RowDelta) -> RowDelta:
     return msgspec.structs.replace(delta, op="UPDATE", columns=())

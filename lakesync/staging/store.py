@@ -224,8 +224,12 @@ class Commit(View, Protocol):
     def put_erasure(self, erasure: Erasure) -> None:
         """Write a request to erase whole, in place of the one with its `seq`."""
 
-    def spared(self, deltas: Sequence[RowDelta]) -> list[RowDelta]:
-        """Those of one client's deltas that no erasure covers; the others count as accepted and are not kept."""
+    def spared(self, deltas: Sequence[RowDelta]) -> Sequence[RowDelta]:
+        """One client's deltas as they may be kept: the same where no erasure covers any.
+
+        Those that one covers say nothing any more. That they came is kept all the same: the client may have their rows
+        and has to be told.
+        """
 
     def redact(self, after: int, limit: int, covers: Callable[[RowDelta], bool]) -> tuple[int | None, int]:
         """Take what they said from the covered deltas of the next `limit` log rows that have a body.

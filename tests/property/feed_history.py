@@ -22,8 +22,8 @@ from lakesync.staging.sqlite import SqliteStore
 from lakesync.staging.store import StagingStore
 from lakesync.types import Claims, PushResult, SyncPush, SyncResponse
 from tests.property.core_client import CoreClient
-from tests.property.feed_model import StockClient, World
-from tests.property.feed_steps import GROUPS, RULES, histories
+from tests.property.feed_model import TABLE, StockClient, World
+from tests.property.feed_steps import GROUPS, ROWS, RULES, histories
 
 START = 1_700_000_000_000
 PEOPLE = ["c1", "c2", "c3"]
@@ -31,7 +31,7 @@ FOLDER = Path("/dev") / "shm"
 """In memory, where there is such a place."""
 
 
-class _PatientEngine(Engine):
+class PatientEngine(Engine):
     """Brings no rows in line with new rules by itself, so that a history says when."""
 
     def _make(self, gateway_id: str) -> SyncGateway:
@@ -48,6 +48,7 @@ class History:
     """Of which kind the clients are."""
     histories: SearchStrategy[list[tuple[Any, ...]]] = histories
     """What is played."""
+    limits = EngineLimits(reindex_rows=1)
 
     def __init__(self, folder: Path, skews: Sequence[int] = (0, 0, 0), rules: int = 0) -> None:
         self.folder = folder
@@ -102,7 +103,10 @@ class History:
         self.world.engine.close()
 
     def _open(self) -> Engine:
-        engine = _PatientEngine(self._store(), lambda: self.now + 60, EngineLimits(reindex_rows=1))
+        return self._opened(PatientEngine(self._store(), lambda: self.now + 60, self.limits))
+
+    @staticmethod
+    def _opened(engine: Engine) -> Engine:
         try:
             engine.open()
             engine.gateway("g")
@@ -195,6 +199,8 @@ class History:
                 self._cut()
             case "checkpoint":
                 self._first_sync(client, lost=detail[0] == 1)
+            case "erase":
+                self._erase(ROWS[detail[0] - 1])
 
     def _write_behind(self, store: StagingStore) -> None:
         """As a store does that has nothing to do: rows are then read as they are stored."""
@@ -217,6 +223,14 @@ class History:
         if arrival and store.publish_cut(Cut("g", epoch, arrival, gateway.config().rules_version, (), self.now)):
             rows = store.submit("g", lambda commit: commit.scan_rows(None, 100)).result()
             self.cuts[arrival] = self.world.rows(), rows
+
+    def _erase(self, row_id: str) -> None:
+        table = self.clients[0].tables.get(row_id, TABLE)
+        try:
+            erasure = self.world.engine.store.erase_row("g", table, row_id)
+        except NotFoundError:
+            return
+        self.world.erase(row_id, erasure.hlc)
 
     def _first_sync(self, client: StockClient, *, lost: bool) -> None:
         """A checkpoint, where the client would ask for one and there is one."""

@@ -207,6 +207,7 @@ class World:
         self.log: list[RowDelta] = []
         self.ever_visible: dict[str, set[str]] = {client.name: set() for client in clients}
         self._seen: set[str] = set()
+        self._erased: dict[str, int] = {}
 
     @property
     def gateway(self) -> SyncGateway:
@@ -217,8 +218,13 @@ class World:
         """Note deltas that the gateway has."""
         new = [delta for delta in deltas if delta.delta_id not in self._seen]
         self._seen |= {delta.delta_id for delta in new}
-        self.log += new
+        self.log += [delta for delta in new if delta.hlc > self._erased.get(delta.row_id, -1)]
         self.look()
+
+    def erase(self, row_id: str, hlc: int) -> None:
+        """What was written to a row up to then is gone, and counts for nothing where it comes later."""
+        self._erased[row_id] = hlc
+        self.log = [delta for delta in self.log if delta.row_id != row_id or delta.hlc > hlc]
 
     def look(self) -> None:
         """Note who may see what now."""

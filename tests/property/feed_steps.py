@@ -63,7 +63,7 @@ rules = st.one_of(
 )
 trouble = st.one_of(
     st.tuples(st.sampled_from(["connect", "disconnect", "reload", "wipe", "old pull", "old push"]), people, limits),
-    st.tuples(st.sampled_from(["restart", "idle", "idle", "flush", "cut", "checkpoint"]), people, limits),
+    st.tuples(st.sampled_from(["restart", "idle", "idle", "flush", "cut", "checkpoint", "erase"]), people, limits),
     st.tuples(st.just("clock"), people, st.sampled_from([-40, 40])),
 )
 
@@ -79,3 +79,12 @@ histories = st.one_of(
     _lists(st.one_of(edit, cycle, pull, push, live, trouble)),
 )
 skews = st.tuples(*[st.sampled_from([-30, -3, 0, 3])] * 3)
+
+
+@st.composite
+def troubled(draw: st.DrawFn, trouble: st.SearchStrategy[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """A history with some trouble of its own kind between its steps."""
+    history = list(draw(histories))
+    for step in draw(st.lists(trouble, min_size=1, max_size=4)):
+        history.insert(draw(st.integers(0, len(history))), step)
+    return history

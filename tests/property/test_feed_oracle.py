@@ -162,5 +162,16 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=5,
 )
+@example(  # a client that was away makes a row again that was erased, before it is told of that
+    history=[
+        ("edit", 1, "INSERT", "r1", {"x": 1}),
+        ("push", 1, "whole"),
+        ("erase", 0, 1),
+        ("edit", 0, "INSERT", "r1", {"x": 2}),
+        ("push", 0, "whole"),
+    ],
+    skews=(-30, 0, 0),
+    rules=0,
+)
 def test_every_client_ends_with_its_rows(history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int) -> None:
     play(history, skews, rules)

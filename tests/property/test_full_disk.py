@@ -16,7 +16,7 @@ from lakesync.exceptions import StagingUnavailableError
 from lakesync.rules.model import SyncRules
 from tests.property.feed_history import History, play
 from tests.property.feed_model import StockClient
-from tests.property.feed_steps import RULES, histories, people, skews
+from tests.property.feed_steps import RULES, people, skews, troubled
 
 FILES = ("log.db-wal", "state.db-wal", "log.db", "state.db")
 
@@ -40,19 +40,10 @@ full = st.tuples(st.just("full"), people, st.sampled_from(FILES), st.sampled_fro
 room = st.tuples(st.just("room"), people)
 
 
-@st.composite
-def troubled(draw: st.DrawFn) -> list[tuple[Any, ...]]:
-    """A history with disks that fill up and are emptied between its steps."""
-    history = list(draw(histories))
-    for step in draw(st.lists(st.one_of(full, full, room), min_size=1, max_size=4)):
-        history.insert(draw(st.integers(0, len(history))), step)
-    return history
-
-
 class FullDiskHistory(History):
     """A history on a disk that is full from some write on, until there is room again."""
 
-    histories = troubled()
+    histories = troubled(st.one_of(full, full, room))
     full = False
 
     def play(self, steps: Sequence[tuple[Any, ...]]) -> None:

@@ -1,0 +1,78 @@
+"""A proxy before Postgres that loses a commit, or its answer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import psycopg
+
+from tests.integration.gateway_support import until
+
+
+class Proxy:
+    """Stands between a gateway and Postgres; once it is armed, it cuts the next connection that says COMMIT.
+
+    Either before the server has heard of it, or after it has done it and before its answer came through.
+    """
+
+    def __init__(self, database: str) -> None:
+        parts = urlsplit(database)
+        self._database = database
+        self._target = (parts.hostname, parts.port)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        port = self._listening.getsockname()[1]
+        self.url = parts._replace(netloc=f"{parts.username}:{parts.password}@127.0.0.1:{port}").geturl()
+        self.cut: str | None = None
+        self.cuts = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            server = socket.create_connection(self._target)
+            for run in (self._up, self._down):
+                threading.Thread(target=run, args=(client, server), daemon=True).start()
+
+    def _up(self, client: socket.socket, server: socket.socket) -> None:
+        try:
+            while data := client.recv(65536):
+                if b"COMMIT" in data and self.cut is not None:
+                    when, self.cut = self.cut, None
+                    self.cuts += 1
+                    if when == "after":
+                        client.shutdown(socket.SHUT_RDWR)  # its own answer does not reach it any more
+                        server.sendall(data)
+                        until(lambda: _is_idle(self._database, server), "the commit")
+                    break
+                server.sendall(data)
+        except OSError:
+            pass  # the other side is gone, as it should be
+        for side in (client, server):
+            with suppress(OSError):
+                side.shutdown(socket.SHUT_RDWR)  # closing alone tells the other end nothing while a thread still reads
+            side.close()
+
+    def _down(self, client: socket.socket, server: socket.socket) -> None:
+        try:
+            while data := server.recv(65536):
+                client.sendall(data)
+        except OSError:
+            pass  # cut off above
+        client.close()
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+def _is_idle(database: str, server: socket.socket) -> bool:
+    """Whether the server has nothing to do for a connection that came from this socket."""
+    query = "SELECT state FROM pg_stat_activity WHERE client_port = %s"
+    with psycopg.connect(database) as connection:
+        found = connection.execute(query, (server.getsockname()[1],)).fetchone()
+    return found is None or found[0] == "idle"
