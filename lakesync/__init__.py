@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lakesync.client.client import open_client as open  # noqa: A004 as in gzip.open
+    from lakesync.client.opening import open_client as open  # noqa: A004 as in gzip.open
     from lakesync.delta import delta_id, extract_delta, jcs
     from lakesync.engine import Engine, SyncGateway, open_gateway
     from lakesync.exceptions import LakeSyncError, TerminalError, TransientError
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 _PLACES = {
-    "lakesync.client.client": ("open",),
+    "lakesync.client.opening": ("open",),
     "lakesync.delta": ("delta_id", "extract_delta", "jcs"),
     "lakesync.engine": ("Engine", "SyncGateway", "open_gateway"),
     "lakesync.exceptions": ("LakeSyncError", "TerminalError", "TransientError"),

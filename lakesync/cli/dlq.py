@@ -1,7 +1,8 @@
 """`lakesync dlq`: what was set aside, so that the rest could go on.
 
-Two kinds: `value`, a live value that does not fit its column, kept in the lake's table `rejected`; and `work`, a
-destination's table that could not be brought in line after a flush of a gateway without a pipeline.
+Two kinds of a gateway: `value`, a live value that does not fit its column, kept in the lake's table `rejected`; and
+`work`, a destination's table that could not be brought in line after a flush of a gateway without a pipeline. Two of an
+app, in its own file (`--app`): `edit`, a change that the gateway refused; and `action`, one that failed.
 """
 
 from __future__ import annotations
@@ -21,10 +22,20 @@ from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, Yes, setti
 
 app = command_app(
     "Look at what was set aside: values that fit no column, work that failed.",
-    examples(("lakesync dlq list", "all of a gateway"), ("lakesync dlq retry --all", "once the cause is gone")),
+    examples(
+        ("lakesync dlq list", "all of a gateway"),
+        ("lakesync dlq list --app app.db", "refused changes and failed actions of an app"),
+        ("lakesync dlq retry --all", "once the cause is gone"),
+    ),
 )
 
 Id = Annotated[str | None, typer.Argument(metavar="ID", help="As the list tells it.", show_default=False)]
+App = Annotated[
+    Path | None,
+    typer.Option(
+        "--app", help="An app's database: what its client set aside, instead of a gateway.", show_default=False
+    ),
+]
 All = Annotated[bool, typer.Option("--all", help="Everything of the gateway that can be.")]
 
 
@@ -42,6 +53,7 @@ def dlq() -> None:
 )
 def list_(
     kind: Annotated[str | None, typer.Option(help="value or work; both unless given.", show_default=False)] = None,
+    app_file: App = None,
     url: Url = None,
     gateway: Gateway = None,
     token_file: TokenFile = None,
@@ -52,7 +64,7 @@ def list_(
     """List what was set aside."""
     if kind not in (None, "value", "work"):
         raise typer.BadParameter(f"--kind is {kind!r}, it must be value or work")
-    found, why = _all(kind, url, gateway, token_file, data)
+    found, why = _of_app(app_file, kind) or _all(kind, url, gateway, token_file, data)
     output.records(
         found, as_json=as_json, columns=("id", "kind", "table", "what", "why"), none="" if why else "nothing"
     )
@@ -62,6 +74,7 @@ def list_(
 @app.command(epilog=examples(("lakesync dlq show todos/t1/done", "the value, and what its column takes")))
 def show(
     entry: Annotated[str, typer.Argument(metavar="ID", help="As the list tells it.", show_default=False)],
+    app_file: App = None,
     url: Url = None,
     gateway: Gateway = None,
     token_file: TokenFile = None,
@@ -72,7 +85,7 @@ def show(
     """Show one in full, and what mends it."""
     from lakesync.exceptions import NotFoundError
 
-    found, why = _all(None, url, gateway, token_file, data)
+    found, why = _of_app(app_file, None) or _all(None, url, gateway, token_file, data)
     chosen = next((each for each in found if each["id"] == entry), None)
     if chosen is None:
         unknown = f" (not known: {'; '.join(why)})" if why else ""
@@ -85,6 +98,7 @@ def show(
 )
 def retry(
     entry: Id = None,
+    app_file: App = None,
     url: Url = None,
     gateway: Gateway = None,
     token_file: TokenFile = None,
@@ -93,16 +107,20 @@ def retry(
     everything: All = False,
     as_json: Json = False,
 ) -> None:
-    """Put work back into the queue, as if it were new.
+    """Put work back into the queue, as if it were new; of an app, what is then sent when it synchronises next.
 
     A value needs no retry: it leaves the list when the row gets one that fits, or the table is made again.
     """
-    _act("POST", "retried", entry, url, gateway, token_file, data, everything=everything, as_json=as_json)
+    if app_file is not None:
+        _act_on_app(app_file, "retried", entry, everything=everything, as_json=as_json)
+    else:
+        _act("POST", "retried", entry, url, gateway, token_file, data, everything=everything, as_json=as_json)
 
 
 @app.command(epilog=examples(("lakesync dlq drop 01a2…-shop.main.1.7-9.todos --yes", "the table stays as it is")))
 def drop(
     entry: Id = None,
+    app_file: App = None,
     url: Url = None,
     gateway: Gateway = None,
     token_file: TokenFile = None,
@@ -112,10 +130,43 @@ def drop(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Forget work. The rows that it was about stay as they are at the destination until they change again."""
-    what = "all work that was set aside" if everything else f"{entry}"
+    """Forget work. The rows that it was about stay as they are at the destination until they change again.
+
+    Of an app, a change is taken back: its row is as if it had never been made.
+    """
+    what = "all that was set aside" if everything else f"{entry}"
     output.confirm(f"Drop {what}?", yes=yes)
-    _act("DELETE", "dropped", entry, url, gateway, token_file, data, everything=everything, as_json=as_json)
+    if app_file is not None:
+        _act_on_app(app_file, "dropped", entry, everything=everything, as_json=as_json)
+    else:
+        _act("DELETE", "dropped", entry, url, gateway, token_file, data, everything=everything, as_json=as_json)
+
+
+def _of_app(app_file: Path | None, kind: str | None) -> tuple[list[dict[str, Any]], list[str]] | None:
+    """What an app's database set aside, where one was named."""
+    from lakesync.cli import dlq_app
+
+    if app_file is None:
+        return None
+    if kind is not None:
+        raise typer.BadParameter("--kind is of a gateway's: an app's database has edits and actions")
+    return dlq_app.entries(app_file), []
+
+
+def _act_on_app(app_file: Path, done: str, entry: str | None, *, everything: bool, as_json: bool) -> None:
+    from lakesync.cli import dlq_app
+
+    if (entry is None) is not everything:
+        raise typer.BadParameter("give one ID, or --all")
+    act = dlq_app.retry if done == "retried" else dlq_app.drop
+    found = act(app_file, entry)
+    for each in found:
+        if as_json:
+            output.record({done: each})
+        else:
+            print(f"{done} {each}")
+    if not found:
+        output.note("nothing was set aside")
 
 
 def _act(

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lakesync.client.actions import ActionQueue, QueuedAction
     from lakesync.client.aio import AsyncClient, open_async
-    from lakesync.client.client import Client, create_client, open_client
+    from lakesync.client.client import Client
     from lakesync.client.coordinator import SyncCoordinator
     from lakesync.client.database import LocalDB
     from lakesync.client.errors import DbError, UnreachableError
     from lakesync.client.history import Version
+    from lakesync.client.opening import create_client, open_client
     from lakesync.client.schema_sync import SchemaSynchroniser
     from lakesync.client.status import SyncReport, SyncStatus
     from lakesync.client.table import Table
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
 _PLACES = {
     "actions": ("ActionQueue", "QueuedAction"),
     "aio": ("AsyncClient", "open_async"),
-    "client": ("Client", "create_client", "open_client"),
+    "client": ("Client",),
     "coordinator": ("SyncCoordinator",),
     "database": ("LocalDB",),
     "errors": ("DbError", "UnreachableError"),
     "history": ("Version",),
+    "opening": ("create_client", "open_client"),
     "schema_sync": ("SchemaSynchroniser",),
     "status": ("SyncReport", "SyncStatus"),
     "table": ("Table",),

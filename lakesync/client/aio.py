@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar
 
 from lakesync.client.actions import QueuedAction
-from lakesync.client.client import Client, open_client
+from lakesync.client.client import Client
 from lakesync.client.core import Edit
 from lakesync.client.history import Version
+from lakesync.client.opening import open_client
 from lakesync.client.status import SyncReport, SyncStatus
 from lakesync.client.table import Row
 

@@ -6,13 +6,13 @@ import sqlite3
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
+from lakesync.client import frames
 from lakesync.client.coordinator import DEFAULT_INTERVAL, SyncCoordinator
 from lakesync.client.core import CoreLimits, Edit, Mode
-from lakesync.client.database import LocalDB, connect
+from lakesync.client.database import LocalDB
 from lakesync.client.events import Event
 from lakesync.client.history import Version, versions
 from lakesync.client.replica import Replica
@@ -121,22 +121,28 @@ class Client:
         return self._replica.step(work)
 
     def to_pandas(self, sql: str, params: Any = ()) -> pd.DataFrame:
-        """A query's result, or a whole table by its name."""
-        import pandas as pd
+        """A query's result, or a whole table by its name.
 
-        return pd.DataFrame(self._columns(sql, params))
+        Raises:
+            ConfigurationError: pandas is not installed.
+        """
+        return frames.to_pandas(self._columns(sql, params))
 
     def to_polars(self, sql: str, params: Any = ()) -> pl.DataFrame:
-        """A query's result, or a whole table by its name."""
-        import polars as pl
+        """A query's result, or a whole table by its name.
 
-        return pl.DataFrame(self._columns(sql, params), strict=False)
+        Raises:
+            ConfigurationError: polars is not installed.
+        """
+        return frames.to_polars(self._columns(sql, params))
 
     def to_arrow(self, sql: str, params: Any = ()) -> pa.Table:
-        """A query's result, or a whole table by its name."""
-        import pyarrow as pa
+        """A query's result, or a whole table by its name.
 
-        return pa.table(self._columns(sql, params))
+        Raises:
+            ConfigurationError: pyarrow is not installed.
+        """
+        return frames.to_arrow(self._columns(sql, params))
 
     # -- synchronisation ------------------------------------------------------------------------------------------
 
@@ -215,135 +221,7 @@ class Client:
         return [edit.number for edit in self.pending() if edit.status == "refused"]
 
     def _columns(self, sql: str, params: Any) -> dict[str, list[Any]]:
-        """A result by column. Of a whole table, booleans are Python's own; JSON stays text."""
-        schema = self._replica.store.schemas.get(sql)
-        types = {} if schema is None else schema.types
-        if schema is not None:
-            listed = ", ".join(["row_id", *(f'"{name}"' for name in types)])
-            sql = f'SELECT {listed} FROM "{sql}" ORDER BY row_id'
-        with closing(connect(self.db.path, autocommit=True)) as reader:
-            cursor = reader.execute(sql, params)
-            names = [column[0] for column in cursor.description]
-            rows = cursor.fetchall()
-        columns = list(zip(*rows, strict=True)) if rows else [() for _ in names]
-        return {
-            name: [None if cell is None else bool(cell) for cell in cells]
-            if types.get(name) == "boolean"
-            else list(cells)
-            for name, cells in zip(names, columns, strict=True)
-        }
-
-
-def open_client(
-    path: str | Path,
-    *,
-    url: str | None = None,
-    gateway: str | None = None,
-    token: Token | None = None,
-    client_id: str | None = None,
-    schemas: Iterable[TableSchema | Mapping[str, Any]] = (),
-    transport: SyncTransport | None = None,
-    mode: Mode = "full",
-    auto_sync: bool = False,
-    interval: float = DEFAULT_INTERVAL,
-    realtime: bool = False,
-    proxy: str | None = None,
-    ca: str | None = None,
-    timeout: float = 30.0,
-    limits: CoreLimits | None = None,
-) -> Client:
-    """Open an app's database and keep it in step with a gateway.
-
-        with lakesync.open("app.db", url="https://…", gateway="shop", token=token, schemas=[TODOS]) as db:
-            db["todos"].insert(title="Buy oat milk")
-            db.sync()
-
-    Args:
-        path: an SQLite file, made where it is missing, or `:memory:`.
-        url: the gateway server's address. gateway: the gateway's id there.
-        token: a JWT, or a function that gives one: asked again when it is about to expire, and when it was refused.
-        client_id: who this is; the `sub` of the token, or what the database says, or a new one.
-        schemas: the synced tables; made where they are missing. Rows that they have already are taken for new ones.
-        transport: in place of url, gateway and token.
-        mode: `full`, `pushOnly` or `pullOnly`.
-        auto_sync: synchronise in a thread from the start.
-        interval: seconds between pulls of auto-sync.
-        realtime: whether that thread holds a WebSocket, on which changes come at once.
-        proxy, ca, timeout: as for `HttpTransport`.
-
-    Raises:
-        ConfigurationError: an argument is missing, the file is no database, or it is another client's.
-        SchemaError: a schema is wrong, or a table has a column of another type.
-    """
-    if transport is None:
-        transport = _transport(url, gateway, token, realtime=realtime, proxy=proxy, ca=ca, timeout=timeout)
-    if client_id is None and isinstance(token, str):
-        client_id = _subject(token)
-    db = LocalDB(path)
-    try:
-        client = Client(
-            db, transport, client_id=client_id, schemas=schemas, mode=mode, limits=limits, interval=interval
-        )
-    except BaseException:
-        db.close()
-        raise
-    if auto_sync:
-        client.coordinator.start_auto_sync()
-    return client
-
-
-def create_client(
-    *,
-    name: str,
-    schemas: Iterable[TableSchema | Mapping[str, Any]],
-    client_id: str,
-    gateway: Mapping[str, Any],
-    auto_sync_ms: int = 10_000,
-    backend: str = "file",
-    sync_mode: Mode = "full",
-    realtime: bool = False,
-) -> Client:
-    """The reference's `createClient`: open, and start auto-sync.
-
-    Args:
-        name: of the database: the file `NAME.db`.
-        gateway: `url`, `gatewayId`, `token`.
-        auto_sync_ms: milliseconds between pulls; 0: not by itself.
-        backend: `file` or `memory`.
-    """
-    return open_client(
-        ":memory:" if backend == "memory" else f"{name}.db",
-        url=gateway["url"],
-        gateway=gateway["gatewayId"],
-        token=gateway.get("token"),
-        client_id=client_id,
-        schemas=schemas,
-        mode=sync_mode,
-        auto_sync=auto_sync_ms > 0,
-        interval=auto_sync_ms / 1000 or DEFAULT_INTERVAL,
-        realtime=realtime,
-    )
-
-
-def _transport(
-    url: str | None, gateway: str | None, token: Token | None, *, realtime: bool, **options: Any
-) -> SyncTransport:
-    if url is None or gateway is None:
-        raise ConfigurationError("say where the gateway is: url and gateway, or a transport")
-    if realtime:
-        from lakesync.client.transports.websocket import WebSocketTransport
-
-        return WebSocketTransport(url, gateway, token, **options)
-    from lakesync.client.transports.http import HttpTransport
-
-    return HttpTransport(url, gateway, token, **options)
-
-
-def _subject(token: str) -> str | None:
-    from lakesync.client.transports.tokens import claims
-
-    subject = claims(token).get("sub")
-    return subject if isinstance(subject, str) else None
+        return frames.columns(self.db.path, self._replica.store.schemas.get(sql), sql, params)
 
 
 def _dicts(cursor: sqlite3.Cursor) -> list[Row]:

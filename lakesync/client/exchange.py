@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from lakesync.client.checkpoint import Progress, load_checkpoint
 from lakesync.client.core import FetchCheckpoint, Lost, Refused
 from lakesync.client.core.messages import Answer, Request
 from lakesync.client.core.records import Changes, Edit
@@ -16,6 +16,9 @@ from lakesync.client.replica import Replica
 from lakesync.client.transports.base import CheckpointTransport, MeasuredTransport, SyncTransport
 from lakesync.exceptions import ClockDriftError, LakeSyncError, NotFoundError, RefusedError, TransientError
 from lakesync.types import PushResult, SyncPush, SyncResponse
+
+if TYPE_CHECKING:
+    from lakesync.client.checkpoint import Progress
 
 
 class Tally(msgspec.Struct):
@@ -96,6 +99,8 @@ class Exchange:
         if isinstance(request, FetchCheckpoint):
             if not isinstance(self._transport, CheckpointTransport):
                 raise NotFoundError("this transport has no checkpoints: pull from 0")
+            from lakesync.client.checkpoint import load_checkpoint  # brings protobuf, which only a first sync needs
+
             with self._transport.checkpoint(request.client_id) as checkpoint:
                 loaded = load_checkpoint(self._replica, checkpoint, self._progress)
             tally.pulled += loaded.rows

@@ -44,6 +44,13 @@ def stored_client_id(db: sqlite3.Connection) -> str:
     return _decode_position(found[0]).client_id if found else ""
 
 
+def stored_schemas(db: sqlite3.Connection) -> list[TableSchema]:
+    """The schemas of the tables that a database synchronises; none where nobody has opened it yet."""
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = '_lakesync_tables'").fetchone() is None:
+        return []
+    return [_decode_schema(schema) for (schema,) in db.execute("SELECT schema FROM _lakesync_tables ORDER BY tbl")]
+
+
 class SqliteClientStore:
     """Implements `ClientStore`. An app's table has the row's id in `row_id` and a column for each of its schema's.
 

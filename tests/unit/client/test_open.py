@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 from contextlib import closing
 
 import pandas as pd
@@ -181,6 +182,13 @@ def test_frames_of_a_table(opened):
         {"row_id": "t", "title": "a", "done": True, "n": 1.5, "tags": None}
     ]
     assert alice.to_arrow("SELECT n * 2 AS twice FROM todos").to_pylist() == [{"twice": 3.0}]
+
+
+@pytest.mark.parametrize(("kind", "needs"), [("pandas", "pandas"), ("polars", "polars"), ("arrow", "pyarrow")])
+def test_a_frame_without_its_package_says_what_to_install(opened, monkeypatch, kind, needs):
+    monkeypatch.setitem(sys.modules, needs, None)
+    with pytest.raises(ConfigurationError, match=rf"to_{kind} needs {needs}: pip install 'lakesync\["):
+        getattr(opened(), f"to_{kind}")("todos")
 
 
 def test_modes(opened):

@@ -1,0 +1,127 @@
+"""The ways in: `lakesync.open`, and the reference's `create_client`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lakesync.client.client import Client
+from lakesync.client.coordinator import DEFAULT_INTERVAL
+from lakesync.client.core import CoreLimits, Mode
+from lakesync.client.database import LocalDB
+from lakesync.client.transports.base import SyncTransport, Token
+from lakesync.exceptions import ConfigurationError
+from lakesync.schema import TableSchema
+
+
+def open_client(
+    path: str | Path,
+    *,
+    url: str | None = None,
+    gateway: str | None = None,
+    token: Token | None = None,
+    client_id: str | None = None,
+    schemas: Iterable[TableSchema | Mapping[str, Any]] = (),
+    transport: SyncTransport | None = None,
+    mode: Mode = "full",
+    auto_sync: bool = False,
+    interval: float = DEFAULT_INTERVAL,
+    realtime: bool = False,
+    proxy: str | None = None,
+    ca: str | None = None,
+    timeout: float = 30.0,
+    limits: CoreLimits | None = None,
+) -> Client:
+    """Open an app's database and keep it in step with a gateway.
+
+        with lakesync.open("app.db", url="https://…", gateway="shop", token=token, schemas=[TODOS]) as db:
+            db["todos"].insert(title="Buy oat milk")
+            db.sync()
+
+    Args:
+        path: an SQLite file, made where it is missing, or `:memory:`.
+        url: the gateway server's address. gateway: the gateway's id there.
+        token: a JWT, or a function that gives one: asked again when it is about to expire, and when it was refused.
+        client_id: who this is; the `sub` of the token, or what the database says, or a new one.
+        schemas: the synced tables; made where they are missing. Rows that they have already are taken for new ones.
+        transport: in place of url, gateway and token.
+        mode: `full`, `pushOnly` or `pullOnly`.
+        auto_sync: synchronise in a thread from the start.
+        interval: seconds between pulls of auto-sync.
+        realtime: whether that thread holds a WebSocket, on which changes come at once.
+        proxy, ca, timeout: as for `HttpTransport`.
+
+    Raises:
+        ConfigurationError: an argument is missing, the file is no database, or it is another client's.
+        SchemaError: a schema is wrong, or a table has a column of another type.
+    """
+    if transport is None:
+        transport = _transport(url, gateway, token, realtime=realtime, proxy=proxy, ca=ca, timeout=timeout)
+    if client_id is None and isinstance(token, str):
+        client_id = _subject(token)
+    db = LocalDB(path)
+    try:
+        client = Client(
+            db, transport, client_id=client_id, schemas=schemas, mode=mode, limits=limits, interval=interval
+        )
+    except BaseException:
+        db.close()
+        raise
+    if auto_sync:
+        client.coordinator.start_auto_sync()
+    return client
+
+
+def create_client(
+    *,
+    name: str,
+    schemas: Iterable[TableSchema | Mapping[str, Any]],
+    client_id: str,
+    gateway: Mapping[str, Any],
+    auto_sync_ms: int = 10_000,
+    backend: str = "file",
+    sync_mode: Mode = "full",
+    realtime: bool = False,
+) -> Client:
+    """The reference's `createClient`: open, and start auto-sync.
+
+    Args:
+        name: of the database: the file `NAME.db`.
+        gateway: `url`, `gatewayId`, `token`.
+        auto_sync_ms: milliseconds between pulls; 0: not by itself.
+        backend: `file` or `memory`.
+    """
+    return open_client(
+        ":memory:" if backend == "memory" else f"{name}.db",
+        url=gateway["url"],
+        gateway=gateway["gatewayId"],
+        token=gateway.get("token"),
+        client_id=client_id,
+        schemas=schemas,
+        mode=sync_mode,
+        auto_sync=auto_sync_ms > 0,
+        interval=auto_sync_ms / 1000 or DEFAULT_INTERVAL,
+        realtime=realtime,
+    )
+
+
+def _transport(
+    url: str | None, gateway: str | None, token: Token | None, *, realtime: bool, **options: Any
+) -> SyncTransport:
+    if url is None or gateway is None:
+        raise ConfigurationError("say where the gateway is: url and gateway, or a transport")
+    if realtime:
+        from lakesync.client.transports.websocket import WebSocketTransport
+
+        return WebSocketTransport(url, gateway, token, **options)
+    from lakesync.client.transports.http import HttpTransport
+
+    return HttpTransport(url, gateway, token, **options)
+
+
+def _subject(token: str) -> str | None:
+    from lakesync.client.transports.tokens import claims
+
+    subject = claims(token).get("sub")
+    return subject if isinstance(subject, str) else None
