@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import requests
+from lakesync.cli import pipeline
 
 SENSOR_TAG = "lakesync/requested_by"
 REASON_TAG = "lakesync/reason"
@@ -15,32 +15,9 @@ LOCATION = "lakesync"
 FINISHED = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 POLL = 0.5
 
-_RUNS = """
-query Runs($limit: Int!) {
-  runsOrError(limit: $limit) {
-    __typename
-    ... on Runs { results { runId jobName status startTime endTime tags { key value } } }
-    ... on PythonError { message }
-  }
-}
-"""
-_LAUNCH = """
-mutation Launch($params: ExecutionParams!) {
-  launchRun(executionParams: $params) {
-    __typename
-    ... on LaunchRunSuccess { run { runId } }
-    ... on PythonError { message }
-    ... on RunConfigValidationInvalid { errors { message } }
-    ... on InvalidSubsetError { message }
-    ... on UnauthorizedError { message }
-    ... on PipelineNotFoundError { message }
-  }
-}
-"""
-
 
 class RunFailedError(Exception):
-    """Dagster refused a run, or it did not succeed in time."""
+    """A run did not succeed, or not in time."""
 
 
 @dataclass(frozen=True)
@@ -61,19 +38,14 @@ class Run:
 
 
 class Dagster:
-    """A webserver's GraphQL."""
+    """The runs of a Dagster."""
 
     def __init__(self, url: str) -> None:
-        self._url = f"{url.rstrip('/')}/graphql"
-        self._session = requests.Session()
-        self._session.trust_env = False
+        self._dagster = pipeline.Dagster(url)
 
     def runs(self, limit: int = 1000) -> list[Run]:
         """The latest runs, the newest first."""
-        found = self._ask(_RUNS, {"limit": limit})["runsOrError"]
-        if found["__typename"] != "Runs":
-            raise RunFailedError(f"Dagster does not list its runs: {found}")
-        return [_run(run) for run in found["results"]]
+        return [_run(run) for run in self._dagster.runs(limit)]
 
     def finished(self, wanted: Iterable[str], seconds: float) -> list[Run]:
         """The runs of these ids, once all have ended well.
@@ -98,30 +70,10 @@ class Dagster:
         """Launch a run of a job; its id.
 
         Raises:
-            RunFailedError: Dagster refused it.
+            ValidationError, NotFoundError: Dagster refused it.
         """
-        params = {
-            "selector": {
-                "repositoryLocationName": LOCATION,
-                "repositoryName": "__repository__",
-                "jobName": job,
-            },
-            "runConfigData": config or {},
-            "mode": "default",
-            "executionMetadata": {"tags": [{"key": key, "value": value} for key, value in tags.items()]},
-        }
-        answer = self._ask(_LAUNCH, {"params": params})["launchRun"]
-        if answer["__typename"] != "LaunchRunSuccess":
-            raise RunFailedError(f"Dagster refused a run of {job}: {answer}")
-        return str(answer["run"]["runId"])
-
-    def _ask(self, query: str, variables: Mapping[str, Any]) -> Any:
-        answer = self._session.post(self._url, json={"query": query, "variables": variables}, timeout=60)
-        answer.raise_for_status()
-        told = answer.json()
-        if told.get("errors"):
-            raise RunFailedError(f"Dagster did not understand: {told['errors']}")
-        return told["data"]
+        selector = {"repositoryLocationName": LOCATION, "repositoryName": "__repository__", "jobName": job}
+        return self._dagster.launch(selector, tags, config or {})
 
 
 def _run(found: Mapping[str, Any]) -> Run:

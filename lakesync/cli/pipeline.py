@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import requests
@@ -55,6 +56,19 @@ query Status($id: String!) {
   }
 }
 """
+LAUNCH = """
+mutation Launch($params: ExecutionParams!) {
+  launchRun(executionParams: $params) {
+    __typename
+    ... on LaunchRunSuccess { run { runId } }
+    ... on PythonError { message }
+    ... on RunConfigValidationInvalid { errors { message } }
+    ... on InvalidSubsetError { message }
+    ... on UnauthorizedError { message }
+    ... on PipelineNotFoundError { message }
+  }
+}
+"""
 ENDED = frozenset({"COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"})
 GOOD = frozenset({"COMPLETED", "COMPLETED_SUCCESS"})
 
@@ -65,6 +79,22 @@ class Dagster:
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         self._session = requests.Session()
+        self._session.trust_env = False  # a proxy does not know this machine's ports
+
+    def launch(self, selector: Mapping[str, str], tags: Mapping[str, str], config: Mapping[str, Any]) -> str:
+        """Launch a run of a job; its id.
+
+        Args:
+            selector: `repositoryLocationName`, `repositoryName`, `jobName`.
+        """
+        params = {
+            "selector": selector,
+            "runConfigData": config,
+            "mode": "default",
+            "executionMetadata": {"tags": [{"key": key, "value": value} for key, value in tags.items()]},
+        }
+        told = self._ask(LAUNCH, {"params": params}, "launchRun", "LaunchRunSuccess")
+        return str(told["run"]["runId"])
 
     def runs(self, limit: int = 5) -> list[dict[str, Any]]:
         """The newest runs: `runId`, `jobName`, `status`, `startTime`, `endTime` (seconds), `tags`."""
@@ -101,7 +131,8 @@ class Dagster:
         found: dict[str, Any] = self._query(query, variables)[field]
         if found["__typename"] == wanted:
             return found
-        why = f"Dagster at {self.url} refused: {found.get('message') or found['__typename']}"
+        said = found.get("message") or "; ".join(each["message"] for each in found.get("errors", ()))
+        why = f"Dagster at {self.url} refused: {said or found['__typename']}"
         raise NotFoundError(why) if "NotFound" in found["__typename"] else ValidationError(why)
 
     def _query(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ def schema():
     return create_schema().graphql_schema
 
 
-@pytest.mark.parametrize("name", ["RUNS", "ASSETS", "DAYS", "BACKFILL", "BACKFILL_STATUS"])
+@pytest.mark.parametrize("name", ["RUNS", "ASSETS", "DAYS", "BACKFILL", "BACKFILL_STATUS", "LAUNCH"])
 def test_the_query_fits_the_installed_dagster(schema, name):
     assert validate(schema, parse(getattr(pipeline, name))) == []
 
