@@ -175,6 +175,13 @@ class TestOnPostgres:
             rows, _ = read(pair[1], contents)
             assert f"r{n}" in {row.row_id for row in rows}
 
+    def test_what_another_version_says_is_not_understood_and_makes_nobody_deaf(self, url, pair, listening):
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("NOTIFY lakesync_arrival, 'nonsense'")
+        listening[1].wait(lambda notice: notice == Notice("g", None))
+        push(pair[0], Book(), make_delta("c", 10, "r", x=1))
+        listening[1].wait(lambda notice: notice.buckets is not None and EVERYONE in notice.buckets)
+
     def test_a_closed_store_has_no_connection_left(self, url, clock):
         store = open_store(url, clock)
         store.open(Book())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -217,6 +219,14 @@ def test_an_absent_server_is_named(clock):
     with pytest.raises(StagingUnavailableError, match=r"127\.0\.0\.1"):
         store.open(Book())
     store.close()
+
+
+def test_a_server_that_is_gone_without_a_word_is_given_up_within_half_a_minute(stores):
+    def patience(commit):
+        with socket.socket(fileno=os.dup(commit._connection.fileno())) as connection:
+            return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+
+    assert 0 < stores[0].submit("g", patience).result() <= 30_000
 
 
 def test_spark_is_told_where_the_log_is(stores, url):

@@ -19,6 +19,14 @@ POOL_SIZE = 8
 _POOL_SECONDS = 10.0
 APPLICATION = "lakesync staging"
 """By this name, or another that begins with `lakesync`, a store's connections are known to the server."""
+_VIGILANT = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+"""A server that is gone without a word is given up after 25 s, where TCP by itself takes a quarter of an hour."""
 _MIGRATION_LOCK = 0x1A4E_5F2C
 """The advisory lock under which migrations run, any number that others do not use."""
 
@@ -39,11 +47,11 @@ class Database:
 
     def __init__(self, url: str) -> None:
         """Args: url: as libpq reads it."""
-        self.info = psycopg.conninfo.conninfo_to_dict(url)
+        self.info = {**_VIGILANT, **psycopg.conninfo.conninfo_to_dict(url)}
         """How to connect, as libpq names it."""
         self.where = f"{self.info.get('host', 'localhost')}/{self.info.get('dbname', '')}"
         self._pool = ConnectionPool(
-            psycopg.conninfo.make_conninfo(url, application_name=APPLICATION),
+            psycopg.conninfo.make_conninfo("", **(self.info | {"application_name": APPLICATION})),
             min_size=1,
             max_size=POOL_SIZE,
             open=False,

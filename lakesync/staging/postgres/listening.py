@@ -26,13 +26,7 @@ _QUIET_SECONDS = 15.0
 """A connection that was silent for so long is asked whether it lives."""
 _WAIT_SECONDS = (0.05, 0.2, 1.0, 5.0)
 """Before each further attempt to connect."""
-_KEEPALIVE = {
-    "application_name": "lakesync notices",
-    "connect_timeout": 10,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-}
+_NAME = "lakesync notices"
 
 _Told = tuple[str, int, str, list[str] | None]
 """Which process committed, the number of the commit there, the gateway, the bucket keys."""
@@ -49,7 +43,7 @@ class Listening:
     def __init__(self, info: Mapping[str, object], where: str) -> None:
         """Args: info: how to connect, as libpq names it; where: the database, for the log."""
         self.notices = Notices()
-        self._info = {**info, **_KEEPALIVE}
+        self._info = {**info, "application_name": _NAME}
         self._where = where
         self._me = uuid4().hex
         self._lock = threading.Lock()
@@ -104,7 +98,7 @@ class Listening:
                     with closing(self._listen()) as connection:
                         failures = 0
                         self._follow(connection, selector)
-                except psycopg.Error as error:
+                except (psycopg.Error, msgspec.MsgspecError) as error:  # a word that is not ours may hide one that is
                     wait = _WAIT_SECONDS[min(failures, len(_WAIT_SECONDS) - 1)]
                     failures += 1
                     log.warning("no notices from Postgres", where=self._where, error=str(error).strip(), again_in=wait)
