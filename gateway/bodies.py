@@ -8,6 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.heads import header
 from gateway.limits import read_body
 from gateway.operations import JSON, PROTOBUF
 from lakesync.exceptions import ValidationError
@@ -73,4 +74,5 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 def sends_protobuf(request: Request) -> bool:
     """Whether the body is protobuf, and the answer is to be."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == PROTOBUF
+    given = header(request.scope, b"content-type")
+    return given is not None and given.partition(";")[0].strip().lower() == PROTOBUF

@@ -12,6 +12,7 @@ import structlog
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.heads import header
 from gateway.metrics import Metrics
 
 log = structlog.get_logger("gateway")
@@ -70,8 +71,7 @@ class Exchange:
     def record(self, method: str, metrics: Metrics) -> None:
         """Count and log it, at its end."""
         seconds = time.perf_counter() - self.started
-        metrics.requests.labels(self.route, method, str(self.status)).inc()
-        metrics.seconds.labels(self.route).observe(seconds)
+        metrics.answered(self.route, method, self.status, seconds)
         if self.code is not None:
             metrics.errors.labels(self.code).inc()
         entry: dict[str, Any] = {
@@ -125,12 +125,8 @@ class ExchangeRecorder:
 
 
 def _request_id(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id":
-            given: str = value.decode("latin-1")
-            if _REQUEST_ID.fullmatch(given):
-                return given
-    return new_request_id()
+    given = header(scope, b"x-request-id")
+    return given if given is not None and _REQUEST_ID.fullmatch(given) else new_request_id()
 
 
 def new_request_id() -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from starlette.requests import Request
 
+from gateway.heads import header
 from lakesync.exceptions import PayloadTooLargeError, RateLimitedError, ValidationError
 
 MAX_CLIENTS = 100_000
@@ -24,8 +25,8 @@ async def read_body(request: Request, limit: int) -> bytes:
         PayloadTooLargeError: the body is above the limit.
         ValidationError: the content encoding is unknown, or the body is not what it says.
     """
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
+    declared = header(request.scope, b"content-length")
+    if declared is not None and declared.isdigit() and int(declared) > limit:
         raise _too_large(limit)
     chunks: list[bytes] = []
     size = 0
@@ -35,10 +36,10 @@ async def read_body(request: Request, limit: int) -> bytes:
             raise _too_large(limit)
         chunks.append(chunk)
     body = b"".join(chunks)
-    encoding = request.headers.get("content-encoding", "identity").lower()
-    if encoding == "identity":
+    encoding = header(request.scope, b"content-encoding")
+    if encoding is None or encoding.lower() == "identity":
         return body
-    if encoding == "gzip":
+    if encoding.lower() == "gzip":
         return _gunzip(body, limit)
     raise ValidationError(f"the content encoding {encoding!r} is unknown; send gzip, or the body as it is")
 

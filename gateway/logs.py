@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from typing import Any, BinaryIO, cast
 
 import msgspec
@@ -12,11 +13,27 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 
+class _Stamp:
+    """The time, in UTC, to the microsecond; what stays the same for a second is made once."""
+
+    def __init__(self) -> None:
+        self._known = (0, "")
+
+    def __call__(self, _: Any, __: str, entry: EventDict) -> EventDict:
+        seconds, micros = divmod(time.time_ns() // 1000, 1_000_000)
+        known, text = self._known
+        if known != seconds:
+            text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+            self._known = (seconds, text)
+        entry["timestamp"] = f"{text}.{micros:06d}Z"
+        return entry
+
+
 def configure_logging() -> None:
     """Set up logging of this process; once, before anything is logged."""
     shared: list[Processor] = [
         structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _Stamp(),
         structlog.processors.format_exc_info,
     ]
     structlog.configure(

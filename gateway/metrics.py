@@ -65,6 +65,17 @@ class Metrics:
             registry=registry,
         )
         registry.register(_BacklogCollector(backlog))
+        self._answered: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+
+    def answered(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        known = self._answered.get((route, method, status))
+        if known is None:
+            known = (self.requests.labels(route, method, str(status)), self.seconds.labels(route))
+            self._answered[route, method, status] = known
+        count, lasted = known
+        count.inc()
+        lasted.observe(seconds)
 
     def text(self) -> bytes:
         """The exposition format; asks the staging store, so it may block."""
