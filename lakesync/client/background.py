@@ -73,16 +73,21 @@ class Background:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                if isinstance(self._coordinator.transport, RealtimeTransport) and not self._lane.delay():
-                    self._hold_line(self._coordinator.transport)
-                else:
-                    self._sleep(self._cycle())
-            except LakeSyncError as error:
-                self._coordinator.failed(error)
-                self._sleep(self._interval)
-            except Exception:  # a listener's fault must not end the synchronisation
+                self._turn()
+            except Exception:  # neither a listener's fault nor a full disk ends the synchronisation
                 log.exception("synchronisation failed")
-                self._sleep(self._interval)
+                self._woken.wait(self._interval)
+                self._woken.clear()
+
+    def _turn(self) -> None:
+        try:
+            if isinstance(self._coordinator.transport, RealtimeTransport) and not self._lane.delay():
+                self._hold_line(self._coordinator.transport)
+            else:
+                self._sleep(self._cycle())
+        except LakeSyncError as error:
+            self._coordinator.failed(error)
+            self._sleep(self._interval)
 
     def _cycle(self, tally: Tally | None = None) -> float:
         """One cycle by requests; seconds until the next is due."""

@@ -252,6 +252,22 @@ def test_auto_sync_carries_changes_both_ways_by_itself(opened: Open, realtime: b
     assert alice.status.last_error is None
 
 
+def test_a_listener_that_raises_what_it_is_told_does_not_end_auto_sync(opened: Open) -> None:
+    alice = opened("alice", auto_sync=True, interval=0.05, realtime=False)
+    told: list[Exception] = []
+
+    def fail(error: Exception) -> None:
+        told.append(error)
+        raise error
+
+    alice.on("onError", fail)
+    alice.set_token("none")
+    alice["todos"].insert(title="Milk")
+    until(lambda: len(told) > 1, "two failures")
+    alice.set_token(sign("alice", opened.gateway))  # type: ignore[attr-defined]
+    until(lambda: not alice.pending(), "the push")
+
+
 def test_a_second_client_of_the_database_leaves_the_synchronising_to_the_first(opened: Open) -> None:
     first = opened("alice")
     second = opened("alice")
