@@ -87,14 +87,16 @@ def chosen(deltas: pa.Table, query: DeltaQuery) -> pa.Table:
 
 
 def in_order(deltas: pa.Table, order: Order) -> pa.Table:
-    """The deltas by their place, each once."""
+    """The deltas by their place, each once; of one that came twice, as it came first."""
     import pyarrow.compute as pc
 
     names = _PLACE[order]
     if len(deltas) < 2:
         return deltas
     if not _rises(deltas, [name for name in names if name in _NUMBERS]):
-        deltas = deltas.take(pc.sort_indices(deltas, sort_keys=[(name, "ascending") for name in names]))
+        deltas = deltas.take(
+            pc.sort_indices(deltas, sort_keys=[(name, "ascending") for name in dict.fromkeys((*names, "arrival"))])
+        )
         same = pc.equal(deltas.column(names[0]).slice(1), deltas.column(names[0]).slice(0, len(deltas) - 1))
         for name in names[1:]:
             if not pc.any(same).as_py():

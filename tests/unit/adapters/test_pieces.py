@@ -1,0 +1,30 @@
+"""The order of deltas, and what becomes of one that comes twice."""
+
+import pytest
+
+from lakesync.adapters import DeltaBatch, LocalDisk, ObjectDeltas, StoredDelta
+from lakesync.adapters.arrow import from_arrow, to_arrow
+from lakesync.adapters.base import DeltaQuery, position_of
+from lakesync.adapters.pieces import in_order
+from tests.conformance.book import make_delta
+from tests.conformance.test_adapters import everything
+
+
+@pytest.mark.parametrize("order", ["arrival", "hlc"])
+def test_ties_are_settled_by_what_follows(order):
+    made = [make_delta(client, hlc, "r", x=hlc) for hlc in (3, 1, 2**63 - 1) for client in "ba"]
+    stored = [StoredDelta("g", 256 * (1 + n // 4), delta) for n, delta in enumerate(made)]
+    wanted = sorted(stored, key=lambda one: position_of(one, order))
+    for given in (stored, wanted):
+        found = from_arrow(in_order(to_arrow(given), order))
+        assert [position_of(one, order) for one in found] == [position_of(one, order) for one in wanted]
+
+
+def test_a_delta_of_two_batches_is_given_by_age_as_it_came_first(tmp_path):
+    """Also where the batch that brought it again reaches further back, and so is read first."""
+    adapter = ObjectDeltas(LocalDisk(tmp_path))
+    again, older = make_delta("c", 9, "r", x=1), make_delta("c", 1, "r", x=2)
+    for arrival, deltas in ((256, (again,)), (512, (again, older))):
+        adapter.insert_deltas(DeltaBatch(f"g.{arrival}", "g", tuple(StoredDelta("g", arrival, one) for one in deltas)))
+    found = [(one.arrival, one.delta.delta_id) for one in everything(adapter, DeltaQuery(order="hlc"))]
+    assert found == [(512, older.delta_id), (256, again.delta_id)]
