@@ -131,6 +131,7 @@ class Moves:
         flow = {"to": "slice", "tables": ("flights",), "where": ({"column": "carrier", "op": "eq", "value": "AA"},)}
         self.config = warehouse.config.model_copy(
             update={
+                "data_dir": folder,
                 "adapters": places,
                 "routes": {},
                 "copies": {},
