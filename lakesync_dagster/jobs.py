@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import UTC
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -13,6 +14,7 @@ from assets.maintenance import GROUP
 _SOON, _LATER = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
 """Of runs that wait for the same place the first goes first."""
 _DAY_SECONDS = 86_400
+_WEEK_SECONDS = 7 * _DAY_SECONDS
 
 
 def flush_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> UnresolvedAssetJobDefinition:
@@ -71,12 +73,16 @@ def maintenance_schedule(job: UnresolvedAssetJobDefinition, cron: str) -> dg.Sch
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Tidies what has passed a threshold; `[maintenance]` in lakesync.toml names them.",
     )
-    def tidying(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest]:
+    def tidying(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         graph = context.repository_def.asset_graph
+        worth = False
         for key in sorted(graph.materializable_asset_keys, key=dg.AssetKey.to_user_string):
             if key.path[0] == GROUP and _worth_tidying(context.instance, key, graph.get(key).parent_keys):
+                worth = True
                 run_key = f"{context.scheduled_execution_time.isoformat()} {key.to_user_string()}"
                 yield dg.RunRequest(run_key=run_key, asset_selection=[key])
+        if not worth:
+            yield dg.SkipReason("no table was made anew since it was tidied, less than a day ago")
 
     return tidying
 
@@ -84,7 +90,7 @@ def maintenance_schedule(job: UnresolvedAssetJobDefinition, cron: str) -> dg.Sch
 def _worth_tidying(instance: dg.DagsterInstance, key: dg.AssetKey, kept: AbstractSet[dg.AssetKey]) -> bool:
     """Whether what an upkeep tidies was made anew since, or the upkeep is a day old, as snapshots expire by age."""
     last = instance.get_latest_materialization_event(key)
-    if last is None or last.timestamp < time.time() - _DAY_SECONDS or not kept:
+    if last is None or last.timestamp < time.time() - _DAY_SECONDS:
         return True
     made = [instance.get_latest_materialization_event(each) for each in kept]
     return any(event is not None and event.timestamp > last.timestamp for event in made)
@@ -111,8 +117,9 @@ def poll_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
 
 
 def audit_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
-    """The audit, every night."""
-    return dg.ScheduleDefinition(
+    """The audit, every night in which there is something new to look at, and once a week in any case."""
+
+    @dg.schedule(
         name="nightly_audit",
         job=job,
         cron_schedule="10 3 * * *",
@@ -120,6 +127,19 @@ def audit_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Checks everything at 03:10 UTC; what runs for a flush looks at the days of the flush alone.",
     )
+    def auditing(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        passed = dg.RunsFilter(job_name=job.name, statuses=[dg.DagsterRunStatus.SUCCESS])
+        records = context.instance.get_run_records(passed, limit=1)
+        begun = records[0].create_timestamp.replace(tzinfo=UTC).timestamp() if records else 0.0
+        if begun < time.time() - _WEEK_SECONDS:
+            return dg.RunRequest()
+        graph = context.repository_def.asset_graph
+        made = [context.instance.get_latest_materialization_event(key) for key in graph.materializable_asset_keys]
+        if any(event is not None and event.timestamp > begun for event in made):
+            return dg.RunRequest()
+        return dg.SkipReason(f"nothing was made since the last audit, which passed: {records[0].dagster_run.run_id}")
+
+    return auditing
 
 
 def _without(apart: Sequence[dg.AssetCheckKey], *groups: str) -> dg.AssetSelection:

@@ -117,7 +117,7 @@ def flush_sensor(
         uncut = {place.partition("/")[0] for place, version in rules.items() if asked.get(place) != version}
         wanted = due(backlog, now_ms, limits, exceeded, uncut) or cut_short(context.instance, now_ms)
         if wanted is None:
-            return dg.SkipReason("nothing is due")
+            return dg.SkipReason(f"nothing is due: {standing(backlog, now_ms, limits)}")
         why = hold(context.instance, wanted.gateways)
         if why is not None:
             return dg.SkipReason(why)
@@ -133,6 +133,19 @@ def flush_sensor(
         return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)], cursor=json.dumps({**seen, **rules}))
 
     return watch
+
+
+def standing(backlog: Sequence[Backlog], now_ms: int, limits: FlushSection) -> str:
+    """What waits, and until when, in words."""
+    waiting = [shard for shard in backlog if shard.oldest_ms is not None]
+    if not waiting:
+        return "nothing waits"
+    deltas, size = (sum(getattr(shard, name) for shard in waiting) for name in ("deltas", "bytes"))
+    age = max(abs(now_ms - (shard.oldest_ms or 0)) for shard in waiting) / 1000
+    return (
+        f"{deltas:,} deltas wait, {size:,} bytes, the oldest for {age:.0f} s; a gateway's are flushed from "
+        f"{limits.bytes:,} bytes or {limits.age_seconds:.0f} s on"
+    )
 
 
 def hold(instance: dg.DagsterInstance, gateways: Collection[str]) -> str | None:

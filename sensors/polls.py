@@ -30,7 +30,7 @@ def poll_sensor(
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         due = [each for each in snapshot.connectors if is_due(context.instance, each)]
         if not due:
-            return dg.SkipReason("no connector is due")
+            return dg.SkipReason(f"{len(snapshot.connectors)} connectors, none of them due")
         with open_pipeline() as pipeline:
             today = nearest_day(days, pipeline.now_ms())
         return dg.SensorResult(run_requests=[_request(each, today) for each in due])
