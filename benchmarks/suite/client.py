@@ -142,7 +142,7 @@ def _pages(place: Path, deltas: int, page: int) -> dict[str, Any]:
                     replica.receive(Refused("NOT_FOUND", "none"))
                     request = replica.next_request()
                 assert isinstance(request, SyncPull)
-                replica.receive(wire_json.decode_response(body))
+                replica.receive(wire_json.decode_page(body))
             found[f"{name}_rate"] = round(deltas / (time.perf_counter() - begun))
             found[f"{name}_cpu_rate"] = round(deltas / (time.process_time() - cpu))
             assert isinstance(replica.next_request(), Wait)
