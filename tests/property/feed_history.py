@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,8 @@ class History:
             case "restart":
                 self.close()
                 world.engine = self._open()
+            case "crash":
+                self._crash()
             case "idle":
                 self._write_behind(self.world.engine.store)
             case "flush":
@@ -204,9 +207,25 @@ class History:
 
     def _write_behind(self, store: StagingStore) -> None:
         """As a store does that has nothing to do: rows are then read as they are stored."""
-        for each in store.stores.values() if isinstance(store, ShardedStore) else [store]:
-            assert isinstance(each, SqliteStore)
+        for each in _files(store):
             each._read(each._open.behind.write)
+
+    def _crash(self) -> None:
+        """The process dies with what it had not written."""
+        left = self.folder.with_name(f"{self.folder.name}-")
+        ignored = shutil.ignore_patterns("*-shm", "*.lock")
+
+        def copy(store: SqliteStore) -> None:
+            where = left / store._folder.relative_to(self.folder)
+            with store._open.state.without_checkpoints():
+                shutil.copytree(store._folder, where, ignore=ignored, dirs_exist_ok=True)
+
+        for each in _files(self.world.engine.store):
+            each._read(partial(copy, each))
+        self.close()
+        shutil.rmtree(self.folder)
+        self.folder = left
+        self.world.engine = self._open()
 
     def _flush(self) -> None:
         store = self.world.engine.store
@@ -293,6 +312,12 @@ class History:
         return [SyncResponse(tuple(render.insert(row)), arrival) for row in rows]
 
 
+def _files(store: StagingStore) -> list[SqliteStore]:
+    """The stores on files that it is made of."""
+    stores = list(store.stores.values()) if isinstance(store, ShardedStore) else [store]
+    return [each for each in stores if isinstance(each, SqliteStore)]
+
+
 def play(
     history: Sequence[tuple[Any, ...]], skews: Sequence[int] = (0, 0, 0), rules: int = 0, kind: type[History] = History
 ) -> None:
@@ -303,4 +328,4 @@ def play(
         played.play(history)
     finally:
         played.close()
-        shutil.rmtree(folder)
+        shutil.rmtree(played.folder)

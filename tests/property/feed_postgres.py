@@ -42,6 +42,11 @@ class PostgresHistory(History):
     def _write_behind(self, store: StagingStore) -> None:
         """Postgres has everything written."""
 
+    def _crash(self) -> None:
+        """A process that dies leaves what is committed."""
+        self.close()
+        self.world.engine = self._open()
+
 
 class Processes:
     """What a history asks of an engine, asked of the processes as chance has it, the same for the same history."""

@@ -63,7 +63,9 @@ rules = st.one_of(
 )
 trouble = st.one_of(
     st.tuples(st.sampled_from(["connect", "disconnect", "reload", "wipe", "old pull", "old push"]), people, limits),
-    st.tuples(st.sampled_from(["restart", "idle", "idle", "flush", "cut", "checkpoint", "erase"]), people, limits),
+    st.tuples(
+        st.sampled_from(["restart", "idle", "idle", "flush", "cut", "checkpoint", "erase", "crash"]), people, limits
+    ),
     st.tuples(st.just("clock"), people, st.sampled_from([-40, 40])),
 )
 

@@ -77,6 +77,11 @@ class FullDiskHistory(History):
         self.world.rules = self.world.gateway.config().rules or SyncRules(1, ())
         self.world.look()
 
+    def _crash(self) -> None:
+        """With room afterwards: what it leaves is copied."""
+        self._make_room()
+        super()._crash()
+
     def _make_room(self) -> None:
         files_end_at(resource.getrlimit(resource.RLIMIT_FSIZE)[1])
         self.full = False
