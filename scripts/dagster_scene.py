@@ -119,10 +119,10 @@ class Scene:
         days = [time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86_400 * back)) for back in range(5)]
         keys = [{"path": ["tables", table]} for table in TABLES]
         asked = {"assetSelection": keys, "partitionNames": days, "fromFailure": False}
-        backfill = str(self._ask(_BACKFILL, params=asked)["launchPartitionBackfill"]["backfillId"])
+        backfill = str(self.ask(_BACKFILL, params=asked)["launchPartitionBackfill"]["backfillId"])
 
         def complete() -> bool:
-            status = self._ask(_BACKFILL_STATUS, id=backfill)["partitionBackfillOrError"]["status"]
+            status = self.ask(_BACKFILL_STATUS, id=backfill)["partitionBackfillOrError"]["status"]
             return bool(status == "COMPLETED_SUCCESS")
 
         until(complete, "the backfill")
@@ -139,13 +139,14 @@ class Scene:
             planter.sql(f"INSERT INTO {table} SELECT * FROM {table} WHERE _row = 'N7'")
 
     def _assets(self) -> set[str]:
-        nodes = self._ask("{ assetNodes { assetKey { path } } }")["assetNodes"]
+        nodes = self.ask("{ assetNodes { assetKey { path } } }")["assetNodes"]
         return {"/".join(node["assetKey"]["path"]) for node in nodes}
 
     def _runs(self, tags: list[dict[str, str]]) -> list[dict[str, Any]]:
-        return list(self._ask(_RUNS, tags=tags)["runsOrError"]["results"])
+        return list(self.ask(_RUNS, tags=tags)["runsOrError"]["results"])
 
-    def _ask(self, query: str, **variables: Any) -> dict[str, Any]:
+    def ask(self, query: str, **variables: Any) -> dict[str, Any]:
+        """What Dagster answers to a query."""
         body = {"query": query, "variables": variables}
         answer = self._session.post(f"{self.dagster}/graphql", json=body, timeout=120)
         answer.raise_for_status()
@@ -160,8 +161,13 @@ class Scene:
 
 
 @contextmanager
-def running(data: Path) -> Iterator[Scene]:
-    """The system in a folder: the one that runs there already, else one that is started and ended."""
+def running(data: Path, **variables: str) -> Iterator[Scene]:
+    """The system in a folder: the one that runs there already, else one that is started and ended.
+
+    Args:
+        data: the folder.
+        variables: further settings of one that is started.
+    """
     scene = Scene(data)
     if scene.told.get("ready"):
         yield scene
@@ -173,6 +179,7 @@ def running(data: Path) -> Iterator[Scene]:
         "LAKESYNC_CLOCK_OFFSET_FILE": str(data.parent / "clock-offset"),
         "LAKESYNC_FLUSH_AGE_SECONDS": "100000",
         "LAKESYNC_DAGSTER_PARTITIONS_START": time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86_400 * 20)),
+        **variables,
     }
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("LAKESYNC_", "DAGSTER_"))}
     program = "from lakesync.cli import main; main()"

@@ -17,6 +17,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 FOR_MAINTAINERS = {
     *("lock", "screenshot-lineage", "screenshots.py"),
     *("dagster-pictures", "dagster_pictures.py", "dagster_scene.py"),
+    *("destinations-picture", "destinations_picture.py", "conformance_table.py"),
 }
 
 

@@ -1,0 +1,119 @@
+"""Takes the picture for `scripts/destinations-picture`: destinations.png, a lake that four destinations follow.
+
+Postgres, MySQL (a MariaDB), S3 (moto) and BigQuery (an emulator) really run here, and so does what moves between them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import pymysql
+import requests
+from dagster_pictures import browser_page
+from dagster_scene import Scene, running, until
+from screenshots import GROUPS, take
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.backend_servers import bigquery_server, mariadb_server, s3_server
+from tests.postgres_server import postgres_server
+
+_SIZE = {"width": 2600, "height": 1350}
+_MOVED = ("backends", "destinations", "flows", "tiers", "migrations")
+_DECLARED = """
+[adapters]
+postgres = "env:PICTURE_POSTGRES"
+mysql = "env:PICTURE_MYSQL"
+s3 = "env:PICTURE_S3"
+bigquery = "env:PICTURE_BIGQUERY"
+archive = "sqlite://{folder}/archive.db"
+
+[tiers.aged]
+hot = "postgres"
+cold = "archive"
+max_age_days = 3
+
+[copies.both]
+primary = "aged"
+secondaries = ["mysql", "bigquery"]
+
+[routes.warehouse]
+tables = {{ flights = "s3" }}
+default = "both"
+
+[destinations.warehouse]
+to = "warehouse"
+
+[flows.big_planes]
+from = "bigquery"
+to = "archive"
+tables = ["planes"]
+where = [{{ column = "seats", op = "gte", value = "150" }}]
+schedule = "* * * * *"
+
+[flows.home]
+from = "archive"
+to = "lake"
+into = "home"
+schedule = "* * * * *"
+
+[migrations.leave]
+from = "mysql"
+to = "archive"
+tables = ["carriers", "planes"]
+since = 2026-11-01
+"""
+_MADE = "{ assetNodes { assetKey { path } groupName assetMaterializations(limit: 1) { runId } } }"
+
+
+def main(into: Path) -> None:
+    """Play two days and take the picture when all have followed."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        os.environ |= _servers(stack)
+        (folder / "picture.toml").write_text(_DECLARED.format(folder=folder), "utf-8")
+        scene = stack.enter_context(running(folder / "data", LAKESYNC_CONFIG=str(folder / "picture.toml")))
+        scene.register()
+        for back in (1, 0):
+            scene.push_day(back)
+        scene.flush()
+        until(lambda: _all_made(scene), "every destination and flow")
+        with browser_page() as page:
+            page.set_viewport_size(_SIZE)
+            expanded = ",".join(f"global@global:{group}" for group in (*GROUPS, *_MOVED))
+            page.goto(f"{scene.dagster}/asset-groups?expanded={expanded}")
+            page.get_by_text("Hide navigation").click()
+            page.get_by_label("panel_show_right").click()  # the list of assets, which leaves the graph more room
+            take(page, f"{scene.dagster}/asset-groups?expanded={expanded}", "bigquery", into / "destinations.png")
+
+
+def _servers(stack: ExitStack) -> dict[str, str]:
+    """Where each backend is, as variables."""
+    endpoint = stack.enter_context(s3_server())
+    requests.put(f"{endpoint}/events", timeout=30)
+    emulator = stack.enter_context(bigquery_server())
+    about = {"datasetReference": {"projectId": "p", "datasetId": "analytics"}}
+    requests.post(f"{emulator}/bigquery/v2/projects/p/datasets", json=about, timeout=60)
+    maria = stack.enter_context(mariadb_server())
+    with pymysql.connect(host="127.0.0.1", port=maria.port, user="root") as sql, sql.cursor() as cursor:
+        cursor.execute("CREATE DATABASE warehouse")
+    return {
+        "PICTURE_POSTGRES": stack.enter_context(postgres_server()).uri,
+        "PICTURE_MYSQL": f"{maria.uri}/warehouse",
+        "PICTURE_S3": f"s3://events/deltas?endpoint={endpoint}&region=us-east-1&access_key=k&secret_key=s",
+        "PICTURE_BIGQUERY": f"bigquery://p/analytics?endpoint={emulator}",
+    }
+
+
+def _all_made(scene: Scene) -> bool:
+    """Whether every destination and flow has been materialised."""
+    nodes = [node for node in scene.ask(_MADE)["assetNodes"] if node["groupName"] in {"destinations", "flows"}]
+    return len(nodes) == 6 and all(node["assetMaterializations"] for node in nodes)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/img"))
