@@ -173,7 +173,7 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
             if names is not columns and names != columns:
                 columns, noted = names, bool(names) and not index.reads(delta.columns)
             if noted and (before.keys in stays or not allowed.isdisjoint(before.keys)):
-                after[key] = before.overwritten(delta, columns, at)
+                after[key] = before.overwritten(delta, columns, at, sender.client_id)
                 stays[before.keys] = at
                 continue
         if before is None and delta.op == "INSERT" and delta.columns and len(changes) == 1:

@@ -14,7 +14,7 @@ from lakesync.types import ColumnValue, RowDelta
 WRITERS_KEPT = 8
 """Writers remembered a row; one that fell out is treated as unsure."""
 
-_MOST_NOTED = 16
+_MOST_NOTED = 32
 """Deltas that overwrite the same columns of a row and are merged at once, at most: who wrote each takes memory."""
 _NEVER = 1 << 63
 """Above every hlc."""
@@ -51,15 +51,16 @@ class HotRow(msgspec.Struct, gc=False):
         live = row.state.live
         return HotRow(live[-1].hlc if live else _NEVER, row.keys, stayed, row)
 
-    def overwritten(self, delta: RowDelta, columns: tuple[str, ...], at: int) -> HotRow:
+    def overwritten(self, delta: RowDelta, columns: tuple[str, ...], at: int, client_id: str) -> HotRow:
         """The row after a delta that overwrites some of it.
 
         Args:
             delta: newer than `newest`.
             columns: the names of its columns.
             at: its arrival.
+            client_id: its writer, as one text for all deltas of a push.
         """
-        client_id, row, before = delta.client_id, self._row, self._wrote
+        row, before = self._row, self._wrote
         if before is not None:
             if self._columns != columns or before[3] == _MOST_NOTED:
                 row, before = self.merged(), None

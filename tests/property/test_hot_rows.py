@@ -34,7 +34,7 @@ def test_a_row_is_the_same_merged_at_once_or_later(writes):
         eager.touched.update(dict.fromkeys(eager.state.merge(delta).won, at))
         eager.arrival = at
         note_writer(eager, client, at, inserted=op == "INSERT", deleted=op == "DELETE")
-        hot = hot.overwritten(delta, tuple(columns), at) if plain else HotRow.of(eager.copy())
+        hot = hot.overwritten(delta, tuple(columns), at, client) if plain else HotRow.of(eager.copy())
         if looked_at:
             assert hot.merged() == eager
     assert hot.merged() == eager

@@ -27,9 +27,9 @@ _log = structlog.get_logger(__name__)
 class WriteBehind(NamedTuple):
     """How far the state may be behind the journal before more of it is written: what a restart replays, about."""
 
-    seconds: float = 6.0
+    seconds: float = 10.0
     rows: int = 20_000
-    bytes: int = 48 << 20
+    bytes: int = 64 << 20
     """Of deltas as JSON."""
 
 

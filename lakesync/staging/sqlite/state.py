@@ -355,14 +355,13 @@ class State:
 
     def hot_rows(self, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, HotRow]:
         """The stored rows among `keys`, not merged where they need not be."""
-        found: dict[RowKey, HotRow] = {}
-        missing: Iterable[RowKey] = keys
-        for held in self._unwritten(gateway):
-            found.update((key, hot) for key in missing if (hot := held.get(key)) is not None)
-            if len(found) == len(keys):
-                return found
+        front, frozen = (held.get for held in self._unwritten(gateway))
+        found = {key: hot for key in keys if (hot := front(key)) is not None}
+        if len(found) < len(keys):
             missing = [key for key in keys if key not in found]
-        found.update((key, HotRow.of(row)) for key, row in self._written_rows(gateway, missing).items())
+            found.update((key, hot) for key in missing if (hot := frozen(key)) is not None)
+            missing = [key for key in missing if key not in found]
+            found.update((key, HotRow.of(row)) for key, row in self._written_rows(gateway, missing).items())
         return found
 
     def _written_rows(self, gateway: str, keys: Iterable[RowKey]) -> dict[RowKey, StoredRow]:
