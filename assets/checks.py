@@ -12,6 +12,9 @@ from assets.outcome import outcome
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot
 
+NAMED = 3
+"""Of what was found, told in a check's description; its metadata have them all."""
+
 
 class Scope(NamedTuple):
     """What of a table is looked at: the days that the run is about, or all, and where samples begin."""
@@ -127,6 +130,12 @@ _OF_CHECKPOINT = (
 )
 
 
+def named(found: Sequence[msgspec.Struct]) -> str:
+    """The first of what was found, each by its gateway and what it is there; no values, as alerts carry it away."""
+    first = [" ".join(str(value) for value in msgspec.structs.astuple(one)[:2]) for one in found[:NAMED]]
+    return ", ".join(first) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
+
+
 def _blocking(key: dg.AssetKey, held: Sequence[Check]) -> dg.AssetChecksDefinition:
     by_key = {dg.AssetCheckKey(key, check.name): check for check in held}
 
@@ -154,7 +163,7 @@ def _result(key: dg.AssetCheckKey, check: Check, found: Sequence[msgspec.Struct]
         passed=not found,
         asset_key=key.asset_key,
         check_name=key.name,
-        description=f"{len(found)} found. {check.remedy}" if found else None,
+        description=f"{len(found)} found: {named(found)}. {check.remedy}" if found else None,
         metadata={
             "count": len(found),
             "looked_at": looked_at,
