@@ -21,7 +21,7 @@ from lakesync.client.store_sqlite import stored_client_id
 from lakesync.client.table import Row, Table
 from lakesync.client.transports.base import RenewableTransport, SyncTransport, Token
 from lakesync.client.watching import Watch
-from lakesync.exceptions import ConfigurationError, NotFoundError
+from lakesync.exceptions import ConfigurationError, NotFoundError, ValidationError
 from lakesync.schema import TableSchema, parse_schema
 
 if TYPE_CHECKING:
@@ -177,6 +177,8 @@ class Client:
         Raises:
             ValidationError: none is named, or the gateway may have it already.
         """
+        if not numbers:
+            raise ValidationError("say which changes to give up: pending() has their numbers")
         self.coordinator.drop(*numbers)
 
     def execute_action(

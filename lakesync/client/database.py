@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lakesync.client.errors import DbError
-from lakesync.exceptions import ConfigurationError
+from lakesync.exceptions import ConfigurationError, ValidationError
 
 MEMORY = ":memory:"
 BUSY_SECONDS = 30.0
@@ -36,6 +36,34 @@ def connect(path: Path, *, autocommit: bool, timeout: float = BUSY_SECONDS) -> s
     except sqlite3.Error as error:
         raise ConfigurationError(f"{path} cannot be opened as an SQLite database: {error}") from error
     return connection
+
+
+def reader(path: Path) -> sqlite3.Connection:
+    """A connection that only reads, whatever it is given.
+
+    Raises:
+        ConfigurationError: as for `connect`.
+    """
+    connection = connect(path, autocommit=True)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def asked(db: sqlite3.Connection, sql: str, params: Any) -> sqlite3.Cursor:
+    """A query on a `reader`.
+
+    Raises:
+        ValidationError: the statement gives no rows, or would write.
+    """
+    try:
+        cursor = db.execute(sql, params)
+    except sqlite3.OperationalError as error:
+        if "readonly" not in str(error):
+            raise
+        raise ValidationError(f"{sql!r} writes: give a query here, and write by db.conn") from error
+    if cursor.description is None:
+        raise ValidationError(f"{sql!r} gives no rows: give a query")
+    return cursor
 
 
 class LocalDB:

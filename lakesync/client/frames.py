@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakesync.client.database import connect
+from lakesync.client.database import asked, reader
 from lakesync.extras import extra
 from lakesync.schema import TableSchema
 
@@ -29,8 +29,8 @@ def columns(path: Path, schema: TableSchema | None, sql: str, params: Any) -> di
     if schema is not None:
         listed = ", ".join(["row_id", *(f'"{name}"' for name in types)])
         sql = f'SELECT {listed} FROM "{schema.table}" ORDER BY row_id'
-    with closing(connect(path, autocommit=True)) as reader:
-        cursor = reader.execute(sql, params)
+    with closing(reader(path)) as db:
+        cursor = asked(db, sql, params)
         names = [column[0] for column in cursor.description]
         rows = cursor.fetchall()
     found = list(zip(*rows, strict=True)) if rows else [() for _ in names]

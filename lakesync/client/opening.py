@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from lakesync.client.client import Client
 from lakesync.client.coordinator import DEFAULT_INTERVAL
@@ -56,6 +56,10 @@ def open_client(
         ConfigurationError: an argument is missing, the file is no database, or it is another client's.
         SchemaError: a schema is wrong, or a table has a column of another type.
     """
+    if mode not in get_args(Mode):
+        raise ConfigurationError(f"mode is {mode!r}, it must be one of {', '.join(get_args(Mode))}")
+    if isinstance(schemas, Mapping):
+        raise ConfigurationError("schemas is a single schema: put it into a list, schemas=[…]")
     if transport is None:
         transport = _transport(url, gateway, token, realtime=realtime, proxy=proxy, ca=ca, timeout=timeout)
     if client_id is None and isinstance(token, str):
@@ -111,6 +115,11 @@ def _transport(
 ) -> SyncTransport:
     if url is None or gateway is None:
         raise ConfigurationError("say where the gateway is: url and gateway, or a transport")
+    if not url.startswith(("http://", "https://")):
+        raise ConfigurationError(f"url is {url!r}: it must begin with http:// or https://")
+    ca = options.get("ca")
+    if ca is not None and not Path(ca).exists():
+        raise ConfigurationError(f"ca is {ca!r}, which is not there: name a file or folder of certificates")
     if realtime:
         from lakesync.client.transports.websocket import WebSocketTransport
 

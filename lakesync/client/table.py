@@ -13,7 +13,7 @@ import msgspec
 from lakesync.client.database import LocalDB
 from lakesync.client.sql_values import SqlValue, python_value
 from lakesync.exceptions import DuplicateError, NotFoundError, ValidationError
-from lakesync.schema import TableSchema
+from lakesync.schema import ColumnType, TableSchema
 
 Row = dict[str, Any]
 
@@ -43,6 +43,7 @@ class Table:
             ValidationError: a column is unknown, or does not take the value.
         """
         row_id = _new_id() if row_id is None else row_id
+        _check_id(row_id)
         names, cells = self._cells({**(values or {}), **columns})
         marks = ", ?" * len(names)
         try:
@@ -73,6 +74,7 @@ class Table:
         Raises:
             ValidationError: a column is unknown, or does not take the value.
         """
+        _check_id(row_id)
         names, cells = self._cells({**(values or {}), **columns})
         marks = ", ?" * len(names)
         changes = ", ".join(f'"{name}" = excluded."{name}"' for name in names)
@@ -130,6 +132,10 @@ class Table:
                     f"table {self.name!r} has no column {name!r}: its schema has {', '.join(self._types)}"
                 )
             names.append(name)
+            if kind != "json" and not isinstance(
+                value, _HELD[kind] | bytes | None
+            ):  # bytes are the triggers' to refuse
+                raise ValidationError(f"column {name!r} of {self.name!r} takes a {kind}, not {value!r}: convert it")
             if kind == "json" and value is not None:
                 try:
                     value = msgspec.json.encode(value).decode()  # noqa: PLW2901 as the column holds it
@@ -152,6 +158,15 @@ class Table:
             count = conn.execute(statement, cells).rowcount
         self._wrote()
         return count
+
+
+_HELD: dict[ColumnType, Any] = {"string": str, "number": int | float | str, "boolean": int | str, "null": str}
+"""What sqlite3 can be given for a column; which texts, and all bytes, are refused, the triggers say."""
+
+
+def _check_id(row_id: object) -> None:
+    if not isinstance(row_id, str):
+        raise ValidationError(f"a row's id is text, not {row_id!r}: give str(…)")
 
 
 def _new_id() -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from lakesync.client.database import connect
+from lakesync.client.database import asked, reader
 
 LOOK = 0.05
 """Seconds between looks whether anybody wrote to the file, in this process or another."""
@@ -32,7 +32,7 @@ class Watch:
         ended: threading.Event,
     ) -> None:
         """Args: ended: set when the database is closed."""
-        self._db = connect(path, autocommit=True)
+        self._db = reader(path)
         self._sql, self._params = sql, params
         self._rows = rows
         self._ended = ended
@@ -84,7 +84,7 @@ class Watch:
             ]
             if self._seen == counters and not self._untracked:
                 return None
-            found = self._rows(self._db.execute(self._sql, self._params))
+            found = self._rows(asked(self._db, self._sql, self._params))
         finally:
             self._db.execute("ROLLBACK")
         same = self._seen == counters and found == self._found

@@ -61,6 +61,11 @@ class Edit(msgspec.Struct, frozen=True):
     """Why it was refused."""
     message: str = ""
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """The columns that it writes, as Python reads their JSON."""
+        return {cell.column: cell.decoded() for cell in self.delta.columns}
+
 
 class LocalChange(NamedTuple):
     """A row before and after the user's change; None where it is not there."""

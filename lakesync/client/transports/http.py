@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -168,7 +169,7 @@ class HttpTransport:
                 **options,
             )
         except requests.RequestException as error:
-            raise UnreachableError(f"{self._base} does not answer: {error}") from error
+            raise UnreachableError(f"{self._base} does not answer: {_reason(error)}") from error
         self._note_clock(answer, (asked + time.time()) / 2)
         if answer.status_code != requests.codes.ok:
             with answer:
@@ -182,6 +183,12 @@ class HttpTransport:
                 self._offset = round(here - parsedate_to_datetime(date).timestamp() - 0.5, 1)
             except ValueError:
                 self._offset = None
+
+
+def _reason(error: requests.RequestException) -> str:
+    """Why, in few words: what lies under the errors that wrap one another, without the names of their classes."""
+    inner = getattr(error.args[0], "reason", None) if error.args else None
+    return re.sub(r"^(<[^>]*>|\w+\([^)]*\)): ", "", str(inner or error))
 
 
 def refusal(status: int, body: bytes, headers: Mapping[str, str]) -> LakeSyncError:

@@ -118,6 +118,30 @@ def test_what_cannot_be_sent_is_refused_where_it_is_written(opened, values, why)
     assert len(alice["todos"]) == 0
 
 
+def test_what_is_given_wrongly_is_told_with_what_to_do(opened, tmp_path):
+    alice = opened()
+    somewhere = {"url": "https://example.com", "gateway": "g", "schemas": [TODOS]}
+    for options, why in [
+        ({"url": "example.com"}, "url is 'example.com': it must begin with http"),
+        ({"mode": "push"}, "mode is 'push', it must be one of full, pushOnly, pullOnly"),
+        ({"schemas": TODOS}, "schemas is a single schema: put it into a list"),
+        ({"ca": str(tmp_path / "none.pem")}, "none.pem', which is not there"),
+    ]:
+        with pytest.raises(ConfigurationError, match=why):
+            lakesync.open(tmp_path / "wrong.db", **{**somewhere, **options})
+    for work, why in [
+        (lambda: alice["todos"].insert(title=5), "column 'title' of 'todos' takes a string, not 5"),
+        (lambda: alice["todos"].insert(n=[1]), r"column 'n' of 'todos' takes a number, not \[1\]"),
+        (lambda: alice["todos"].insert({"title": "a"}, row_id=7), "a row's id is text, not 7"),
+        (alice.drop, "say which changes to give up"),
+        (lambda: alice.watch("DELETE FROM todos").next(0), "writes: give a query here"),
+        (lambda: alice.to_arrow("DELETE FROM todos"), "writes: give a query here"),
+        (lambda: alice.to_arrow("BEGIN"), "gives no rows"),
+    ]:
+        with pytest.raises(ValidationError, match=why):
+            work()
+
+
 def test_rows_are_found_by_id_and_told_when_they_are_not(opened):
     todos = opened()["todos"]
     row_id = todos.insert(title="a", done=False, tags=["x"])
