@@ -4,13 +4,23 @@ The decoders are made here, by the thread that imports: msgspec keeps what it kn
 thread that decodes one while another looks at it for the first time reads what is not there yet, and dies.
 """
 
+from __future__ import annotations
+
 import msgspec
 
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
 from lakesync.staging.records import ClientRecord, Cut
 
+
+class CutRules(msgspec.Struct, frozen=True):
+    """What a cut says of rules, without its tables."""
+
+    rules_version: int
+
+
 decode_client = msgspec.json.Decoder(ClientRecord).decode
 decode_cut = msgspec.json.Decoder(Cut).decode
+decode_cut_rules = msgspec.json.Decoder(CutRules).decode
 decode_rules = msgspec.json.Decoder(SyncRules).decode
 decode_schema = msgspec.json.Decoder(TableSchema).decode

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lakesync.exceptions import IntegrityError
+from lakesync.staging.decoding import decode_cut_rules
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally
 from lakesync.staging.records import Batch, Cut
@@ -56,16 +57,20 @@ REINDEXED = "SELECT rules_version FROM reindex WHERE gateway = ? AND done = 1"
 """The version of the rules with which all rows were brought in line last, where that is done."""
 
 
-def uncut_rules(head: Head, in_line: tuple[int] | None, newest: Cut | None) -> int | None:
+NEWEST_CUT = "SELECT body FROM cut WHERE gateway = ? AND epoch = ? ORDER BY arrival DESC LIMIT 1"
+"""The newest cut of an epoch."""
+
+
+def uncut_rules(head: Head, in_line: tuple[int] | None, newest: tuple[bytes] | None) -> int | None:
     """The rules version that needs a cut, as that of the newest one is older.
 
     Args:
         head: the gateway's.
         in_line: what `REINDEXED` finds.
-        newest: the newest cut; where there is none, the first flush makes one.
+        newest: the newest cut as it is stored; where there is none, the first flush makes one.
     """
     version = head.config.rules_version
-    if newest is None or newest.rules_version >= version or in_line != (version,):
+    if newest is None or in_line != (version,) or decode_cut_rules(newest[0]).rules_version >= version:
         return None
     return version
 

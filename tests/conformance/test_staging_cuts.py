@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from lakesync.exceptions import IntegrityError
-from lakesync.staging.records import Cut, CutTable
+from lakesync.rules.model import SyncRules
+from lakesync.staging.records import Cut, CutTable, Reindex
 from tests.conformance.calls import read
 
 
@@ -29,3 +31,23 @@ def test_one_of_another_epoch_is_refused(store):
     epoch = read(store, lambda view: view.epoch)
     with pytest.raises(IntegrityError, match="epoch"):
         store.publish_cut(make_cut(epoch + 1, 1000))
+
+
+def test_rules_newer_than_the_newest_one_want_another_once_all_rows_are_in_line(store, book):
+    def uncut():
+        return [each.uncut_rules for each in store.backlog()]
+
+    def in_line(done):
+        return store.submit("g", lambda commit: commit.put_reindexing(Reindex(1, None, done))).result()
+
+    epoch = read(store, lambda view: view.epoch)
+    store.submit("g", book.set_rules(SyncRules(1, ()))).result()
+    in_line(done=True)
+    assert uncut() == [None], "the first flush makes one"
+    store.publish_cut(make_cut(epoch, 1000))
+    assert uncut() == [1]
+    in_line(done=False)
+    assert uncut() == [None]
+    in_line(done=True)
+    store.publish_cut(structs.replace(make_cut(epoch, 2000), rules_version=1))
+    assert uncut() == [None]

@@ -10,7 +10,7 @@ import pytest
 
 from lakesync.exceptions import IntegrityError, StagingUnavailableError, StagingVersionError
 from lakesync.rules.model import SyncRules
-from lakesync.staging import open_store
+from lakesync.staging import migrations, open_store
 from lakesync.staging.sqlite import SqliteStore, WriteBehind, recovery
 from lakesync.staging.stretch import Reader
 from tests.conformance.book import Book, contents, id_sum, make_delta
@@ -81,29 +81,59 @@ def test_a_closed_store_says_so(store):
     store.close()
 
 
-def test_a_state_of_the_first_version_is_upgraded_in_place(store, folder, clock, book):
-    sent = numbered(3)
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_state_of_an_older_version_is_upgraded_in_place(store, folder, clock, book, version):
+    sent = [*numbered(3), make_delta("c", 4, "r4", team="a"), make_delta("c", 5, "r5", team="b")]
     push(store, book, *sent)
-    batch = store.plan("g", "main", 10)
-    store.confirm(batch.batch_id, 3, id_sum(sent))
+    gone = [make_delta("c", 6, "r5")]
+    push(store, book, *gone)
+    for deltas in (sent, gone):
+        batch = store.plan("g", "main", 1)
+        store.confirm(batch.batch_id, len(deltas), id_sum(deltas))
     store.trim("g", "main")  # so that it cannot be made again from the log
     expected = seen(store)
+    text = store.read("g", stretch).result().text
     store.close()
-    with sqlite3.connect(folder / "state.db") as connection:
-        connection.execute("DROP INDEX entry_feed")
-        for column in ("spelled", "deltas", "writers", "writers_floor"):
-            connection.execute(f"ALTER TABLE row_state DROP COLUMN {column}")
-        connection.execute("CREATE INDEX entry_by_change ON entry (bucket, changed)")
-        connection.execute("PRAGMA user_version = 1")
-    connection.close()
+    _age(folder / "state.db", version)
     again, replayer = SqliteStore(folder, clock), Book()
     again.open(replayer)
     assert (seen(again), replayer.replayed) == (expected, [])
-    assert [row.spelled for row in again.read("g", lambda view: view.whole_rows("*", 0, 10)).result()] == [None] * 3
+    if version == 1:
+        assert [row.spelled for row in again.read("g", lambda view: view.whole_rows("*", 0, 10)).result()] == [None] * 3
+    else:
+        assert again.read("g", stretch).result().text == text
     push(again, replayer, *numbered(1, start=9), make_delta("c", 10, "r1", y=1))
     spelled = {row.row_id: row.deltas for row in again.read("g", lambda view: view.whole_rows("*", 0, 10)).result()}
-    assert spelled == {"r1": 2, "r2": 0, "r3": 0, "r9": 1}
+    assert spelled == {"r1": 2, "r2": version - 1, "r3": version - 1, "r9": 1}
+    assert len(seen(again)[1]) == len(expected[1]) + 1
     again.close()
+
+
+def stretch(view):
+    """The rows of everyone's bucket, joined."""
+    return view.stretch(["*"], 0, view.arrival, 10, Reader(-1, b'"stranger"', 0, "@stranger"))
+
+
+def _age(file, version):
+    """Have a state as an older version would have it."""
+    newer = file.rename(file.with_name("newer.db"))
+    with sqlite3.connect(file) as connection:
+        for step in migrations.migrations("sqlite/state")[:version]:
+            connection.executescript(step.sql)
+        connection.executescript(f"PRAGMA user_version = {version}; ATTACH '{newer}' AS newer")
+        for table in ("store", "applied", "bucket"):
+            connection.execute(f"INSERT INTO {table} SELECT * FROM newer.{table}")
+        sent = ", spelled, deltas, writers, writers_floor" if version > 1 else ""
+        connection.execute(
+            f"INSERT INTO row_state SELECT gateway, table_name, row_id, body{sent}"
+            " FROM newer.row_state JOIN newer.row_body USING (number)"
+        )
+        connection.execute(
+            "INSERT INTO entry SELECT bucket, table_name, row_id, first, since, left_at, changed, inside"
+            " FROM newer.entry JOIN newer.row_state USING (number)"
+        )
+    connection.close()
+    newer.unlink()
 
 
 def test_a_lost_state_is_made_again_from_the_log(store, folder, clock, book):

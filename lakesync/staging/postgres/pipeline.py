@@ -13,13 +13,14 @@ from lakesync.exceptions import NotFoundError
 from lakesync.staging.decoding import decode_cut
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
-from lakesync.staging.planning import REINDEXED, check_cut, check_read_back, choose, uncut_rules
+from lakesync.staging.planning import NEWEST_CUT, REINDEXED, check_cut, check_read_back, choose, uncut_rules
 from lakesync.staging.postgres.connection import Connection, Database
 from lakesync.staging.postgres.journal import ConfigCache, load_head, save_head
 from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay
 
 _BATCH = "batch_id, gateway, shard, epoch, from_seq, to_seq, deltas, bytes, arrival_low, arrival_high"
 _REINDEXED = sql.SQL(REINDEXED.replace("?", "%s"))
+_NEWEST_CUT = sql.SQL(NEWEST_CUT.replace("?", "%s"))
 _ROWS = "FROM log WHERE gateway = %s AND shard = %s AND epoch = %s AND seq"
 
 
@@ -184,7 +185,7 @@ def _uncut_rules(connection: Connection, head: Head) -> int | None:
     if head.config.rules_version == 0:
         return None
     in_line = connection.execute(_REINDEXED, (head.gateway,)).fetchone()
-    return uncut_rules(head, in_line, _newest_cut(connection, head))
+    return uncut_rules(head, in_line, _stored_cut(connection, head))
 
 
 def _flushed(connection: Connection, gateway: str, day: str, tally: Tally) -> None:
@@ -198,8 +199,10 @@ def _flushed(connection: Connection, gateway: str, day: str, tally: Tally) -> No
 
 
 def _newest_cut(connection: Connection, head: Head) -> Cut | None:
-    found = connection.execute(
-        "SELECT body FROM cut WHERE gateway = %s AND epoch = %s ORDER BY arrival DESC LIMIT 1",
-        (head.gateway, head.epoch),
-    ).fetchone()
+    found = _stored_cut(connection, head)
     return decode_cut(found[0]) if found else None
+
+
+def _stored_cut(connection: Connection, head: Head) -> tuple[bytes] | None:
+    found: tuple[bytes] | None = connection.execute(_NEWEST_CUT, (head.gateway, head.epoch)).fetchone()
+    return found

@@ -10,7 +10,7 @@ from lakesync.exceptions import NotFoundError
 from lakesync.staging.decoding import decode_cut
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
-from lakesync.staging.planning import REINDEXED, check_cut, check_read_back, choose, uncut_rules
+from lakesync.staging.planning import NEWEST_CUT, REINDEXED, check_cut, check_read_back, choose, uncut_rules
 from lakesync.staging.records import Backlog, Batch, Cut, LedgerDay
 from lakesync.staging.sqlite.journal import Journal
 
@@ -54,7 +54,7 @@ class Pipeline:
         if head.config.rules_version == 0:
             return None
         in_line = self._sql.execute(REINDEXED, (head.gateway,)).fetchone()
-        return uncut_rules(head, in_line, self.newest_cut(head.gateway))
+        return uncut_rules(head, in_line, self._stored_cut(head))
 
     def open_batch(self, head: Head) -> Batch | None:
         """The batch that was planned and not confirmed."""
@@ -160,11 +160,12 @@ class Pipeline:
 
     def newest_cut(self, gateway: str) -> Cut | None:
         """The newest cut of the epoch."""
-        found = self._sql.execute(
-            "SELECT body FROM cut WHERE gateway = ? AND epoch = ? ORDER BY arrival DESC LIMIT 1",
-            (gateway, self._journal.head(gateway).epoch),
-        ).fetchone()
+        found = self._stored_cut(self._journal.head(gateway))
         return decode_cut(found[0]) if found else None
+
+    def _stored_cut(self, head: Head) -> tuple[bytes] | None:
+        found: tuple[bytes] | None = self._sql.execute(NEWEST_CUT, (head.gateway, head.epoch)).fetchone()
+        return found
 
     def _shard(self, gateway: str, shard: str) -> Head:
         head = self._journal.head(gateway)

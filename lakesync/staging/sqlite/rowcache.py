@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from lakesync.staging.records import StoredRow
 from lakesync.types import RowKey
+
+
+class Held(NamedTuple):
+    """A row of the file, not to be changed."""
+
+    row: StoredRow
+    number: int
+    size: int
+    """Bytes, as it is stored."""
 
 
 class RowCache:
@@ -19,12 +30,12 @@ class RowCache:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._young: dict[tuple[str, str, str], tuple[StoredRow, int]] = {}
-        self._old: dict[tuple[str, str, str], tuple[StoredRow, int]] = {}
+        self._young: dict[tuple[str, str, str], Held] = {}
+        self._old: dict[tuple[str, str, str], Held] = {}
         self._size = 0
 
-    def get(self, gateway: str, key: RowKey) -> StoredRow | None:
-        """A row, not to be changed."""
+    def get(self, gateway: str, key: RowKey) -> Held | None:
+        """What is held of a row."""
         place = (gateway, *key)
         found = self._young.get(place)
         if found is None:
@@ -32,16 +43,16 @@ class RowCache:
             if found is None:
                 return None
             self._add(place, found)
-        return found[0]
+        return found
 
-    def put(self, gateway: str, row: StoredRow, size: int) -> None:
-        """Keep a row that is stored with `size` bytes."""
-        place = (gateway, row.table, row.row_id)
+    def put(self, gateway: str, held: Held) -> None:
+        """Keep a row."""
+        place = (gateway, held.row.table, held.row.row_id)
         self._old.pop(place, None)
-        self._add(place, (row, size))
+        self._add(place, held)
 
-    def _add(self, place: tuple[str, str, str], row: tuple[StoredRow, int]) -> None:
+    def _add(self, place: tuple[str, str, str], held: Held) -> None:
         if self._size > self._allowed:
             self._old, self._young, self._size = self._young, {}, 0
-        self._young[place] = row
-        self._size += row[1]
+        self._young[place] = held
+        self._size += held.size

@@ -25,8 +25,8 @@ _JOINED = """
 SELECT max(changed), group_concat(char(kind), ''), cast(group_concat(iif(kind, spelled, NULL), x'00') AS BLOB){keys}
 FROM ({entries} LIMIT -1)"""
 _KEYS = ", json_group_array(json_array(table_name, row_id))"
-_ROW = "LEFT JOIN row_state r ON r.gateway = :gateway AND r.table_name = e.table_name AND r.row_id = e.row_id"
-_PART = "changed > :since AND changed <= :until ORDER BY changed, table_name, row_id"
+_ROW = "LEFT JOIN row_state r ON r.number = e.number"
+_PART = "changed > :since AND changed <= :until ORDER BY changed, number"
 
 _HELD = "(e.inside AND e.since <= :base OR e.first <= :base AND e.left_at > :base AND e.first > 0)"
 """Whether the reader may have had the row at its base, by an entry."""
@@ -37,14 +37,14 @@ _WHOLE = (
 _NOTHING = f"iif(instr(r.writers, :writer) = 0, 0, {_OTHER_KIND})"
 
 _OF_ONE = f"""
-SELECT e.table_name, e.row_id, e.changed, r.spelled,
+SELECT r.table_name, r.row_id, e.changed, r.spelled,
     CASE WHEN {_HELD} THEN {_OTHER_KIND} WHEN e.inside THEN {_WHOLE} ELSE {_NOTHING} END AS kind
 FROM (SELECT * FROM entry WHERE bucket = :bucket_0 AND {_PART} LIMIT :limit) e {_ROW}"""
 
 _LATER, _HAD, _INSIDE, _OWN = 4, 3, 2, 1
 """What an entry of a row says of it; the greatest holds."""
 _OF_SEVERAL = f"""
-SELECT p.table_name, p.row_id, p.changed, r.spelled,
+SELECT r.table_name, r.row_id, p.changed, r.spelled,
     CASE (
         SELECT max(CASE
             WHEN e.changed > p.changed OR e.changed = p.changed AND e.bucket < p.bucket THEN {_LATER}
@@ -52,7 +52,7 @@ SELECT p.table_name, p.row_id, p.changed, r.spelled,
             WHEN {_HELD} OR e.changed <= :since AND (e.inside OR e.left_at > :base) THEN {_HAD}
             WHEN e.inside THEN {_INSIDE}
             ELSE 0 END)
-        FROM entry e WHERE e.bucket IN ({{buckets}}) AND e.table_name = p.table_name AND e.row_id = p.row_id
+        FROM entry e WHERE e.bucket IN ({{buckets}}) AND e.number = p.number
     ) WHEN {_LATER} THEN 0 WHEN {_INSIDE} THEN {_WHOLE} WHEN 0 THEN {_NOTHING} ELSE {_OTHER_KIND} END AS kind
 FROM (SELECT * FROM entry WHERE bucket IN ({{buckets}}) AND {_PART}, bucket LIMIT -1) p {_ROW.replace("e.", "p.")}"""
 _NTH = (
@@ -71,7 +71,7 @@ class Found(NamedTuple):
     """Of all entries, where they were asked for."""
 
 
-class Buckets(NamedTuple):
+class Numbered(NamedTuple):
     """The numbers of the bucket keys that a reading is of."""
 
     shared: Sequence[int]
@@ -82,8 +82,7 @@ class Buckets(NamedTuple):
 
 def read_stretch(
     sql: sqlite3.Connection,
-    gateway: str,
-    buckets: Buckets,
+    buckets: Numbered,
     since: int,
     until: int,
     limit: int,
@@ -96,7 +95,6 @@ def read_stretch(
     wide = _width(len(numbers))
     values = {
         **reader._asdict(),
-        "gateway": gateway,
         "own": buckets.own,
         "since": since,
         "until": until,

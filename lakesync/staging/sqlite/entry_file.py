@@ -1,0 +1,112 @@
+"""Entries of the feed in `state.db`."""
+
+from __future__ import annotations
+
+import heapq
+import sqlite3
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, cast
+
+from lakesync.staging.moves import EntryChange
+from lakesync.staging.records import Entry
+from lakesync.staging.sqlite import bulk
+from lakesync.staging.sqlite.buckets import Buckets
+from lakesync.staging.sqlite.pending import EntryKey
+from lakesync.staging.sqlite.row_file import RowFile
+from lakesync.staging.whole import WholeRow
+from lakesync.types import RowKey
+
+_BIT = 64
+"""Entries that are written at a time."""
+_PUT = (
+    "ON CONFLICT (bucket, number) DO UPDATE SET"
+    " first = CASE first WHEN 0 THEN excluded.first ELSE first END,"
+    " since = CASE excluded.since WHEN 0 THEN since ELSE excluded.since END,"
+    " left_at = CASE excluded.left_at WHEN 0 THEN left_at ELSE excluded.left_at END,"
+    " changed = max(changed, excluded.changed),"
+    # neither joined nor left: as it was
+    " inside = CASE WHEN excluded.since = 0 AND excluded.left_at = 0 THEN inside ELSE excluded.inside END"
+)
+_ENTRY = "r.table_name, r.row_id, e.first, e.since, e.left_at, e.changed, e.inside"
+_IN_FEED = (
+    "FROM entry e LEFT JOIN row_state r ON r.number = e.number"
+    " WHERE e.bucket = ? AND e.changed > ? AND e.changed <= ? ORDER BY e.changed, e.number LIMIT ?"
+)
+_AFTER = f"SELECT {_ENTRY} {_IN_FEED}"
+_WHOLE = f"SELECT {_ENTRY}, r.spelled, r.deltas, r.writers, r.writers_floor {_IN_FEED}"
+_OF = (
+    f"SELECT {_ENTRY} FROM entry e LEFT JOIN row_state r ON r.number = e.number"
+    " WHERE e.bucket = ? AND e.number IN ({})"
+)
+
+
+class EntryFile:
+    """Reads and writes entries of the file. All methods belong to the owner thread."""
+
+    def __init__(self, sql: sqlite3.Connection, buckets: Buckets, rows: RowFile) -> None:
+        self._sql = sql
+        self._buckets = buckets
+        self._rows = rows
+
+    def write(
+        self, gateway: str, changes: Mapping[EntryKey, EntryChange], seen_under: Callable[[RowKey], Collection[str]]
+    ) -> Iterator[int]:
+        """Write what changes, bucket by bucket; stops after each bit, with how many entries it was.
+
+        Args:
+            seen_under: the bucket keys of a row that may not be in the file.
+        """
+        for places in bulk.parts(sorted(changes, key=itemgetter(0)), _BIT):
+            numbers = self._rows.make_numbers(gateway, dict.fromkeys(place[1:] for place in places), seen_under)
+            values = []
+            for bucket, table, row_id in places:
+                change = changes[bucket, table, row_id]
+                arrivals = (change.first, change.since, change.left, change.changed)
+                number = numbers[table, row_id]
+                values.append((self._buckets.make(gateway, bucket), number, *arrivals, bool(change.inside)))
+            bulk.insert(self._sql, "entry", values, _PUT)
+            yield len(places)
+
+    def after(self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int) -> Iterator[Entry]:
+        """Entries in order of `changed`: one index range a bucket, merged, read no further than asked for."""
+        ranges = [self._range(gateway, bucket, since, until, limit) for bucket in buckets]
+        return heapq.merge(*ranges, key=_feed_order)
+
+    def _range(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> Iterator[Entry]:
+        number = self._buckets.find(gateway, bucket)
+        if number is not None:
+            for row in self._sql.execute(_AFTER, (number, since, until, limit)):
+                yield _entry(bucket, row)
+
+    def whole(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[WholeRow]:
+        """Entries under one bucket in order of `changed`, with their rows as the file has them."""
+        number = self._buckets.find(gateway, bucket)
+        if number is None:
+            return []
+        return list(map(WholeRow._make, self._sql.execute(_WHOLE, (number, since, until, limit)).fetchall()))
+
+    def of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
+        """Every entry of these rows under these buckets."""
+        numbers: Sequence[int] = list(self._rows.numbers(gateway, keys).values())
+        return [
+            _entry(bucket, row)
+            for bucket in buckets
+            if (place := self._buckets.find(gateway, bucket)) is not None
+            for row in bulk.search(self._sql, _OF, (place,), numbers)
+        ]
+
+    def changed_after(self, gateway: str, bucket: str, since: int) -> bool:
+        """Whether any entry under a bucket has `changed > since`."""
+        number = self._buckets.find(gateway, bucket)
+        query = "SELECT 1 FROM entry WHERE bucket = ? AND changed > ? LIMIT 1"
+        return number is not None and self._sql.execute(query, (number, since)).fetchone() is not None
+
+
+def _entry(bucket: str, row: tuple[Any, ...]) -> Entry:
+    table, row_id, first, since, left, changed, inside = cast("tuple[str, str, int, int, int, int, int]", row)
+    return Entry(bucket, table, row_id, first, since, left, changed, bool(inside))
+
+
+def _feed_order(entry: Entry) -> tuple[int, str, str, str]:
+    return (entry.changed, entry.table, entry.row_id, entry.bucket)
