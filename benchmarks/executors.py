@@ -1,10 +1,10 @@
 """`python -m benchmarks.executors HOW URI URI HEAP`: one move as an asset's step has it done, by Spark's executors.
 
 HOW is `migrate`, `tier`, `flow`, `push`, a flow into the gateway at the second URI, or `follow`, a destination that
-takes what the lake holds, for which so many deltas are written as stand in place of the first URI. Prints one JSON
-object: what was moved, seconds, and memory: of this process, which is the step, of Spark's JVM, and of the JVM and its
-Python workers together, each as the greatest sum of resident memory that was seen. Pages that processes share count
-once for each.
+takes what the lake holds whose folder is the first; `history` fills such a lake with as many deltas as the second says,
+by a Spark whose memory nobody counts. Prints one JSON object: what was moved, seconds, and memory: of this process,
+which is the step, of Spark's JVM, and of the JVM and its Python workers together, each as the greatest sum of resident
+memory that was seen. Pages that processes share count once for each.
 """
 
 from __future__ import annotations
@@ -35,15 +35,26 @@ from resources.moves import Migration, migrate, move_to_tier
 def main() -> None:
     """Move, and tell."""
     how, source, target, heap = sys.argv[1:]
-    with tempfile.TemporaryDirectory(prefix="lakesync-bench-") as folder, lake(Path(folder) / "lake", heap) as bench:
-        if how == "follow":
-            write_history(bench.spark, Story(0, int(source), 250_000))
+    with tempfile.TemporaryDirectory(prefix="lakesync-bench-") as folder:
+        place = Path(source) if how in {"history", "follow"} else Path(folder) / "lake"
+        told = _filled(place, int(target)) if how == "history" else _measured(place, how, source, target, heap)
+    print(msgspec.json.encode(told).decode())
+
+
+def _filled(place: Path, count: int) -> dict[str, float]:
+    with lake(place) as bench:
+        write_history(bench.spark, Story(0, count, 250_000))
+    return {"written": count}
+
+
+def _measured(place: Path, how: str, source: str, target: str, heap: str) -> dict[str, float]:
+    with lake(place, heap) as bench:
         step, jvm = Watched(os.getpid()), Watched(bench.watched.pid)
         with step.measured() as own, jvm.measured() as java, bench.watched.measured() as executors:
             begun = time.perf_counter()
-            count = _WAYS[how](bench, Backend("source", source), target, Path(folder))
+            count = _WAYS[how](bench, Backend("source", source), target, place)
             seconds = time.perf_counter() - begun
-    told = {
+    return {
         "moved": count,
         "rate": round(count / seconds),
         "cpu_us_per_delta": round((own[0].cpu_seconds + executors[0].cpu_seconds) / count * 1e6, 2),
@@ -52,7 +63,6 @@ def main() -> None:
         "rss_spark_mib": executors[0].rss_peak_mib,
         "rss_sum_mib": round(own[0].rss_peak_mib + executors[0].rss_peak_mib, 1),
     }
-    print(msgspec.json.encode(told).decode())
 
 
 def _migrate(bench: Lake, source: Backend, target: str, folder: Path) -> int:

@@ -38,8 +38,8 @@ def run(options: Namespace) -> dict[str, Any]:
                 found |= _named("push", moved("push", source, f"http://127.0.0.1:{gateway.port}", options.heap))
             found["gateway_rss_peak_mib"] = used[0].rss_peak_mib
         if "follow" in ways:
-            leaf = f"sqlite://{place}/leaf.db"
-            found |= _named("follow", moved("follow", str(options.deltas), leaf, options.heap))
+            moved("history", str(place / "lake"), str(options.deltas), options.heap)
+            found |= _named("follow", moved("follow", str(place / "lake"), f"sqlite://{place}/leaf.db", options.heap))
     return {"deltas": options.deltas, **found}
 
 
