@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from lakesync.staging.postgres import PostgresStore
 from tests.postgres_server import postgres_server
+from tests.property.feed_full_shards import FullShardsHistory
 from tests.property.feed_history import History
 from tests.property.feed_postgres import LostCommitsHistory, PostgresHistory, ProcessesHistory
 from tests.property.test_feed_conflicts import LetterHistory
@@ -19,7 +20,13 @@ def histories_over(place: str) -> Iterator[type[History]]:
     """What plays histories of a kind, by its name in `scripts/soak --over`; a server runs for those over Postgres."""
     over_postgres = {"postgres": PostgresHistory, "processes": ProcessesHistory, "lost-commits": LostCommitsHistory}
     if place not in over_postgres:
-        kinds = {"sqlite": History, "full-disk": FullDiskHistory, "sharded": ShardedHistory, "conflicts": LetterHistory}
+        kinds = {
+            "sqlite": History,
+            "full-disk": FullDiskHistory,
+            "sharded": ShardedHistory,
+            "full-shards": FullShardsHistory,
+            "conflicts": LetterHistory,
+        }
         yield kinds[place]
         return
     with postgres_server() as server:

@@ -18,6 +18,8 @@ from tests.property.feed_history import History, play
 from tests.property.feed_model import StockClient
 from tests.property.feed_steps import RULES, people, skews, troubled
 
+ROOM = (0, 100, 4_120, 9_000, 20_000)
+"""Bytes."""
 FILES = ("log.db-wal", "state.db-wal", "log.db", "state.db")
 
 
@@ -36,7 +38,7 @@ def files_end_at(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
-full = st.tuples(st.just("full"), people, st.sampled_from(FILES), st.sampled_from([0, 100, 4_120, 9_000, 20_000]))
+full = st.tuples(st.just("full"), people, st.sampled_from(FILES), st.sampled_from(ROOM))
 room = st.tuples(st.just("room"), people)
 
 
