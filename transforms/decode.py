@@ -32,8 +32,8 @@ DELTAS_SCHEMA = (
     "columns map<string, string>"
 )
 
-BYTES_A_BATCH = 2 << 20
-"""Of unpacked bodies: a few thousand deltas, which stay near the processor while they are taken apart."""
+BYTES_A_BATCH = 640 << 10
+"""Of unpacked bodies: some two thousand deltas, which stay near the processor while they are taken apart."""
 
 DELTAS_ARROW = pa.schema(
     [
