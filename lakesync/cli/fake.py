@@ -22,6 +22,9 @@ Every = Annotated[float, typer.Option(help="Seconds between two changes by itsel
 Seed = Annotated[int, typer.Option(help="Of what is made up: the same seed makes the same.")]
 AsJson = Annotated[bool, typer.Option("--json", help="How to reach it, as one JSON object.")]
 
+_APART_MS = 10_000
+"""Between two things that were there at first: connectors read a few minutes again, not all of it."""
+
 _WORDS = ["engine", "harbour", "lamp", "mill", "river", "signal", "tower", "valve", "window", "yard"]
 
 
@@ -42,7 +45,8 @@ def jira(
     """A Jira Cloud site, until Ctrl-C or SIGTERM."""
     from lakesync.testing.servers.jira import JiraApi, JiraSite
 
-    chance, site = random.Random(seed), JiraSite(_now)  # noqa: S311 made-up data
+    clock = _Clock()
+    chance, site = random.Random(seed), JiraSite(clock)  # noqa: S311 made-up data
     for key in ("SUP", "OPS"):
         site.add_project(key)
 
@@ -52,7 +56,7 @@ def jira(
     def edit() -> None:
         site.edit(chance.choice(list(site.issues.values())), summary=_title(chance))
 
-    change = _filled(issues, chance, add, edit)
+    change = _filled(issues, clock, chance, add, edit)
     api = JiraApi(site)
     settings = {"domain": "fake", "email": api.email, "apiToken": api.token}
     _listen(api, "jira", settings, "baseUrl", port, change, every, as_json=as_json)
@@ -75,7 +79,8 @@ def salesforce(
     """A Salesforce organisation, until Ctrl-C or SIGTERM."""
     from lakesync.testing.servers.salesforce import SalesforceApi, SalesforceOrg
 
-    chance, org = random.Random(seed), SalesforceOrg(_now)  # noqa: S311 made-up data
+    clock = _Clock()
+    chance, org = random.Random(seed), SalesforceOrg(clock)  # noqa: S311 made-up data
 
     def add() -> None:
         org.add("Account", Name=_title(chance), NumberOfEmployees=chance.randrange(1, 5000))
@@ -83,16 +88,30 @@ def salesforce(
     def edit() -> None:
         org.edit(chance.choice(list(org.records.values())), Phone=str(chance.randrange(10**9)))
 
-    change = _filled(accounts, chance, add, edit)
+    change = _filled(accounts, clock, chance, add, edit)
     api = SalesforceApi(org)
     settings = {"clientId": api.client_id, "clientSecret": api.client_secret}
     _listen(api, "salesforce", settings, "instanceUrl", port, change, every, as_json=as_json)
 
 
-def _filled(count: int, chance: random.Random, add: Callable[[], None], edit: Callable[[], None]) -> Callable[[], None]:
-    """Fill a server; what changes it by itself, by something new or in something that is there."""
-    for _ in range(count):
+class _Clock:
+    """The time, or how it was."""
+
+    def __init__(self) -> None:
+        self.back_ms = 0
+
+    def __call__(self) -> int:
+        return time.time_ns() // 1_000_000 - self.back_ms
+
+
+def _filled(
+    count: int, clock: _Clock, chance: random.Random, add: Callable[[], None], edit: Callable[[], None]
+) -> Callable[[], None]:
+    """Fill a server with what came one after another; what changes it by itself, anew or in something that is there."""
+    for number in range(count, 0, -1):
+        clock.back_ms = number * _APART_MS
         add()
+    clock.back_ms = 0
     there = count > 0
 
     def change() -> None:
@@ -135,7 +154,3 @@ def _listen(
 
 def _title(chance: random.Random) -> str:
     return f"{chance.choice(_WORDS)} {chance.choice(_WORDS)} {chance.randrange(1000)}"
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
