@@ -131,7 +131,8 @@ def test_a_result_that_salesforce_forgets_is_asked_for_again(acme):
     assert found == acme.expected().keys()
 
 
-def test_a_large_first_load_is_a_bulk_job_and_tells_the_same(acme):
+def test_a_large_first_load_is_a_bulk_job_and_tells_the_same(acme, monkeypatch):
+    monkeypatch.setattr("lakesync.connectors.salesforce.source.ROWS_A_PAGE", 4)
     for number in range(30):
         acme.org.add("Account", Name=f'He said "{number}",\nthen left', AnnualRevenue=number * 1.5, Phone="")
     acme.poll()

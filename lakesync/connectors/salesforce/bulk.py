@@ -12,7 +12,7 @@ from lakesync.connectors.salesforce.api import SalesforceClient
 from lakesync.exceptions import AdapterError
 
 PIECE = 20_000
-"""Records a piece: what is held at once."""
+"""Records a piece: what is held at once, as text."""
 
 _PATIENCE_S = 1_800.0
 
@@ -20,8 +20,8 @@ _PATIENCE_S = 1_800.0
 class Piece(NamedTuple):
     """Some of a job's records."""
 
-    lines: list[Mapping[str, str]]
-    """Fields as text."""
+    lines: Iterator[Mapping[str, str]]
+    """Fields as text; read as they are taken."""
     locator: str | None
     """Of the next piece; None after the last."""
 
@@ -64,7 +64,7 @@ def pieces(client: SalesforceClient, job: str, locator: str | None = None) -> It
         answer.encoding = "utf-8"
         following = answer.headers.get("Sforce-Locator", "null")
         locator = None if following == "null" else following
-        yield Piece(list(csv.DictReader(io.StringIO(answer.text))), locator)
+        yield Piece(csv.DictReader(io.StringIO(answer.text)), locator)
         if locator is None:
             return
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from email.utils import parsedate_to_datetime
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from lakesync.connectors.base import ConnectorConfig
@@ -23,6 +24,9 @@ they were made."""
 
 BULK_ROWS = 20_000
 """A first load of more records is a bulk job."""
+
+ROWS_A_PAGE = 2_000
+"""Rows of a piece of a bulk job that are held at once."""
 
 _PIECE = 200
 _LOG_MS = 29 * 86_400_000
@@ -124,9 +128,14 @@ class SalesforceSource:
         try:
             bulk.wait(self._client, cursor["job"])
             for piece in bulk.pieces(self._client, cursor["job"], cursor["locator"]):
-                rows = [line_row(table, line) for line in piece.lines]
                 done = self._cursor(cursor["modified"])
-                yield Page(table, rows, done if piece.locator is None else {**cursor, "locator": piece.locator})
+                place = done if piece.locator is None else {**cursor, "locator": piece.locator}
+                rows = (line_row(table, line) for line in piece.lines)
+                some = list(islice(rows, ROWS_A_PAGE))
+                while following := list(islice(rows, ROWS_A_PAGE)):
+                    yield Page(table, some)
+                    some = following
+                yield Page(table, some, place)
         except NotFoundError:
             yield from self._first(table)
             return
