@@ -121,7 +121,9 @@ def cut(
             elif not left:
                 gone += [row_id] if time is not None else []
             elif _makes(left):
-                (new if time is None else instead).several.append(left)
+                made = new if time is None else instead
+                made.several.append(left)
+                made.said.append(said)
             else:
                 rest += said
         elif record is None:
@@ -152,7 +154,9 @@ class _Rows:
         self.records: list[Record] = []
         """What is kept of each of them, where it is known."""
         self.several: list[list[RowDelta]] = []
-        """The deltas of each other row."""
+        """The deltas of each other row, from the INSERT on that makes it."""
+        self.said: list[list[RowDelta]] = []
+        """All that the page says of it, a DELETE before that among it."""
 
 
 def by_row(said: Sequence[RowDelta]) -> Mapping[str, RowDelta | list[RowDelta]]:
@@ -202,7 +206,7 @@ def _grouped(ready: list[Ready], table: str, rows: _Rows, types: Types) -> list[
     try:
         groups.add(_parts(rows.several))
     except MisfitError:
-        return [*rows.lone, *chain.from_iterable(rows.several)]
+        return [*rows.lone, *chain.from_iterable(rows.said)]
     misfits: set[str] = set()
     for group in groups:
         try:
@@ -211,7 +215,7 @@ def _grouped(ready: list[Ready], table: str, rows: _Rows, types: Types) -> list[
             misfits |= set(group.row_ids)
     if not misfits:
         return []
-    return [delta for delta in chain(rows.lone, *rows.several) if delta.row_id in misfits]
+    return [delta for delta in chain(rows.lone, *rows.said) if delta.row_id in misfits]
 
 
 def _by_columns(deltas: Sequence[RowDelta]) -> dict[tuple[str, ...], list[RowDelta]]:

@@ -132,6 +132,7 @@ def _spelled(row: Any) -> Any:
     [("page", [("r0", "INSERT", 0, {"x": 1}), ("r1", "INSERT", 0, {})]), ("walk", [("r1", "INSERT", 0, {"x": 2})])]
 )
 @example([("page", [("r0", "INSERT", 0, {"x": 1, "y": "one"})]), ("walk", [("r0", "DELETE INSERT", 0, {"x": 2})])])
+@example([("page", [("r0", "INSERT", 0, {})]), ("page", [("r0", "DELETE INSERT", 1, {"x": "no number"})])])
 @example([("page", [("r0", "INSERT", 0, {"x": 1})]), ("source", [("r0", "DELETE INSERT", 0, {"y": "one"})])])
 def test_a_page_written_at_once_is_a_page_merged(steps: list[tuple[str, Any]]) -> None:
     with closing(sqlite3.connect(":memory:")) as db:
