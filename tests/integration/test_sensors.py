@@ -7,18 +7,18 @@ import time
 from contextlib import nullcontext
 
 import dagster as dg
-import msgspec
 import pytest
 
 from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY
 from lakesync.config import load
+from lakesync.config_sections import FlushSection
 from lakesync.delta import extract_delta
 from lakesync.engine import Engine
-from lakesync.hlc import wall_of
+from lakesync.hlc import start_of
 from lakesync.rules.model import parse_rules
 from lakesync.schema import parse_schema
 from lakesync.staging import open_store
-from lakesync.staging.records import Cut
+from lakesync.staging.records import Backlog, Cut
 from lakesync.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.jobs import flush_job
@@ -132,11 +132,9 @@ def test_what_waits_since_before_the_clock_was_put_back_is_old(house):
     assert house.reason() == "age"
 
 
-def test_a_push_that_arrived_just_before_the_midnight_of_its_commit_belongs_to_a_day(house):
-    house.push()
-    (waiting,) = house.engine.store.backlog()
-    waiting = msgspec.structs.replace(waiting, oldest_ms=wall_of(waiting.last_arrival) + 1)
-    found = due([waiting], NOON + 60_000, house.config.flush)
+def test_a_push_that_arrived_just_before_the_midnight_of_its_commit_belongs_to_a_day():
+    waiting = Backlog("nyc", "main", 1, 0, 1, start_of(NOON) - 256, 1, 1, oldest_ms=NOON, flush_requested_ms=None)
+    found = due([waiting], NOON + 60_000, FlushSection())
     assert found.first_ms <= found.last_ms
 
 

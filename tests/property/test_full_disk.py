@@ -97,7 +97,7 @@ class FullDiskHistory(History):
             return super()._open()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(history=FullDiskHistory.histories, skews=skews, rules=st.integers(0, len(RULES) - 1))
 @example(  # rows are made again from the log, under rules, before the first push
     history=[

@@ -17,7 +17,7 @@ from tests.property.feed_steps import RULES, skews
 def test_every_client_ends_with_its_rows(own_database: str, kind: type[History]) -> None:
     PostgresHistory.url = own_database
 
-    @settings(deadline=None, max_examples=4, suppress_health_check=list(HealthCheck))
+    @settings(deadline=None, max_examples=2, suppress_health_check=list(HealthCheck))
     @given(history=kind.histories, skews=skews, rules=st.integers(0, len(RULES) - 1))
     def every_history(history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int) -> None:
         play(history, skews, rules, kind)
