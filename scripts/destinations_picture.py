@@ -10,20 +10,21 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import quote
 
 import pymysql
 import requests
 from dagster_pictures import browser_page
 from dagster_scene import Scene, running, until
-from screenshots import GROUPS, take
+from screenshots import take
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.backend_servers import bigquery_server, mariadb_server, s3_server
 from tests.postgres_server import postgres_server
 
-_SIZE = {"width": 2600, "height": 1350}
-_MOVED = ("backends", "destinations", "flows", "tiers", "migrations")
+_SIZE = {"width": 2400, "height": 1800}
+_SHOWN = ("gateway", "flush", "destinations", "backends", "flows", "tiers", "migrations")
 _DECLARED = """
 [adapters]
 postgres = "env:PICTURE_POSTGRES"
@@ -84,11 +85,13 @@ def main(into: Path) -> None:
         until(lambda: _all_made(scene), "every destination and flow")
         with browser_page() as page:
             page.set_viewport_size(_SIZE)
-            expanded = ",".join(f"global@global:{group}" for group in (*GROUPS, *_MOVED))
-            page.goto(f"{scene.dagster}/asset-groups?expanded={expanded}")
+            wanted = quote(" or ".join(f'group:"{group}"' for group in _SHOWN), safe="")
+            expanded = ",".join(f"global@global:{group}" for group in _SHOWN)
+            lineage = f"{scene.dagster}/asset-groups~{wanted}?expanded={expanded}"
+            page.goto(lineage)
             page.get_by_text("Hide navigation").click()
             page.get_by_label("panel_show_right").click()  # the list of assets, which leaves the graph more room
-            take(page, f"{scene.dagster}/asset-groups?expanded={expanded}", "bigquery", into / "destinations.png")
+            take(page, lineage, "bigquery", into / "destinations.png")
 
 
 def _servers(stack: ExitStack) -> dict[str, str]:
