@@ -20,6 +20,7 @@ from lakesync.cli import jars
 from lakesync.cli.examples import examples
 from lakesync.cli.process import Process, accepts, free_ports
 from lakesync.cli.spark_server import prepare
+from resources.lake.commit_guard import guard_commits
 from tests.backend_servers import s3_server
 from tests.cluster.play import Play
 from tests.cluster.rest_catalogue import rest_catalogue
@@ -53,6 +54,7 @@ def main(
         warehouse = f"s3://{BUCKET}/warehouse"
         where = tables
         if catalogue == "rest":
+            guard_commits(tables)
             where = stack.enter_context(rest_catalogue(tables, s3, warehouse, folder, home))
         settings = _settings(folder, staging, where, cluster, s3["AWS_ENDPOINT_URL"])
         stack.enter_context(_driver(settings, cluster, s3))

@@ -1,4 +1,4 @@
-"""Iceberg's own REST catalogue, the fixture of its tests, over Postgres and S3."""
+"""Iceberg's own REST catalogue, the fixture of its tests, over Postgres, and a disk or S3."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def rest_catalogue(postgres: str, s3: Mapping[str, str], warehouse: str, folder:
 
     Args:
         postgres: URI of the database that it keeps its tables in.
-        s3: the AWS variables.
-        warehouse: `s3://BUCKET/PREFIX`.
+        s3: the AWS variables; none where the warehouse is on a disk.
+        warehouse: `s3://BUCKET/PREFIX`, or `file:///FOLDER`.
         folder: for its log.
         home: pyspark's folder.
     """
@@ -46,10 +46,7 @@ def rest_catalogue(postgres: str, s3: Mapping[str, str], warehouse: str, folder:
         "CATALOG_JDBC_PASSWORD": database.password or "",
         "CATALOG_JDBC_SCHEMA__VERSION": "V1",
         "CATALOG_WAREHOUSE": warehouse,
-        "CATALOG_IO__IMPL": "org.apache.iceberg.aws.s3.S3FileIO",
-        "CATALOG_S3_ENDPOINT": s3["AWS_ENDPOINT_URL"],
-        "CATALOG_S3_PATH__STYLE__ACCESS": "true",
-        "CATALOG_CLIENT_REGION": s3["AWS_REGION"],
+        **_file_io(s3),
     }
     own = [*_jars(), *(ensure(jar, cache_folder()) for jar in JARS if jar.artifact == "postgresql")]
     spark = [jar for jar in sorted((home / "jars").glob("*.jar")) if jar.name.startswith(_OF_SPARK)]
@@ -63,6 +60,17 @@ def rest_catalogue(postgres: str, s3: Mapping[str, str], warehouse: str, folder:
         yield f"http://127.0.0.1:{port}/"
     finally:
         server.stop(grace=5)
+
+
+def _file_io(s3: Mapping[str, str]) -> dict[str, str]:
+    if not s3:
+        return {"CATALOG_IO__IMPL": "org.apache.iceberg.hadoop.HadoopFileIO"}
+    return {
+        "CATALOG_IO__IMPL": "org.apache.iceberg.aws.s3.S3FileIO",
+        "CATALOG_S3_ENDPOINT": s3["AWS_ENDPOINT_URL"],
+        "CATALOG_S3_PATH__STYLE__ACCESS": "true",
+        "CATALOG_CLIENT_REGION": s3["AWS_REGION"],
+    }
 
 
 def _jars() -> list[Path]:

@@ -243,6 +243,28 @@ def test_b5_a_value_that_does_not_fit_is_null_counted_and_kept(spark, names):
     assert rejected(spark, names) == {("done", "boolean", '"true"')}
 
 
+def test_a_deleted_row_stays_and_says_who_deleted_it_whatever_the_destinations_do(spark, names):
+    first, second, third = arrivals(FIRST, 3)
+    told = {"table": "t", "columns": [{"name": "title", "type": "string"}], "sourceTable": "t_there"}
+    fill(spark, names, [(first, [delta("INSERT", "r", 5, title="x"), delta("INSERT", "kept", 5, title="y")])])
+    fill(spark, names, [(second, [delta("DELETE", "r", 7, client="b")])], gateway="g")
+    fill(spark, names, [(second, [delta("INSERT", "r", 5, title="of another")])], gateway="other")
+    upto = {"g": second, "other": second}
+    for soft in (True, False):
+        merge_table(spark, parse_schema({**told, "softDelete": soft}), upto, rebuild=True, names=names)
+        rows = spark.table(names.state("t")).where("_gateway = 'g'").collect()
+        gone = {row["_row"]: (row["_gone"], row["_tombstone"], row["title"]) for row in rows}
+        assert gone == {"r": (True, (7, "b"), None), "kept": (False, None, "y")}
+    assert [row["title"] for row in spark.table(names.state("t")).where("_gateway = 'other'").collect()] == [
+        "of another"
+    ]
+    assert not spark.catalog.tableExists(names.state("t_there"))
+    fill(spark, names, [(third, [delta("INSERT", "r", 9, title="again")])])
+    merge_table(spark, schema({"title": "string"}), {"g": third}, names=names)
+    (row,) = spark.table(names.state("t")).where("_gateway = 'g' AND _row = 'r'").collect()
+    assert (row["_gone"], row["title"]) == (False, "again")
+
+
 def rejected(spark, names):
     """What of row `bad` is in the table of values that do not fit."""
     rows = spark.table(names.rejected).collect()

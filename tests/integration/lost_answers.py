@@ -1,0 +1,95 @@
+"""A proxy before a catalogue, that does something to the answers to its commits; and catalogues to stand behind it."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+OF_SQL = re.compile(rb"UPDATE iceberg_tables SET")
+OF_REST = re.compile(rb"POST /v1/namespaces/\w+/tables/\w+ HTTP")
+
+
+class Proxy:
+    """Passes bytes on."""
+
+    def __init__(self, host: str, port: int, commit: re.Pattern[bytes]) -> None:
+        """Args: host, port: of what is behind; commit: what a request that commits has in it."""
+        self._target = (host, port)
+        self._commit = commit
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.delay = 0.0
+        """Seconds before a commit's answer."""
+        self.lost = 0
+        """Answers to commits to be lost from now on: the commit was made, and the connection ends."""
+        self.after = 0
+        """How many are heard before those."""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Take no further connections."""
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # the listener was closed
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+                commits = threading.Event()
+                for pair in ((client, server, commits, True), (server, client, commits, False)):
+                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, commits: threading.Event, asks: bool) -> None:
+        with suppress(OSError):  # the other side is gone, as one may be
+            while data := source.recv(1 << 16):
+                if asks and self._commit.search(data):
+                    commits.set()
+                if not asks and commits.is_set():
+                    commits.clear()
+                    time.sleep(self.delay)
+                    if self.lost and self.after:
+                        self.after -= 1
+                    elif self.lost:
+                        self.lost -= 1
+                        break
+                target.sendall(data)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)  # a thread that reads it hears of it, as it would not of a close
+
+
+@contextmanager
+def unheard(catalogue: Path) -> Iterator[None]:
+    """While it lasts, commits to a catalogue on SQLite end in an error, and are made: but for transactions, as
+    pyiceberg has them, which are taken back."""
+    _execute(
+        catalogue, "CREATE TRIGGER unheard AFTER UPDATE ON iceberg_tables BEGIN SELECT RAISE(FAIL, 'unheard'); END"
+    )
+    try:
+        yield
+    finally:
+        _execute(catalogue, "DROP TRIGGER unheard")
+
+
+@contextmanager
+def locked(catalogue: Path) -> Iterator[None]:
+    """While it lasts, somebody else writes to a catalogue on SQLite."""
+    held = sqlite3.connect(catalogue, isolation_level=None)
+    held.execute("BEGIN EXCLUSIVE")
+    try:
+        yield
+    finally:
+        held.rollback()
+        held.close()
+
+
+def _execute(catalogue: Path, statement: str) -> None:
+    connection = sqlite3.connect(catalogue, isolation_level=None)
+    connection.execute(statement)
+    connection.close()
