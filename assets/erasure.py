@@ -129,7 +129,7 @@ def report(tables: Sequence[dg.AssetsDefinition], places: Sequence[dg.AssetsDefi
                 for mine in due.values()
             ]
             if due:
-                pipeline.flushed(anew=True)
+                pipeline.look_again()
                 make_cuts(pipeline)
             left = [each for one in ended for each in one.left]
             if left:

@@ -97,6 +97,10 @@ class Pipeline:
         """
         self._holds = {gateway: self.store.hold(gateway) for gateway in self.store.gateways()}
 
+    def look_again(self) -> None:
+        """Forget where gateways and the lake were: an erasure takes arrivals above what was noted before it."""
+        self._holds, self._flushed = {}, None
+
     def let_go(self, gateway: str) -> None:
         """A gateway could not be flushed: in this run it is where the lake has it, and is not cut."""
         self._holds.pop(gateway, None)
