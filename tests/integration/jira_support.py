@@ -5,6 +5,7 @@ from __future__ import annotations
 from lakesync.connectors.jira.rows import comment_row
 from lakesync.connectors.jira.source import JiraSource
 from lakesync.testing.clock import ManualClock
+from lakesync.testing.servers import Answer
 from lakesync.testing.servers.jira import JiraApi, JiraSite
 from tests.integration.vendor_support import Vendor
 
@@ -57,3 +58,49 @@ class Desk(Vendor):
 def desk(**site):
     """A desk that listens."""
     return Desk(**site).listening()
+
+
+def shake(desk, chance):
+    """One change of the site."""
+    site = desk.site
+    issues = list(site.issues.values())
+    desk.clock.advance(chance.randrange(0, 30_000))
+    kind = chance.randrange(9)
+    if kind < 3 or not issues:
+        site.add_issue(chance.choice(["SUP", "OPS"]), f"v{chance.random()}")
+        return
+    issue = chance.choice(issues)
+    match kind:
+        case 3 | 4:
+            site.edit(issue, summary=f"v{chance.random()}")
+        case 5:
+            site.add_comment(issue, document(f"v{chance.random()}"))
+        case 6 if issue.comments:
+            comment = chance.choice(issue.comments)
+            if chance.random() < 0.5:
+                site.delete_comment(issue, comment)
+            else:
+                site.edit_comment(issue, comment, document("edited"))
+        case 7:
+            site.delete(issue)
+        case 8:
+            site.move(issue, "OPS" if issue.project == "SUP" else "SUP")
+
+
+class Moving:
+    """The API of a site that changes between two calls, and sometimes fails."""
+
+    def __init__(self, desk, chance):
+        self.desk, self.chance, self.answer_of = desk, chance, desk.api.answer
+
+    def __call__(self, request):
+        for _ in range(self.chance.choice([0, 0, 1, 3])):
+            shake(self.desk, self.chance)
+        match self.chance.randrange(40):
+            case 0:
+                return Answer(503, "down", {"Retry-After": "0"})
+            case 1:
+                return Answer(429, None, {"Retry-After": "0"})
+            case 2:
+                self.desk.site.projects["OPS"].hidden = not self.desk.site.projects["OPS"].hidden
+        return self.answer_of(request)
