@@ -1,7 +1,8 @@
 """Rows a second of a connector's first load, from its source through the lake's landing into a gateway, and its memory.
 
 The source is `lakesync fake` in a process of its own, the gateway another, Spark a third; what is told as `peak_mib` is
-this process, which polls as Dagster's does. Then an idle poll, and how many calls were made against those needed.
+this process, which polls as Dagster's does. Then an idle poll, how many calls were made against those needed, and
+`plain_rate`: the same pages read by the connector's client and thrown away.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any
 
 import requests
@@ -22,6 +23,8 @@ from pydantic import SecretStr
 from benchmarks import server
 from benchmarks.lake import lake
 from benchmarks.usage import Usage, Watched
+from lakesync.connectors import Connectors, Secrets
+from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.jira.api import PAGE
 from lakesync.connectors.salesforce.bulk import PIECE
 from lakesync.connectors.salesforce.source import BULK_ROWS
@@ -71,13 +74,20 @@ def run(options: Namespace) -> dict[str, Any]:
         with Pipeline(config) as pipeline:
             first, used = _poll(pipeline, connector["name"])
             again, idle = _poll(pipeline, connector["name"])
+        plain = _plain_rate(options.source, settings)
     read = next(each for each in first.tables if each.table == _TABLES[options.source])
-    rows = read.delivered.inserted
+    rows, report = read.delivered.inserted, read.read
+    assert report is not None
+    idle_rows = sum(each.read.rows for each in again.tables if each.read is not None)
     return {
         "source": options.source,
         "rows": rows,
         "seconds": used.seconds,
         "rate": round(rows / used.seconds),
+        "plain_rate": plain,
+        "ratio": round(rows / used.seconds / plain, 3),
+        "pages": report.pages,
+        "landings": report.landings,
         "read_and_landed_seconds": round(first.report.seconds, 2),
         "cpu_us_per_row": round(used.cpu_seconds / rows * 1e6, 1),
         "begin_mib": used.rss_begin_mib,
@@ -87,6 +97,8 @@ def run(options: Namespace) -> dict[str, Any]:
         "waited_s": read.delivered.waited_s,
         "idle_seconds": idle.seconds,
         "idle_calls": again.report.usage.calls,
+        "idle_cpu_seconds": idle.cpu_seconds,
+        "idle_rows": idle_rows,
         "idle_deltas": sum(each.delivered.deltas for each in again.tables),
     }
 
@@ -97,6 +109,17 @@ def _poll(pipeline: Pipeline, name: str) -> tuple[ConnectorPoll, Usage]:
     for error in done.errors:
         raise error
     return done, used[0]
+
+
+def _plain_rate(source: str, settings: Mapping[str, Any]) -> int:
+    """Rows a second of reading the same pages, which nobody keeps."""
+    kind = Connectors(Secrets([_KEY])).find(source)
+    assert kind is not None
+    begun, rows = time.monotonic(), 0
+    with closing(kind.open_source(ConnectorConfig(server.GATEWAY, "plain", source, settings))) as pages:
+        for page in pages.changes(_TABLES[source], None):
+            rows += len(page.rows)
+    return round(rows / (time.monotonic() - begun))
 
 
 def _needed(source: str, rows: int) -> int:
