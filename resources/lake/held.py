@@ -11,13 +11,14 @@ from pyspark.sql import functions as sf
 
 from lakesync.adapters.arrow import id_numbers
 from lakesync.analysis.scans import holds
+from resources.lake.bounds import bounds_of
 from resources.lake.data_files import DataFiles, read_files
 from resources.lake.tables import LakeNames, at
 from transforms.decode import day_of
 from transforms.ledger import id_sums
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table
+    from pyiceberg.table import FileScanTask, Table
     from pyspark.sql import Column, SparkSession
 
     from lakesync.staging.records import Batch
@@ -26,6 +27,7 @@ Held = tuple[int, int]
 """Count, and sum of ids modulo 2**64."""
 
 _READERS = 2
+_ID = pa.schema([("delta_id", pa.string())])
 _IDS = pa.schema([("gateway", pa.string()), ("batch_id", pa.string()), ("delta_id", pa.string())])
 
 
@@ -43,13 +45,16 @@ def held_in_files(table: Table, batch: Batch) -> Held | None:
         holds("day", "<=", last),
         holds("batch_id", "=", batch.batch_id),
     )
-    scan = table.scan(row_filter=near, selected_fields=tuple(_IDS.names), snapshot_id=snapshot.snapshot_id)
-    files = [
-        DataFiles((task.file.file_path,), tuple(deleted.file_path for deleted in task.delete_files))
-        for task in scan.plan_files()
-    ]
+    tasks = list(table.scan(near, selected_fields=tuple(_IDS.names), snapshot_id=snapshot.snapshot_id).plan_files())
+
+    def held(task: FileScanTask) -> Held:
+        files = DataFiles((task.file.file_path,), tuple(deleted.file_path for deleted in task.delete_files))
+        marks = [bounds_of(table, task.file, name) for name in ("gateway", "batch_id")]
+        whole = marks == [(batch.gateway, batch.gateway), (batch.batch_id, batch.batch_id)]
+        return _of_files(files, None if whole else batch)
+
     with ThreadPoolExecutor(_READERS) as pool:
-        return _added(list(pool.map(lambda each: _of_files(each, batch), files)))
+        return _added(list(pool.map(held, tasks)))
 
 
 def held_by_spark(spark: SparkSession, names: LakeNames, snapshot: int | None, batch: Batch) -> Held | None:
@@ -71,11 +76,17 @@ def is_of(batch: Batch) -> Column:
     )
 
 
-def _of_files(files: DataFiles, batch: Batch) -> Held:
+def _of_files(files: DataFiles, batch: Batch | None) -> Held:
+    """Of the batch's rows among the files', or of all."""
     count = total = 0
-    for rows in read_files(files, _IDS):
-        own = pc.and_(pc.equal(rows["gateway"], batch.gateway), pc.equal(rows["batch_id"], batch.batch_id))
-        found = id_numbers(rows.filter(own)["delta_id"].combine_chunks())
+    for rows in read_files(files, _ID if batch is None else _IDS):
+        if batch is None:
+            own = rows
+        else:
+            own = rows.filter(
+                pc.and_(pc.equal(rows["gateway"], batch.gateway), pc.equal(rows["batch_id"], batch.batch_id))
+            )
+        found = id_numbers(own["delta_id"].combine_chunks())
         count += len(found)
         total += int(found.sum(dtype="uint64"))  # modulo 2**64, as the ledger has it
     return count, total

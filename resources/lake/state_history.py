@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pyspark.sql import functions as sf
 
 from lakesync.analysis.scans import holds
+from resources.lake.bounds import bounds_of
 from resources.lake.catalogue import iceberg_table
 from resources.lake.data_files import DataFiles, UnreadableError, files_at
 from resources.lake.places import is_readable
@@ -73,21 +74,15 @@ def _planned(table: Table, snapshot: int, increment: Increment) -> History:
 
 def _share(table: Table, file: DataFile, increment: Increment) -> Literal["none", "part", "whole"]:
     """How much of a file is the increment's, by the bounds of its columns."""
-    from pyiceberg.conversions import from_bytes
-
-    def bounds(name: str) -> list[str | int | None]:
-        field = table.schema().find_field(name)
-        found = [(each or {}).get(field.field_id) for each in (file.lower_bounds, file.upper_bounds)]
-        return [None if each is None else from_bytes(field.field_type, each) for each in found]  # type: ignore[arg-type]
-
-    gateway, other = bounds("gateway")
-    first, last = bounds("arrival")
+    gateway, other = bounds_of(table, file, "gateway")
+    first, last = bounds_of(table, file, "arrival")
     if gateway != other or not (isinstance(first, int) and isinstance(last, int)):
         return "part"
     low, high = increment.ranges.get(str(gateway), (0, 0))
     if last <= low or first > high:
         return "none"
-    return "whole" if low < first and last <= high and bounds("table_name") == [increment.table] * 2 else "part"
+    of_table = bounds_of(table, file, "table_name") == (increment.table, increment.table)
+    return "whole" if low < first and last <= high and of_table else "part"
 
 
 def _found_by_spark(spark: SparkSession, deltas: str, snapshot: int, increment: Increment) -> History:
