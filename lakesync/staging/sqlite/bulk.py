@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _MOST = 256
-_WIDTHS = (1, 16, 128, _MOST)
+_WIDTHS = (1, 16, 64, 128, _MOST)
 """How many values a statement that looks for some asks for: few forms, which stay prepared."""
 
 

@@ -50,7 +50,7 @@ class EntryFile:
         self._rows = rows
 
     def write(
-        self, gateway: str, changes: Mapping[EntryKey, EntryChange], seen_under: Callable[[RowKey], Collection[str]]
+        self, gateway: str, changes: Mapping[EntryKey, EntryChange], seen_under: Callable[[RowKey], Sequence[str]]
     ) -> Iterator[int]:
         """Write what changes, bucket by bucket; stops after each bit, with how many entries it was.
 

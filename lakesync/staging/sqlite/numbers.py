@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from lakesync.staging.sqlite import bulk
 from lakesync.types import RowKey
@@ -14,12 +14,12 @@ _LEASES_KNOWN = 50_000
 _FIND = "SELECT table_name, row_id, number FROM row_state WHERE gateway = ? AND table_name = ? AND row_id IN ({})"
 
 
-def home_of(seen_under: Collection[str]) -> str:
+def home_of(seen_under: Sequence[str]) -> str:
     """The bucket key beside whose rows a new one stands.
 
     It is the longest, which says most, so it is likely to hold the fewest rows; empty where there is none.
     """
-    return max(seen_under, key=len, default="")
+    return seen_under[0] if len(seen_under) == 1 else max(seen_under, key=len, default="")
 
 
 class Numbers:
@@ -41,7 +41,7 @@ class Numbers:
             for name, row_id, number in bulk.search(self._sql, _FIND, (gateway, table), wanted)
         }
 
-    def new(self, gateway: str, seen_under: Collection[str]) -> int:
+    def new(self, gateway: str, seen_under: Sequence[str]) -> int:
         """A number for a row that is seen under these bucket keys."""
         place = (gateway, home_of(seen_under))
         number = next(self._leases.get(place, iter(())), None)

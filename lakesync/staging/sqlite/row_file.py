@@ -73,14 +73,15 @@ class RowFile:
 
     def put(self, gateway: str, rows: Sequence[StoredRow]) -> None:
         """Write rows, which must not be changed afterwards."""
-        numbers = self.numbers(gateway, [row.key for row in rows])
+        keys = [(row.table, row.row_id) for row in rows]
+        numbers = self.numbers(gateway, keys)
         sent, kept = [], []
-        for row in rows:
-            number = numbers.get(row.key)
+        for key, row in zip(keys, rows, strict=True):
+            number = numbers.get(key)
             if number is None:
                 number = self._numbers.new(gateway, row.keys)
             body = _encode(row)
-            sent.append((number, gateway, row.table, row.row_id, *spelled_of(row)))
+            sent.append((number, gateway, *key, *spelled_of(row)))
             kept.append((number, body))
             self._cache.put(gateway, Held(row, number, len(body)))
         bulk.insert(self._sql, _SENT, sent, _PUT_SENT)
@@ -99,7 +100,7 @@ class RowFile:
         return found | self._numbers.find(gateway, missing) if missing else found
 
     def make_numbers(
-        self, gateway: str, keys: Collection[RowKey], seen_under: Callable[[RowKey], Collection[str]]
+        self, gateway: str, keys: Collection[RowKey], seen_under: Callable[[RowKey], Sequence[str]]
     ) -> dict[RowKey, int]:
         """The numbers of rows; those that are not in the file yet are given one.
 
