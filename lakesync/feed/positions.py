@@ -27,7 +27,11 @@ class Access(NamedTuple):
 
     def sees(self, row: StoredRow) -> bool:
         """Whether the client may see the row as it is now."""
-        return any(key in self.keys for key in row.keys) or (self.directly is not None and self.directly(row))
+        return self.shows(row) or (self.directly is not None and self.directly(row))
+
+    def shows(self, row: StoredRow) -> bool:
+        """Whether it may by the row's bucket keys, which the row's entries tell later too."""
+        return any(key in self.keys for key in row.keys)
 
     def same_as(self, scope: Scope) -> bool:
         """Whether the scope was of these claims and rules."""

@@ -215,7 +215,7 @@ class _Walk:
             return [render.delete(row)] if may_hold_hidden(row, history, client_id, at) else []
         has = of_visible(row, history, client_id, at)
         if has is Has.NO:
-            return render.insert(row)
+            return render.insert(row) if self._access.shows(row) else []  # it comes with the keys that will tell of it
         if has is Has.UNSURE:
             return [render.delete(row), *render.insert(row)]
         if has is Has.OWN:

@@ -162,6 +162,32 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, 0, 0),
     rules=5,
 )
+@example(  # a row that a client lacks is changed by nobody between new rules and being in line with them
+    history=[
+        ("edit", 0, "UPDATE", "r1", {"x": 1, "group": "a"}),
+        ("pull", 2, 3, "whole"),
+        ("push", 0, "whole"),
+        ("rules begin", 2, 3),
+        ("pull", 2, 1, "whole"),
+    ],
+    skews=(0, 0, 0),
+    rules=1,
+)
+@example(  # the same, and then it is hidden before it is in line
+    history=[
+        ("edit", 0, "UPDATE", "r2", {"x": 1, "group": "a"}),
+        ("push", 0, "whole"),
+        ("pull", 2, 3, "whole"),
+        ("edit", 0, "UPDATE", "r1", {"x": 1, "group": "a"}),
+        ("push", 0, "whole"),
+        ("rules begin", 2, 3),
+        ("pull", 2, 1, "whole"),
+        ("edit", 0, "UPDATE", "r1", {"group": "b"}),
+        ("push", 0, "whole"),
+    ],
+    skews=(0, 0, 0),
+    rules=1,
+)
 @example(  # a client that was away makes a row again that was erased, before it is told of that
     history=[
         ("edit", 1, "INSERT", "r1", {"x": 1}),
