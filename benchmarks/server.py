@@ -16,6 +16,7 @@ import jwt
 import msgspec
 
 from benchmarks.usage import Usage, Watched
+from lakesync.staging.sqlite.behind import WriteBehind
 
 SECRET = "the secret with which the benchmarks sign their tokens"  # noqa: S105 it guards nothing
 GATEWAY = "bench"
@@ -41,6 +42,10 @@ class Server:
     def measured(self) -> AbstractContextManager[list[Usage]]:
         """What the server uses inside of the block; the list holds it at the end."""
         return Watched(self._process.pid).measured()
+
+    def rest(self) -> None:
+        """Return once it has nothing to do: what it took in is written behind, which it may put off."""
+        Watched(self._process.pid).rest(WriteBehind().seconds + 1)
 
     def stored_bytes(self) -> int:
         """Size of everything in the folder, journals included."""

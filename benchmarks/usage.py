@@ -11,6 +11,8 @@ from typing import NamedTuple
 import psutil
 
 _SAMPLE_SECONDS = 0.2
+_AT_REST = 0.02
+"""Processor time of a process that does nothing, a second."""
 _MIB = 1 << 20
 
 
@@ -55,6 +57,20 @@ class Watched:
             sampler.join()
         samples.append(self._rss())
         found.append(Usage(round(seconds, 2), round(used, 2), samples[0], samples[-1], max(samples)))
+
+    def rest(self, seconds: float, most_seconds: float = 180) -> None:
+        """Return once it has done next to nothing for so long.
+
+        Raises:
+            TimeoutError: it did not come to rest.
+        """
+        ends = time.monotonic() + most_seconds
+        while time.monotonic() < ends:
+            before = self._cpu()
+            time.sleep(seconds)
+            if self._cpu() - before < _AT_REST * seconds:
+                return
+        raise TimeoutError(f"process {self.pid} is still at work after {most_seconds} s")
 
     def _rss(self) -> float:
         return round(self._sum(lambda one: one.memory_info().rss) / _MIB, 1)

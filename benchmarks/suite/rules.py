@@ -2,8 +2,8 @@
 
 Each client pushes to the rows of a team of its own, which the rule shows it alone. `push_ratio` is the rate of pushes
 under the rule to that without rules; `slice_ratio` is the time to pull the rows of
-one team to the time to pull as many rows from a gateway that holds no more and has no rules. `first_pull_ms` is the
-slowest answer to the client that pulled first, which waits until the rows just pushed are written behind.
+one team to the time to pull as many rows from a gateway that holds no more and has no rules, both once the gateway has
+come to rest. `first_pull_ms` is the slowest answer to the client that pulled before that, right after the last push.
 """
 
 from __future__ import annotations
@@ -43,10 +43,12 @@ def run(options: Namespace) -> dict[str, Any]:
             load.admin(gateway.port, "sync-rules", _RULES)
             fill(gateway.port, options.rows, teams=options.teams)
             first = _pulled(gateway, options, {"team": "team-7"}, "first", 1)
+            gateway.rest()
             part = _pulled(gateway, options, {"team": "team-7"})
         with server.gateway(place / "small") as gateway:
             fill(gateway.port, options.rows // options.teams)
             _pulled(gateway, options, {}, "first", 1)
+            gateway.rest()
             whole = _pulled(gateway, options, {})
     return {
         **ruled,
