@@ -1,0 +1,105 @@
+"""A `lakesync up` that really runs, in a folder of its own."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+
+from lakesync.cli.services import MARKER
+
+READY_SECONDS = 240
+COMMAND = [sys.executable, "-c", "from lakesync.cli import main; main()"]
+
+
+class Up:
+    """A running `lakesync up`."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.process = None
+
+    def start(self):
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
+        with (self.folder.parent / "up.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                # As a shell does to what it starts in the background.
+                [
+                    "sh",
+                    "-c",
+                    'trap "" INT; exec "$@"',
+                    "sh",
+                    *COMMAND,
+                    "up",
+                    "--data",
+                    str(self.folder),
+                    "--port",
+                    "0",
+                    "--dagster-port",
+                    "0",
+                    "--json-events",
+                ],
+                env={**clean, "LAKESYNC_CONFIG": ""},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.wait(lambda: self.told().get("ready") and self.told()["pid"] == self.process.pid, READY_SECONDS)
+        return self
+
+    def told(self):
+        try:
+            return json.loads((self.folder / "up.json").read_text())
+        except FileNotFoundError:
+            return {}
+
+    def wait(self, condition, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.1)
+
+    def log(self):
+        return (self.folder.parent / "up.log").read_text()[-4000:]
+
+    def restarted(self, name):
+        """Kill a process and wait until another has taken its place and all are ready again."""
+        before = self.told()[name]["pid"]
+        os.kill(before, signal.SIGKILL)
+        self.wait(lambda: self.told()[name]["pid"] not in (None, before) and self.told()["ready"], READY_SECONDS)
+
+    def ask(self, *words, code=0):
+        """Run a command of `lakesync` on the folder; what it said on stdout."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
+        done = subprocess.run(
+            [*COMMAND, *words, "--data", str(self.folder)],
+            env={**clean, "LAKESYNC_CONFIG": ""},
+            cwd=self.folder.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def end(self):
+        """End it and everything that it started."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def family(self):
+        """Every process that works on the folder."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get(MARKER) == str(self.folder):
+                    found.append(process)
+        return found
