@@ -160,8 +160,10 @@ class History:
                 self._push(client, *detail)
             case "connect":
                 page = client.ask(world.gateway, *detail)
-                client.take(page)
-                client.connect(page)
+                if client.take(page):
+                    client.connect(page)
+                else:
+                    client.disconnect()  # as where a broadcast cannot be applied
             case "broadcast":
                 client.broadcast(world.gateway, *detail)
             case "deliver":

@@ -126,10 +126,12 @@ class StockClient:
         self.asked.append(request)
         return self._noted(gateway.submit_pull(request, self.claims).result())
 
-    def take(self, page: SyncResponse) -> None:
-        """Apply a page and its cursor; an empty one leaves the cursor."""
+    def take(self, page: SyncResponse) -> bool:
+        """Apply a page and its cursor; an empty one leaves the cursor. Whether it was not dropped."""
         if self._apply(page):
             self.cursor = page.server_hlc
+            return True
+        return not page.deltas
 
     def _apply(self, page: SyncResponse) -> bool:
         pending = {delta.row_id for delta in self.outbox}
