@@ -35,9 +35,11 @@ def run(options: Namespace) -> dict[str, Any]:
         with server.gateway(place / "gateway") as gateway:
             fill(gateway.port, few)
             pulled(gateway.port, "first", 1)
+            gateway.rest()
             small = report.figures(pulled(gateway.port, "small", options.clients))
             fill(gateway.port, options.rows, options.updates)
             pulled(gateway.port, "warming", 1)
+            gateway.rest()
             with gateway.measured() as used:
                 warm = report.figures(pulled(gateway.port, "warm", options.clients))
             gateway.stop()
