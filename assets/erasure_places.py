@@ -12,6 +12,7 @@ import dagster as dg
 
 from assets.backends import kind_of
 from assets.destinations import all_leaves, follower
+from assets.erasure_landed import Due
 from assets.flows import flow_key
 from assets.flows import works as flow_works
 from assets.labels import OWNERS, leaf_key
@@ -26,11 +27,7 @@ from resources.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from lakesync.adapters.redaction import Redaction
-    from lakesync.staging.records import Erasure
     from resources.erasing import Erasing
-
-Due = Callable[[Pipeline], "dict[str, list[Erasure]]"]
-"""Gateway → what is to be erased now."""
 
 
 def cleared_leaves(config: Config, group: str, after: dg.AssetKey, due: Due) -> list[dg.AssetsDefinition]:
@@ -45,8 +42,9 @@ def cleared_leaves(config: Config, group: str, after: dg.AssetKey, due: Due) -> 
     tiers = [dg.AssetKey([group, *tier_key(name).path]) for name in config.tiers]
     return [
         _cleared(
-            dg.AssetKey([group, *leaf_key(name, leaf.name).path]),
-            [after, leaf_key(name, leaf.name), *(tiers if leaf.cold else ())],
+            group,
+            leaf_key(name, leaf.name),
+            [after, *(tiers if leaf.cold else ())],
             f"lakesync_destination_{name}_{leaf.name}",
             f"The leaf `{leaf.name}` of the destination `{name}`, and what is cold of it, without erased values.",
             {kind_of(leaf.uri)},
@@ -65,8 +63,9 @@ def cleared_tiers(config: Config, group: str, after: dg.AssetKey, due: Due) -> l
     places = {name: backends_of(place_of(config, name)) for name in config.tiers}
     return [
         _cleared(
-            dg.AssetKey([group, *tier_key(name).path]),
-            [after, tier_key(name)],
+            group,
+            tier_key(name),
+            [after],
             f"lakesync_tier_{name}",
             f"The deltas of both tiers of `{name}` without erased values.",
             {kind_of(each.uri) for each in backends},
@@ -84,8 +83,9 @@ def cleared_flows(config: Config, group: str, after: dg.AssetKey, due: Due) -> l
     """
     return [
         _cleared(
-            dg.AssetKey([group, *flow_key(name).path]),
-            [after, flow_key(name)],
+            group,
+            flow_key(name),
+            [after],
             f"lakesync_flow_{name}",
             f"Both ends of the flow `{name}` without erased values.",
             _kinds(config, declared.source, declared.to),
@@ -103,8 +103,9 @@ def cleared_migrations(config: Config, group: str, after: dg.AssetKey, due: Due)
     """
     return [
         _cleared(
-            dg.AssetKey([group, *migration_key(name).path]),
-            [after, migration_key(name)],
+            group,
+            migration_key(name),
+            [after],
             f"lakesync_migration_{name}",
             f"Both ends of the migration `{name}` without erased values.",
             _kinds(config, declared.source, declared.to),
@@ -170,8 +171,9 @@ def _kinds(config: Config, *places: str) -> set[str]:
 
 
 def _cleared(
-    key: dg.AssetKey,
-    deps: Sequence[dg.AssetKey],
+    group: str,
+    moved: dg.AssetKey,
+    after: Sequence[dg.AssetKey],
     pool: str,
     description: str,
     kinds: set[str],
@@ -179,11 +181,11 @@ def _cleared(
     works: "Callable[[Pipeline, tuple[Redaction, ...]], list[Erasing]]",
 ) -> dg.AssetsDefinition:
     @dg.asset(
-        key=key,
-        deps=deps,
+        key=dg.AssetKey([group, *moved.path]),
+        deps=[*after, moved],
         pool=pool,
         description=description,
-        group_name=key.path[0],
+        group_name=group,
         kinds={"spark", *kinds},
         owners=OWNERS,
     )
