@@ -5,6 +5,7 @@ Column values keep the very text that came in.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from lakesync.wire.values import check_values
 T = TypeVar("T")
 
 DEFAULT_MAX_DELTAS = 100
+_DECIMAL = re.compile("0|[1-9][0-9]{0,18}")
 
 
 class _Delta(msgspec.Struct, rename="camel", gc=False):
@@ -51,19 +53,8 @@ class _PushRequest(msgspec.Struct, rename="camel", gc=False):
 
 class _PullRequest(msgspec.Struct, rename="camel"):
     client_id: str
-    since_hlc: int | None = None
-    since: int | None = None
-    max_deltas: int | None = None
-    limit: int | None = None
-    source: str | None = None
-
-
-class _PullQuery(msgspec.Struct, rename="camel"):
-    """The same as parameters, where the text `null` is no value."""
-
-    client_id: str
-    since_hlc: int | msgspec.UnsetType = msgspec.UNSET
-    since: int | msgspec.UnsetType = msgspec.UNSET
+    since_hlc: int | str | msgspec.UnsetType = msgspec.UNSET
+    since: int | str | msgspec.UnsetType = msgspec.UNSET
     max_deltas: int | msgspec.UnsetType = msgspec.UNSET
     limit: int | msgspec.UnsetType = msgspec.UNSET
     source: str | None = None
@@ -72,7 +63,7 @@ class _PullQuery(msgspec.Struct, rename="camel"):
 _encode = msgspec.json.Encoder().encode
 # Lax decoders read an integer from its decimal string, and nothing else more than strict ones where str is declared.
 _decode_push = msgspec.json.Decoder(SyncPush, strict=False).decode
-_decode_pull = msgspec.json.Decoder(_PullRequest, strict=False).decode
+_decode_pull = msgspec.json.Decoder(_PullRequest).decode
 _decode_response = msgspec.json.Decoder(SyncResponse, strict=False).decode
 _decode_result = msgspec.json.Decoder(PushResult, strict=False).decode
 _decode_deltas = msgspec.json.Decoder(list[RowDelta], strict=False).decode
@@ -117,7 +108,7 @@ def parse_pull(query: Mapping[str, str]) -> SyncPull:
         ValidationError: a parameter is missing or no number.
     """
     try:
-        return _pull(msgspec.convert(dict(query), _PullQuery, strict=False))
+        return _pull(msgspec.convert(dict(query), _PullRequest, strict=False))
     except msgspec.ValidationError as error:
         raise ValidationError(f"pull: {error}") from None
 
@@ -217,17 +208,25 @@ def _unreadable(what: str, error: Exception) -> ValidationError:
     return ValidationError(f"{what}: {error}")
 
 
-def _pull(request: _PullRequest | _PullQuery) -> SyncPull:
-    since = _first(request.since_hlc, request.since, 0)
-    limit = _first(request.max_deltas, request.limit, DEFAULT_MAX_DELTAS)
-    _check_range("sinceHlc", since)
+def _pull(request: _PullRequest) -> SyncPull:
+    since = _cursor(request.since if request.since_hlc is msgspec.UNSET else request.since_hlc)
+    limit = request.limit if request.max_deltas is msgspec.UNSET else request.max_deltas
+    if limit is msgspec.UNSET:
+        limit = DEFAULT_MAX_DELTAS
     if limit < 1:
         raise ValidationError(f"maxDeltas is {limit}: ask for at least 1")
     return SyncPull(request.client_id, since, limit, request.source)
 
 
-def _first(*given: int | msgspec.UnsetType | None) -> int:
-    return next(value for value in given if isinstance(value, int))
+def _cursor(given: int | str | msgspec.UnsetType) -> int:
+    if given is msgspec.UNSET:
+        return 0
+    if isinstance(given, str):
+        if not _DECIMAL.fullmatch(given):
+            raise ValidationError(f"sinceHlc is {given[:40]!r}: send the serverHlc of the last answer, 0 at first")
+        given = int(given)
+    _check_range("sinceHlc", given)
+    return given
 
 
 def _check_range(name: str, value: int) -> None:

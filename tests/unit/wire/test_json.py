@@ -102,7 +102,7 @@ def test_what_is_no_push_is_refused(body):
     ("body", "pull"),
     [
         (b'{"clientId":"c","sinceHlc":"7","maxDeltas":5}', SyncPull("c", 7, 5)),
-        (b'{"clientId":"c","since":7,"limit":"5","source":"s"}', SyncPull("c", 7, 5, "s")),
+        (b'{"clientId":"c","since":7,"limit":5,"source":"s"}', SyncPull("c", 7, 5, "s")),
         (b'{"clientId":"c"}', SyncPull("c", 0, 100)),
     ],
 )
@@ -122,6 +122,13 @@ def test_what_is_no_pull_is_refused(query):
         json.parse_pull(query)
     with pytest.raises(ValidationError):
         json.decode_pull(stdlib.dumps(query).encode())
+
+
+@pytest.mark.parametrize("name", ["sinceHlc", "since", "maxDeltas", "limit"])
+@pytest.mark.parametrize("value", [None, "null", "", "1e3", "1.0", " 5", "9" * 5000, True, []])
+def test_a_posted_pulls_numbers_are_numbers(name, value):
+    with pytest.raises(ValidationError):
+        json.decode_pull(stdlib.dumps({"clientId": "c", name: value}).encode())
 
 
 def test_answers_spell_every_hlc_as_a_string():
