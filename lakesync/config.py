@@ -29,6 +29,7 @@ from lakesync.config_places import (
     PlaceName,
     check_places,
 )
+from lakesync.config_rows import check_rows
 from lakesync.config_sections import (
     ConnectorsSection,
     DagsterSection,
@@ -45,6 +46,7 @@ from lakesync.config_sections import (
     StagingSection,
 )
 from lakesync.exceptions import ConfigurationError
+from lakesync.namespaces import Namespaces, check_namespaces
 from lakesync.references import KINDS, follow
 from lakesync.validation import GATEWAY_ID
 
@@ -166,6 +168,12 @@ class Config(BaseSettings):
     @model_validator(mode="after")
     def _check_places(self) -> Config:
         check_places(self)
+        check_rows(self)
+        return self
+
+    @model_validator(mode="after")
+    def _check_namespaces(self) -> Config:
+        check_namespaces(self.lake, self.namespaces.own)
         return self
 
     @model_validator(mode="after")
@@ -185,6 +193,12 @@ class Config(BaseSettings):
                     f"see; it must start with {' or '.join(known)}"
                 )
         return self
+
+    @property
+    def namespaces(self) -> Namespaces:
+        """Where gateways have their state tables."""
+        own = {name: found.namespace for name, found in self.gateways.items() if found.namespace is not None}
+        return Namespaces(self.lake.namespace, own)
 
     def environment(self) -> dict[str, str]:
         """The configuration as variables for a child process; `load` there gives an equal one.

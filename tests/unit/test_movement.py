@@ -38,6 +38,7 @@ to = "main"
 from = "bq"
 to = "pg"
 where = [{ column = "carrier", op = "eq", value = "AA" }]
+rows = false
 [flows.home]
 from = "pg"
 to = "lake"

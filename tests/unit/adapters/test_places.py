@@ -108,6 +108,52 @@ def test_what_does_not_fit_is_named(declared, text, told):
         declared(text)
 
 
+_FLOW = 'from = "events", where = [{ column = "total", op = "gte", value = "9" }]'
+_BOTH = ", and would each hide rows that the other shows: say rows = false for one of them, or lead it to another"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            f'[destinations]\nd = {{ to = "main" }}\n[flows]\nf = {{ to = "copy", tables = ["orders"], {_FLOW} }}\n',
+            "destinations.d and flows.f both keep the table 'orders' at the adapter 'copy'",
+        ),
+        (
+            f'[flows]\nf = {{ to = "pg", {_FLOW} }}\ng = {{ from = "copy", to = "pg" }}\n',
+            "flows.f and flows.g both keep every table at the adapter 'pg'",
+        ),
+        (
+            '[destinations]\nd = { to = "aged", tables = ["a", "b"] }\ne = { to = "pg", tables = ["b", "c"] }\n',
+            "destinations.d and destinations.e both keep the table 'b' at the adapter 'pg'",
+        ),
+    ],
+)
+def test_two_that_would_hide_each_others_rows_are_refused(declared, text, told):
+    with pytest.raises(ConfigurationError, match=re.escape(told + _BOTH)):
+        declared(text)
+
+
+def test_one_backend_by_two_names_is_one(declared, monkeypatch, tmp_path):
+    monkeypatch.setenv("PG", f"sqlite://{tmp_path}/copy.db")
+    with pytest.raises(ConfigurationError, match="every table at the adapter 'copy' and 'pg', and would each hide"):
+        declared(f'[destinations]\nd = {{ to = "copy" }}\n[flows]\nf = {{ to = "pg", {_FLOW} }}\n')
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [
+        f'to = "pg", rows = false, {_FLOW}',
+        f'to = "pg", tables = ["events"], {_FLOW}',  # the destination keeps those elsewhere
+        f'to = "cold", {_FLOW}',  # which keeps no rows
+        f'to = "lake", {_FLOW}',
+        'from = "cold", to = "copy"',  # hides nothing
+    ],
+)
+def test_who_hides_nothing_of_anothers_may_share_its_adapter(declared, flow):
+    assert declared(f'[destinations]\nd = {{ to = "main" }}\n[flows]\nf = {{ {flow} }}\n').flows
+
+
 def test_an_adapter_that_is_reached_twice_is_refused(declared):
     loaded = declared('[copies.twice]\nprimary = "pg"\nsecondaries = ["aged"]\n')
     with pytest.raises(ConfigurationError, match="'pg' is reached in two ways"):
