@@ -56,7 +56,8 @@ class Erasing(msgspec.Struct, frozen=True):
                 done = redactable(adapter, cold.name).redact(self.requests)
                 deltas += done.deltas
                 touched.update(done.touched)
-            beside = Filtered(self.sieve) if self.sieve is not None else OlderRows(opened(self.cold, closing))
+            older = OlderRows(opened(self.cold, closing))
+            beside = older if self.sieve is None else Filtered(self.sieve, older)
             (adapter,) = opened([self.backend], closing)
             done = redactable(adapter, self.backend.name).redact(self.requests, self.schemas, beside, touched)
         yield ErasedThere(deltas + done.deltas, done.rows)

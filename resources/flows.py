@@ -44,8 +44,10 @@ class Flow(msgspec.Struct, frozen=True):
     def run(self) -> Iterator[Flowed]:
         """Carry over what is new."""
         with ExitStack() as closing:
-            source, target = opened([self.source, Backend(self.leaf.name, self.leaf.uri)], closing)
-            yield from flow_to(source, target, self.name, self.sieve, self.schemas)
+            source, target, *cold = opened(
+                [self.source, Backend(self.leaf.name, self.leaf.uri), *self.leaf.cold], closing
+            )
+            yield from flow_to(source, target, self.name, self.sieve, self.schemas, cold=cold)
 
 
 def flow(spark: SparkSession, flows: Sequence[Flow]) -> list[Flowed]:

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from lakesync import hlc
 from lakesync.adapters.arrow import held_in_table, spelled
-from lakesync.adapters.base import DatabaseAdapter, DeltaQuery, Mark, Marked, Position
+from lakesync.adapters.base import NOTHING_BESIDE, Beside, DatabaseAdapter, DeltaQuery, Mark, Marked, Position
+from lakesync.adapters.following import OlderRows
 from lakesync.adapters.progress import progress_in
 from lakesync.adapters.several import read_arrow, walk
 from lakesync.config_places import Condition
@@ -94,13 +95,15 @@ class Flowed(msgspec.Struct, frozen=True):
 class Filtered:
     """`Beside` of a flow: rows that do not meet its filter are hidden."""
 
-    def __init__(self, sieve: Sieve) -> None:
-        """Args: sieve: of the flow."""
+    def __init__(self, sieve: Sieve, beside: Beside = NOTHING_BESIDE) -> None:
+        """Args: sieve: of the flow; beside: what else its target's rows are made of."""
         self._sieve = sieve
+        self._beside = beside
 
-    def shown(self, schema: TableSchema, rows: Sequence[str], states: Mapping[str, RowState]) -> Mapping[str, RowState]:  # noqa: ARG002
-        """The states, those that do not meet the filter as invisible ones."""
-        return {row: state if self._sieve.meets(state) else RowState() for row, state in states.items()}
+    def shown(self, schema: TableSchema, rows: Sequence[str], states: Mapping[str, RowState]) -> Mapping[str, RowState]:
+        """The whole states, those that do not meet the filter as invisible ones."""
+        whole = self._beside.shown(schema, rows, states)
+        return {row: state if self._sieve.meets(state) else RowState() for row, state in whole.items()}
 
 
 def flow_to(
@@ -110,8 +113,18 @@ def flow_to(
     sieve: Sieve,
     schemas: Sequence[TableSchema] = (),
     page: int = PAGE,
+    cold: Sequence[DatabaseAdapter] = (),
 ) -> Iterator[Flowed]:
     """Carry over what reached the source since the flow's mark, which is at the target and moves with each page.
+
+    Args:
+        source: where from.
+        target: where to.
+        name: of the flow's mark.
+        sieve: what goes over.
+        schemas: of the tables of rows that the target keeps.
+        page: deltas that are looked at at once.
+        cold: where older deltas of the target's rows may be.
 
     Raises:
         AdapterError: one of the two cannot be reached; a repeat goes on.
@@ -123,13 +136,14 @@ def flow_to(
     marked: Marked = target
     text = marked.mark(name)
     at = _read(text, name, sieve)
-    for looked_at, deltas, after in going_over(source, at, sieve, partial(_held_rows, target), page):
+    shown = Filtered(sieve, OlderRows(cold))
+    for looked_at, deltas, after in going_over(source, at, sieve, partial(_held_rows, (target, *cold)), page):
         now = replace(at, position=after or at.position, deltas=at.deltas + len(deltas))
         told = msgspec.json.encode(now).decode()
         if len(deltas):
             wanted = held_in_table(deltas)
             batch_id = f"{name.replace('/', '.')}.{wanted.deltas}-{wanted.id_sum:016x}"
-            found = marked.follow_arrow(batch_id, deltas, Mark(name, text, told), schemas, Filtered(sieve))
+            found = marked.follow_arrow(batch_id, deltas, Mark(name, text, told), schemas, shown)
             if found.deltas < wanted.deltas:
                 raise IntegrityError(
                     f"flow {name!r} wrote {wanted.deltas} deltas and {found.deltas} were read back: compare both places"
@@ -195,8 +209,8 @@ def _of_rows_that_meet(
                 yield spelled(sieve.chosen(found.deltas))
 
 
-def _held_rows(target: DatabaseAdapter, table: str, rows: Sequence[str]) -> set[str]:
-    return set(target.get_latest_state(None, table, rows))
+def _held_rows(tiers: Sequence[DatabaseAdapter], table: str, rows: Sequence[str]) -> set[str]:
+    return {row for tier in tiers for row in tier.get_latest_state(None, table, rows)}
 
 
 def _last(deltas: pa.Table, before: Position | None) -> Position | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import lakesync
-from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
+from lakesync.adapters import DeltaBatch, LifecycleAdapter, SqliteAdapter, StoredDelta
 from lakesync.adapters.flowing import Sieve, flow_to
 from lakesync.client import LocalTransport
 from lakesync.exceptions import ConfigurationError
@@ -75,6 +76,21 @@ def test_what_another_gateway_wrote_late_is_found_and_another_filter_begins_anew
     assert [part.looked_at for part in flow(source, target, everything_of_g)] == []  # one gateway writes in order
     with pytest.raises(ConfigurationError, match="keeps no marks"):
         list(flow_to(source, object(), "f", LARGE))
+
+
+def test_a_row_whose_older_deltas_went_to_a_cold_tier_is_shown_whole(places, tmp_path):
+    source, target = places
+    cold = SqliteAdapter(tmp_path / "cold.db")
+    of_g = replace(LARGE, gateways=("g",))  # which looks at nothing twice
+    put(source, 256, make_delta("c", 1, "large", size=20, title="old"))
+    flow(source, target, of_g, cold=(cold,))
+    LifecycleAdapter(target, cold, 1).migrate_to_tier()
+    assert everything(target) == []
+    put(source, 512, make_delta("c", 2, "large", size=30))
+    (done,) = flow(source, target, of_g, cold=(cold,))
+    assert done.deltas == 1  # what is in the cold tier is not brought again
+    assert (shown(target), rows(target)["large"]["title"]) == ({"large": 30}, "old")
+    cold.close()
 
 
 steps = st.lists(
