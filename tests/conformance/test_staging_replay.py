@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import tempfile
 from pathlib import Path
@@ -16,6 +15,7 @@ from lakesync.staging.sqlite import SqliteStore, WriteBehind
 from lakesync.testing.clock import ManualClock
 from lakesync.types import SyncPull, SyncPush
 from tests.conformance.book import contents, make_delta
+from tests.conformance.power_cut import copy_at_once
 
 RULES = {
     "version": 1,
@@ -72,7 +72,7 @@ def test_a_power_cut_changes_nothing_that_anyone_can_see(story, rows):
             play(gateway, clock, cursors, kind, client, edited)
             if kind == "flush":
                 flush_all(engine.store)
-        shutil.copytree(Path(folder) / "live", Path(folder) / "cut", ignore=shutil.ignore_patterns("*-shm", "*.lock"))
+        copy_at_once(engine.store, Path(folder) / "cut")
         after = Engine(SqliteStore(Path(folder) / "cut", clock), clock)
         after.open()
         try:
@@ -108,7 +108,7 @@ def test_entries_that_were_written_before_their_rows_are_made_the_same_again(tmp
     step("pull", "c2", [])
     while not write_a_bit():
         pass
-    shutil.copytree(tmp_path / "live", tmp_path / "cut", ignore=shutil.ignore_patterns("*-shm", "*.lock"))
+    copy_at_once(engine.store, tmp_path / "cut")
     after = Engine(SqliteStore(tmp_path / "cut", clock), clock)
     with sqlite3.connect(tmp_path / "cut" / "state.db") as file:
         ((applied,),) = file.execute("SELECT applied_seq FROM applied").fetchall()

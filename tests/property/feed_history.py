@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.sqlite import SqliteStore
 from lakesync.staging.store import StagingStore
 from lakesync.types import Claims, PushResult, SyncPush, SyncResponse
+from tests.conformance.power_cut import copy_at_once
 from tests.property.core_client import CoreClient
 from tests.property.feed_model import TABLE, StockClient, World
 from tests.property.feed_steps import GROUPS, ROWS, RULES, histories
@@ -215,15 +215,8 @@ class History:
     def _crash(self) -> None:
         """The process dies with what it had not written."""
         left = self.folder.with_name(f"{self.folder.name}-")
-        ignored = shutil.ignore_patterns("*-shm", "*.lock")
-
-        def copy(store: SqliteStore) -> None:
-            where = left / store._folder.relative_to(self.folder)
-            with store._open.state.without_checkpoints():
-                shutil.copytree(store._folder, where, ignore=ignored, dirs_exist_ok=True)
-
         for each in _files(self.world.engine.store):
-            each._read(partial(copy, each))
+            copy_at_once(each, left / each._folder.relative_to(self.folder))
         self.close()
         shutil.rmtree(self.folder)
         self.folder = left
