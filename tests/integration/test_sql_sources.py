@@ -15,9 +15,17 @@ from google.auth.exceptions import RefreshError
 from lakesync.adapters.uri import Address
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.polling import poll
+from lakesync.connectors.probing import probes_of
 from lakesync.connectors.sql import bigquery, mysql, postgres
 from lakesync.connectors.sql import source as sql_source
-from lakesync.exceptions import AdapterError, AuthError, ConfigurationError, ForbiddenError, RateLimitedError
+from lakesync.exceptions import (
+    AdapterError,
+    AuthError,
+    ConfigurationError,
+    ForbiddenError,
+    LakeSyncError,
+    RateLimitedError,
+)
 from lakesync.testing.landing import MemoryLanding
 
 
@@ -283,6 +291,56 @@ def test_in_bigquery_all_of_a_table_is_read_in_pieces_and_by_ranges(in_bigquery,
 )
 def test_what_bigquerys_client_raises_is_of_our_tree(error, becomes):
     assert type(bigquery.fault(error)) is becomes
+
+
+def test_in_mysql_a_row_that_commits_late_is_found_by_who_may_know_of_transactions(in_mariadb):
+    def stamped(number):
+        return f"INSERT INTO orders (id, name, changed) VALUES ({number}, 'lamp', NOW(6))"
+
+    in_mariadb.run(stamped(1))
+    with in_mariadb.connect() as slow:
+        slow.cursor().execute(stamped(2))
+        in_mariadb.run(stamped(3))
+        in_mariadb.poll(**BY_CHANGE, lookbackMs=0)
+        assert set(in_mariadb.rows()) == {"1", "3"}
+        slow.commit()
+    in_mariadb.poll(**BY_CHANGE, lookbackMs=0)
+    assert set(in_mariadb.rows()) == {"1", "2", "3"}
+    name, place = in_mariadb.uri.rpartition("/")[2], in_mariadb.uri.rpartition("@")[2]
+    with in_mariadb.connect() as sql, pymysql.connect(host=sql.host, port=sql.port, user="root") as owner:
+        owner.cursor().execute("CREATE OR REPLACE USER reader IDENTIFIED BY 'x'")
+        owner.cursor().execute(f"GRANT SELECT ON {name}.* TO reader")
+    in_mariadb.run(order(4, "2036-01-01"))
+    assert in_mariadb.poll(**BY_CHANGE, lookbackMs=0, uri=f"mysql://reader:x@{place}").error is None
+    assert set(in_mariadb.rows()) == {"1", "2", "3", "4"}, "without that right the lookback is all there is"
+
+
+def asked(orders, query="SELECT * FROM orders", uri=None):
+    """What `lakesync connectors test` asks, with each answer or error."""
+    told = {}
+    with orders.source(query, uri, **BY_CHANGE) as source:
+        for probe in probes_of(source):
+            try:
+                told[probe.what] = probe.ask()
+            except LakeSyncError as error:
+                told[probe.what] = f"{error.code}: {error}"
+    return told
+
+
+def test_a_database_is_asked_for_its_user_clock_permission_and_a_page(in_postgres, in_mariadb):
+    for database in (in_postgres, in_mariadb):
+        told = asked(database)
+        assert told["credentials"] == "connected"
+        assert "agrees with this machine's" in told["clock"]
+        assert told["orders"].startswith("readable, with the columns id, name")
+        assert told["orders"].endswith("; no row is in it")
+        assert "has no column 'changed': it has id" in asked(database, "SELECT id FROM orders")["orders"]
+        assert asked(database, "SELECT * FROM nothing")["orders"].startswith("CONFIGURATION_ERROR: ")
+    in_postgres.run("CREATE ROLE stranger LOGIN")
+    stranger = in_postgres.uri.replace("postgres:postgres@", "stranger@")
+    assert asked(in_postgres, uri=stranger)["orders"].startswith("FORBIDDEN: Postgres forbids it")
+    place = in_mariadb.uri.rpartition("@")[2]
+    assert asked(in_mariadb, uri=f"mysql://nobody:x@{place}")["credentials"].startswith("AUTH_ERROR: MySQL does not")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.sql.reader import PAGE, Column
+from lakesync.connectors.sql.reader import PAGE, Column, Unseen
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.connectors.sql.statements import marked
 from lakesync.exceptions import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 10
 _READ_SECONDS = 300
 _JSON = 245
+_FORBIDDEN = (1044, 1142, 1143, 1227)
+
+_OLDEST = """
+SELECT MAX(TIMESTAMPDIFF(SECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')))
+FROM information_schema.innodb_trx WHERE trx_is_read_only = 0 AND trx_mysql_thread_id <> CONNECTION_ID()
+"""
+"""Begins of transactions are told in the time zone of the server's machine."""
+
+_INEXACT_SECONDS = 2.0
+"""They are whole seconds, as they were known a tenth of a second ago."""
 _TYPES: dict[int, ColumnType] = {
     **dict.fromkeys((0, 1, 2, 3, 4, 5, 8, 9, 13, 246), "number"),
     _JSON: "json",
@@ -78,9 +89,12 @@ class MySqlReader:
             )
             with closing(connection):
                 with connection.cursor() as cursor:
+                    asked = time.monotonic()
+                    oldest = self._oldest_seconds(cursor)
                     cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                     cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-                yield MySqlReading(connection)
+                    since = time.monotonic() - asked
+                yield MySqlReading(connection, None if oldest is None else Unseen(oldest + since + _INEXACT_SECONDS))
         except self._driver.Error as error:
             raise fault(error) from error
 
@@ -95,14 +109,24 @@ class MySqlReader:
     def close(self) -> None:
         """Nothing: each reading has closed what it opened."""
 
+    def _oldest_seconds(self, cursor: pymysql.cursors.Cursor) -> float | None:
+        """For how long the oldest transaction that may write has been open; None where the user may not know."""
+        try:
+            cursor.execute(_OLDEST)
+            ((seconds,),) = cursor.fetchall()
+        except self._driver.Error as error:
+            if error.args and error.args[0] in _FORBIDDEN:
+                return None
+            raise
+        return max(0.0, float(seconds or 0))
+
 
 class MySqlReading:
     """One connection."""
 
-    horizon = None
-
-    def __init__(self, connection: pymysql.connections.Connection[Any]) -> None:
+    def __init__(self, connection: pymysql.connections.Connection[Any], horizon: Unseen | None) -> None:
         self._connection = connection
+        self.horizon = horizon
 
     def columns(self, query: str) -> list[Column]:
         """The columns of a query."""
@@ -128,7 +152,7 @@ def fault(error: pymysql.Error) -> LakeSyncError:
     said = str(error.args[1] if len(error.args) > 1 else error)
     if number in (1045, 1698):
         return AuthError(f"MySQL does not let the user in ({said}): check the user and the password")
-    if number in (1044, 1142, 1143, 1227):
+    if number in _FORBIDDEN:
         return ForbiddenError(f"MySQL forbids it ({said}): grant the user SELECT")
     if number in (1049, 1054, 1060, 1064, 1146, 1248):
         return ConfigurationError(f"MySQL refuses the query ({said}): mend the connector's query")

@@ -21,6 +21,13 @@ class Horizon(NamedTuple):
     """Every transaction that begins to write from now on has this number or a higher one."""
 
 
+class Unseen(NamedTuple):
+    """The same where a database tells ages alone."""
+
+    seconds: float
+    """What it cannot have seen was stamped by the database's clock at most so long before the newest that it saw."""
+
+
 class Column(NamedTuple):
     """A column of a query."""
 
@@ -32,7 +39,7 @@ class Reading(Protocol):
     """One consistent reading of a database, as it is at its begin as far as the database can tell."""
 
     @property
-    def horizon(self) -> Horizon | None:
+    def horizon(self) -> Horizon | Unseen | None:
         """What it cannot have seen; None where the database does not tell."""
 
     def columns(self, query: str) -> list[Column]:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.probing import Probe, clock_told
 from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Spread, Table, Usage
-from lakesync.connectors.sql.reader import Horizon, Reader, Reading
-from lakesync.connectors.sql.values import as_json
+from lakesync.connectors.sql.reader import Horizon, Reader, Reading, Unseen
+from lakesync.connectors.sql.values import as_json, instant
 from lakesync.exceptions import ConfigurationError
 from lakesync.schema import Column, TableSchema, is_identifier
 
@@ -61,7 +61,8 @@ class SqlSource:
     A cursor holds the highest value seen, and whether rows may yet appear below it: a transaction stamps its rows when
     it writes them, and shows them when it commits. Where the database tells of its transactions (Postgres), a value
     counts as passed only when every transaction that was open when it was read has ended, however long that takes; the
-    lookback is for those that took their time before they first wrote. Elsewhere the lookback is all there is.
+    lookback is for those that took their time before they first wrote. Where it tells how long the oldest has been open
+    (MySQL), a time counts as passed but for so long. Elsewhere the lookback is all there is.
     """
 
     def __init__(self, make: Callable[[ConnectorConfig], Reader], config: ConnectorConfig) -> None:
@@ -251,13 +252,16 @@ class KeyRange:
             source.close()
 
 
-def _passed(cursor: Cursor | None, horizon: Horizon | None, place: Any) -> dict[str, Any]:
+def _passed(cursor: Cursor | None, horizon: Horizon | Unseen | None, place: Any) -> dict[str, Any]:
     """Up to where nothing new can appear once a reading has come to a place, and the places that wait for that.
 
     A place is passed by the first reading that sees all transactions that were open when the place was reached: so it
     is where the next reading begins.
     """
-    if horizon is None:
+    if not isinstance(horizon, Horizon):
+        moment = _moment(place) if isinstance(place, str) else None
+        if horizon is not None and moment is not None:
+            place = instant(moment - timedelta(seconds=horizon.seconds))
         return {"settled": place, "pending": []}
     settled = cursor["settled"] if cursor is not None else None
     waiting: list[list[Any]] = []
