@@ -5,25 +5,19 @@ from datetime import UTC, datetime, time
 import msgspec
 import pyarrow as pa
 
+from lakesync.flush.log import LogRow, Stretch
 from lakesync.hlc import encode
 from lakesync.wire.log import encode_body
 from resources.lake.tables import ensure_deltas
-from transforms.decode import decode_batches
+from transforms.decode import DELTAS_ARROW, decode_log
 from transforms.frames import stored_row
-
-LOG_FIELDS = ("gateway", "shard", "epoch", "seq", "arrival", "client_id", "body")
 
 
 def history(spark, pushes, gateway="g"):
     """A DataFrame of `deltas` rows: a log row for each `(arrival, deltas)`, decoded as a flush does it."""
-    log = [
-        (gateway, "main", 1, seq, arrival, deltas[0].client_id, encode_body(deltas))
-        for seq, (arrival, deltas) in enumerate(pushes, 1)
-        if deltas
-    ]
-    columns = [list(column) for column in zip(*log, strict=True)] or [[] for _ in LOG_FIELDS]
-    batch = pa.RecordBatch.from_pydict(dict(zip(LOG_FIELDS, columns, strict=True)))
-    return spark.createDataFrame(pa.Table.from_batches(list(decode_batches([batch], "batch"))))
+    log = [LogRow(seq, arrival, encode_body(deltas)) for seq, (arrival, deltas) in enumerate(pushes, 1) if deltas]
+    stretch = Stretch(gateway, "main", 1, 1, len(pushes))
+    return spark.createDataFrame(pa.Table.from_batches(decode_log(log, stretch, "batch"), DELTAS_ARROW))
 
 
 def states(frame):

@@ -1,12 +1,13 @@
-"""Log rows to rows of `deltas`: bodies are decoded by the gateway's own code, in Arrow batches on Spark's workers.
+"""Log rows to rows of `deltas`: bodies are decoded by the gateway's own code into Arrow batches.
 
-The workers import `lakesync` and this package: they run from the same environment as the driver.
+Spark's workers, which do so where much waits, import `lakesync` and this package: they run from the same environment as
+the driver.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
-    from pyspark.sql import DataFrame
 
-LOG_SCHEMA = "gateway string, shard string, epoch bigint, seq bigint, arrival bigint, client_id string, body binary"
-"""What `decode_log` reads; JDBC infers narrower integers by itself."""
+    from lakesync.flush.log import LogRow, Stretch
 
 DELTAS_SCHEMA = (
     "gateway string, shard string, epoch bigint, batch_id string, seq bigint, ordinal int, arrival bigint, day date, "
@@ -34,6 +33,8 @@ DELTAS_SCHEMA = (
 
 BYTES_A_BATCH = 640 << 10
 """Of unpacked bodies: some two thousand deltas, which stay near the processor while they are taken apart."""
+
+_DAY_MS = 86_400_000
 
 DELTAS_ARROW = pa.schema(
     [
@@ -51,23 +52,16 @@ DELTAS_ARROW = pa.schema(
 """`DELTAS_SCHEMA` in Arrow's types."""
 
 
-def decode_log(log: DataFrame, batch_id: str) -> DataFrame:
-    """The deltas of log rows (`LOG_SCHEMA`) as rows of `deltas`, marked with their batch.
+def decode_log(rows: Iterable[LogRow], stretch: Stretch, batch_id: str) -> Iterator[pa.RecordBatch]:
+    """The deltas of a stretch's log rows as rows of `deltas`, marked with their batch.
 
     A value's text becomes its JCS text, so that the lake compares and shows one spelling.
+
+    Raises:
+        ValidationError: a body is damaged, or was trimmed.
     """
-
-    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return decode_batches(batches, batch_id)
-
-    return log.mapInArrow(decode, DELTAS_SCHEMA)
-
-
-def decode_batches(batches: Iterable[pa.RecordBatch], batch_id: str) -> Iterator[pa.RecordBatch]:
-    """`decode_log` on one worker."""
-    for batch in batches:
-        for entries in _portions(batch.to_pylist()):
-            yield _decoded(entries, batch_id)
+    for entries in _portions(rows):
+        yield _decoded(entries, stretch, batch_id)
 
 
 def day_of(arrival: int) -> date:
@@ -76,18 +70,20 @@ def day_of(arrival: int) -> date:
 
 
 class _Entry(NamedTuple):
-    row: dict[str, Any]
-    """Of the log."""
+    """A push."""
+
+    seq: int
+    arrival: int
     body: bytes
     """Unpacked."""
 
 
-def _portions(rows: Iterable[dict[str, Any]]) -> Iterator[list[_Entry]]:
+def _portions(rows: Iterable[LogRow]) -> Iterator[list[_Entry]]:
     """Log rows, as many as make one batch."""
     entries: list[_Entry] = []
     size = 0
-    for row in rows:
-        entries.append(_Entry(row, unpack_body(row["body"])))
+    for seq, arrival, body in rows:
+        entries.append(_Entry(seq, arrival, unpack_body(body or b"")))
         size += len(entries[-1].body)
         if size >= BYTES_A_BATCH:
             yield entries
@@ -96,25 +92,22 @@ def _portions(rows: Iterable[dict[str, Any]]) -> Iterator[list[_Entry]]:
         yield entries
 
 
-def _decoded(entries: Sequence[_Entry], batch_id: str) -> pa.RecordBatch:
+def _decoded(entries: Sequence[_Entry], stretch: Stretch, batch_id: str) -> pa.RecordBatch:
     counts, columns = _deltas_of([entry.body for entry in entries])
-    pushes = pa.array(np.repeat(np.arange(len(entries)), counts))
-    ordinals = np.arange(len(pushes)) - np.repeat(np.cumsum(counts) - counts, counts)
-
-    def of_push(name: str, values: Iterable[object] | None = None) -> pa.Array:
-        column = list(values) if values is not None else [entry.row[name] for entry in entries]
-        return pa.array(column, DELTAS_ARROW.field(name).type).take(pushes)
-
+    number = int(counts.sum())
+    seqs, arrivals = (np.fromiter((entry[place] for entry in entries), np.int64, len(entries)) for place in (0, 1))
+    ordinals = np.arange(number) - np.repeat(np.cumsum(counts) - counts, counts)
+    days = (arrivals >> hlc.COUNTER_BITS) // _DAY_MS
     return pa.record_batch(
         [
-            of_push("gateway"),
-            of_push("shard"),
-            of_push("epoch"),
-            pa.repeat(batch_id, len(pushes)),
-            of_push("seq"),
+            pa.repeat(stretch.gateway, number),
+            pa.repeat(stretch.shard, number),
+            pa.repeat(pa.scalar(stretch.epoch, pa.int64()), number),
+            pa.repeat(batch_id, number),
+            pa.array(np.repeat(seqs, counts)),
             pa.array(ordinals, pa.int32()),
-            of_push("arrival"),
-            of_push("day", (day_of(entry.row["arrival"]) for entry in entries)),
+            pa.array(np.repeat(arrivals, counts)),
+            pa.array(np.repeat(days, counts), pa.int32()).cast(pa.date32()),
             *columns,
         ],
         schema=DELTAS_ARROW,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from lakesync.exceptions import StagingUnavailableError
@@ -20,7 +20,14 @@ _ROWS = (
     " AND seq BETWEEN {mark} AND {mark} ORDER BY seq"
 )
 
-_Row = tuple[int, int, bytes | None]
+
+class LogRow(NamedTuple):
+    """A committed push as it is stored."""
+
+    seq: int
+    arrival: int
+    body: bytes | None
+    """None once it is trimmed."""
 
 
 class Stretch(NamedTuple):
@@ -50,13 +57,21 @@ def read_log(source: LogSource, stretch: Stretch) -> Iterator[LoggedPush]:
     Raises:
         StagingUnavailableError: the log cannot be read.
     """
-    rows = _sqlite(source, stretch) if source.url.startswith(_SQLITE) else _postgres(source, stretch)
-    for seq, arrival, body in rows:
+    for seq, arrival, body in log_rows(source, stretch):
         if body is not None:
             yield LoggedPush(seq, arrival, decode_body(bytes(body)), len(body))
 
 
-def _sqlite(source: LogSource, stretch: Stretch) -> Iterator[_Row]:
+def log_rows(source: LogSource, stretch: Stretch) -> Iterator[LogRow]:
+    """The log rows of a stretch, in order, read beside the store's owner.
+
+    Raises:
+        StagingUnavailableError: the log cannot be read.
+    """
+    return map(LogRow._make, _sqlite(source, stretch) if source.url.startswith(_SQLITE) else _postgres(source, stretch))
+
+
+def _sqlite(source: LogSource, stretch: Stretch) -> Iterator[tuple[Any, ...]]:
     path = source.url.removeprefix(_SQLITE)
     try:
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=10)) as connection:
@@ -65,7 +80,7 @@ def _sqlite(source: LogSource, stretch: Stretch) -> Iterator[_Row]:
         raise StagingUnavailableError(f"the log in {path} cannot be read: {error}") from error
 
 
-def _postgres(source: LogSource, stretch: Stretch) -> Iterable[_Row]:
+def _postgres(source: LogSource, stretch: Stretch) -> Iterable[tuple[Any, ...]]:
     import psycopg
     from psycopg.conninfo import make_conninfo
 

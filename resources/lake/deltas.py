@@ -24,9 +24,8 @@ from resources.lake.catalogue import iceberg_table
 from resources.lake.commits import MovedError, commit_files
 from resources.lake.connection import brief, lake_errors
 from resources.lake.held import Held, held_by_spark, held_in_files, is_of
-from resources.lake.log_files import log_rows, write_log_files
+from resources.lake.log_files import decoded_log, write_log_files
 from resources.lake.tables import NAMES, LakeNames, ensure_deltas, read_version
-from transforms.decode import decode_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -255,12 +254,11 @@ def _write(spark: SparkSession, source: LogSource, batch: Batch, snapshot: int |
 
     Where others have committed since, the same files go on top of theirs once it is read that those lack it too.
     """
-    log = log_rows(spark, source, batch)
     with iceberg_table(spark, names.deltas) as table:
         if table is None:
-            _overwrite(log, batch, snapshot, names)
+            _overwrite(decoded_log(spark, source, batch), batch, snapshot, names)
             return
-        files = write_log_files(table, log, batch)
+        files = write_log_files(spark, table, source, batch)
         crash_point("flush.files")
         for attempt in range(1, TRIES + 1):
             try:
@@ -275,9 +273,9 @@ def _write(spark: SparkSession, source: LogSource, batch: Batch, snapshot: int |
                 return
 
 
-def _overwrite(log: DataFrame, batch: Batch, snapshot: int | None, names: LakeNames) -> None:
+def _overwrite(deltas: DataFrame, batch: Batch, snapshot: int | None, names: LakeNames) -> None:
     """The same by Spark's own writer."""
-    writer = decode_log(log, batch.batch_id).writeTo(names.deltas).option("isolation-level", "serializable")
+    writer = deltas.writeTo(names.deltas).option("isolation-level", "serializable")
     if snapshot is not None:  # with no snapshot, all of the table's history is validated
         writer = writer.option("validate-from-snapshot-id", str(snapshot))
     writer.overwrite(is_of(batch))

@@ -1,32 +1,39 @@
-"""Log rows written as files of `deltas` by the tasks that read them."""
+"""Log rows written as files of `deltas` by whoever reads them: Spark's tasks, or the run itself where they are few."""
 
 from __future__ import annotations
 
 import json
 from datetime import date, timedelta
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg_core.transform import bucket
 
-from resources.lake.table_files import BUCKET_ROWS, WRITTEN_SCHEMA, Layout, data_files, write_data_file
+from lakesync.flush.log import Stretch, log_rows
+from lakesync.staging.records import LogSource
+from resources.lake.table_files import BUCKET_ROWS, WRITTEN, WRITTEN_SCHEMA, Layout, data_files, write_data_file
 from resources.lake.tables import BUCKETS
-from transforms.decode import LOG_SCHEMA, day_of, decode_batches
+from transforms.decode import DELTAS_SCHEMA, day_of, decode_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
 
-    from lakesync.staging.records import Batch, LogSource
+    from lakesync.staging.records import Batch
 
 DELTAS_A_TASK = 64_000
 STORED_BYTES_A_TASK = 16 << 20
 """What one Spark task decodes and writes at most, about; where deltas are narrow their number says."""
+
+DELTAS_HERE = 20_000
+STORED_BYTES_HERE = 2 << 20
+"""Up to which the run's own process does it: Spark would take longer to begin."""
 
 BYTES_A_FILE = 256 << 20
 """Decoded, from which a task begins another file; it has as much in memory at once."""
@@ -35,46 +42,77 @@ ROWS_A_GROUP = 1_000
 """On average, from which a file has a row group for each bucket."""
 
 
-def log_rows(spark: SparkSession, source: LogSource, batch: Batch) -> DataFrame:
-    """The batch's log rows, read-only, in short ranges of `seq`."""
-    tasks = min(batch.to_seq - batch.from_seq + 1, _tasks(batch))
-    shard = batch.shard.replace("'", "''")
-    query = (
-        f"(SELECT gateway, shard, epoch, seq, arrival, client_id, body FROM {source.table} "
-        f"WHERE gateway = '{batch.gateway}' AND shard = '{shard}' AND epoch = {batch.epoch} "
-        f"AND seq BETWEEN {batch.from_seq} AND {batch.to_seq}) AS batch"
-    )
-    reader = spark.read.format("jdbc").options(
-        url=source.url, dbtable=query, customSchema=LOG_SCHEMA, **source.properties
-    )
-    if tasks > 1:
-        reader = reader.options(
-            partitionColumn="seq", lowerBound=batch.from_seq, upperBound=batch.to_seq + 1, numPartitions=tasks
-        )
-    return reader.option("fetchsize", 100).load()
+class Slice(NamedTuple):
+    """A part of a batch, as whoever carries it is given it."""
 
+    source: LogSource
+    stretch: Stretch
+    batch_id: str
 
-def write_log_files(table: Table, log: DataFrame, batch: Batch) -> list[DataFile]:
-    """Have tasks write the batch's deltas as files of `deltas`, not committed yet.
+    def deltas(self) -> Iterator[pa.RecordBatch]:
+        """Its rows of `deltas`."""
+        return decode_log(log_rows(self.source, self.stretch), self.stretch, self.batch_id)
 
-    Args:
-        table: `deltas`.
-        log: the batch's log rows.
-        batch: what they are marked with.
-    """
-    layout, batch_id = Layout.of(table), batch.batch_id
-    days = [day_of(batch.arrival_low) + timedelta(days=number) for number in range(_number_of_days(batch))]
-    places = {day: partition_of(table, batch.gateway, day) for day in days}
-    folders = {day: folder for day, (folder, _) in places.items()}
-
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        pa.set_cpu_count(1)
-        for deltas in _gathered(decode_batches(batches, batch_id)):
+    def write(self, layout: Layout, folders: Mapping[date, str]) -> Iterator[pa.RecordBatch]:
+        """Write them as files, each day's in its folder; rows of `table_files.WRITTEN`."""
+        for deltas in _gathered(self.deltas()):
             for day, rows in _days(deltas):
                 groups, properties = bucketed(rows)
                 yield write_data_file(layout, folders[day], groups, properties)
 
-    return data_files(table, log.mapInArrow(write, WRITTEN_SCHEMA).toArrow(), dict(places.values()).__getitem__)
+
+def write_log_files(spark: SparkSession, table: Table, source: LogSource, batch: Batch) -> list[DataFile]:
+    """Write a batch's deltas as files of `deltas`, not committed yet.
+
+    Args:
+        spark: whose tasks do it where they are many.
+        table: `deltas`.
+        source: of the log.
+        batch: planned.
+    """
+    days = [day_of(batch.arrival_low) + timedelta(days=number) for number in range(_number_of_days(batch))]
+    places = {day: partition_of(table, batch.gateway, day) for day in days}
+    layout, folders = Layout.of(table), {day: folder for day, (folder, _) in places.items()}
+    if batch.deltas <= DELTAS_HERE and batch.bytes <= STORED_BYTES_HERE:
+        (whole,) = _slices(source, batch, 1)
+        written = pa.Table.from_batches(whole.write(layout, folders), WRITTEN)
+    else:
+        written = _in_tasks(spark, source, batch, lambda part: part.write(layout, folders), WRITTEN_SCHEMA).toArrow()
+    return data_files(table, written, dict(places.values()).__getitem__)
+
+
+def decoded_log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFrame:
+    """A batch's rows of `deltas`, for Spark to write."""
+    return _in_tasks(spark, source, batch, Slice.deltas, DELTAS_SCHEMA)
+
+
+def _in_tasks(
+    spark: SparkSession,
+    source: LogSource,
+    batch: Batch,
+    work: Callable[[Slice], Iterator[pa.RecordBatch]],
+    schema: str,
+) -> DataFrame:
+    """What a task a slice makes of the batch; each reads its part of the log itself."""
+    parts = _slices(source, batch, _tasks(batch))
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        pa.set_cpu_count(1)
+        for numbers in batches:
+            for number in numbers.column(0).to_pylist():
+                yield from work(parts[number])
+
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(run, schema)
+
+
+def _slices(source: LogSource, batch: Batch, most: int) -> list[Slice]:
+    """So many parts of a batch, each of about as many pushes; fewer where it has fewer pushes."""
+    pushes = batch.to_seq - batch.from_seq + 1
+    ends = np.linspace(batch.from_seq, batch.to_seq + 1, min(pushes, most) + 1).astype(int).tolist()
+    return [
+        Slice(source, Stretch(batch.gateway, batch.shard, batch.epoch, first, behind - 1), batch.batch_id)
+        for first, behind in pairwise(ends)
+    ]
 
 
 def partition_of(table: Table, gateway: str, day: date) -> tuple[str, tuple[object, ...]]:

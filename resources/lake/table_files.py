@@ -40,6 +40,7 @@ state table. A group of no rows is not written."""
 
 _FIELD_ID = "PARQUET:field_id"
 _COMPRESSION, _LEVEL = "zstd", 1
+_UNIQUE = "delta_id"
 
 
 class Layout(NamedTuple):
@@ -48,15 +49,21 @@ class Layout(NamedTuple):
     schema: pa.Schema
     """With the ids of Iceberg's fields."""
     folder: str
+    coded: tuple[str, ...] = ()
+    """Leaves of which a dictionary is made: not of ids, of which each is another."""
 
     @classmethod
     def of(cls, table: Table) -> Layout:
         """That of a table as it is now."""
+        from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
+
         fields = [
             pa.field(each.name, _arrow(each.field_type), not each.required, {_FIELD_ID: str(each.field_id)})
             for each in table.schema().fields
         ]
-        return cls(pa.schema(fields), f"{table.location()}/data")
+        leaves = parquet_path_to_id_mapping(table.schema())
+        coded = tuple(leaf for leaf in leaves if not leaf.endswith(_UNIQUE))
+        return cls(pa.schema(fields), f"{table.location()}/data", coded)
 
 
 def write_data_file(
@@ -81,7 +88,12 @@ def write_data_file(
     with (
         file_system.open_output_stream(path) as stream,
         pq.ParquetWriter(
-            stream, layout.schema, compression=_COMPRESSION, compression_level=_LEVEL, metadata_collector=footers
+            stream,
+            layout.schema,
+            compression=_COMPRESSION,
+            compression_level=_LEVEL,
+            use_dictionary=list(layout.coded),
+            metadata_collector=footers,
         ) as writer,
     ):
         for group in groups:

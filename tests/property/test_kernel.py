@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakesync.feed import render
+from lakesync.flush.log import LogRow, Stretch
 from lakesync.lww import RowState
 from lakesync.testing import strategies
 from lakesync.types import SyncResponse
@@ -21,9 +22,8 @@ from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.json import decode_deltas
 from lakesync.wire.log import encode_body
 from lakesync.wire.protobuf import decode_response, encode_response
-from tests.lake_support import LOG_FIELDS
 from tests.spelling import spelled
-from transforms.decode import DELTAS_ARROW, decode_batches
+from transforms.decode import DELTAS_ARROW, decode_log
 from transforms.frames import frames, stored_row
 from transforms.kernel import STORED, merge
 from transforms.typed import typed_values
@@ -33,10 +33,8 @@ VECTORS = Path(__file__).parents[1] / "vectors"
 
 def history(deltas):
     """Rows of `deltas`, as a flush decodes them, in the form that the kernel reads."""
-    log = pa.RecordBatch.from_pydict(
-        dict(zip(LOG_FIELDS, [["g"], ["main"], [1], [1], [256], ["c"], [encode_body(deltas)]], strict=True))
-    )
-    return pa.Table.from_batches(decode_batches([log], "batch"), schema=DELTAS_ARROW)
+    log = [LogRow(1, 256, encode_body(deltas))]
+    return pa.Table.from_batches(decode_log(log, Stretch("g", "main", 1, 1, 1), "batch"), schema=DELTAS_ARROW)
 
 
 def states(table):
