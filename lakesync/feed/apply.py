@@ -7,9 +7,10 @@ from operator import itemgetter
 from sys import intern
 from typing import NamedTuple
 
-from lakesync.lww import LiveDelta, RowState
+from lakesync.lww import RowState
 from lakesync.rules.keys import EVERYTHING, BucketIndex
 from lakesync.staging.hot_rows import HotRow, note_writer, overwrite
+from lakesync.staging.moves import told_at_birth
 from lakesync.staging.records import ARRIVAL_STEP, DELETED, Move, MoveKind, StoredRow
 from lakesync.staging.store import Commit
 from lakesync.types import Op, RowDelta, RowKey
@@ -177,33 +178,31 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
                 stays[before.keys] = at
                 continue
         if before is None and delta.op == "INSERT" and delta.columns and len(changes) == 1:
-            row, moved, returned = _born(delta, at, allowed, index)
-        else:
-            row = before.merged() if before is not None else StoredRow(*key, arrival=0, state=RowState())
-            row, moved, returned = _applied(row, changes, at, allowed, index)
+            keys = _keys_at_birth(delta, index)
+            if keys in stays or not allowed.isdisjoint(keys):
+                after[key] = HotRow.of_birth(delta, keys, at)
+                stays[keys] = at
+                continue
+        row = before.merged() if before is not None else StoredRow(*key, arrival=0, state=RowState())
+        row, moved, returned = _applied(row, changes, at, allowed, index)
+        stayed = born = 0
+        if before is not None:
+            if moved:
+                moves += told_at_birth(before, key)
+            else:
+                stayed, born = before.stayed, before.born
         moves += moved
         if returned:
             clean = False
             moves.append(move(row, own_bucket(sender.client_id), at, "own"))
-        after[key] = HotRow.of(row, before.stayed if before is not None and not moved else 0)
+        after[key] = HotRow.of(row, stayed, born)
     commit.put_hot_rows(after, moves, _by_bucket(stays))
     return Applied(clean)
 
 
 def _by_bucket(stays: Mapping[tuple[str, ...], int]) -> dict[str, int]:
-    """The newest of the `stay` moves in each bucket, of those in each set of them."""
+    """The newest of the moves in each bucket, of those in each set of them."""
     return {bucket: at for keys, at in sorted(stays.items(), key=itemgetter(1)) for bucket in keys}
-
-
-def _born(delta: RowDelta, at: int, allowed: frozenset[str], index: BucketIndex) -> tuple[StoredRow, list[Move], bool]:
-    """A row by its first delta, an INSERT, as `_applied` has it."""
-    stamp, columns = delta.stamp, {cell.column: cell.value.copy() for cell in delta.columns}
-    state = RowState([LiveDelta(*stamp, delta.delta_id, columns, len(columns))], None, stamp)
-    row = StoredRow(delta.table, delta.row_id, at, state, dict.fromkeys(columns, at))
-    row.keys = keys_of(row, index)
-    astray = allowed.isdisjoint(row.keys)
-    row.writers[delta.client_id] = (-at if astray else at, at)
-    return row, [move(row, bucket, at, "join") for bucket in row.keys], astray
 
 
 def _applied(
@@ -239,6 +238,13 @@ def keys_of(row: StoredRow, index: BucketIndex) -> tuple[str, ...]:
     if index.everything:
         return _EVERYTHING
     return tuple(sorted(index.row_keys(row.table, row.state.values())))
+
+
+def _keys_at_birth(delta: RowDelta, index: BucketIndex) -> tuple[str, ...]:
+    """`keys_of` the row that an INSERT with columns makes."""
+    if index.everything:
+        return _EVERYTHING
+    return tuple(sorted(index.row_keys(delta.table, {cell.column: cell.value for cell in delta.columns})))
 
 
 def move(row: StoredRow, bucket: str, arrival: int, kind: MoveKind) -> Move:

@@ -1,4 +1,4 @@
-"""Rows that are overwritten again and again: merged when somebody looks at them, not at every push."""
+"""Rows in memory: made and merged when somebody looks at them, not at every push."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from lakesync.lww import LiveDelta
+from lakesync.lww import LiveDelta, RowState
 from lakesync.staging.records import DELETED, StoredRow
 from lakesync.types import ColumnValue, RowDelta
 
@@ -27,8 +27,9 @@ _Wrote = tuple[str, int, Any, int]
 class HotRow(msgspec.Struct, gc=False):
     """A row; or the row before, and what the newest of some deltas that overwrote the same columns of it says.
 
-    A delta that overwrites is an UPDATE, newer than all that the row had, of a sender who sees the row, and leaves the
-    row in its buckets. Values may be views that keep a request's body in memory, until the row is merged.
+    The row before may be the INSERT by which a row is born, of a sender who sees the row. A delta that overwrites is an
+    UPDATE, newer than all that the row had, of a sender who sees the row, and leaves the row in its buckets. Values may
+    be views that keep a request's body in memory, until the row is merged.
     """
 
     newest: int
@@ -37,7 +38,9 @@ class HotRow(msgspec.Struct, gc=False):
     """The row's bucket keys."""
     stayed: int
     """The arrival of a `stay` move in all of them that no `Move` tells of; 0 where there is none."""
-    _row: StoredRow
+    born: int
+    """The arrival of a `join` move into all of them that no `Move` tells of, before `stayed`; 0 where there is none."""
+    _row: StoredRow | RowDelta
     _columns: tuple[str, ...] = ()
     """Those that wait to be merged."""
     _cells: tuple[ColumnValue, ...] = ()
@@ -46,10 +49,20 @@ class HotRow(msgspec.Struct, gc=False):
     """Of the newest delta that waits."""
 
     @staticmethod
-    def of(row: StoredRow, stayed: int = 0) -> HotRow:
+    def of(row: StoredRow, stayed: int = 0, born: int = 0) -> HotRow:
         """A row with nothing to be merged into it."""
         live = row.state.live
-        return HotRow(live[-1].hlc if live else _NEVER, row.keys, stayed, row)
+        return HotRow(live[-1].hlc if live else _NEVER, row.keys, stayed, born, row)
+
+    @staticmethod
+    def of_birth(delta: RowDelta, keys: tuple[str, ...], at: int) -> HotRow:
+        """A row by its first delta, an INSERT with columns, of a sender who sees the row under one of `keys`."""
+        return HotRow(delta.hlc, keys, 0, at, delta)
+
+    @property
+    def birth(self) -> RowDelta | None:
+        """The INSERT that the row is, unless more is known of it; it arrived at `born`."""
+        return self._row if isinstance(self._row, RowDelta) and self._wrote is None else None
 
     def overwritten(self, delta: RowDelta, columns: tuple[str, ...], at: int, client_id: str) -> HotRow:
         """The row after a delta that overwrites some of it.
@@ -67,23 +80,32 @@ class HotRow(msgspec.Struct, gc=False):
             elif before[0] == client_id:
                 before = before[2]
         wrote = (client_id, at, before, 1 if before is None else before[3] + 1)
-        return HotRow(delta.hlc, self.keys, at, row, columns, delta.columns, delta.delta_id, wrote)
+        return HotRow(delta.hlc, self.keys, at, self.born, row, columns, delta.columns, delta.delta_id, wrote)
 
     def merged(self) -> StoredRow:
         """The row, not to be changed."""
-        wrote = self._wrote
+        row, wrote = self._row, self._wrote
+        if isinstance(row, RowDelta):
+            row = self._row = born_row(row, self.keys, self.born)
         if wrote is not None:
             client_id, at, _, _ = wrote
             columns = {name: cell.value.copy() for name, cell in zip(self._columns, self._cells, strict=True)}
             newest = LiveDelta(self.newest, client_id, self._delta_id, columns, len(columns))
-            row = self._row
             after = row.after(row.state.below(newest), at)
             after.touched.update(dict.fromkeys(columns, at))
             for client_id, at in _in_order(wrote):
                 note_writer(after, client_id, at)
-            self._row = after
+            row = self._row = after
             self._columns, self._cells, self._wrote = (), (), None
-        return self._row
+        return row
+
+
+def born_row(delta: RowDelta, keys: tuple[str, ...], at: int) -> StoredRow:
+    """A row by its first delta, an INSERT with columns that arrived at `at`, of a sender who sees the row."""
+    columns = {cell.column: cell.value.copy() for cell in delta.columns}
+    stamp, touched = delta.stamp, dict.fromkeys(columns, at)
+    state = RowState([LiveDelta(*stamp, delta.delta_id, columns, len(columns))], None, stamp)
+    return StoredRow(delta.table, delta.row_id, at, state, touched, {delta.client_id: (at, at)}, keys=keys)
 
 
 def _in_order(wrote: _Wrote | None) -> Iterator[tuple[str, int]]:

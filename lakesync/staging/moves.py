@@ -11,7 +11,7 @@ from lakesync.staging.records import Move, MoveKind
 from lakesync.types import RowKey
 
 Stays = Mapping[str, int]
-"""Bucket key → the newest of the `stay` moves in it that rows tell of themselves (`HotRow.stayed`)."""
+"""Bucket key → the newest of the moves in it that rows tell of themselves (`HotRow.born` and `stayed`)."""
 
 
 class EntryChange(msgspec.Struct, frozen=True, gc=False):
@@ -44,7 +44,7 @@ def changed_by(before: EntryChange | None, kind: MoveKind, at: int) -> EntryChan
     if kind == "stay":
         return stayed(at) if before is None else before.stayed(at)
     if kind == "join":
-        change = EntryChange(at, at, 0, at, True)
+        change = joined(at)
     elif kind == "leave":
         change = EntryChange(0, 0, at, at, False)
     else:
@@ -58,22 +58,35 @@ def fold(moves: Iterable[Move], rows: Mapping[RowKey, HotRow]) -> dict[tuple[str
     for move in moves:
         key = (move.bucket, move.table, move.row_id)
         changes[key] = changed_by(changes.get(key), move.kind, move.arrival)
-    add_stays(changes, rows.items())
+    add_told(changes, rows.items())
     return changes
 
 
-def add_stays(changes: dict[tuple[str, str, str], EntryChange], rows: Iterable[tuple[RowKey, HotRow]]) -> None:
-    """Add the `stay` moves that rows tell of themselves, where a row did not move later."""
+def add_told(changes: dict[tuple[str, str, str], EntryChange], rows: Iterable[tuple[RowKey, HotRow]]) -> None:
+    """Add the moves that rows tell of themselves: a `join` before all others, a `stay` where it is the latest."""
     for (table, row_id), row in rows:
-        at = row.stayed
-        if at == 0:
+        born, at = row.born, row.stayed
+        if born == at == 0:
             continue
         for bucket in row.keys:
-            before = changes.get((bucket, table, row_id))
-            if before is None:
-                changes[bucket, table, row_id] = stayed(at)
-            elif before.changed < at:
-                changes[bucket, table, row_id] = before.stayed(at)
+            change = changes.get((bucket, table, row_id))
+            if born:
+                change = joined(born) if change is None else joined(born).then(change)
+            if change is None:
+                change = stayed(at)
+            elif change.changed < at:
+                change = change.stayed(at)
+            changes[bucket, table, row_id] = change
+
+
+def told_at_birth(row: HotRow, key: RowKey) -> list[Move]:
+    """The `join` moves that a row tells of itself, to be told otherwise from here on."""
+    return [Move(bucket, *key, row.born, "join") for bucket in row.keys] if row.born else []
+
+
+def joined(at: int) -> EntryChange:
+    """A `join` move at the arrival `at`."""
+    return EntryChange(at, at, 0, at, True)
 
 
 def stayed(at: int) -> EntryChange:

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 
+import msgspec
 import pytest
 
 from lakesync.exceptions import IntegrityError, StagingUnavailableError, StagingVersionError
@@ -81,7 +82,7 @@ def test_a_closed_store_says_so(store):
     store.close()
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_state_of_an_older_version_is_upgraded_in_place(store, folder, clock, book, version):
     sent = [*numbered(3), make_delta("c", 4, "r4", team="a"), make_delta("c", 5, "r5", team="b")]
     push(store, book, *sent)
@@ -94,7 +95,7 @@ def test_a_state_of_an_older_version_is_upgraded_in_place(store, folder, clock, 
     expected = seen(store)
     text = store.read("g", stretch).result().text
     store.close()
-    _age(folder / "state.db", version)
+    _age(folder / "state.db", version, expected[0])
     again, replayer = SqliteStore(folder, clock), Book()
     again.open(replayer)
     assert (seen(again), replayer.replayed) == (expected, [])
@@ -104,7 +105,7 @@ def test_a_state_of_an_older_version_is_upgraded_in_place(store, folder, clock, 
         assert again.read("g", stretch).result().text == text
     push(again, replayer, *numbered(1, start=9), make_delta("c", 10, "r1", y=1))
     spelled = {row.row_id: row.deltas for row in again.read("g", lambda view: view.whole_rows("*", 0, 10)).result()}
-    assert spelled == {"r1": 2, "r2": version - 1, "r3": version - 1, "r9": 1}
+    assert spelled == {"r1": 2, "r2": int(version > 1), "r3": int(version > 1), "r9": 1}
     assert len(seen(again)[1]) == len(expected[1]) + 1
     again.close()
 
@@ -114,8 +115,8 @@ def stretch(view):
     return view.stretch(["*"], 0, view.arrival, 10, Reader(-1, b'"stranger"', 0, "@stranger"))
 
 
-def _age(file, version):
-    """Have a state as an older version would have it."""
+def _age(file, version, rows):
+    """Have a state as an older version would have it, which kept every row apart from how it is sent."""
     newer = file.rename(file.with_name("newer.db"))
     with sqlite3.connect(file) as connection:
         for step in migrations.migrations("sqlite/state")[:version]:
@@ -123,17 +124,30 @@ def _age(file, version):
         connection.executescript(f"PRAGMA user_version = {version}; ATTACH '{newer}' AS newer")
         for table in ("store", "applied", "bucket"):
             connection.execute(f"INSERT INTO {table} SELECT * FROM newer.{table}")
-        sent = ", spelled, deltas, writers, writers_floor" if version > 1 else ""
-        connection.execute(
-            f"INSERT INTO row_state SELECT gateway, table_name, row_id, body{sent}"
-            " FROM newer.row_state JOIN newer.row_body USING (number)"
-        )
-        connection.execute(
-            "INSERT INTO entry SELECT bucket, table_name, row_id, first, since, left_at, changed, inside"
-            " FROM newer.entry JOIN newer.row_state USING (number)"
-        )
+        bodies = [(msgspec.json.encode(row), *row.key) for row in rows]
+        if version == 3:
+            _age_numbered(connection, bodies)
+        else:
+            _age_keyed(connection, bodies, ", spelled, deltas, writers, writers_floor" if version > 1 else "")
     connection.close()
     newer.unlink()
+
+
+def _age_numbered(connection, bodies):
+    columns = "number, gateway, table_name, row_id, deltas, writers_floor, writers, spelled"
+    connection.execute(f"INSERT INTO row_state SELECT {columns} FROM newer.row_state")
+    connection.execute("INSERT INTO entry SELECT * FROM newer.entry")
+    query = "INSERT INTO row_body SELECT number, ? FROM row_state WHERE table_name = ? AND row_id = ?"
+    connection.executemany(query, bodies)
+
+
+def _age_keyed(connection, bodies, sent):
+    query = f"INSERT INTO row_state SELECT gateway, table_name, row_id, ?{sent} FROM newer.row_state"
+    connection.executemany(f"{query} WHERE table_name = ? AND row_id = ?", bodies)
+    connection.execute(
+        "INSERT INTO entry SELECT bucket, table_name, row_id, first, since, left_at, changed, inside"
+        " FROM newer.entry JOIN newer.row_state USING (number)"
+    )
 
 
 def test_a_lost_state_is_made_again_from_the_log(store, folder, clock, book):

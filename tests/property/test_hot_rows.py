@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakesync.lww import RowState
-from lakesync.staging.hot_rows import WRITERS_KEPT, HotRow, note_writer
+from lakesync.staging.hot_rows import WRITERS_KEPT, HotRow, born_row, note_writer
 from lakesync.staging.records import ARRIVAL_STEP, StoredRow
 from lakesync.types import ColumnValue, RowDelta
 
@@ -21,10 +21,13 @@ _WRITES = st.lists(
 )
 
 
-@given(_WRITES)
-def test_a_row_is_the_same_merged_at_once_or_later(writes):
+@given(_WRITES, st.booleans())
+def test_a_row_is_the_same_merged_at_once_or_later(writes, born):
     eager = StoredRow("t", "r", arrival=0, state=RowState())
     hot = HotRow.of(eager.copy())
+    if born:
+        birth = RowDelta("INSERT", "t", "r", "c0", (ColumnValue.of("a", 0), ColumnValue.of("d", 0)), 0, "0" * 64)
+        hot, eager = HotRow.of_birth(birth, ("*",), 1), born_row(birth, ("*",), 1)
     for number, (writer, op, columns, looked_at) in enumerate(writes, 1):
         client, at = f"c{writer}", number * ARRIVAL_STEP
         cells = () if op == "DELETE" else tuple(ColumnValue.of(*cell) for cell in columns.items())

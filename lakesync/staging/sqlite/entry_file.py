@@ -17,7 +17,7 @@ from lakesync.staging.sqlite.row_file import RowFile
 from lakesync.staging.whole import WholeRow
 from lakesync.types import RowKey
 
-_BIT = 64
+_BIT = 256
 """Entries that are written at a time."""
 _PUT = (
     "ON CONFLICT (bucket, number) DO UPDATE SET"
@@ -50,20 +50,27 @@ class EntryFile:
         self._rows = rows
 
     def write(
-        self, gateway: str, changes: Mapping[EntryKey, EntryChange], seen_under: Callable[[RowKey], Sequence[str]]
+        self,
+        gateway: str,
+        changes: Mapping[EntryKey, EntryChange],
+        known: Mapping[RowKey, int],
+        seen_under: Callable[[RowKey], Sequence[str]],
     ) -> Iterator[int]:
         """Write what changes, bucket by bucket; stops after each bit, with how many entries it was.
 
         Args:
+            known: the numbers of rows, as far as they are known.
             seen_under: the bucket keys of a row that may not be in the file.
         """
         for places in bulk.parts(sorted(changes, key=itemgetter(0)), _BIT):
-            numbers = self._rows.make_numbers(gateway, dict.fromkeys(place[1:] for place in places), seen_under)
+            others = dict.fromkeys(key for place in places if (key := place[1:]) not in known)
+            numbers = self._rows.make_numbers(gateway, others, seen_under) if others else {}
             values = []
-            for bucket, table, row_id in places:
-                change = changes[bucket, table, row_id]
+            for place in places:
+                bucket, table, row_id = place
+                change, key = changes[place], (table, row_id)
                 arrivals = (change.first, change.since, change.left, change.changed)
-                number = numbers[table, row_id]
+                number = known.get(key) or numbers[key]
                 values.append((self._buckets.make(gateway, bucket), number, *arrivals, bool(change.inside)))
             bulk.insert(self._sql, "entry", values, _PUT)
             yield len(places)

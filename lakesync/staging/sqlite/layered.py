@@ -14,7 +14,7 @@ from lakesync.staging.sqlite.state_file import StateFile
 from lakesync.staging.sqlite.undo import Undo
 from lakesync.types import RowKey
 
-_BIT = 64
+_BIT = 256
 """Rows that are written at a time."""
 
 
@@ -115,7 +115,7 @@ class LayeredFile(StateFile):
     def _write_entries(self, layer: Layer) -> None:
         self._begin()
         try:
-            for _ in self._written_entries(layer.take_changes(), layer.rows):
+            for _ in self._written_entries(layer.take_changes(), layer.rows, {}):
                 pass
         except sqlite3.Error:
             self._whole = False
@@ -148,19 +148,24 @@ class LayeredFile(StateFile):
         New rows get their numbers bucket by bucket, and in each as they came, which is how a page reads them.
         """
         self._begin()
+        numbers: dict[str, dict[RowKey, int]] = {}
         for gateway, waiting in layer.rows.items():
+            of_rows = numbers[gateway] = {}
             for keys in bulk.parts(_by_home(waiting), _BIT):
-                self._rows.put(gateway, [waiting[key].merged() for key in keys])
+                of_rows |= self._rows.put(gateway, {key: waiting[key] for key in keys})
                 self.left -= len(keys)
                 yield
         layer.rows_written = True
-        yield from self._written_entries(layer.changes, layer.rows)
+        yield from self._written_entries(layer.changes, layer.rows, numbers)
 
-    def _written_entries(self, changes: Changes, rows: Rows) -> Iterator[None]:
+    def _written_entries(
+        self, changes: Changes, rows: Rows, numbers: Mapping[str, Mapping[RowKey, int]]
+    ) -> Iterator[None]:
         folded = changes.folded(rows)
         self.left = sum(map(len, folded.values()))
         for gateway, of_entries in folded.items():
-            for written in self._entries.write(gateway, of_entries, partial(self._keys_of, gateway)):
+            known = numbers.get(gateway, {})
+            for written in self._entries.write(gateway, of_entries, known, partial(self._keys_of, gateway)):
                 self.left -= written
                 yield
 

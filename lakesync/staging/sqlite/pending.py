@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from lakesync.staging.hot_rows import HotRow
-from lakesync.staging.moves import EntryChange, Stays, add_stays, changed_by
+from lakesync.staging.moves import EntryChange, Stays, add_told, changed_by
 from lakesync.staging.records import Move
 from lakesync.staging.sqlite.undo import Undo
 from lakesync.types import RowKey
@@ -21,15 +21,15 @@ Rows = Mapping[str, Mapping[RowKey, HotRow]]
 class Changes:
     """Entry changes of a stretch of commits, by gateway."""
 
-    __slots__ = ("moves", "stayed")
+    __slots__ = ("moves", "told")
 
     def __init__(self) -> None:
         self.moves: dict[str, dict[EntryKey, EntryChange]] = defaultdict(dict)
-        self.stayed: dict[str, set[RowKey]] = defaultdict(set)
-        """Rows that may tell of a `stay` move themselves, which may be before what `moves` says of them."""
+        self.told: dict[str, dict[RowKey, None]] = defaultdict(dict)
+        """Rows in order of arrival that may tell of moves themselves, which may be before what `moves` says of them."""
 
     def __bool__(self) -> bool:
-        return any(self.moves.values()) or any(self.stayed.values())
+        return any(self.moves.values()) or any(self.told.values())
 
     def folded(self, rows: Rows) -> dict[str, dict[EntryKey, EntryChange]]:
         """One change an entry, by gateway.
@@ -38,10 +38,10 @@ class Changes:
             rows: of the layer.
         """
         folded = {gateway: changes.copy() for gateway, changes in self.moves.items()}
-        for gateway, keys in self.stayed.items():
+        for gateway, keys in self.told.items():
             held = rows.get(gateway, {})
             found = ((key, row) for key in keys if (row := held.get(key)) is not None)  # none was taken back
-            add_stays(folded.setdefault(gateway, {}), found)
+            add_told(folded.setdefault(gateway, {}), found)
         return folded
 
 
@@ -92,8 +92,8 @@ def put_moves(layer: Layer, gateway: str, moves: Iterable[Move], undo: Undo) -> 
 
 
 def put_stays(layer: Layer, gateway: str, rows: Iterable[RowKey], stays: Stays, undo: Undo) -> None:
-    """Note that rows of a layer tell of `stay` moves themselves; one that does not may be among them."""
-    layer.changes.stayed[gateway].update(rows)
+    """Note that rows of a layer tell of moves themselves; one that does not may be among them."""
+    layer.changes.told[gateway].update(dict.fromkeys(rows))
     _move_on(layer, gateway, stays, undo)
 
 

@@ -1,39 +1,42 @@
 """Rows in `state.db`: as they are sent, where the feed finds them by number, and apart from that as they are kept.
 
+Of a row that is what its first INSERT made of it the INSERT as it is sent says everything, so it is not kept apart.
+
 A row that the feed knows of and the file does not hold yet has its number alone.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from lakesync.staging.hot_rows import HotRow, born_row
 from lakesync.staging.records import StoredRow
 from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.numbers import Numbers
 from lakesync.staging.sqlite.rowcache import Held, RowCache
-from lakesync.staging.whole import spelled_of
+from lakesync.staging.whole import spell_client, spelled_of
 from lakesync.types import RowKey
+from lakesync.wire.json import decode_deltas, encode_delta
 
 _CACHED_BYTES = 16 << 20
 """What is held of decoded rows, by their size in the file; in memory they take several times as much."""
-_SENT = "row_state (number, gateway, table_name, row_id, spelled, deltas, writers, writers_floor)"
+_SENT = "row_state (number, gateway, table_name, row_id, spelled, deltas, writers, writers_floor, born)"
 _PUT_SENT = (
     "ON CONFLICT (number) DO UPDATE SET spelled = excluded.spelled, deltas = excluded.deltas,"
-    " writers = excluded.writers, writers_floor = excluded.writers_floor"
+    " writers = excluded.writers, writers_floor = excluded.writers_floor, born = excluded.born"
 )
 _PUT_KEPT = "ON CONFLICT (number) DO UPDATE SET body = excluded.body"
-_GET = (
-    "SELECT number, body FROM row_state CROSS JOIN row_body USING (number)"
-    " WHERE gateway = ? AND table_name = ? AND row_id IN ({})"
-)
+_KEPT = "body, born, iif(born IS NULL, NULL, spelled) FROM row_state LEFT JOIN row_body USING (number)"
+_GET = f"SELECT row_id, number, {_KEPT} WHERE gateway = ? AND table_name = ? AND row_id IN ({{}})"
 _SCAN = (
-    "SELECT body FROM row_state CROSS JOIN row_body USING (number)"
-    " WHERE gateway = ? AND (table_name, row_id) > (?, ?) ORDER BY table_name, row_id LIMIT ?"
+    f"SELECT {_KEPT} WHERE gateway = ? AND (table_name, row_id) > (?, ?) AND (body IS NOT NULL OR born IS NOT NULL)"
+    " ORDER BY table_name, row_id LIMIT ?"
 )
 _decode = msgspec.json.Decoder(StoredRow).decode
+_decode_born = msgspec.json.Decoder(tuple[int, tuple[str, ...]]).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -44,9 +47,11 @@ class RowFile:
         self._sql = sql
         self._numbers = Numbers(sql)
         self._cache = RowCache(_CACHED_BYTES)
+        self._named: set[tuple[str, RowKey]] = set()
+        """Rows that are not in the file and may have a number there."""
 
     def forget(self) -> None:
-        """What is remembered may not be what the file holds."""
+        """What is remembered may not be what the file holds; what was asked for and not found still holds."""
         self._cache.clear()
 
     def get(self, gateway: str, keys: Iterable[RowKey]) -> dict[RowKey, StoredRow]:
@@ -60,32 +65,44 @@ class RowFile:
             else:
                 missing.setdefault(key[0], []).append(key[1])
         for table, row_ids in missing.items():
-            for number, body in bulk.search(self._sql, _GET, (gateway, table), row_ids):
-                row = _decode(body)
-                self._cache.put(gateway, Held(row, number, len(body)))
-                found[row.key] = row
+            for row_id, number, *kept in bulk.search(self._sql, _GET, (gateway, table), row_ids):
+                row = _read(*kept)
+                if row is None:
+                    self._named.add((gateway, (table, row_id)))
+                else:
+                    self._cache.put(gateway, Held(row, number, sum(len(part) for part in kept if part is not None)))
+                    found[row.key] = row
         return found
 
     def scan(self, gateway: str, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Rows in key order, after a key."""
         rows = self._sql.execute(_SCAN, (gateway, *(after or ("", "")), limit)).fetchall()
-        return [_decode(body) for (body,) in rows]
+        return [row for kept in rows if (row := _read(*kept)) is not None]
 
-    def put(self, gateway: str, rows: Sequence[StoredRow]) -> None:
-        """Write rows, which must not be changed afterwards."""
-        keys = [(row.table, row.row_id) for row in rows]
-        numbers = self.numbers(gateway, keys)
-        sent, kept = [], []
-        for key, row in zip(keys, rows, strict=True):
+    def put(self, gateway: str, rows: Mapping[RowKey, HotRow]) -> dict[RowKey, int]:
+        """Write rows, which must not be changed afterwards; their numbers."""
+        named = self._named
+        numbers = self.numbers(gateway, [key for key, hot in rows.items() if not hot.birth or (gateway, key) in named])
+        sent: list[tuple[object, ...]] = []
+        kept = []
+        for key, hot in rows.items():
             number = numbers.get(key)
             if number is None:
-                number = self._numbers.new(gateway, row.keys)
+                number = numbers[key] = self._numbers.new(gateway, hot.keys)
+            if birth := hot.birth:
+                writers, born = b"[%b]" % spell_client(birth.client_id), _encode((hot.born, hot.keys))
+                sent.append((number, gateway, *key, encode_delta(birth), 1, writers, 0, born))
+                continue
+            row = hot.merged()
             body = _encode(row)
-            sent.append((number, gateway, *key, *spelled_of(row)))
+            sent.append((number, gateway, *key, *spelled_of(row), None))
             kept.append((number, body))
             self._cache.put(gateway, Held(row, number, len(body)))
         bulk.insert(self._sql, _SENT, sent, _PUT_SENT)
         bulk.insert(self._sql, "row_body", kept, _PUT_KEPT)
+        if named:
+            named.difference_update([(gateway, key) for key in rows])
+        return numbers
 
     def numbers(self, gateway: str, keys: Iterable[RowKey]) -> dict[RowKey, int]:
         """The numbers of those rows that have one."""
@@ -110,7 +127,19 @@ class RowFile:
         found = self.numbers(gateway, keys)
         if len(found) < len(keys):
             new = {key: self._numbers.new(gateway, seen_under(key)) for key in keys if key not in found}
+            self._named.update((gateway, key) for key in new)
             rows = [(number, gateway, *key) for key, number in new.items()]
             bulk.insert(self._sql, "row_state (number, gateway, table_name, row_id)", rows)
             found |= new
         return found
+
+
+def _read(body: bytes | None, born: bytes | None, spelled: bytes | None) -> StoredRow | None:
+    """A row of the file; None where only its number is there."""
+    if body is not None:
+        return _decode(body)
+    if born is None or spelled is None:
+        return None
+    at, keys = _decode_born(born)
+    (delta,) = decode_deltas(b"[%b]" % spelled)
+    return born_row(delta, keys, at)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from lakesync.staging.hot_rows import HotRow
-from lakesync.staging.moves import Stays
+from lakesync.staging.moves import Stays, told_at_birth
 from lakesync.staging.records import Entry, Move, StoredRow
 from lakesync.staging.sqlite import pending
 from lakesync.staging.sqlite.layered import LayeredFile
@@ -54,16 +54,22 @@ class State(LayeredFile):
         return found
 
     def put_rows(self, gateway: str, rows: Mapping[RowKey, HotRow], stays: Stays) -> None:
-        """Write rows, and what they tell of `stay` moves; they must not be changed afterwards."""
+        """Write rows, and what they tell of moves; they must not be changed afterwards."""
         pending.put_rows(self._front, gateway, rows, self._undo)
         if stays:
             pending.put_stays(self._front, gateway, rows, stays, self._undo)
 
     def put_whole_rows(self, gateway: str, rows: Iterable[StoredRow]) -> None:
-        """Write rows that somebody merged; what those in memory tell of `stay` moves is kept."""
+        """Write rows that somebody merged; what those in memory tell of moves is kept."""
         front = self._front.rows[gateway]
-        hot = {row.key: HotRow.of(row, before.stayed if (before := front.get(row.key)) else 0) for row in rows}
+        hot: dict[RowKey, HotRow] = {}
+        joins: list[Move] = []
+        for row in rows:
+            before = front.get(row.key)
+            hot[row.key] = HotRow.of(row, before.stayed if before else 0)
+            joins += told_at_birth(before, row.key) if before else ()
         pending.put_rows(self._front, gateway, hot, self._undo)
+        self.put_moves(gateway, joins)
 
     def scan_rows(self, gateway: str, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Rows in key order, after a key."""
