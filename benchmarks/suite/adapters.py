@@ -2,7 +2,9 @@
 
 Rates are deltas, or rows, a second; `_ratio` is ours by the driver's. Postgres, MariaDB and S3 (moto) are started here,
 as the tests start them, so `scripts/install --dev` comes first. `cpu_us` is processor time of this process, `server_us`
-the database server's. Postgres is read after `VACUUM ANALYZE`, which it does by itself within a minute or so.
+the database server's. Postgres is set up as its operator would for bulk loads, unless `--untuned`, and read after
+`VACUUM ANALYZE`, which it does by itself within a minute or so. `append_keyed` is its driver's COPY, of bytes that were
+made ready before, into a table with the keys and indexes of ours: what no adapter can pass.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from lakesync.adapters.arrow import arrow_schema
+from lakesync.adapters.arrow import arrow_schema, spelled
 from lakesync.adapters.base import DeltaQuery
 from lakesync.adapters.objects import ObjectDeltas
+from lakesync.adapters.postgres_wire import binary
 from lakesync.adapters.several import walk
 from lakesync.adapters.sql import SqlAdapter
 from lakesync.adapters.sql.rows import rows_schema
-from lakesync.adapters.sql.stored import stored_rows
+from lakesync.adapters.sql.stored import DELTAS, stored_rows
 from lakesync.schema import parse_schema
 
 _SCHEMA = parse_schema(
@@ -41,12 +44,21 @@ _SCHEMA = parse_schema(
     }
 )
 _PAGE = 100_000
+_TUNED = {
+    "shared_buffers": "2GB",
+    "wal_buffers": "64MB",
+    "max_wal_size": "8GB",
+    "min_wal_size": "2GB",
+    "checkpoint_timeout": "30min",
+}
+"""What an operator gives a Postgres that takes much: room before it must write its tables out."""
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Its options."""
     parser.add_argument("--deltas", type=int, default=200_000, help="appended and read back, a batch of 100,000 a time")
     parser.add_argument("--rows", type=int, default=100_000, help="upserted into as many that are there")
+    parser.add_argument("--untuned", action="store_true", help="leave Postgres as it comes")
     parser.add_argument("--backends", default="postgres,mariadb,s3", help="which")
 
 
@@ -56,21 +68,27 @@ def run(options: Namespace) -> dict[str, Any]:
     deltas = deltas_between(0, options.deltas)
     with ExitStack() as servers:
         for name in options.backends.split(","):
-            found |= {f"{name}_{key}": value for key, value in _BACKENDS[name](servers, deltas, options.rows).items()}
+            figures = _BACKENDS[name](servers, deltas, options)
+            found |= {f"{name}_{key}": value for key, value in figures.items()}
     return found
 
 
-def _postgres(servers: ExitStack, deltas: pa.Table, rows: int) -> dict[str, Any]:
+def _postgres(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[str, Any]:
     import psycopg
 
     from lakesync.adapters.postgres import PostgresAdapter
     from tests.postgres_server import postgres_server
 
     server = servers.enter_context(postgres_server())
+    if not options.untuned:
+        with psycopg.connect(server.uri, autocommit=True) as sql:
+            for name, value in _TUNED.items():
+                sql.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        server.restart()
     uri, pid = server.uri, int((server.data / "postmaster.pid").read_text().split()[0])
     adapter = servers.enter_context(closing(PostgresAdapter(uri)))
     sql = servers.enter_context(psycopg.connect(uri, autocommit=True))
-    plain = stored_rows(deltas)
+    plain = spelled(stored_rows(deltas))
     sql.execute(
         "CREATE TABLE plain AS SELECT *, NULL::text AS long_id FROM (SELECT 0::bigint AS hlc, '' AS client_id,"
         " '' AS delta_id, '' AS gateway, 0::bigint AS arrival, '' AS table_name, '' AS row_id, '' AS op,"
@@ -91,10 +109,21 @@ def _postgres(servers: ExitStack, deltas: pa.Table, rows: int) -> dict[str, Any]
     def settle() -> None:
         sql.execute("VACUUM ANALYZE")
 
-    return _sql_figures(adapter, deltas, rows, append, read, pid, settle)
+    ready = [list(binary(iter([plain.slice(start, _PAGE)]))) for start in range(0, len(plain), _PAGE)]
+    names = ", ".join(f'"{name}"' for name in plain.column_names)
+
+    def append_keyed() -> None:
+        for parts in ready:
+            with sql.cursor() as cursor, cursor.copy(f"COPY keyed ({names}) FROM STDIN (FORMAT binary)") as copy:
+                for part in parts:
+                    copy.write(part)
+
+    figures = _sql_figures(adapter, deltas, options.rows, append, read, pid, settle)
+    sql.execute(f"CREATE TABLE keyed (LIKE {DELTAS} INCLUDING ALL)")
+    return figures | _timed("append_keyed_driver", len(deltas), append_keyed, pid)
 
 
-def _mariadb(servers: ExitStack, deltas: pa.Table, rows: int) -> dict[str, Any]:
+def _mariadb(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[str, Any]:
     import pymysql
 
     from lakesync.adapters.mysql import MySqlAdapter, _lines
@@ -110,7 +139,7 @@ def _mariadb(servers: ExitStack, deltas: pa.Table, rows: int) -> dict[str, Any]:
             " arrival BIGINT, table_name TEXT, row_id TEXT, op TEXT, columns LONGTEXT, long_id TEXT)"
         )
     adapter = servers.enter_context(closing(MySqlAdapter(f"{server.uri}/bench")))
-    plain, pid = stored_rows(deltas), server.pid
+    plain, pid = spelled(stored_rows(deltas)), server.pid
 
     def append() -> None:
         with tempfile.NamedTemporaryFile() as file, sql.cursor() as cursor:
@@ -123,7 +152,7 @@ def _mariadb(servers: ExitStack, deltas: pa.Table, rows: int) -> dict[str, Any]:
             cursor.execute("SELECT * FROM bench.plain")
             cursor.fetchall()
 
-    return _sql_figures(adapter, deltas, rows, append, read, pid)
+    return _sql_figures(adapter, deltas, options.rows, append, read, pid)
 
 
 def _sql_figures(
@@ -149,7 +178,7 @@ def _sql_figures(
     }
 
 
-def _s3(servers: ExitStack, deltas: pa.Table, rows: int) -> dict[str, Any]:  # noqa: ARG001 it keeps no rows
+def _s3(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[str, Any]:  # noqa: ARG001 it keeps no rows
     import boto3
 
     from lakesync.adapters.s3 import S3Objects
@@ -180,7 +209,7 @@ def _s3(servers: ExitStack, deltas: pa.Table, rows: int) -> dict[str, Any]:  # n
     return figures | _beside("read", len(deltas), lambda: _read(fresh), read)
 
 
-_BACKENDS: dict[str, Callable[[ExitStack, pa.Table, int], dict[str, Any]]] = {
+_BACKENDS: dict[str, Callable[[ExitStack, pa.Table, Namespace], dict[str, Any]]] = {
     "postgres": _postgres,
     "mariadb": _mariadb,
     "s3": _s3,

@@ -9,6 +9,7 @@ Needs pyarrow and numpy: `pip install 'lakesync[parquet]'`.
 
 from __future__ import annotations
 
+import binascii
 import io
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -28,11 +29,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-_ID = 64
-"""Characters of a delta id that is a hash."""
-_DIGITS = 16
+HASH = 32
+"""Bytes of a delta id that is a hash; it is spelled in as many pairs of hexadecimal digits."""
+_NUMBER = 8
 """Of these, those that are its number."""
-_NO_DIGIT = 255
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
@@ -126,36 +126,46 @@ def held_in_table(table: pa.Table) -> Held:
 
 
 def held_of_ids(delta_ids: pa.ChunkedArray) -> Held:
-    """How many deltas, and the sum of their ids."""
-    import pyarrow as pa
-
-    chunks = delta_ids.cast(pa.string()).chunks
-    return Held(len(delta_ids), sum(int(id_numbers(chunk).sum()) for chunk in chunks) % 2**64)
+    """How many deltas, and the sum of their ids, which are texts or, all of them, `hashes_of` texts."""
+    return Held(len(delta_ids), sum(int(id_numbers(chunk).sum()) for chunk in delta_ids.chunks) % 2**64)
 
 
 def id_numbers(delta_ids: pa.Array) -> npt.NDArray[np.uint64]:
     """The `lakesync.delta.id_number` of each, none null."""
     import numpy as np
+    import pyarrow as pa
+
+    hashes = delta_ids if pa.types.is_fixed_size_binary(delta_ids.type) else hashes_of(delta_ids.cast(pa.string()))
+    if hashes is None:
+        return np.array([id_number(each) for each in delta_ids.to_pylist()], np.uint64)
+    rows = np.frombuffer(hashes.buffers()[1], np.uint8).reshape(-1, HASH)[hashes.offset : hashes.offset + len(hashes)]
+    return np.ascontiguousarray(rows[:, :_NUMBER]).view(">u8").ravel().astype(np.uint64)
+
+
+def hashes_of(delta_ids: pa.Array) -> pa.FixedSizeBinaryArray | None:
+    """What ids of 64 hexadecimal digits say, 32 bytes each; None where one is no such id."""
+    import numpy as np
     import pyarrow.compute as pc
 
-    if len(delta_ids) and set(pc.unique(pc.binary_length(delta_ids)).to_pylist()) == {_ID}:
-        offset, data = delta_ids.offset, delta_ids.buffers()[2]
-        begin = np.frombuffer(delta_ids.buffers()[1], np.int32)[offset]
-        letters = np.frombuffer(data, np.uint8)[begin : begin + len(delta_ids) * _ID].reshape(-1, _ID)
-        digits = _values_of_digits()[letters]
-        if not (digits == _NO_DIGIT).any():
-            pairs = digits[:, :_DIGITS:2] << 4 | digits[:, 1:_DIGITS:2]
-            return np.ascontiguousarray(pairs).view(">u8").ravel().astype(np.uint64)
-    return np.array([id_number(each) for each in delta_ids.to_pylist()], np.uint64)
+    count = len(delta_ids)
+    if not count or set(pc.unique(pc.binary_length(delta_ids)).to_pylist()) != {2 * HASH}:
+        return None
+    offset, data = delta_ids.offset, delta_ids.buffers()[2]
+    begin = np.frombuffer(delta_ids.buffers()[1], np.int32)[offset]
+    letters = np.frombuffer(data, np.uint8)[begin : begin + count * 2 * HASH]
+    if ((letters >= ord("A")) & (letters <= ord("F"))).any():
+        return None  # which unhexlify takes
+    try:
+        return hashes_in(binascii.unhexlify(letters.data))
+    except binascii.Error:
+        return None
 
 
-@cache
-def _values_of_digits() -> npt.NDArray[np.uint8]:
-    import numpy as np
+def hashes_in(joined: bytes) -> pa.FixedSizeBinaryArray:
+    """Hashes of 32 bytes that come joined."""
+    import pyarrow as pa
 
-    values = np.full(256, _NO_DIGIT, np.uint8)
-    values[np.frombuffer(b"0123456789abcdef", np.uint8)] = range(16)
-    return values
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(HASH), len(joined) // HASH, [None, pa.py_buffer(joined)])
 
 
 def encode_parquet(deltas: pa.Table, about: dict[str, str]) -> bytes:

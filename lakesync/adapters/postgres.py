@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from lakesync.adapters.arrow import HASH, hashes_in
 from lakesync.adapters.postgres_wire import binary, columns_of, copied, csv_of, read_csv
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value
 from lakesync.adapters.sql.pool import Pool
@@ -132,6 +133,17 @@ class _PostgresConnection:
         except (OutOfMemory, ProgramLimitExceeded):  # a column of more than a gigabyte
             return self._copied_out(statement, values, schema)
 
+    def hashes(self, statement: str, values: Sequence[Value]) -> pa.FixedSizeBinaryArray | None:
+        from psycopg.errors import DataError, OutOfMemory, ProgramLimitExceeded
+
+        query = b"SELECT count(*), string_agg(decode(id, 'hex'), ''::bytea) FROM (" + _marked(statement) + b") AS ids"
+        try:
+            with self._sql.transaction(), self._sql.cursor(binary=True) as cursor:
+                ((count, joined),) = cursor.execute(query, list(values)).fetchall()
+        except (DataError, OutOfMemory, ProgramLimitExceeded):  # something that is no digit, or too much
+            return None
+        return hashes_in(joined or b"") if len(joined or b"") == HASH * count else None
+
     def _copied_out(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
         from psycopg import ClientCursor
 
@@ -147,23 +159,23 @@ class _PostgresConnection:
         return [name for (name,) in found]
 
     def load(self, table: str, rows: pa.Table) -> None:
-        self._copy(f"pg_temp.{table}", rows, "csv", [csv_of(rows)])
+        self._copy(f"pg_temp.{table}", rows.column_names, "csv", [csv_of(rows)])
 
-    def append(self, table: str, rows: pa.Table) -> bool:
+    def append(self, table: str, columns: Sequence[str], rows: Iterator[pa.Table]) -> bool:
         from psycopg.errors import UniqueViolation
 
         try:
             with self._sql.transaction():  # a savepoint
-                self._copy(table, rows, "binary", binary(rows))
+                self._copy(table, columns, "binary", binary(rows))
         except UniqueViolation:
             return False
         return True
 
-    def _copy(self, table: str, rows: pa.Table, form: str, parts: Iterable[memoryview | bytes]) -> None:
-        columns = ", ".join(f'"{name}"' for name in rows.column_names)
+    def _copy(self, table: str, columns: Sequence[str], form: str, parts: Iterable[memoryview | bytes]) -> None:
+        names = ", ".join(f'"{name}"' for name in columns)
         with (
             self._sql.cursor() as cursor,
-            cursor.copy(f"COPY {table} ({columns}) FROM STDIN (FORMAT {form})".encode()) as copy,
+            cursor.copy(f"COPY {table} ({names}) FROM STDIN (FORMAT {form})".encode()) as copy,
         ):
             for part in parts:
                 copy.write(part)

@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     import psycopg
     import pyarrow as pa
 
-ROWS_AT_ONCE = 10_000
-"""Rows that are made ready while the ones before them travel."""
 _BEGIN = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _END = b"\xff\xff"
 _NULL = b"\xff\xff\xff\xff"
 
 
-def binary(rows: pa.Table) -> Iterator[memoryview | bytes]:
-    """Rows as `COPY … (FORMAT binary)` reads them, in parts.
+def binary(rows: Iterator[pa.Table]) -> Iterator[memoryview | bytes]:
+    """Rows as `COPY … (FORMAT binary)` reads them, each part made ready while the one before it travels.
 
     Args:
         rows: strings and 64-bit integers, the integers without nulls.
     """
+
+    def ready() -> memoryview | None:
+        part = next(rows, None)
+        return None if part is None else _rows_of(part)
+
     with ThreadPoolExecutor(1) as ahead:
-        parts = [rows.slice(start, ROWS_AT_ONCE) for start in range(0, len(rows), ROWS_AT_ONCE)]
-        coming = ahead.submit(_rows_of, parts[0]) if parts else None
+        coming = ahead.submit(ready)
         yield _BEGIN
-        for place, _ in enumerate(parts, 1):
-            assert coming is not None
-            ready = coming.result()
-            coming = ahead.submit(_rows_of, parts[place]) if place < len(parts) else None
-            yield ready
+        while (part := coming.result()) is not None:
+            coming = ahead.submit(ready)
+            yield part
         yield _END
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lakesync.adapters.arrow import arrow_schema, from_arrow, held_of_ids, require_pyarrow, to_arrow
+from lakesync.adapters.arrow import arrow_schema, from_arrow, require_pyarrow, to_arrow
 from lakesync.adapters.base import (
     NOTHING_BESIDE,
     ArrowPage,
@@ -33,11 +33,12 @@ from lakesync.adapters.redaction import Redacted, Redaction
 from lakesync.adapters.selection import merged
 from lakesync.adapters.sql import marks, tables
 from lakesync.adapters.sql.dialect import Dialect
-from lakesync.adapters.sql.executor import Appending, Connection, Executor
+from lakesync.adapters.sql.executor import Connection, Executor
+from lakesync.adapters.sql.incoming import Incoming
 from lakesync.adapters.sql.marks import MARKS
 from lakesync.adapters.sql.query import PLACE, conditions
 from lakesync.adapters.sql.redaction import redact_deltas
-from lakesync.adapters.sql.stored import DELTAS, INDEXES, KEY, STORED, TRUE_ID, rows_named, stored_rows
+from lakesync.adapters.sql.stored import DELTAS, INDEXES, KEY, STORED, TRUE_ID, rows_named
 from lakesync.crash import crash_point
 from lakesync.lww import RowState
 from lakesync.schema import TableSchema
@@ -46,7 +47,6 @@ from lakesync.types import RowKey
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_INCOMING = "lakesync_incoming"
 _SELECT = ", ".join(f"{TRUE_ID} AS delta_id" if name == "delta_id" else name for name in COLUMNS)
 _OF_ONE_VALUE = 10_001
 """Deltas that may share an arrival and be put in order here: more than one push has."""
@@ -85,13 +85,13 @@ class SqlAdapter:
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> Held:  # noqa: ARG002 deltas know theirs
         """Keep a batch in one transaction, and read it back."""
-        rows = stored_rows(deltas)
         with self._connected() as connection:
-            loaded = self._loaded(connection, rows)
+            incoming = Incoming(connection, self._dialect, deltas)
+            incoming.begin()
             with connection.transaction():
-                loaded = self._bring(connection, rows, loaded=loaded)
+                incoming.bring()
             crash_point("sql.after_commit")
-            return self._held(connection, rows, loaded=loaded)
+            return incoming.held()
 
     def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
         """A page, found by the index of its order."""
@@ -141,12 +141,7 @@ class SqlAdapter:
     def delete_deltas(self, deltas: pa.Table) -> int:
         """Remove these deltas, in one statement."""
         with self._connected() as connection:
-            incoming = stored_rows(deltas)
-            self._load(connection, incoming)
-            between = _bounds(incoming)
-            same = " AND ".join(f"i.{name} = {DELTAS}.{name}" for name in KEY)
-            there = f"EXISTS (SELECT 1 FROM {_INCOMING} i WHERE {same})"
-            return connection.execute(f"DELETE FROM {DELTAS} WHERE hlc >= ? AND hlc <= ? AND {there}", between)
+            return Incoming(connection, self._dialect, deltas).remove()
 
     # -- tables of rows ------------------------------------------------------------------------------------------------
 
@@ -205,22 +200,22 @@ class SqlAdapter:
         """Deltas, their tables of rows and the mark in one transaction; where there is none, the mark is last."""
         for schema in schemas:
             self.ensure_schema(schema)
-        incoming = stored_rows(deltas)
         with self._connected() as connection:
-            loaded = self._loaded(connection, incoming)
+            incoming = Incoming(connection, self._dialect, deltas)
+            incoming.begin()
             with connection.transaction():
                 if self._dialect.transactions:
                     marks.move(connection, mark)  # which has a second run wait here, and then refuses it
                 else:
                     marks.check(connection, mark)
-                loaded = self._bring(connection, incoming, loaded=loaded)
+                incoming.bring()
                 for schema in schemas:
                     self._write_followed(connection, schema, rows_named(deltas, schema.table), beside)
                 crash_point("sql.before_mark")
                 if not self._dialect.transactions:
                     marks.move(connection, mark)
             crash_point("sql.after_follow")
-            return self._held(connection, incoming, loaded=loaded)
+            return incoming.held()
 
     def move_mark(self, mark: Mark) -> None:
         """Move a follower's mark alone."""
@@ -293,76 +288,6 @@ class SqlAdapter:
                     connection.execute(statement)
         self._made.set()
 
-    @property
-    def _add(self) -> str:
-        return self._dialect.merge(DELTAS, _INCOMING, [column.name for column in STORED], KEY, ())
-
-    def _loaded(self, connection: Connection, rows: pa.Table) -> bool:
-        """Load rows into the scratch table before the transaction, where that is the only way; whether it is."""
-        if isinstance(connection, Appending):
-            return False
-        self._load(connection, rows)
-        return True
-
-    def _bring(self, connection: Connection, rows: pa.Table, *, loaded: bool) -> bool:
-        """Rows into the table of deltas, within the caller's transaction; whether the scratch table has them.
-
-        Nearly always none of them is there yet, so straight is tried first where the database has such a way. Rows are
-        in order of the key, so that two who write the same ones do not wait for each other.
-        """
-        if not loaded and isinstance(connection, Appending):
-            if connection.append(DELTAS, rows):
-                return False
-            self._load(connection, rows)
-        connection.execute(self._add)
-        return True
-
-    def _load(self, connection: Connection, rows: pa.Table) -> None:
-        for statement in self._dialect.scratch(_INCOMING, STORED, KEY):
-            connection.execute(statement)
-        connection.load(_INCOMING, rows)
-
-    def _held(self, connection: Connection, rows: pa.Table, *, loaded: bool) -> Held:
-        """What is held of rows; the bounds let the database leave out what is older or younger."""
-        import pyarrow as pa
-
-        ids = pa.schema([pa.field("delta_id", pa.string())])
-        if not loaded:
-            held = self._held_between(connection, rows, ids)
-            if held is not None:
-                return held
-            self._load(connection, rows)
-        same = " AND ".join(f"i.{name} = d.{name}" for name in KEY)
-        found = connection.arrow(
-            f"SELECT COALESCE(d.long_id, d.delta_id) AS delta_id FROM {_INCOMING} i JOIN {DELTAS} d ON {same}"
-            " WHERE d.hlc >= ? AND d.hlc <= ?",
-            _bounds(rows),
-            ids,
-        )
-        return held_of_ids(found.column("delta_id"))
-
-    @staticmethod
-    def _held_between(connection: Connection, rows: pa.Table, ids: pa.Schema) -> Held | None:
-        """What is held of rows by their ids alone; None where there is much else of their time, or it is not clear."""
-        import pyarrow.compute as pc
-
-        most = 2 * len(rows)
-        found = connection.arrow(
-            f"SELECT {TRUE_ID} AS delta_id FROM {DELTAS} WHERE hlc >= ? AND hlc <= ? LIMIT {most + 1}",
-            _bounds(rows),
-            ids,
-        ).column("delta_id")
-        if len(found) > most:
-            return None
-        wanted = pc.coalesce(rows.column("long_id"), rows.column("delta_id"))
-        if found.equals(wanted):
-            return held_of_ids(found)
-        if len(found) != len(rows) or not pc.all(pc.is_in(found, wanted)).as_py():
-            found = found.filter(pc.is_in(found, wanted))
-        if len(found) != len(rows):
-            return None  # something is missing, or an id is another client's too
-        return held_of_ids(found)
-
     def _write_followed(self, connection: Connection, schema: TableSchema, rows: Sequence[str], beside: Beside) -> None:
         if not rows:
             return
@@ -376,14 +301,6 @@ class SqlAdapter:
             states = read()
             tables.write_states(connection, self._dialect, schema, states)
         return len(states)
-
-
-def _bounds(rows: pa.Table) -> list[int]:
-    """The least and the greatest hlc."""
-    import pyarrow.compute as pc
-
-    between = pc.min_max(rows.column("hlc")).as_py()
-    return [between["min"], between["max"]]
 
 
 def _spelled_schema() -> pa.Schema:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -44,15 +44,28 @@ class Connection(Protocol):
 class Appending(Protocol):
     """A `Connection` that has a way to add many rows without a scratch table."""
 
-    def append(self, table: str, rows: pa.Table) -> bool:
+    def append(self, table: str, columns: Sequence[str], rows: Iterator[pa.Table]) -> bool:
         """Add rows straight to a table, within the caller's transaction, unless a unique key is in the way.
 
         Args:
             table: of texts and 64-bit integers alone.
-            rows: of the table's columns; integers are not null.
+            columns: of the rows.
+            rows: in parts, each made ready while the one before it travels; integers are not null.
 
         Returns:
             Whether they were added; where not, none was, and the transaction goes on.
+        """
+
+
+@runtime_checkable
+class Hashing(Protocol):
+    """A `Connection` that can read many ids in half their size."""
+
+    def hashes(self, statement: str, values: Sequence[Value]) -> pa.FixedSizeBinaryArray | None:
+        """What 64 hexadecimal digits a row say: `arrow.hashes_of` a query's column `id`, of texts no longer than that.
+
+        Returns:
+            None where a row has something else.
         """
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from lakesync.adapters.arrow import spelled
+from lakesync.adapters.arrow import hashes_of
 from lakesync.adapters.pieces import in_order
 from lakesync.adapters.sql.dialect import Column
 
@@ -41,15 +41,15 @@ _HASH = r"^[0-9a-f]{64}$"
 
 
 def stored_rows(deltas: pa.Table) -> pa.Table:
-    """Deltas, in either form, as rows of the table: in order of its key, each once."""
+    """Deltas, in either form, as rows of the table: in order of its key, each once; their columns as they came."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    table = spelled(deltas)
+    table = deltas
     ids = table.column("delta_id").cast(pa.string())
-    long = pc.and_(pc.greater_equal(pc.utf8_length(ids), _SHORT), pc.invert(pc.match_substring_regex(ids, _HASH)))
     absent = pa.nulls(len(table), pa.string())
-    if pc.any(long).as_py():
+    if not _are_short(ids):
+        long = pc.and_(pc.greater_equal(pc.utf8_length(ids), _SHORT), pc.invert(pc.match_substring_regex(ids, _HASH)))
         keys = pa.array(
             [_key(text) if is_long else text for text, is_long in zip(ids.to_pylist(), long.to_pylist(), strict=True)],
             pa.string(),
@@ -59,6 +59,16 @@ def stored_rows(deltas: pa.Table) -> pa.Table:
     else:
         table = table.append_column("long_id", absent)
     return in_order(table.select([column.name for column in STORED]), "hlc")  # whose order is that of the key
+
+
+def _are_short(ids: pa.ChunkedArray) -> bool:
+    """Whether all ids fit the key as they are, as ids that were made here do."""
+    import pyarrow.compute as pc
+
+    return (
+        all(hashes_of(chunk) is not None for chunk in ids.chunks)
+        or not pc.any(pc.greater_equal(pc.utf8_length(ids), _SHORT)).as_py()
+    )
 
 
 def rows_named(deltas: pa.Table, table: str) -> list[str]:
