@@ -57,7 +57,7 @@ def main() -> int:
     )
     when = f"{datetime.now(UTC):%d %B %Y, %H:%M} UTC, commit {commit.stdout.strip()}: {_sum(cases)}.\n"
     parts = [_part(name, title, columns, cases) for name, (title, columns) in FILES.items()]
-    PAGE.write_text(HEAD + when + "".join(parts), "utf-8")
+    PAGE.write_text(HEAD + when + _gaps(cases) + "".join(parts), "utf-8")
     return code
 
 
@@ -96,8 +96,22 @@ def _sum(cases: list[ET.Element]) -> str:
 
 
 def _outcome(case: ET.Element) -> str:
-    kinds = {child.tag for child in case}
-    return "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+    kinds = {child.tag: child for child in case}
+    if kinds.keys() & {"failure", "error"}:
+        return "failed"
+    if "skipped" not in kinds:
+        return "passed"
+    return "expected failure" if kinds["skipped"].get("type") == "pytest.xfail" else "skipped"
+
+
+def _gaps(cases: list[ET.Element]) -> str:
+    """Why cases were left out, or fail as is known."""
+    told = [
+        f"- `{case.attrib['name']}`: {_outcome(case)}, {child.get('message')}.\n"
+        for case in cases
+        for child in case.iter("skipped")
+    ]
+    return "".join(["\n", *told]) if told else ""
 
 
 if __name__ == "__main__":

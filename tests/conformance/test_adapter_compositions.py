@@ -207,6 +207,24 @@ def test_a_move_that_is_killed_goes_on(tmp_path, place):
     tiers.close()
 
 
+class Forgetful(SqliteAdapter):
+    """A database that says it has everything, and has lost the first of each batch."""
+
+    def insert_arrow(self, batch_id, gateway, deltas):
+        return super().insert_arrow(batch_id, gateway, deltas.slice(1))
+
+
+def test_what_does_not_arrive_stays_where_it_was_and_is_told(databases, tmp_path):
+    hot, forgetful = databases("hot"), Forgetful(tmp_path / "forgetful.db")
+    made = aged(100)
+    hot.insert_deltas(made)
+    for move in (LifecycleAdapter(hot, forgetful, 0).migrate_to_tier, lambda: migrate_adapter(hot, forgetful)):
+        with pytest.raises(IntegrityError, match=r"100 deltas of gateway 'g' were written .* and 99 read back"):
+            move()
+        assert sorted(identities(hot)) == sorted(stored.identity for stored in made.deltas)
+    forgetful.close()
+
+
 # -- moves between any two ---------------------------------------------------------------------------------------------
 
 

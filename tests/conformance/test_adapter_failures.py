@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import tempfile
 import threading
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 import pytest
+import requests
 
 from lakesync.adapters import DeltaQuery, LocalDisk, ObjectDeltas, SqliteAdapter
+from lakesync.adapters.bigquery import BigQueryAdapter
 from lakesync.adapters.mysql import MySqlAdapter
 from lakesync.adapters.postgres import PostgresAdapter
 from lakesync.adapters.s3 import S3Objects
@@ -20,7 +26,9 @@ from tests.conformance import adapter_places
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapters import batch, everything
 from tests.conformance.wire import Wire
+from tests.postgres_server import postgres_server
 
+_KEYS = {"region": "us-east-1", "access_key": "k", "secret_key": "secret"}
 SOME = batch(1, *(make_delta("c", n, f"r{n}", x="v" * 100) for n in range(1, 500)))
 
 
@@ -103,6 +111,29 @@ def test_an_answer_of_s3_that_is_lost_is_not_another_writers(s3_endpoint, tmp_pa
     wire.close()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(b"MERGE", id="bigquery, of a merge"),
+        pytest.param(b"uploadType", id="bigquery, of a load", marks=pytest.mark.deep),
+    ],
+)
+def test_an_answer_of_bigquery_that_is_lost_doubles_nothing(bigquery_endpoint, tmp_path, words):
+    adapter_places.SERVERS["bigquery_endpoint"] = bigquery_endpoint
+    uri, port = adapter_places.bigquery_uri(tmp_path), bigquery_endpoint.rpartition(":")[2]
+    wire = Wire(int(port))
+    adapter = BigQueryAdapter(uri.replace(f":{port}", f":{wire.port}"))
+    adapter.prepare()
+    wire.lose_the_answer_to(words)
+    with suppress(AdapterError):  # or the driver asks what became of its job
+        adapter.insert_deltas(SOME)
+    assert wire.passed == 1
+    assert adapter.insert_deltas(SOME) == held(SOME.deltas)
+    assert len(everything(adapter)) == 499
+    adapter.close()
+    wire.close()
+
+
 def closed_door(kind, request):
     """An adapter whose server is not there, or does not let it in."""
     (nobody,) = free_ports(1)
@@ -110,11 +141,23 @@ def closed_door(kind, request):
         return PostgresAdapter(f"postgresql://u:secret@127.0.0.1:{nobody}/db")
     if kind == "mariadb, nobody there":
         return MySqlAdapter(f"mysql://u:secret@127.0.0.1:{nobody}/db")
+    if kind == "parquet on s3, nobody there":
+        return ObjectDeltas(S3Objects("b", endpoint=f"http://127.0.0.1:{nobody}", **_KEYS))
+    if kind == "bigquery, no credentials":
+        request.getfixturevalue("monkeypatch").setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
+        return BigQueryAdapter("bigquery://p/d")
+    if kind == "parquet on s3, wrong key":
+        endpoint = request.getfixturevalue("s3_endpoint")
+        requests.put(f"{endpoint}/guarded", timeout=30).raise_for_status()
+        checks = f"{endpoint}/moto-api/reset-auth"
+        requests.post(checks, data="0", timeout=30).raise_for_status()
+        request.addfinalizer(lambda: requests.post(checks, data="inf", timeout=30).raise_for_status())
+        return ObjectDeltas(S3Objects("guarded", endpoint=endpoint, **_KEYS))
     if kind == "mariadb, wrong password":
         return MySqlAdapter(f"{request.getfixturevalue('mariadb_uri').replace('secret', 'secret2')}/mysql")
-    if kind == "s3, no such bucket":
+    if kind == "parquet on s3, no such bucket":
         endpoint = request.getfixturevalue("s3_endpoint")
-        return ObjectDeltas(S3Objects("absent", endpoint=endpoint, region="us-east-1", access_key="k", secret_key="s"))
+        return ObjectDeltas(S3Objects("absent", endpoint=endpoint, **_KEYS))
     server = request.getfixturevalue("shared_postgres")
     with psycopg.connect(server.uri, autocommit=True) as sql:
         if sql.execute("SELECT 1 FROM pg_roles WHERE rolname = 'guarded'").fetchone() is None:
@@ -131,9 +174,12 @@ def closed_door(kind, request):
     [
         "postgres, nobody there",
         "mariadb, nobody there",
+        "parquet on s3, nobody there",
         "postgres, wrong password",
         "mariadb, wrong password",
-        "s3, no such bucket",
+        "bigquery, no credentials",
+        "parquet on s3, wrong key",
+        "parquet on s3, no such bucket",
     ],
 )
 def test_a_door_that_stays_shut_is_told_without_the_key(kind, request):
@@ -145,19 +191,45 @@ def test_a_door_that_stays_shut_is_told_without_the_key(kind, request):
     adapter.close()
 
 
-@pytest.mark.parametrize(
-    "make",
-    [lambda folder: SqliteAdapter(folder / "d.db"), lambda folder: ObjectDeltas(LocalDisk(folder / "o"))],
-    ids=["sqlite", "parquet on local disk"],
-)
-def test_a_full_disk_loses_nothing_that_was_held(tmp_path, make):
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+@pytest.fixture
+def small_disk():
+    """A disk of 2 MB."""
+    folder = Path(tempfile.mkdtemp(prefix="lakesync-small-", dir="/tmp"))  # where a server's own user comes, too
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=755", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("file systems may not be mounted here")
-    try:
-        adapter = make(folder)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    folder.rmdir()
+
+
+@contextmanager
+def on_sqlite(folder):
+    yield SqliteAdapter(folder / "d.db")
+
+
+@contextmanager
+def on_objects(folder):
+    yield ObjectDeltas(LocalDisk(folder / "o"))
+
+
+@contextmanager
+def on_postgres(folder):
+    """With its tables there alone; its log is on another disk."""
+    with postgres_server() as server:
+        tables, owner = folder / "tables", server.data.stat().st_uid
+        tables.mkdir()
+        os.chown(tables, owner, owner)
+        with psycopg.connect(server.uri, autocommit=True) as sql:
+            sql.execute(f"CREATE TABLESPACE small LOCATION '{tables}'".encode())
+        yield PostgresAdapter(f"{server.uri}?options={quote('-cdefault_tablespace=small')}")
+
+
+@pytest.mark.parametrize(
+    "place", [on_sqlite, on_objects, on_postgres], ids=["sqlite", "parquet on local disk", "postgres"]
+)
+def test_a_full_disk_loses_nothing_that_was_held(small_disk, place):
+    with place(small_disk) as adapter:
         kept = 0
         for number in range(1, 200):
             made = batch(
@@ -170,12 +242,10 @@ def test_a_full_disk_loses_nothing_that_was_held(tmp_path, make):
             kept += 20
         assert 0 < kept < 199 * 20
         assert len(everything(adapter)) == kept
-        subprocess.run(["mount", "-o", "remount,size=32m", str(folder)], check=True)
+        subprocess.run(["mount", "-o", "remount,size=32m", str(small_disk)], check=True)
         assert adapter.insert_deltas(made) == held(made.deltas)
         assert len(everything(adapter)) == kept + 20
         adapter.close()
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def _noise(*seed: int) -> str:
