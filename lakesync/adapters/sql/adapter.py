@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lakesync.adapters.arrow import arrow_schema, from_arrow, require_pyarrow, to_arrow
+from lakesync.adapters.arrow import from_arrow, require_pyarrow, to_arrow
 from lakesync.adapters.base import (
     NOTHING_BESIDE,
     ArrowPage,
@@ -24,21 +24,15 @@ from lakesync.adapters.base import (
     Held,
     Mark,
     Position,
-    StoredDelta,
-    position_of,
 )
-from lakesync.adapters.flat import COLUMNS
-from lakesync.adapters.pieces import in_order, last_position
 from lakesync.adapters.redaction import Redacted, Redaction
-from lakesync.adapters.selection import merged
-from lakesync.adapters.sql import marks, tables
+from lakesync.adapters.sql import marks, reading, tables
 from lakesync.adapters.sql.dialect import Dialect
 from lakesync.adapters.sql.executor import Connection, Executor
 from lakesync.adapters.sql.incoming import Incoming
 from lakesync.adapters.sql.marks import MARKS
-from lakesync.adapters.sql.query import PLACE, conditions
 from lakesync.adapters.sql.redaction import redact_deltas
-from lakesync.adapters.sql.stored import DELTAS, INDEXES, KEY, STORED, TRUE_ID, rows_named
+from lakesync.adapters.sql.stored import DELTAS, INDEXES, KEY, STORED, rows_named
 from lakesync.crash import crash_point
 from lakesync.lww import RowState
 from lakesync.schema import TableSchema
@@ -47,10 +41,6 @@ from lakesync.types import RowKey
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_SELECT = ", ".join(f"{TRUE_ID} AS delta_id" if name == "delta_id" else name for name in COLUMNS)
-_OF_ONE_VALUE = 10_001
-"""Deltas that may share an arrival and be put in order here: more than one push has."""
-_ROWS_AT_ONCE = 500
 _MADE_AGAIN_AT_ONCE = 5_000
 
 
@@ -99,44 +89,19 @@ class SqlAdapter:
         return DeltaPage(tuple(from_arrow(page.deltas)), page.end)
 
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
-        """A page, found by the index of its order.
-
-        First the value at which it ends, which an index alone tells, then all of it up to there, as the index has it.
-        What shares a value is put in order here, unless there is too much of it.
-        """
-        where, values = conditions(query)
-        order = query.order
+        """A page, found by the index of its order."""
         with self._connected() as connection:
-            last = connection.rows(
-                f"SELECT {order} FROM {DELTAS} WHERE {where} ORDER BY {order} LIMIT 1 OFFSET {query.limit}", values
-            )
-            if last:
-                where, values = conditions(replace(query, until=last[0][0]))
-            statement = f"SELECT {_SELECT} FROM {DELTAS} WHERE {where} ORDER BY"
-            most = query.limit + _OF_ONE_VALUE
-            found = connection.arrow(f"{statement} {order} LIMIT {most}", values, _spelled_schema())
-            if len(found) == most:
-                place = ", ".join(PLACE[order])
-                found = connection.arrow(f"{statement} {place} LIMIT {query.limit + 1}", values, _spelled_schema())
-        found = in_order(found, order)
-        page = found.slice(0, query.limit)
-        return ArrowPage(page, last_position(page, order) if len(found) > query.limit else None)
+            return reading.page(connection, query)
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
         """The merge of all deltas held of each row."""
         with self._connected() as connection:
-            return merged(stored.delta for stored in _of_rows(connection, gateway, table, list(row_ids)))
+            return reading.states(connection, gateway, table, list(row_ids))
 
     def newest_position(self) -> Position | None:
         """The place after the last of all deltas, by its index."""
         with self._connected() as connection:
-            last = connection.rows(f"SELECT arrival FROM {DELTAS} ORDER BY arrival DESC LIMIT 1")
-            if not last:
-                return None
-            found = connection.arrow(
-                f"SELECT {_SELECT} FROM {DELTAS} WHERE arrival = ?", [last[0][0]], _spelled_schema()
-            )
-        return max(position_of(stored, "arrival") for stored in from_arrow(found))
+            return reading.newest(connection)
 
     def delete_deltas(self, deltas: pa.Table) -> int:
         """Remove these deltas, in one statement."""
@@ -154,11 +119,7 @@ class SqlAdapter:
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
         """Bring rows of the destination's table in line with the deltas, in one transaction."""
         with self._connected() as connection:
-            return self._write(
-                connection,
-                schema,
-                lambda: merged(each.delta for each in _of_rows(connection, gateway, schema.table, row_ids)),
-            )
+            return self._write(connection, schema, lambda: reading.states(connection, gateway, schema.table, row_ids))
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[str, RowState]]) -> int:
         """Bring rows of the destination's table in line with states, in one transaction."""
@@ -255,10 +216,8 @@ class SqlAdapter:
             marks.lock(connection, tables.lock_of(schema))
         for start in range(0, len(rows), _MADE_AGAIN_AT_ONCE):
             some = rows[start : start + _MADE_AGAIN_AT_ONCE]
-            states = beside.shown(
-                schema, some, merged(each.delta for each in _of_rows(connection, None, schema.table, some))
-            )
-            tables.make_again(connection, self._dialect, schema, some, states)
+            states = reading.states(connection, None, schema.table, some)
+            tables.make_again(connection, self._dialect, schema, some, beside.shown(schema, some, states))
         return len(rows)
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -292,7 +251,7 @@ class SqlAdapter:
         if not rows:
             return
         marks.lock(connection, tables.lock_of(schema))
-        states = merged(each.delta for each in _of_rows(connection, None, schema.table, rows))
+        states = reading.states(connection, None, schema.table, rows)
         tables.write_states(connection, self._dialect, schema, beside.shown(schema, rows, states))
 
     def _write(self, connection: Connection, schema: TableSchema, read: Callable[[], Mapping[str, RowState]]) -> int:
@@ -301,19 +260,3 @@ class SqlAdapter:
             states = read()
             tables.write_states(connection, self._dialect, schema, states)
         return len(states)
-
-
-def _spelled_schema() -> pa.Schema:
-    import pyarrow as pa
-
-    schema = arrow_schema()
-    return schema.set(schema.get_field_index("columns"), pa.field("columns", pa.string()))
-
-
-def _of_rows(connection: Connection, gateway: str | None, table: str, row_ids: Sequence[str]) -> Iterator[StoredDelta]:
-    for start in range(0, len(row_ids), _ROWS_AT_ONCE):
-        query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids[start : start + _ROWS_AT_ONCE]))
-        where, values = conditions(query)
-        yield from from_arrow(
-            connection.arrow(f"SELECT {_SELECT} FROM {DELTAS} WHERE {where}", values, _spelled_schema())
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import subprocess
 import sys
@@ -11,17 +12,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakesync.adapters import StoredDelta
+from lakesync.adapters import Held, StoredDelta
 from lakesync.adapters.arrow import (
     COLUMNS,
     decode_parquet,
     encode_parquet,
     from_arrow,
+    hashes_of,
     held_in_parquet,
+    held_of_ids,
     spelled,
     to_arrow,
 )
-from lakesync.adapters.selection import held
+from lakesync.adapters.selection import held as held_of
+from lakesync.delta import id_number
 from lakesync.exceptions import IntegrityError
 from tests.conformance.book import make_delta
 from transforms.decode import DELTAS_ARROW
@@ -57,7 +61,18 @@ def test_a_part_of_a_table_is_spelled_as_it_is():
 
 
 def test_the_tally_is_that_of_the_deltas():
-    assert held_in_parquet(encode_parquet(to_arrow(DELTAS), {})) == held(DELTAS)
+    assert held_in_parquet(encode_parquet(to_arrow(DELTAS), {})) == held_of(DELTAS)
+
+
+@pytest.mark.parametrize("odd", [None, "AB" * 32, "ab" * 31 + "zz", "é" * 32, "ab", " " * 64])
+def test_ids_count_alike_as_texts_and_as_hashes(odd):
+    ids = [hashlib.sha256(bytes([n])).hexdigest() for n in range(5)] + ([odd] if odd else [])
+    held = held_of_ids(pa.chunked_array([ids[:2], ids[2:]], pa.string()))
+    assert held == Held(len(ids), sum(map(id_number, ids)) % 2**64)
+    hashes = hashes_of(pa.array(["", *ids], pa.string())[1:])  # a part of a longer one
+    assert (hashes is None) == (odd is not None)
+    if hashes is not None:
+        assert held_of_ids(pa.chunked_array([hashes[:2], hashes[2:]])) == held
 
 
 def test_what_is_damaged_is_refused():
