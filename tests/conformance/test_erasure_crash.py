@@ -33,9 +33,13 @@ def test_an_erasure_that_a_crash_cut_short_is_finished_on_opening(tmp_path, cloc
     _crash_and_finish(f"sqlite://{tmp_path / 'staging'}", clock, crash_at, target)
 
 
-@pytest.mark.parametrize("target", [("row", "notes", "r1"), ("client", "x")], ids=["row", "client"])
-def test_on_postgres_too(request, clock, target):
-    _crash_and_finish(postgres(request), clock, "erasure.redacted", target)
+@pytest.mark.parametrize("crash_at", POINTS)
+@pytest.mark.parametrize(
+    "target",
+    [pytest.param(("row", "notes", "r1"), id="row", marks=pytest.mark.deep), pytest.param(("client", "x"), id="client")],
+)
+def test_on_postgres_too(request, clock, crash_at, target):
+    _crash_and_finish(postgres(request), clock, crash_at, target)
 
 
 def _crash_and_finish(url, clock, crash_at, target):
