@@ -1,4 +1,4 @@
-"""A whole `lakesync up`: seconds from the request of a flush to the snapshot in which it is committed."""
+"""A whole `lakesync up`: seconds from the request of a flush to the snapshot in which it is committed, leg by leg."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import jwt
@@ -25,6 +27,16 @@ _WAIT_SECONDS = 25
 _READY_SECONDS = 300
 _FIRST_SECONDS = 120
 """The first flush loads Spark's classes and starts its workers; it is told apart."""
+_RUNS = """query($last: Int!) {
+  runsOrError(filter: {pipelineName: "flush"}, limit: $last) {
+    ... on Runs {
+      results {
+        stats { ... on RunStatsSnapshot { enqueuedTime launchTime startTime endTime } }
+        stepStats { stepKey startTime endTime }
+      }
+    }
+  }
+}"""
 
 
 def flushes(folder: Path, count: int) -> dict[str, Any]:
@@ -40,6 +52,7 @@ def flushes(folder: Path, count: int) -> dict[str, Any]:
         first = asker.flush(_FIRST_SECONDS)
         with Watched(process.pid, family=True).measured() as used:
             seconds = [asker.flush(_FIRST_SECONDS) for _ in range(count)]
+        legs = asker.legs()
     finally:
         process.terminate()
         process.wait(90)
@@ -51,6 +64,8 @@ def flushes(folder: Path, count: int) -> dict[str, Any]:
         "p50_seconds": percentile(ordered, 50),
         "p95_seconds": percentile(ordered, 95),
         "max_seconds": ordered[-1],
+        "seconds_each": seconds,
+        **legs,
         "cpu_seconds_each": round(used[0].cpu_seconds / count, 2),
         "peak_mib": used[0].rss_peak_mib,
     }
@@ -61,11 +76,12 @@ class _Asker:
 
     def __init__(self, told: dict[str, Any]) -> None:
         claims = {"sub": "bench", "gw": _GATEWAY, "role": "admin", "exp": int(time.time()) + 86_400}
-        self._url = told["gateway"]["url"]
+        self._url, self._dagster = told["gateway"]["url"], told["dagster"]["url"]
         self._session = requests.Session()
         self._session.trust_env = False
         self._session.headers["Authorization"] = f"Bearer {jwt.encode(claims, told['jwt_secret'], 'HS256')}"
         self._pushed = 0
+        self._asked: list[float] = []
 
     def register(self) -> None:
         columns = [{"name": "title", "type": "string"}, {"name": "points", "type": "number"}]
@@ -74,12 +90,44 @@ class _Asker:
     def flush(self, within: float) -> float:
         """Push, ask, and wait until the snapshot is told; seconds from the request on."""
         self._push()
+        self._asked.append(time.time())
         begun = time.perf_counter()
         while time.perf_counter() - begun < within:
             answer = self._post(f"/admin/flush/{_GATEWAY}?wait={_WAIT_SECONDS}", {})
             if answer["flushed"]:
                 return round(time.perf_counter() - begun, 2)
         raise RuntimeError(f"no flush was committed within {within} s")
+
+    def legs(self) -> dict[str, float]:
+        """Medians of where the time went, by Dagster's event log; of what followed the snapshot too."""
+        found: dict[str, list[float]] = {}
+        for asked, run in zip(reversed(self._asked), self._runs(), strict=False):
+            stats, steps = run["stats"], {step["stepKey"]: step for step in run["stepStats"]}
+            carried = steps["deltas"]
+            moments = {
+                "asked": asked,
+                "until_the_run_is_asked_for": stats["enqueuedTime"],
+                "until_it_is_launched": stats["launchTime"],
+                "until_it_runs": stats["startTime"],
+                "until_its_first_step": carried["startTime"],
+                "of_the_flush_with_what_it_tells": carried["endTime"],
+                "of_what_follows_in_the_run": stats["endTime"],
+            }
+            ordered = list(moments.items())
+            for (_, before), (name, moment) in pairwise(ordered):
+                found.setdefault(f"seconds_{name}", []).append(moment - before)
+        return {name: round(median(each), 2) for name, each in found.items()}
+
+    def _runs(self) -> list[dict[str, Any]]:
+        """Of the flushes that were asked for, the newest first, once all of them have ended."""
+        query = {"query": _RUNS, "variables": {"last": len(self._asked)}}
+        deadline = time.monotonic() + _FIRST_SECONDS
+        while True:
+            answer = self._session.post(f"{self._dagster}/graphql", json=query, timeout=60).json()
+            runs: list[dict[str, Any]] = answer["data"]["runsOrError"]["results"]
+            if all(run["stats"]["endTime"] for run in runs) or time.monotonic() > deadline:
+                return runs
+            time.sleep(0.5)
 
     def _push(self) -> None:
         now = time.time_ns() // 1_000_000

@@ -15,6 +15,7 @@ from assets.ingest import fed_log, ingested
 from assets.maintenance import maintenance
 from assets.tables import state_tables
 from lakesync.config import Config, load
+from lakesync_dagster.forked_runs import fork_runs
 from lakesync_dagster.jobs import (
     audit_job,
     audit_schedule,
@@ -96,3 +97,5 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
 
 _config = load()
 defs = make_definitions(_config, read_snapshot(snapshot_file(_config)))
+
+fork_runs()

@@ -1,6 +1,7 @@
 """Asks for a flush when enough waits, has waited long enough, somebody asked, or rules made the newest cut useless."""
 
 import json
+import time
 from collections.abc import Collection, Sequence
 from datetime import UTC, date, datetime
 from typing import Literal
@@ -19,6 +20,10 @@ from sensors.pauses import held
 from sensors.waiting import Exceeded, Watcher
 
 Reason = Literal["request", "bytes", "wide", "table", "age", "rules", "failure"]
+
+SETTLED_SECONDS = 30
+"""Between two looks whether the newest flush failed after it was seen not to: opening Dagster's records costs a tick a
+tenth of a second of the processor. Who repeats a flush by hand, and it fails, is waited for that long."""
 
 _NOTHING = Exceeded()
 
@@ -93,11 +98,18 @@ def cut_short(instance: dg.DagsterInstance, now_ms: int) -> Due | None:
     return Due("failure", (), _start_ms(days[0]) if days else now_ms, now_ms)
 
 
+def under_way(instance: dg.DagsterInstance) -> bool:
+    """Whether the newest flush has not ended."""
+    newest = instance.get_run_records(dg.RunsFilter(tags={REQUESTED_BY: FLUSH_SENSOR}), limit=1)
+    return bool(newest) and not newest[0].dagster_run.is_finished
+
+
 def flush_sensor(
     job: UnresolvedAssetJobDefinition, days: dg.TimeWindowPartitionsDefinition, open_pipeline: OpenPipeline
 ) -> dg.SensorDefinition:
     """The sensor of the flush job: one run for all gateways that are due."""
-    watchers: dict[FlushSection, Watcher] = {}  # kept from tick to tick
+    watchers: dict[FlushSection, Watcher] = {}  # kept from tick to tick, as is when a settled run was looked at
+    settled: dict[str | None, float] = {}
 
     @dg.sensor(
         name=FLUSH_SENSOR,
@@ -115,7 +127,12 @@ def flush_sensor(
         rules = {f"{shard.gateway}/{shard.shard}/rules": shard.uncut_rules for shard in backlog if shard.uncut_rules}
         asked = json.loads(context.cursor) if context.cursor else {}
         uncut = {place.partition("/")[0] for place, version in rules.items() if asked.get(place) != version}
-        wanted = due(backlog, now_ms, limits, exceeded, uncut) or cut_short(context.instance, now_ms)
+        wanted = due(backlog, now_ms, limits, exceeded, uncut)
+        if wanted is None and time.monotonic() - settled.get(context.cursor, -SETTLED_SECONDS) >= SETTLED_SECONDS:
+            wanted = cut_short(context.instance, now_ms)
+            if wanted is None and not under_way(context.instance):
+                settled.clear()
+                settled[context.cursor] = time.monotonic()
         if wanted is None:
             return dg.SkipReason(f"nothing is due: {standing(backlog, now_ms, limits)}")
         why = hold(context.instance, wanted.gateways)

@@ -68,6 +68,7 @@ def services(config: Config, spark: SparkServer | None, code_port: int, workspac
         Service(
             name="code_server",
             command=(*dagster, "code-server", "start", "-h", LOOPBACK, "-p", str(code_port), *location),
+            environment={"LAKESYNC_FORK_RUNS": "1"},
             ready=lambda: accepts(code_port),
             where=f"grpc port {code_port}",
         ),
@@ -84,7 +85,7 @@ def services(config: Config, spark: SparkServer | None, code_port: int, workspac
         ),
         Service(
             name="daemon",
-            command=(sys.executable, "-m", "dagster._daemon", "run", "-w", str(workspace)),
+            command=(sys.executable, "-m", "lakesync_dagster.daemon", "run", "-w", str(workspace)),
             ready=lambda: _daemons_healthy(dagster_url),
             after=("code_server", "recovery"),
         ),
