@@ -36,7 +36,10 @@ def test_an_erasure_that_a_crash_cut_short_is_finished_on_opening(tmp_path, cloc
 @pytest.mark.parametrize("crash_at", POINTS)
 @pytest.mark.parametrize(
     "target",
-    [pytest.param(("row", "notes", "r1"), id="row", marks=pytest.mark.deep), pytest.param(("client", "x"), id="client")],
+    [
+        pytest.param(("row", "notes", "r1"), id="row", marks=pytest.mark.deep),
+        pytest.param(("client", "x"), id="client"),
+    ],
 )
 def test_on_postgres_too(request, clock, crash_at, target):
     _crash_and_finish(postgres(request), clock, crash_at, target)
