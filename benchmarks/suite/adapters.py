@@ -120,7 +120,8 @@ def _postgres(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[
 
     figures = _sql_figures(adapter, deltas, options.rows, append, read, pid, settle)
     sql.execute(f"CREATE TABLE keyed (LIKE {DELTAS} INCLUDING ALL)")
-    return figures | _timed("append_keyed_driver", len(deltas), append_keyed, pid)
+    figures |= _timed("append_keyed_driver", len(deltas), append_keyed, pid)
+    return figures | {"append_keyed_ratio": round(figures["append_rate"] / figures["append_keyed_driver_rate"], 2)}
 
 
 def _mariadb(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[str, Any]:

@@ -33,6 +33,7 @@ HASH = 32
 """Bytes of a delta id that is a hash; it is spelled in as many pairs of hexadecimal digits."""
 _NUMBER = 8
 """Of these, those that are its number."""
+_HEX_DIGITS = b"0123456789abcdef"
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
@@ -152,13 +153,8 @@ def hashes_of(delta_ids: pa.Array) -> pa.FixedSizeBinaryArray | None:
         return None
     offset, data = delta_ids.offset, delta_ids.buffers()[2]
     begin = np.frombuffer(delta_ids.buffers()[1], np.int32)[offset]
-    letters = np.frombuffer(data, np.uint8)[begin : begin + count * 2 * HASH]
-    if ((letters >= ord("A")) & (letters <= ord("F"))).any():
-        return None  # which unhexlify takes
-    try:
-        return hashes_in(binascii.unhexlify(letters.data))
-    except binascii.Error:
-        return None
+    letters = np.frombuffer(data, np.uint8)[begin : begin + count * 2 * HASH].tobytes()
+    return None if letters.translate(None, _HEX_DIGITS) else hashes_in(binascii.unhexlify(letters))
 
 
 def hashes_in(joined: bytes) -> pa.FixedSizeBinaryArray:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lakesync.adapters.arrow import hashes_of, held_of_ids, spelled
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SCRATCH = "lakesync_incoming"
+_FIRST_PART = 1_000
 _PART = 10_000
 """Rows that are made ready while the ones before them travel."""
 _BETWEEN = "hlc >= ? AND hlc <= ?"
@@ -69,7 +72,11 @@ class Incoming:
         self._loaded = True
 
     def _parts(self) -> Iterator[pa.Table]:
-        return (spelled(self._rows.slice(start, _PART)) for start in range(0, len(self._rows), _PART))
+        """Its rows as they are stored; the first of them soon, so that something travels."""
+        count = len(self._rows)
+        for start, end in pairwise([0, *range(_FIRST_PART, count, _PART), count]):
+            yield spelled(self._rows.slice(start, end - start))
+        self._wanted  # noqa: B018 made while the last of them travels
 
     def _held_by_ids(self) -> Held | None:
         """By their ids; None where there is much else of their time, or it is not clear."""
@@ -91,12 +98,19 @@ class Incoming:
 
         if not isinstance(self._connection, Hashing):
             return None
-        wanted = [hashes_of(chunk) for chunk in self._rows.column("delta_id").chunks]
-        if any(each is None for each in wanted):
+        if self._wanted is None:
             return None
         query = f"SELECT delta_id AS id FROM {DELTAS} WHERE {_BETWEEN} LIMIT {most}"
         found = self._connection.hashes(query, self._bounds)
-        return None if found is None else (pa.chunked_array([found]), pa.chunked_array(wanted))
+        return None if found is None else (pa.chunked_array([found]), self._wanted)
+
+    @cached_property
+    def _wanted(self) -> pa.ChunkedArray | None:
+        """Their ids, where all are hashes."""
+        import pyarrow as pa
+
+        hashes = [hashes_of(chunk) for chunk in self._rows.column("delta_id").chunks]
+        return None if any(each is None for each in hashes) else pa.chunked_array(hashes)
 
     def _texts(self, most: int) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
         """The ids of their time, and theirs."""
