@@ -23,7 +23,7 @@ COLUMNS = {
     "json on local disk": "JSON, disk",
     "parquet on s3": "Parquet, S3",
 }
-OBJECTS = {"local disk": "local disk", "s3": "S3"}
+OBJECTS = {"local disk": "local disk", "s3": "S3 (moto)", "strict s3": "S3 (versitygw)"}
 FILES = {
     "test_adapters": ("Deltas", COLUMNS),
     "test_adapter_tables": ("Tables of rows and marks", COLUMNS),
@@ -37,9 +37,10 @@ FILES = {
 HEAD = """# Conformance, adapter by adapter
 
 What `tests/conformance` found of each adapter in one run: `scripts/conformance-table` runs it and writes this page.
-MySQL is tested on MariaDB, S3 on moto, BigQuery on an emulator; *composed* is every composition, one within another. A
-number is how many cases passed where there are several; an empty place is a test that does not run over that adapter,
-as it keeps no tables of rows, has no server to kill, or no disk to fill.
+MySQL is tested on MariaDB, S3 on moto and, where there is Go to build it, versitygw, BigQuery on an emulator;
+*composed* is every composition, one within another. A number is how many cases passed where there are several; an
+empty place is a test that does not run over that adapter, as it keeps no tables of rows, has no server to kill, or no
+disk to fill.
 
 """
 

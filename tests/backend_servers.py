@@ -22,6 +22,7 @@ from lakesync.config import Config
 
 SERVERS = Path(__file__).parents[1] / ".venv-servers" / "bin"
 _READY_SECONDS = 90
+_VERSITYGW = "v1.8.0"
 
 
 class Server:
@@ -124,6 +125,33 @@ def s3_server() -> Iterator[str]:
         server = Server("moto", folder)
         command = [_launcher("s3_launcher.py"), "-H", "127.0.0.1", "-p", str(server.port)]
         server.start([str(SERVERS / "python"), *command], server.listens)
+        try:
+            yield f"http://127.0.0.1:{server.port}"
+        finally:
+            server.kill()
+
+
+def versitygw() -> Path:
+    """Where versitygw's program is, which Go builds in some minutes where it is not there yet.
+
+    Raises:
+        FileNotFoundError: there is no Go.
+    """
+    told = subprocess.run(["go", "env", "GOPATH"], capture_output=True, text=True, check=True)
+    program = Path(told.stdout.strip()) / "bin" / "versitygw"
+    if not program.exists():
+        subprocess.run(["go", "install", f"github.com/versity/versitygw/cmd/versitygw@{_VERSITYGW}"], check=True)
+    return program
+
+
+@contextmanager
+def strict_s3_server() -> Iterator[str]:
+    """versitygw as `http://HOST:PORT`: an S3 on a disk that lets in the key `k` with the secret `s` alone."""
+    with _folder() as folder:
+        server = Server("versitygw", folder)
+        (folder / "buckets").mkdir()
+        command = [str(versitygw()), "--port", f"127.0.0.1:{server.port}", "posix", str(folder / "buckets")]
+        server.start(command, server.listens, {"ROOT_ACCESS_KEY": "k", "ROOT_SECRET_KEY": "s"})
         try:
             yield f"http://127.0.0.1:{server.port}"
         finally:

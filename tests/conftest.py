@@ -10,7 +10,7 @@ from pyspark.sql.connect.client import SparkConnectClient
 
 from lakesync import config
 from lakesync.cli.process import free_ports
-from tests.backend_servers import SparkServer, bigquery_server, mariadb_server, s3_server
+from tests.backend_servers import SparkServer, bigquery_server, mariadb_server, s3_server, strict_s3_server
 from tests.parallel import Rooms, turn
 from tests.postgres_server import database, postgres_server
 
@@ -104,6 +104,15 @@ def mariadb_uri(shared_mariadb):
 def s3_endpoint():
     """An S3 with any credentials, shared."""
     with s3_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def strict_s3_endpoint():
+    """An S3 that checks keys, shared; for deep tests, as Go builds it first."""
+    if shutil.which("go") is None:
+        pytest.skip("there is no Go to build versitygw with")
+    with strict_s3_server() as endpoint:
         yield endpoint
 
 

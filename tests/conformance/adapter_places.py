@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
+import boto3
 import psycopg
 import pymysql
 import requests
+from botocore.exceptions import ClientError
 
 from lakesync.adapters import (
     CompositeAdapter,
@@ -71,6 +74,21 @@ def s3_objects(folder: Path) -> LakeAdapter:
     return S3Objects(bucket, "a/b", endpoint=endpoint, region="us-east-1", access_key="k", secret_key="s")
 
 
+def strict_s3_objects(folder: Path) -> LakeAdapter:
+    """The same where keys are checked."""
+    keys = {"endpoint": SERVERS["strict_s3_endpoint"], "region": "us-east-1", "access_key": "k", "secret_key": "s"}
+    bucket = _own(folder).replace("_", "-")
+    with suppress(ClientError):  # it is there already
+        boto3.client(
+            "s3",
+            endpoint_url=keys["endpoint"],
+            region_name=keys["region"],
+            aws_access_key_id=keys["access_key"],
+            aws_secret_access_key=keys["secret_key"],
+        ).create_bucket(Bucket=bucket)
+    return S3Objects(bucket, "a/b", **keys)
+
+
 def bigquery_uri(folder: Path) -> str:
     """A dataset of the folder's own."""
     endpoint, name = SERVERS["bigquery_endpoint"], _own(folder)
@@ -89,6 +107,7 @@ def nested(folder: Path) -> DatabaseAdapter:
 OBJECT_STORES: dict[str, Callable[[Path], LakeAdapter]] = {
     "local disk": lambda folder: LocalDisk(folder / "objects"),
     "s3": s3_objects,
+    "strict s3": strict_s3_objects,
 }
 """An object store over a fresh folder; called again, another one over the same objects."""
 
@@ -110,6 +129,7 @@ NEEDS = {
     "mariadb": "mariadb_uri",
     "parquet on s3": "s3_endpoint",
     "s3": "s3_endpoint",
+    "strict s3": "strict_s3_endpoint",
 }
 """The fixtures of the servers behind these."""
 
@@ -122,7 +142,7 @@ KEEPS_BATCHES = {"parquet on local disk", "json on local disk", "parquet on s3"}
 COARSE_ARRIVALS = {"json on local disk"}
 """These give every delta of a batch the batch's last arrival."""
 
-EXAMPLES = {"nested": 8, "postgres": 12, "mariadb": 8, "bigquery": 2, "parquet on s3": 4, "s3": 4}
+EXAMPLES = {"nested": 8, "postgres": 12, "mariadb": 8, "bigquery": 2, "parquet on s3": 4, "s3": 4, "strict s3": 4}
 """How many histories are tried where each costs a server's time; 40 elsewhere."""
 
 UNDER_TEST = os.environ.get("LAKESYNC_ADAPTER_UNDER_TEST")

@@ -14,7 +14,9 @@ from lakesync.exceptions import NotFoundError, ValidationError
 from tests.conformance.adapter_places import EXAMPLES, OBJECT_STORES, start_server
 
 
-@pytest.fixture(params=list(OBJECT_STORES))
+@pytest.fixture(
+    params=[pytest.param(name, marks=[pytest.mark.deep] if name == "strict s3" else []) for name in OBJECT_STORES]
+)
 def kind(request):
     """Each kind of store in turn."""
     start_server(request)
