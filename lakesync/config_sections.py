@@ -162,6 +162,9 @@ class DeclaredGateway(_Section):
 
     write_scope: Literal["any", "rules"] = "any"
     """What a push may change: every row, or only rows that the sender's rules show it."""
+    namespace: str | None = None
+    """Of its state tables; unset: the one of `lake.namespace`, which gateways share. It stays what it was when the
+    gateway's first deltas reached the lake."""
     schemas: tuple[str, ...] = ()
     """Files with a table schema each, as JSON; columns that they have and the gateway lacks are added at its start."""
     rules: str | None = None

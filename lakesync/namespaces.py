@@ -1,0 +1,73 @@
+"""Which gateway's state tables are in which namespace of the lake: one that is shared, or one of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from lakesync.config_sections import LakeSection
+
+PATTERN = "^[a-z][a-z0-9]*(_[a-z0-9]+)*$"
+"""Of a namespace of one's own: engines differ in case, and assets put `__` between their names' parts."""
+
+_TAKEN = frozenset({"default", "information_schema", "main", "pg_catalog", "public", "sys", "system", "temp"})
+"""Names that engines which read the lake give a meaning of their own."""
+
+
+class Gateways(NamedTuple):
+    """Those whose rows are in the tables of one namespace."""
+
+    names: frozenset[str]
+    others: bool
+    """Whether it is all gateways but `names`."""
+
+
+class Namespaces(NamedTuple):
+    """Where gateways have their state tables."""
+
+    shared: str
+    """Of every gateway that declares none."""
+    own: Mapping[str, str]
+    """Gateway → the namespace that it declares; several may declare the same."""
+
+    @property
+    def apart(self) -> list[str]:
+        """The declared ones."""
+        return sorted(set(self.own.values()))
+
+    def of(self, gateway: str) -> str:
+        """A gateway's namespace."""
+        return self.own.get(gateway, self.shared)
+
+    def within(self, namespace: str) -> Gateways:
+        """Whose rows are in a namespace."""
+        if namespace == self.shared:
+            return Gateways(frozenset(self.own), others=True)
+        return Gateways(frozenset(name for name, where in self.own.items() if where == namespace), others=False)
+
+    def called(self, namespace: str, table: str) -> str:
+        """How a state table is called in what people read and ask: with its namespace where that is not shared."""
+        return table if namespace == self.shared else f"{namespace}.{table}"
+
+
+def check_namespaces(lake: LakeSection, own: Mapping[str, str]) -> None:
+    """Whether gateways may have these.
+
+    Raises:
+        ValueError: a name cannot be used, or means something else; the message says which.
+    """
+    for gateway, name in own.items():
+        setting = f"gateways.{gateway}.namespace is {name!r}"
+        if not re.match(PATTERN, name) or len(name) > 64:
+            raise ValueError(
+                f"{setting}; it must be lower-case words of letters and digits with single underscores between, 64 "
+                "characters at most, such as 'shop_eu'"
+            )
+        if name == lake.namespace.lower():
+            raise ValueError(f"{setting}, which is lake.namespace: leave it out, and the gateway shares that one")
+        if name == lake.system_namespace.lower():
+            raise ValueError(f"{setting}, which is lake.system_namespace, that of LakeSync's own tables; take another")
+        if name in _TAKEN or name == lake.catalog.lower():
+            raise ValueError(f"{setting}, a name that engines take for something else; take another")
