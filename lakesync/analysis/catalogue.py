@@ -48,7 +48,7 @@ class Lake:
 
     def __init__(self, config: Config) -> None:
         self.system = config.lake.system_namespace
-        self.namespace = config.lake.namespace
+        self.namespaces = config.namespaces
         self._place = config.lake.catalog_uri.rpartition("@")[2]
         self._is_there = has_catalogue(config)
         self._catalogue = open_catalogue(config)
@@ -63,13 +63,15 @@ class Lake:
         self._catalogue.close()
 
     @cached_property
-    def states(self) -> tuple[str, ...]:
-        """The names of all state tables.
+    def states(self) -> dict[str, tuple[str, str]]:
+        """How each state table is called, `TABLE` or `NAMESPACE.TABLE`, and its namespace and name.
 
         Raises:
             LakeUnavailableError: there is no catalogue.
         """
-        return tuple(sorted(self._names(self.namespace)))
+        where = self.namespaces
+        found = ((place, name) for place in (where.shared, *where.apart) for name in sorted(self._names(place)))
+        return {where.called(place, name): (place, name) for place, name in found}
 
     @property
     def deltas(self) -> Table | None:
@@ -81,9 +83,13 @@ class Lake:
         """Live values that do not fit their column; None where there never was one."""
         return self._load(self.system, "rejected") if "rejected" in self._names(self.system) else None
 
-    def state(self, name: str) -> Table | None:
-        """A state table; None where there is none."""
-        return self._load(self.namespace, name) if name in self.states else None
+    def state(self, called: str) -> Table | None:
+        """A state table, as it is called; None where there is none."""
+        return self._load(*self.states[called]) if called in self.states else None
+
+    def state_of(self, gateway: str, table: str) -> Table | None:
+        """The state table that has a gateway's rows of a table."""
+        return self.state(self.namespaces.called(self.namespaces.of(gateway), table))
 
     def _load(self, namespace: str, name: str) -> Table:
         if (namespace, name) not in self._loaded:

@@ -52,7 +52,7 @@ def row_history(config: Config, table: str, row: str, gateway: str | None = None
     with Lake(config) as lake:
         if lake.deltas is not None:
             found |= _flushed(lake.deltas, table, row, gateway)
-        known = {*names, *lake.states}
+        known = {*names, *(name for _, name in lake.states.values())}
     if not found:
         if table not in known:
             raise NotFoundError(f"there is no table {table!r} in the lake; there are {', '.join(sorted(known))}")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lakesync.analysis.catalogue import Lake
     from lakesync.analysis.sources import Parts
     from lakesync.analysis.statement import Named, Predicate
+    from lakesync.namespaces import Gateways
 
 HISTORY = "deltas"
 KEYS = ("_gateway", "_row", "_arrival")
@@ -53,6 +54,7 @@ class Tables:
         self.database.register("waiting_now", waiting)
         self.database.execute("CREATE TABLE waiting AS FROM waiting_now")
         self._lake = lake
+        self._where = lake.namespaces
         self._as_of = as_of
         self._moment: int | None = None
         """The commit time of the snapshot asked for, in ms."""
@@ -64,7 +66,8 @@ class Tables:
         Raises:
             NotFoundError: there is no such table, or nothing of it at that moment.
         """
-        mine = [each for each in wanted if each.namespace in (None, self._lake.system, self._lake.namespace)]
+        namespaces = (None, self._lake.system, self._where.shared, *self._where.apart)
+        mine = [each for each in wanted if each.namespace in namespaces]
         if self._as_of is not None and self._as_of.snapshot is not None:
             there = [self._lake.deltas if self._is_history(each) else self._state(each) for each in mine]
             self._moment = sources.moment_of(self._as_of.snapshot, [table for table in there if table is not None])
@@ -76,11 +79,14 @@ class Tables:
             self.database.execute(f"CREATE VIEW IF NOT EXISTS {named(schema)}.{named(each.name)} AS FROM main.{table}")
 
     def _is_history(self, wanted: Named) -> bool:
-        return wanted.name.lower() == HISTORY and wanted.namespace != self._lake.namespace
+        return wanted.name.lower() == HISTORY and wanted.namespace in (None, self._lake.system)
+
+    def _namespace(self, wanted: Named) -> str:
+        return wanted.namespace if wanted.namespace in self._where.apart else self._where.shared
 
     def _state(self, wanted: Named) -> Table | None:
-        spelled = next((name for name in self._lake.states if name.lower() == wanted.name.lower()), wanted.name)
-        return self._lake.state(spelled)
+        called = self._where.called(self._namespace(wanted), wanted.name)
+        return self._lake.state(next((name for name in self._lake.states if name.lower() == called.lower()), called))
 
     def _make_history(self, wanted: Named, identifiers: frozenset[str] | None) -> str:
         """The history; rows that are not flushed yet have no batch."""
@@ -110,7 +116,7 @@ class Tables:
         state = self._state(wanted)
         name = state.name()[-1] if state is not None else wanted.name
         parts = self._parts(state)
-        self._load_pieces(name, parts, wanted.predicates)
+        self._load_pieces(name, parts, wanted.predicates, self._where.within(self._namespace(wanted)))
         kinds = self._kinds(state)
         if state is None and not kinds and not self._count("pieces"):
             self._refuse(wanted)
@@ -147,16 +153,20 @@ class Tables:
         current = table.current_snapshot()
         return current.snapshot_id if current else None
 
-    def _load_pieces(self, name: str, parts: Parts, predicates: tuple[Predicate, ...]) -> None:
-        """What is merged onto the bases, from the history and from staging."""
+    def _load_pieces(self, name: str, parts: Parts, predicates: tuple[Predicate, ...], whose: Gateways) -> None:
+        """What is merged onto the bases, from the history and from staging: of the gateways whose table it is."""
         self.database.execute(f"CREATE OR REPLACE TABLE pieces ({PIECES})")
         deltas = self._lake.deltas
         if deltas is not None and parts.deltas is not None:
             keyed = pushed(predicates, deltas.schema(), {"_gateway": "gateway", "_row": "row_id"})
-            filters = both(holds("table_name", "=", name), parts.deltas, keyed)
+            mine = holds("gateway", "not in" if whose.others else "in", set(whose.names)) if whose.names else both()
+            filters = both(holds("table_name", "=", name), parts.deltas, keyed, mine)
             scan_into(self.database, "pieces", deltas, _PIECES_OF_DELTAS, filters, select=OF_DELTAS)
         if parts.unflushed:
             bound = f" AND arrival <= {parts.upto}" if parts.upto is not None else ""
+            if whose.names:
+                listed = ", ".join(map(quoted, sorted(whose.names)))
+                bound += f" AND gateway {'NOT IN' if whose.others else 'IN'} ({listed})"
             self.database.execute(
                 f"INSERT INTO pieces {OF_DELTAS} FROM waiting WHERE table_name = {quoted(name)}{bound}"
             )

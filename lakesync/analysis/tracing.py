@@ -124,7 +124,7 @@ def _flushed(deltas: Table, delta_id: str, gateway: str | None) -> dict[str, Any
 
 
 def _of(row: dict[str, Any], lake: Lake, deltas: Table) -> TracedDelta:
-    state = lake.state(row["table_name"])
+    state = lake.state_of(row["gateway"], row["table_name"])
     return TracedDelta(
         *(row["delta_id"], row["gateway"], row["client_id"], row["op"], row["table_name"], row["row_id"], row["hlc"]),
         *(row["width"], row["arrival"], row["shard"], row["epoch"], row["seq"], row["ordinal"]),

@@ -124,7 +124,8 @@ def _lake(config: Config, gateway: str) -> dict[str, int | None] | None:
     if not has_catalogue(config):
         return None
     with Lake(config) as lake:
-        tables = {name: lake.state(name) for name in lake.states}
+        mine = config.namespaces.of(gateway)
+        tables = {name: lake.state(name) for name, (place, _) in lake.states.items() if place == mine}
         return {name: marks_of(table).get(gateway) for name, table in tables.items() if table is not None}
 
 
