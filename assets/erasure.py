@@ -9,7 +9,7 @@ import msgspec
 from assets.cut import make_cuts
 from assets.erasure_landed import cleared_landings
 from assets.erasure_places import cleared_flows, cleared_leaves, cleared_migrations, cleared_tiers, told_of
-from assets.labels import DELTAS, OWNERS, state_key
+from assets.labels import DELTAS, OWNERS, state_key, table_pool
 from assets.outcome import outcome
 from lakesync.config import Config
 from lakesync.exceptions import FlushError
@@ -26,7 +26,7 @@ REPORT = dg.AssetKey([GROUP, "report"])
 
 def erasure(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetsDefinition]:
     """A step for the history, each state table and each place beyond the lake, and the one that proves and confirms."""
-    tables = [cleared_table(schema.table) for schema in snapshot.tables]
+    tables = [cleared_table(schema.table, where) for schema, where in snapshot.states]
     beyond = (cleared_tiers, cleared_leaves, cleared_flows, cleared_migrations)
     places = [step for make in beyond for step in make(config, GROUP, HISTORY, _due)]
     landings = cleared_landings(snapshot, GROUP, HISTORY, _due)
@@ -46,7 +46,7 @@ def redacted_history() -> dg.AssetsDefinition:
         owners=OWNERS,
     )
     def history(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.deltas import flush_due
+        from resources.lake.deltas import MAX_DELTAS, flush_due
         from resources.lake.erasure import open_requests
         from resources.lake.redaction import redact
 
@@ -57,7 +57,7 @@ def redacted_history() -> dg.AssetsDefinition:
                     pipeline.spark,
                     pipeline.store,
                     gateways=requests,
-                    max_deltas=pipeline.config.flush.batch_deltas,
+                    max_deltas=pipeline.config.flush.batch_deltas or MAX_DELTAS,
                     names=pipeline.names,
                 )
             done = {gateway: redact(pipeline.spark, mine, pipeline.names) for gateway, mine in _due(pipeline).items()}
@@ -72,13 +72,14 @@ def redacted_history() -> dg.AssetsDefinition:
     return history
 
 
-def cleared_table(table: str) -> dg.AssetsDefinition:
+def cleared_table(table: str, namespace: str = "") -> dg.AssetsDefinition:
     """Makes again the rows of one table that held something, and leaves it one snapshot."""
+    key = state_key(table, namespace)
 
     @dg.asset(
-        key=dg.AssetKey([GROUP, *state_key(table).path]),
-        deps=[HISTORY, state_key(table)],
-        pool=f"lakesync_table_{table}",
+        key=dg.AssetKey([GROUP, *key.path]),
+        deps=[HISTORY, key],
+        pool=table_pool(table, namespace),
         description=f"The table `{table}` without erased values, in its rows, its files and its snapshots.",
         group_name=GROUP,
         kinds={"spark", "iceberg"},
@@ -88,10 +89,12 @@ def cleared_table(table: str) -> dg.AssetsDefinition:
         from resources.lake.redaction import clear_table
 
         with outcome(context, pipeline):
+            names = pipeline.names_in(namespace)
             done = [
                 found
-                for mine in _due(pipeline).values()
-                if (found := clear_table(pipeline.spark, table, mine, pipeline.names)) is not None
+                for gateway, mine in _due(pipeline).items()
+                if pipeline.names_of(gateway) == names
+                and (found := clear_table(pipeline.spark, table, mine, names)) is not None
             ]
         return dg.MaterializeResult(
             metadata={
@@ -125,8 +128,8 @@ def report(tables: Sequence[dg.AssetsDefinition], places: Sequence[dg.AssetsDefi
         with outcome(context, pipeline):
             due = _due(pipeline)
             ended = [
-                conclude(pipeline.spark, pipeline.store, mine, pipeline.names, pipeline.checkpoints_uri)
-                for mine in due.values()
+                conclude(pipeline.spark, pipeline.store, mine, pipeline.names_of(gateway), pipeline.checkpoints_uri)
+                for gateway, mine in due.items()
             ]
             if due:
                 pipeline.look_again()

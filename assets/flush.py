@@ -31,7 +31,7 @@ def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
         metadata={"dagster/column_schema": delta_columns(), "lineage": history_lineage()},
     )
     def deltas(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.deltas import flush_due
+        from resources.lake.deltas import MAX_DELTAS, flush_due
 
         with outcome(context, pipeline):
             pipeline.hold()
@@ -40,7 +40,7 @@ def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
             flush_due(
                 pipeline.spark,
                 pipeline.store,
-                max_deltas=pipeline.config.flush.batch_deltas,
+                max_deltas=pipeline.config.flush.batch_deltas or MAX_DELTAS,
                 names=pipeline.names,
                 on_flushed=reports.append,
                 on_failed=failed.setdefault,

@@ -20,6 +20,9 @@ from lakesync.flush.settings import adaptive
 
 log = structlog.get_logger("gateway")
 
+_BATCH_DELTAS = 250_000
+"""In one batch at most, unless the configuration says otherwise."""
+
 
 class Backends:
     """The adapters that a server is configured with, open until `close`."""
@@ -85,7 +88,7 @@ def _outlet(config: Config, opening: ExitStack) -> Outlet | None:
         per_table_budget_bytes=config.flush.table_bytes,
         adaptive=adaptive(config.flush.wide_columns, config.flush.wide_reduction),
         flush_format=config.flush.format,
-        batch_deltas=config.flush.batch_deltas,
+        batch_deltas=config.flush.batch_deltas or _BATCH_DELTAS,
     )
     return Outlet.to(_opened(config.flush.to_uri, opening), settings)
 

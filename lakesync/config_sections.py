@@ -110,8 +110,9 @@ class FlushSection(_Section):
     wide_reduction: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """The part of `bytes` that is taken off then."""
     age_seconds: PositiveFloat = 30.0
-    batch_deltas: PositiveInt = 250_000
-    """The most deltas in one batch."""
+    batch_deltas: PositiveInt | None = None
+    """The most deltas in one batch; unset: a million of the pipeline's, of which each of Spark's tasks has a part, and
+    250,000 of a server's own, which has all of them in memory."""
 
 
 class MaintenanceSection(_Section):

@@ -27,16 +27,23 @@ def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
     schema = f"{fields}{', ' if by else ''}count bigint, total decimal(20,0)"
 
     def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parts = [_added(batch, by) for batch in batches]
-        if parts:
-            whole = pa.concat_tables(parts).group_by(list(by)).aggregate([("count", "sum"), ("total", "sum")])
-            whole = whole.select([*by, "count_sum", "total_sum"]).rename_columns([*by, "count", "total"])
+        whole = id_sums_of(batches, by)
+        if whole is not None:
             yield from whole.set_column(len(by) + 1, "total", _decimals(whole["total"])).to_batches()
 
     added = deltas.select("delta_id", *by).mapInArrow(add, schema)
     modulus = sf.lit(str(2**64)).cast("decimal(20,0)")
     total = (sf.sum("total") % modulus).cast("decimal(20,0)").alias("total")
     return added.groupBy(*by).agg(sf.sum("count").alias("count"), total)
+
+
+def id_sums_of(batches: Iterable[pa.RecordBatch], by: Sequence[str] = ()) -> pa.Table | None:
+    """The same of rows that are at hand, `total` as an unsigned integer; None for no batch."""
+    parts = [_added(batch, by) for batch in batches]
+    if not parts:
+        return None
+    whole = pa.concat_tables(parts).group_by(list(by)).aggregate([("count", "sum"), ("total", "sum")])
+    return whole.select([*by, "count_sum", "total_sum"]).rename_columns([*by, "count", "total"])
 
 
 def _added(batch: pa.RecordBatch, by: Sequence[str]) -> pa.Table:

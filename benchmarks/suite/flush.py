@@ -19,7 +19,7 @@ from lakesync.staging import open_store
 from lakesync.staging.store import Commit, StagingStore
 from lakesync.types import ColumnValue, Op, RowDelta
 from lakesync.wire.log import pack
-from resources.lake.deltas import flush_due
+from resources.lake.deltas import MAX_DELTAS, flush_due
 
 _A_PUSH = 100
 _ROWS = 250_000
@@ -29,7 +29,7 @@ def arguments(parser: ArgumentParser) -> None:
     """Its options."""
     parser.add_argument("--deltas", type=int, default=300_000)
     parser.add_argument("--warm", type=int, default=300_000, help="deltas flushed before, in three batches")
-    parser.add_argument("--batch", type=int, default=250_000, help="deltas in a batch at most, as [flush] batch_deltas")
+    parser.add_argument("--batch", type=int, default=MAX_DELTAS, help="the most in a batch, as [flush] batch_deltas")
     parser.add_argument("--memory", default="3g", help="heap of Spark's JVM")
     parser.add_argument("--requests", type=int, default=0, help="measure so many flushes that are asked for, instead")
 

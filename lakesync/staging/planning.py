@@ -10,9 +10,12 @@ from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally
 from lakesync.staging.records import Batch, Cut
 
+MOST_PUSHES = 100_000
+"""In a batch: commits wait while its log rows are looked through, when it is planned and when it is confirmed."""
+
 
 def choose(head: Head, waiting: Iterable[tuple[int, int, int, int]], max_deltas: int) -> Batch:
-    """A batch over a whole prefix of what waits: one push at least, and otherwise at most `max_deltas`.
+    """A batch over a whole prefix of what waits: one push at least, else within `max_deltas` and `MOST_PUSHES`.
 
     Args:
         waiting: `(seq, arrival, count, bytes)` of the unflushed log rows in order; at least one, read no further
@@ -21,7 +24,7 @@ def choose(head: Head, waiting: Iterable[tuple[int, int, int, int]], max_deltas:
     taken: list[tuple[int, int, int, int]] = []
     deltas = 0
     for row in waiting:
-        if taken and deltas + row[2] > max_deltas:
+        if taken and (deltas + row[2] > max_deltas or len(taken) == MOST_PUSHES):
             break
         taken.append(row)
         deltas += row[2]

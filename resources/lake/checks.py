@@ -5,20 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
 from lakesync.hlc import COUNTER_BITS, MAX_DRIFT_MS
 from resources.lake.connection import lake_errors
+from resources.lake.few_rows import few_rows
 from resources.lake.tables import NAMES, LakeNames, ensure_deltas
-from transforms.ledger import id_sums
+from transforms.ledger import id_sums, id_sums_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable, Mapping
     from datetime import date
+    from typing import Any
 
     from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.staging.store import PipelineStore
+
+
+_STAMPED = pa.schema(
+    [(name, pa.string()) for name in ("gateway", "client_id", "delta_id")]
+    + [(name, pa.int64()) for name in ("hlc", "arrival")]
+)
 
 
 class LedgerDifference(msgspec.Struct, frozen=True):
@@ -61,7 +71,7 @@ def ledger_against_lake(
     """
     lake = {
         (row["gateway"], row["day"].isoformat()): (int(row["count"]), int(row["total"]))
-        for row in id_sums(_deltas(spark, names, days), ["gateway", "day"]).collect()
+        for row in _sums(spark, names, days)
     }
     asked = None if days is None else {day.isoformat() for day in days}
     ledger = {
@@ -81,7 +91,9 @@ def ledger_against_lake(
 @lake_errors
 def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES, limit: int = 100) -> list[DuplicateKey]:
     """Rows that a state table holds more than once."""
-    return _duplicates(spark.table(names.state(table)), "_gateway", ["_row"], limit)
+    key = ["_gateway", "_row"]
+    few = few_rows(spark, names.state(table), _strings(key))
+    return _duplicates(few if few is not None else spark.table(names.state(table)), key, limit)
 
 
 @lake_errors
@@ -89,7 +101,9 @@ def duplicate_deltas(
     spark: SparkSession, names: LakeNames = NAMES, limit: int = 100, days: Collection[date] | None = None
 ) -> list[DuplicateKey]:
     """Deltas of one client that `deltas`, or `days` of it, holds more than once."""
-    return _duplicates(_deltas(spark, names, days), "gateway", ["client_id", "delta_id"], limit)
+    key = ["gateway", "client_id", "delta_id"]
+    few = _few(spark, names, _strings(key), days)
+    return _duplicates(few if few is not None else _deltas(spark, names, days), key, limit)
 
 
 @lake_errors
@@ -97,18 +111,48 @@ def future_deltas(
     spark: SparkSession, names: LakeNames = NAMES, limit: int = 100, days: Collection[date] | None = None
 ) -> list[FutureDelta]:
     """Deltas whose clock is further ahead of the gateway's than is allowed: such a one would win for as long."""
+    few = _few(spark, names, _STAMPED, days)
+    if few is not None:
+        behind, ahead_of = (pc.shift_right(few[name], COUNTER_BITS) for name in ("arrival", "hlc"))
+        few = few.append_column("ahead", pc.subtract(ahead_of, behind))
+        rows = few.filter(pc.greater(few["ahead"], MAX_DRIFT_MS)).slice(0, limit).to_pylist()
+        return [FutureDelta(row["gateway"], row["client_id"], row["delta_id"], row["ahead"]) for row in rows]
     wall = [sf.shiftright(sf.col(name), COUNTER_BITS) for name in ("hlc", "arrival")]
     ahead = _deltas(spark, names, days).select("gateway", "client_id", "delta_id", (wall[0] - wall[1]).alias("ahead"))
     found = ahead.where(sf.col("ahead") > MAX_DRIFT_MS).limit(limit).collect()
     return [FutureDelta(row["gateway"], row["client_id"], row["delta_id"], row["ahead"]) for row in found]
 
 
-def _deltas(spark: SparkSession, names: LakeNames, days: Collection[date] | None) -> DataFrame:
+def _sums(spark: SparkSession, names: LakeNames, days: Collection[date] | None) -> Iterable[Mapping[str, Any]]:
+    """Rows of count and sum of ids, a gateway and day."""
+    by = ["gateway", "day"]
+    few = _few(
+        spark, names, pa.schema([("gateway", pa.string()), ("day", pa.date32()), ("delta_id", pa.string())]), days
+    )
+    if few is None:
+        return [row.asDict() for row in id_sums(_deltas(spark, names, days), by).collect()]
+    found = id_sums_of(few.to_batches(), by)
+    return found.to_pylist() if found is not None else []
+
+
+def _few(spark: SparkSession, names: LakeNames, schema: pa.Schema, days: Collection[date] | None) -> pa.Table | None:
     ensure_deltas(spark, names)
+    return few_rows(spark, names.deltas, schema, days)
+
+
+def _deltas(spark: SparkSession, names: LakeNames, days: Collection[date] | None) -> DataFrame:
     rows = spark.table(names.deltas)
     return rows if days is None else rows.where(sf.col("day").isin(*days))
 
 
-def _duplicates(rows: DataFrame, gateway: str, key: list[str], limit: int) -> list[DuplicateKey]:
-    found = rows.groupBy(gateway, *key).count().where(sf.col("count") > 1).limit(limit).collect()
-    return [DuplicateKey(row[gateway], " ".join(row[name] for name in key), row["count"]) for row in found]
+def _duplicates(rows: DataFrame | pa.Table, key: list[str], limit: int) -> list[DuplicateKey]:
+    if isinstance(rows, pa.Table):
+        counted = rows.group_by(key).aggregate([([], "count_all")]).rename_columns([*key, "count"])
+        found = counted.filter(pc.greater(counted["count"], 1)).slice(0, limit).to_pylist()
+    else:
+        found = rows.groupBy(*key).count().where(sf.col("count") > 1).limit(limit).collect()
+    return [DuplicateKey(row[key[0]], " ".join(row[name] for name in key[1:]), row["count"]) for row in found]
+
+
+def _strings(names: Iterable[str]) -> pa.Schema:
+    return pa.schema([(name, pa.string()) for name in names])

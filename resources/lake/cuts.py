@@ -16,8 +16,9 @@ from lakesync.staging.records import Cut, CutTable
 from resources.lake.connection import lake_errors
 from resources.lake.cut_tags import CutsKept, retention
 from resources.lake.data_files import UnreadableError, files_at
-from resources.lake.frame_files import WRITTEN_SCHEMA, link_frames, write_frames, write_frames_of
+from resources.lake.frame_files import WRITTEN, WRITTEN_SCHEMA, frame_parts, link_frames, write_frames
 from resources.lake.gateways import keep_config
+from resources.lake.spread import ROWS_HERE, told
 from resources.lake.state import deltas_between, merge_table
 from resources.lake.tables import NAMES, Contract, LakeNames, at, ensure_deltas, ensure_state
 from transforms.frames import FRAME_COLUMNS
@@ -27,6 +28,7 @@ from transforms.reduce import reduce_deltas
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.schema import TableSchema
@@ -179,7 +181,7 @@ def _cut_table(
         if linked is not None:
             return msgspec.structs.replace(known, frames=linked)
     written = _frames(spark, name, snapshot, gateway, f"{place.directory}/{table}", table, arrival)
-    files = sorted(written.collect(), key=lambda file: str(file["uri"]))
+    files = sorted(written.to_pylist(), key=lambda file: str(file["uri"]))
     highest = max((file["highest_arrival"] for file in files), default=0)
     if highest > arrival:
         raise IntegrityError(
@@ -198,14 +200,15 @@ def _cut_table(
 
 def _frames(
     spark: SparkSession, name: str, snapshot: int, gateway: str, directory: str, table: str, arrival: int
-) -> DataFrame:
-    """Writes the frames of a gateway's rows when it is collected; tasks read the files themselves where they can."""
+) -> pa.Table:
+    """Write the frames of a gateway's rows, reading the files of the table without Spark where that is possible."""
     bounds = sf.col("readable_metrics")["_gateway"]
     own = (bounds["lower_bound"] <= gateway) & (bounds["upper_bound"] >= gateway)
     try:
         files = files_at(spark, name, snapshot, sf.coalesce(own, sf.lit(True)), sf.col("partition._row_bucket"))
     except UnreadableError:
         rows = at(spark, name, snapshot).where(sf.col("_gateway") == gateway).select(*FRAME_COLUMNS)
-        return rows.mapInArrow(write_frames(directory, table, arrival), WRITTEN_SCHEMA)
-    tasks, write = write_frames_of(files, gateway, directory, table, arrival)
-    return spark.range(0, tasks, 1, max(1, tasks)).mapInArrow(write, WRITTEN_SCHEMA)
+        return rows.mapInArrow(write_frames(directory, table, arrival), WRITTEN_SCHEMA).toArrow()
+    count, part = frame_parts(files, gateway, directory, table, arrival)
+    here = sum(each.rows for each in files.values()) <= ROWS_HERE
+    return told(spark, count, part, WRITTEN, WRITTEN_SCHEMA, here=here)

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Backlog, Batch, LogSource
     from lakesync.staging.store import PipelineStore
 
-MAX_DELTAS = 200_000
-"""Deltas a batch: what one commit to the lake carries at most, a larger push apart."""
+MAX_DELTAS = 1_000_000
+"""Deltas a batch: what one commit to the lake carries at most, a larger push apart. Tasks share them, so that none has
+more of it in memory where a batch is larger."""
 
 TRIES = 5
 """Commits of one batch while others keep committing to the table in between."""

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as sf
 
+from resources.lake.catalogue import iceberg_table
 from resources.lake.connection import lake_errors
 from resources.lake.tables import read_version
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
 
@@ -32,14 +35,24 @@ def figures(spark: SparkSession, name: str) -> TableFigures:
     Raises:
         LakeUnavailableError: Spark is gone.
     """
-    snapshot = read_version(spark, name).snapshot_id
-    if snapshot is None:
-        return TableFigures()
-    of_newest = spark.table(f"{name}.snapshots").where(sf.col("snapshot_id") == snapshot).select("summary")
-    summary: dict[str, str] = of_newest.collect()[0]["summary"]
+    summary = _summary(spark, name)
 
     def total(what: str) -> int:
         return int(summary.get(f"total-{what}", 0))
 
     rows = total("records") - total("position-deletes")
     return TableFigures(rows, total("data-files"), total("delete-files"), total("files-size"))
+
+
+def _summary(spark: SparkSession, name: str) -> Mapping[str, str]:
+    """Of the newest snapshot; empty where there is none."""
+    with iceberg_table(spark, name) as table:
+        if table is not None:
+            current = table.current_snapshot()
+            return current.summary.additional_properties if current is not None and current.summary is not None else {}
+    snapshot = read_version(spark, name).snapshot_id
+    if snapshot is None:
+        return {}
+    of_newest = spark.table(f"{name}.snapshots").where(sf.col("snapshot_id") == snapshot).select("summary")
+    found: dict[str, str] = of_newest.collect()[0]["summary"]
+    return found

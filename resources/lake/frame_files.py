@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 WRITTEN_SCHEMA = "uri string, rows bigint, bytes bigint, highest_arrival bigint"
+WRITTEN = pa.schema(
+    [("uri", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64()), ("highest_arrival", pa.int64())]
+)
 """One row a task: `uri` is empty where it had no visible row."""
 
 _READ = pa.schema([*STORED, ("_gone", pa.bool_())])
@@ -43,22 +46,19 @@ def write_frames(
     return write
 
 
-def write_frames_of(
+def frame_parts(
     files: Mapping[int, DataFiles], gateway: str, directory_uri: str, table: str, arrival: int
-) -> tuple[int, Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]]:
-    """How many tasks write the frames of a state table's files by bucket, and what each does with its number."""
+) -> tuple[int, Callable[[int], Iterator[pa.RecordBatch]]]:
+    """In how many parts a table's frames are written, of its files by bucket, and what the part of a number does."""
     count = min(len(files), max(1, -(-sum(each.rows for each in files.values()) // ROWS_A_FILE)))
     places = sorted(files)
     groups = [places[first::count] for first in range(count)]
 
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        pa.set_cpu_count(1)
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                rows = _rows_of(gateway, [files[place] for place in groups[number]])
-                yield write_file(rows, f"{directory_uri}/{number:05}.frames", table, arrival)
+    def part(number: int) -> Iterator[pa.RecordBatch]:
+        rows = _rows_of(gateway, [files[place] for place in groups[number]])
+        yield write_file(rows, f"{directory_uri}/{number:05}.frames", table, arrival)
 
-    return count, write
+    return count, part
 
 
 def _rows_of(gateway: str, buckets: Iterable[DataFiles]) -> Iterator[pa.RecordBatch]:
@@ -134,4 +134,4 @@ class _Seen:
 
 def _written(uri: str, rows: int, size: int, highest_arrival: int) -> pa.RecordBatch:
     columns = {"uri": [uri], "rows": [rows], "bytes": [size], "highest_arrival": [highest_arrival]}
-    return pa.RecordBatch.from_pydict(columns)
+    return pa.RecordBatch.from_pydict(columns, WRITTEN)

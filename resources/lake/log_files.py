@@ -14,12 +14,13 @@ from pyiceberg_core.transform import bucket
 
 from lakesync.flush.log import Stretch, log_rows
 from lakesync.staging.records import LogSource
+from resources.lake.spread import ROWS_HERE, in_tasks, told
 from resources.lake.table_files import BUCKET_ROWS, WRITTEN, WRITTEN_SCHEMA, Layout, data_files, write_data_file
 from resources.lake.tables import BUCKETS
 from transforms.decode import DELTAS_SCHEMA, day_of, decode_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
@@ -31,9 +32,8 @@ DELTAS_A_TASK = 64_000
 STORED_BYTES_A_TASK = 16 << 20
 """What one Spark task decodes and writes at most, about; where deltas are narrow their number says."""
 
-DELTAS_HERE = 20_000
 STORED_BYTES_HERE = 2 << 20
-"""Up to which the run's own process does it: Spark would take longer to begin."""
+"""Up to which the run's own process does it, if there are no more than `ROWS_HERE` deltas."""
 
 BYTES_A_FILE = 256 << 20
 """Decoded, from which a task begins another file; it has as much in memory at once."""
@@ -73,36 +73,20 @@ def write_log_files(spark: SparkSession, table: Table, source: LogSource, batch:
     days = [day_of(batch.arrival_low) + timedelta(days=number) for number in range(_number_of_days(batch))]
     places = {day: partition_of(table, batch.gateway, day) for day in days}
     layout, folders = Layout.of(table), {day: folder for day, (folder, _) in places.items()}
-    if batch.deltas <= DELTAS_HERE and batch.bytes <= STORED_BYTES_HERE:
-        (whole,) = _slices(source, batch, 1)
-        written = pa.Table.from_batches(whole.write(layout, folders), WRITTEN)
-    else:
-        written = _in_tasks(spark, source, batch, lambda part: part.write(layout, folders), WRITTEN_SCHEMA).toArrow()
+    here = batch.deltas <= ROWS_HERE and batch.bytes <= STORED_BYTES_HERE
+    parts = _slices(source, batch, 1 if here else _tasks(batch))
+
+    def part(number: int) -> Iterator[pa.RecordBatch]:
+        return parts[number].write(layout, folders)
+
+    written = told(spark, len(parts), part, WRITTEN, WRITTEN_SCHEMA, here=here)
     return data_files(table, written, dict(places.values()).__getitem__)
 
 
 def decoded_log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFrame:
     """A batch's rows of `deltas`, for Spark to write."""
-    return _in_tasks(spark, source, batch, Slice.deltas, DELTAS_SCHEMA)
-
-
-def _in_tasks(
-    spark: SparkSession,
-    source: LogSource,
-    batch: Batch,
-    work: Callable[[Slice], Iterator[pa.RecordBatch]],
-    schema: str,
-) -> DataFrame:
-    """What a task a slice makes of the batch; each reads its part of the log itself."""
     parts = _slices(source, batch, _tasks(batch))
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        pa.set_cpu_count(1)
-        for numbers in batches:
-            for number in numbers.column(0).to_pylist():
-                yield from work(parts[number])
-
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(run, schema)
+    return in_tasks(spark, len(parts), lambda number: parts[number].deltas(), DELTAS_SCHEMA)
 
 
 def _slices(source: LogSource, batch: Batch, most: int) -> list[Slice]:

@@ -12,13 +12,14 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import IntegerType
 
 from resources.lake.data_files import DataFiles, files_at, read_buckets, read_files
+from resources.lake.spread import in_tasks
 from resources.lake.tables import BUCKETS
 from transforms.kernel import DELTAS, STORED, merge
 from transforms.project import REJECTED
 from transforms.typed import projected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import date
 
     from pyspark.sql import DataFrame, SparkSession
@@ -81,6 +82,11 @@ class Merge(NamedTuple):
     extent: Extent
     tasks: int
 
+    @property
+    def rows(self) -> int:
+        """What is read for it at most, of history and state."""
+        return self.history.rows + sum(files.rows for files in self.states.values())
+
     def rows_of(self, task: int) -> Iterator[tuple[int, pa.Table]]:
         """The merged rows of each bucket of a task's, with `_rejected`; of a bucket that stays as it is nothing."""
         group = range(task, BUCKETS, self.tasks)
@@ -109,14 +115,11 @@ def merged_rows(spark: SparkSession, table: StateTable, merge: Merge) -> DataFra
     fields = spark.table(table.name).schema
     names = [*fields.names, REJECTED]
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        pa.set_cpu_count(1)
-        for batch in batches:
-            for task in batch.column(0).to_pylist():
-                for _, rows in merge.rows_of(task):
-                    yield from rows.select(names).combine_chunks().to_batches(max_chunksize=_ROWS_A_BATCH)
+    def part(task: int) -> Iterator[pa.RecordBatch]:
+        for _, rows in merge.rows_of(task):
+            yield from rows.select(names).combine_chunks().to_batches(max_chunksize=_ROWS_A_BATCH)
 
-    return spark.range(0, merge.tasks, 1, merge.tasks).mapInArrow(run, fields.add(REJECTED, IntegerType()))
+    return in_tasks(spark, merge.tasks, part, fields.add(REJECTED, IntegerType()))
 
 
 def _of_buckets(files: DataFiles, increment: Increment, buckets: Sequence[int]) -> dict[int, pa.Table]:

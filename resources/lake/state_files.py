@@ -10,11 +10,12 @@ import pyarrow.compute as pc
 from resources.lake.catalogue import iceberg_table
 from resources.lake.commits import commit_files
 from resources.lake.data_files import DataFiles
+from resources.lake.spread import ROWS_HERE, told
 from resources.lake.table_files import WRITTEN, WRITTEN_SCHEMA, Layout, data_files, write_data_file
 from transforms.project import REJECTED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
@@ -62,16 +63,21 @@ def rewrite_buckets(
         held = _held(table, snapshot)
         if held is None:
             return None
-        files = {place: DataFiles(tuple(file.file_path for file in of_bucket)) for place, of_bucket in held.items()}
+        files = {
+            place: DataFiles(
+                tuple(file.file_path for file in of_bucket), (), sum(file.record_count for file in of_bucket)
+            )
+            for place, of_bucket in held.items()
+        }
         folder = table.spec().fields[0].name
-        told = _written(spark, Layout.of(table), folder, merge(files))
-        added = data_files(table, told, lambda partition: (int(partition.removeprefix(f"{folder}=")),))
+        written = _written(spark, Layout.of(table), folder, merge(files))
+        added = data_files(table, written, lambda partition: (int(partition.removeprefix(f"{folder}=")),))
         touched = {file.partition[0] for file in added}
         removed = [file for place in touched for file in held.get(place, ())]
         committed = commit_files(table, snapshot, added, removed) if added else snapshot
         if committed is None:
             return None
-        counts = [pc.sum(told[column]).as_py() or 0 for column in ("rows", "tombstones", "rejected")]
+        counts = [pc.sum(written[column]).as_py() or 0 for column in ("rows", "tombstones", "rejected")]
         return Rewritten(committed, *counts)
 
 
@@ -88,16 +94,13 @@ def _held(table: Table, snapshot: int | None) -> dict[int, list[DataFile]] | Non
 
 
 def _written(spark: SparkSession, layout: Layout, folder: str, merge: Merge) -> pa.Table:
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        pa.set_cpu_count(1)
-        for batch in batches:
-            for task in batch.column(0).to_pylist():
-                for place, rows in merge.rows_of(task):
-                    if rows.num_rows:
-                        groups = (rows.slice(at, ROWS_A_GROUP) for at in range(0, rows.num_rows, ROWS_A_GROUP))
-                        file = write_data_file(layout, f"{folder}={place}", groups)
-                        counts = [pc.sum(rows["_gone"]).as_py() or 0, pc.sum(rows[REJECTED]).as_py() or 0]
-                        added = [pa.array([count], pa.int64()) for count in counts]
-                        yield pa.record_batch([*file.columns, *added], _TOLD)
+    def part(task: int) -> Iterator[pa.RecordBatch]:
+        for place, rows in merge.rows_of(task):
+            if rows.num_rows:
+                groups = (rows.slice(at, ROWS_A_GROUP) for at in range(0, rows.num_rows, ROWS_A_GROUP))
+                file = write_data_file(layout, f"{folder}={place}", groups)
+                counts = [pc.sum(rows["_gone"]).as_py() or 0, pc.sum(rows[REJECTED]).as_py() or 0]
+                added = [pa.array([count], pa.int64()) for count in counts]
+                yield pa.record_batch([*file.columns, *added], _TOLD)
 
-    return spark.range(0, merge.tasks, 1, merge.tasks).mapInArrow(run, _TOLD_SCHEMA).toArrow()
+    return told(spark, merge.tasks, part, _TOLD, _TOLD_SCHEMA, here=merge.rows <= ROWS_HERE)

@@ -40,7 +40,7 @@ state table. A group of no rows is not written."""
 
 _FIELD_ID = "PARQUET:field_id"
 _COMPRESSION, _LEVEL = "zstd", 1
-_UNIQUE = "delta_id"
+_UNIQUE = frozenset(("delta_id", "row_id", "_row", "hlc", "seq", "ordinal"))
 
 
 class Layout(NamedTuple):
@@ -50,7 +50,7 @@ class Layout(NamedTuple):
     """With the ids of Iceberg's fields."""
     folder: str
     coded: tuple[str, ...] = ()
-    """Leaves of which a dictionary is made: not of ids, of which each is another."""
+    """Leaves of which a dictionary is made: not where nearly each value is another, as then plain ones take less."""
 
     @classmethod
     def of(cls, table: Table) -> Layout:
@@ -62,7 +62,7 @@ class Layout(NamedTuple):
             for each in table.schema().fields
         ]
         leaves = parquet_path_to_id_mapping(table.schema())
-        coded = tuple(leaf for leaf in leaves if not leaf.endswith(_UNIQUE))
+        coded = tuple(leaf for leaf in leaves if leaf.rpartition(".")[2] not in _UNIQUE)
         return cls(pa.schema(fields), f"{table.location()}/data", coded)
 
 

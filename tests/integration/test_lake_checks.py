@@ -10,7 +10,8 @@ from lakesync.delta import delta_id
 from lakesync.hlc import MAX_DRIFT_MS
 from lakesync.schema import parse_schema
 from lakesync.types import ColumnValue, RowDelta
-from resources.lake.checks import duplicate_deltas, duplicate_keys, future_deltas
+from resources.lake import few_rows
+from resources.lake.checks import duplicate_deltas, duplicate_keys, future_deltas, ledger_against_lake
 from resources.lake.cuts import make_cut
 from resources.lake.figures import TableFigures, figures
 from resources.lake.published import unlike_cut
@@ -36,7 +37,7 @@ class Lake:
     """A state table of six rows over two days, with a cut, in which faults are planted by SQL."""
 
     def __init__(self, spark, engine, names, frames):
-        self.spark, self.names = spark, names
+        self.spark, self.names, self.store = spark, names, engine.store
         stamps = [arrival for day in DAYS for arrival in arrivals(day, 3)]
         fill(
             spark,
@@ -68,6 +69,21 @@ def lake(spark, serve, tmp_path_factory):
     return Lake(spark, serve().engine, LakeNames("lake", "sys_checks", "tab_checks"), tmp_path_factory.mktemp("frames"))
 
 
+@pytest.fixture
+def both_ways(monkeypatch):
+    """Asks twice: of rows that are few, which the process reads itself, then of rows that are many."""
+
+    def ask(question):
+        answers = []
+        for most in (few_rows.MOST, 0):
+            monkeypatch.setattr(few_rows, "MOST", most)
+            answers.append(question())
+        assert answers[0] == answers[1]
+        return answers[0]
+
+    return ask
+
+
 def test_nothing_is_found_where_all_is_well(lake, spark):
     assert unlike_merge(spark, "t", lake.names) == []
     assert unlike_merge(spark, "t", lake.names, days=DAYS[:1], seed=3) == []
@@ -91,19 +107,28 @@ def test_a_state_that_is_not_the_merge_is_found_in_the_whole_history_and_on_its_
     assert unlike_merge(spark, "t", lake.names, days=DAYS[1:]) == []
 
 
-def test_a_row_that_is_there_twice_is_found(lake, spark):
+def test_a_row_that_is_there_twice_is_found(lake, spark, both_ways):
     lake.sql("INSERT INTO {state} SELECT * FROM {state} WHERE _row = 'row-3'")
-    assert [(each.key, each.count) for each in duplicate_keys(spark, "t", lake.names)] == [("row-3", 2)]
+    found = both_ways(lambda: duplicate_keys(spark, "t", lake.names))
+    assert [(each.key, each.count) for each in found] == [("row-3", 2)]
 
 
-def test_deltas_twice_or_from_the_future_are_found_on_their_days_alone(lake, spark):
+def test_what_staging_does_not_know_of_is_a_difference(lake, spark, both_ways):
+    found = both_ways(lambda: ledger_against_lake(spark, lake.store, lake.names, DAYS))
+    assert [(each.day, each.ledger_count, each.lake_count) for each in found] == [
+        (DAYS[0].isoformat(), 0, 3),
+        (DAYS[1].isoformat(), 0, 5),
+    ]
+
+
+def test_deltas_twice_or_from_the_future_are_found_on_their_days_alone(lake, spark, both_ways):
     (arrival,) = arrivals(DAYS[1], 1, start=50_000)
     allowed = arrival + (MAX_DRIFT_MS << 16)
     early = [delta("UPDATE", "row-4", stamp, "c", title="early") for stamp in (allowed, allowed + (1 << 16))]
     fill(spark, lake.names, [(arrival, early), (arrival + 256, early[:1])])
-    found = future_deltas(spark, lake.names)
+    found = both_ways(lambda: future_deltas(spark, lake.names))
     assert [(each.delta_id, each.ahead_ms) for each in found] == [(early[1].delta_id, MAX_DRIFT_MS + 1)]
-    assert len(duplicate_deltas(spark, lake.names)) == 1
+    assert len(both_ways(lambda: duplicate_deltas(spark, lake.names))) == 1
     assert future_deltas(spark, lake.names, days=DAYS[:1]) == []
     assert duplicate_deltas(spark, lake.names, days=DAYS[:1]) == []
 

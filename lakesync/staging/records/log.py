@@ -33,7 +33,7 @@ class LogEntry(msgspec.Struct, frozen=True):
 
 
 class LogSource(msgspec.Struct, frozen=True):
-    """Where Spark reads committed log rows: a JDBC address and the columns' home."""
+    """Where whoever flushes reads committed log rows, beside the store's owner: a JDBC address and the columns' home."""
 
     url: str
     table: str

@@ -1,0 +1,53 @@
+"""Rows of a table that this process reads from its files where they are few: Spark would take longer to begin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from resources.lake.catalogue import iceberg_table
+from resources.lake.data_files import DataFiles, read_files
+from resources.lake.places import is_readable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import date
+
+    from pyspark.sql import SparkSession
+
+MOST = 500_000
+"""Rows that are few."""
+
+
+def few_rows(
+    spark: SparkSession, name: str, schema: pa.Schema, days: Collection[date] | None = None
+) -> pa.Table | None:
+    """Columns of a table as it is now, deleted rows left out; None where there are more than `MOST`, or only Spark can.
+
+    Args:
+        spark: a session.
+        name: the table's full name, quoted.
+        schema: of the columns.
+        days: of a table that is partitioned by them, these alone.
+
+    Raises:
+        pyiceberg.exceptions.NoSuchTableError: there is no such table.
+    """
+    from pyiceberg import expressions as ice
+
+    with iceberg_table(spark, name) as table:
+        if table is None:
+            return None
+        if table.current_snapshot() is None:
+            return schema.empty_table()
+        where = ice.AlwaysTrue() if days is None else ice.In("day", [day.isoformat() for day in days])
+        tasks = list(table.scan(where, selected_fields=tuple(schema.names)).plan_files())
+    files = DataFiles(
+        tuple(task.file.file_path for task in tasks),
+        tuple({deleted.file_path for task in tasks for deleted in task.delete_files}),
+        sum(task.file.record_count for task in tasks),
+    )
+    if files.rows > MOST or not all(map(is_readable, (*files.data, *files.deletes))):
+        return None
+    return pa.concat_tables([schema.empty_table(), *read_files(files, schema)])
