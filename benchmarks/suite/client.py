@@ -31,6 +31,7 @@ from lakesync.delta import delta_id
 from lakesync.types import ColumnValue, Op, RowDelta, SyncPull, SyncResponse
 from lakesync.wire import json as wire_json
 from lakesync.wire import protobuf
+from lakesync.wire.pages import decode_page
 
 _START = 1_780_000_000_000 << 16
 _COLUMNS = (("title", "string"), ("team", "string"), ("n", "number"), ("done", "boolean"))
@@ -142,7 +143,7 @@ def _pages(place: Path, deltas: int, page: int) -> dict[str, Any]:
                     replica.receive(Refused("NOT_FOUND", "none"))
                     request = replica.next_request()
                 assert isinstance(request, SyncPull)
-                replica.receive(wire_json.decode_page(body))
+                replica.receive(decode_page(body))
             found[f"{name}_rate"] = round(deltas / (time.perf_counter() - begun))
             found[f"{name}_cpu_rate"] = round(deltas / (time.process_time() - cpu))
             assert isinstance(replica.next_request(), Wait)

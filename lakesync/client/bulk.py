@@ -10,13 +10,15 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from lakesync.client.stamps import Layout, Record
+from lakesync.exceptions import ValidationError
 from lakesync.schema import ColumnType
 from lakesync.types import RowDelta
+from lakesync.wire.pages import cells_of, flat
 
 T = TypeVar("T")
 Value = bytes | memoryview | msgspec.Raw
@@ -36,8 +38,8 @@ _LEAST, _MOST = -(2**63), 2**63 - 1024
 _VARIABLES, _ROWS = 900, 50
 """The most of each in one statement; an old SQLite takes 999 variables."""
 _decode = msgspec.json.Decoder().decode
-_row_id_of, _hlc_of = attrgetter("row_id"), attrgetter("hlc")
-_client_of, _value_of = attrgetter("client_id"), attrgetter("value")
+_row_id_of, _hlc_of, _client_of = attrgetter("row_id"), attrgetter("hlc"), attrgetter("client_id")
+_column_of, _value_of = attrgetter("column"), attrgetter("value")
 
 
 class MisfitError(Exception):
@@ -59,14 +61,23 @@ class Group:
         self.clients: list[str] = []
         """Of each delta of each row."""
 
-    def extend(self, deltas: Sequence[RowDelta]) -> None:
+    def extend(self, deltas: Iterable[RowDelta], values: Iterable[Any]) -> None:
         """Take in rows that consist of one delta each, of these columns."""
+        deltas = list(deltas)
         self.row_ids += map(_row_id_of, deltas)
         self.hlcs += map(_hlc_of, deltas)
         self.clients += map(_client_of, deltas)
-        values = self.values
-        for delta in deltas:
-            values += map(_value_of, delta.columns)
+        self.values += values
+
+    def only(self, places: Sequence[int]) -> Group:
+        """Some of the rows, of a group whose rows consist of one delta each."""
+        found, width = Group(self.table, self.layout.parts), len(self.names)
+        for place in places:
+            found.row_ids.append(self.row_ids[place])
+            found.hlcs.append(self.hlcs[place])
+            found.clients.append(self.clients[place])
+            found.values += self.values[place * width : place * width + width]
+        return found
 
     def columns(self, types: Types) -> list[Sequence[Any]]:
         """The values by column, as SQLite takes them.
@@ -118,9 +129,14 @@ class Groups:
             group.clients.append(client_id)
             group.values += values
 
-    def extend(self, table: str, names: tuple[str, ...], deltas: Sequence[RowDelta]) -> None:
-        """Take in rows that consist of one INSERT each, of these columns."""
-        self._group(table, (names,)).extend(deltas)
+    def extend(self, table: str, deltas: Sequence[RowDelta]) -> None:
+        """Take in rows that consist of one INSERT each.
+
+        Raises:
+            MisfitError: their columns cannot be read.
+        """
+        for names, places, values in by_columns(deltas):
+            self._group(table, (names,)).extend(map(deltas.__getitem__, places), values)
 
     def _moved(self, group: Group, names: tuple[str, ...]) -> Group:
         """Take the last row of a group to one of rows that have a further part; what it had is there already."""
@@ -137,6 +153,47 @@ class Groups:
         if found is None:
             found = self._groups[table, parts] = Group(table, parts)
         return found
+
+
+class Columns(NamedTuple):
+    """Deltas that have the same columns."""
+
+    names: tuple[str, ...]
+    places: Sequence[int]
+    """Which of those asked about they are."""
+    values: list[Any]
+    """Of the first, then of the second, and so on."""
+
+
+def by_columns(deltas: Sequence[RowDelta]) -> Iterable[Columns]:
+    """Deltas by the names of their columns.
+
+    Raises:
+        MisfitError: their columns cannot be read.
+    """
+    names: list[str] = []
+    values: list[Any] = []
+    widths: list[int] = []
+    try:
+        for some in cells_of(deltas):
+            cells = flat(some)
+            names += map(_column_of, cells)
+            values += map(_value_of, cells)
+            widths += map(len, some)
+    except ValidationError:
+        raise MisfitError from None
+    first = names[: widths[0]] if widths else []
+    if set(widths) <= {len(first)} and names == first * len(deltas):
+        return [Columns(tuple(first), range(len(deltas)), values)]
+    found: dict[tuple[str, ...], Columns] = {}
+    start = 0
+    for place, width in enumerate(widths):
+        key = tuple(names[start : start + width])
+        one = found.setdefault(key, Columns(key, [], []))
+        cast("list[int]", one.places).append(place)
+        one.values.extend(values[start : start + width])
+        start += width
+    return found.values()
 
 
 def insert(
@@ -176,9 +233,11 @@ def update(
     generation: int,
 ) -> None:
     """Change columns of rows that are there, and what is known of them."""
-    changes = ", ".join(f'"{name}" = ?' for name in group.names)
-    statement = f'UPDATE "{group.table}" SET {changes} WHERE row_id = ?'
-    db.executemany(statement, zip(*columns, group.row_ids, strict=True))
+    given = ", ".join(f"c{place}" for place in range(len(columns)))
+    changes = ", ".join(f'"{name}" = _lakesync_said.c{place}' for place, name in enumerate(group.names))
+    head = f"WITH _lakesync_said (id, {given}) AS ("
+    tail = f') UPDATE "{group.table}" SET {changes} FROM _lakesync_said WHERE row_id = _lakesync_said.id'
+    write_rows(db, head, f"(?{', ?' * len(columns)})", [group.row_ids, *columns], tail)
     write_rows(db, *_known("INSERT OR REPLACE", group, generation), [group.row_ids, records])
 
 

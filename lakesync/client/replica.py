@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from lakesync.client.store_sqlite import SqliteClientStore
 from lakesync.exceptions import ConfigurationError, IntegrityError
 from lakesync.hlc import wall_clock, wall_of
 from lakesync.schema import ColumnType, TableSchema
+from lakesync.types import SyncResponse
 
 T = TypeVar("T")
 
@@ -112,11 +114,12 @@ class Replica:
 
     def receive(self, answer: Answer) -> Changes:
         """Take in what it said. Rows that were taken away past the triggers are asked for anew."""
-        try:
-            return self.step(lambda core: core.receive(answer))
-        except IntegrityError:
-            self.step(self._mend)
-            return Changes()
+        with self._lock, self._lasting(answer):
+            try:
+                return self.step(lambda core: core.receive(answer))
+            except IntegrityError:
+                self.step(self._mend)
+                return Changes()
 
     def edits(self) -> list[Edit]:
         """Everything that the gateway is not known to have."""
@@ -175,6 +178,22 @@ class Replica:
         """Close the connection."""
         with self._lock:
             self.db.close()
+
+    @contextmanager
+    def _lasting(self, answer: Answer) -> Iterator[None]:
+        """A page that others follow is not waited for until it is on the disk, as the commit after them is.
+
+        It outlives the process like any other. A power cut takes the newest of such commits back, cursor and all, and
+        they are asked for again.
+        """
+        more = isinstance(answer, SyncResponse) and answer.has_more
+        if more:
+            self.db.execute("PRAGMA synchronous = NORMAL")
+        try:
+            yield
+        finally:
+            if more:
+                self.db.execute("PRAGMA synchronous = FULL")
 
     def _make_core(self) -> ClientCore:
         core = ClientCore(self.store, self._client_id, mode=self.mode, limits=self._limits, wall=self._wall)

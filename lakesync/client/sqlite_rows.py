@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 from msgspec import Raw
 
-from lakesync.client.bulk_page import NOTHING, Kept
 from lakesync.client.core.records import UNSWEPT, KnownRow
+from lakesync.client.page_lots import Kept
 from lakesync.client.sql_values import DECLARED, SqlValue, fits, from_sql, to_sql
 from lakesync.client.stamps import Names, Record, Stamps, stamps_of
 from lakesync.client.tracking import was
@@ -91,16 +91,17 @@ class SqliteRows:
                 found[table, row_id] = KnownRow(_state(self._names.stamps(stamps), values[row_id]), generation)
         return found
 
-    def kept(self, table: str, row_ids: Collection[str]) -> list[Kept]:
+    def kept(self, table: str, row_ids: Collection[str]) -> Kept:
         """What is kept of rows, in the order of their ids."""
         statement = (
             "SELECT asked.key, generation, stamps FROM json_each(?) AS asked "
             "CROSS JOIN _lakesync_known ON tbl = ? AND row_id = asked.value"
         )
-        found: list[Kept] = [NOTHING] * len(row_ids)
+        generations: list[int | None] = [None] * len(row_ids)
+        records: list[Record | None] = [None] * len(row_ids)
         for place, generation, stamps in self._db.execute(statement, (id_list(row_ids), table)):
-            found[place] = (generation, stamps)
-        return found
+            generations[place], records[place] = generation, stamps
+        return Kept(generations, records)
 
     def older_than(self, generation: int) -> list[RowKey]:
         """Known rows of older generations."""

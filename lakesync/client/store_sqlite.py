@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from lakesync.client import bulk_page, pile
+from lakesync.client import bulk_page, page_lots, pile
 from lakesync.client.bulk_page import BulkChanges
 from lakesync.client.core.records import Changes, Edit, EditStatus, KnownRow, Position
 from lakesync.client.core.rows import seen
@@ -169,9 +169,9 @@ class SqliteClientStore:
         changes = BulkChanges(generation, {table: schema.types for table, schema in self.schemas.items()})
         edited = by_table(self.edited())
         rest: list[RowDelta] = []
-        for table, said in bulk_page.in_order(deltas).items():
+        for table, said in page_lots.in_order(deltas).items():
             if table in self.schemas:
-                rows = bulk_page.by_row(said)
+                rows = page_lots.by_row(said)
                 kept = self._rows.kept(table, rows.keys())
                 theirs = frozenset(edited.get(table, ()))
                 rest += bulk_page.cut(changes, table, rows, kept, theirs, self.names)

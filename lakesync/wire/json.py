@@ -131,19 +131,9 @@ def decode_response(body: bytes) -> SyncResponse:
     Raises:
         ValidationError: the body is not a page.
     """
-    response = decode_page(body)
-    check_values(response.deltas)
-    return response
-
-
-def decode_page(body: bytes) -> SyncResponse:
-    """The same, but for the values' own text: `check_values` is left to who looks into them.
-
-    Raises:
-        ValidationError: the body is not a page.
-    """
     response = _read("response", _decode_response, body)
     _check_range("serverHlc", response.server_hlc)
+    check_values(response.deltas)
     return response
 
 

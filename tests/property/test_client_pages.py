@@ -15,6 +15,8 @@ from lakesync.client.core.rows import seen
 from lakesync.client.store_sqlite import SqliteClientStore
 from lakesync.schema import parse_schema
 from lakesync.types import Op, RowDelta, SyncResponse
+from lakesync.wire.json import encode_response
+from lakesync.wire.pages import decode_page
 from tests.unit.client.core_support import delta, refused
 
 SCHEMA = parse_schema(
@@ -62,8 +64,9 @@ steps = st.lists(
 class Both:
     """A client that merges row by row in memory, and one that writes pages at once."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: sqlite3.Connection, *, as_json: bool) -> None:
         self._db = db
+        self._as_json = as_json
         self._stores: list[ClientStore] = [MemoryStore(), AtOnce(db, [SCHEMA])]
         self.cores = [ClientCore(store, "me", monotonic=lambda: 0.0, spread=lambda: 1.0) for store in self._stores]
         self._cursor = 0
@@ -95,7 +98,8 @@ class Both:
         if core.cursor == 0:
             core.receive(refused("NOT_FOUND"))
             core.next_request()
-        core.receive(SyncResponse(deltas, self._cursor))
+        page = SyncResponse(deltas, self._cursor)
+        core.receive(decode_page(encode_response(page)) if self._as_json else page)
 
     def _edit(self, row_id: str) -> None:
         for core in self.cores:
@@ -127,16 +131,27 @@ def _spelled(row: Any) -> Any:
 
 
 @settings(deadline=None, max_examples=30)
-@given(steps)
+@given(steps, st.booleans())
 @example(
-    [("page", [("r0", "INSERT", 0, {"x": 1}), ("r1", "INSERT", 0, {})]), ("walk", [("r1", "INSERT", 0, {"x": 2})])]
+    [("page", [("r0", "INSERT", 0, {"x": 1}), ("r1", "INSERT", 0, {})]), ("walk", [("r1", "INSERT", 0, {"x": 2})])],
+    True,
 )
-@example([("page", [("r0", "INSERT", 0, {"x": 1, "y": "one"})]), ("walk", [("r0", "DELETE INSERT", 0, {"x": 2})])])
-@example([("page", [("r0", "INSERT", 0, {})]), ("page", [("r0", "DELETE INSERT", 1, {"x": "no number"})])])
-@example([("page", [("r0", "INSERT", 0, {"x": 1})]), ("source", [("r0", "DELETE INSERT", 0, {"y": "one"})])])
-def test_a_page_written_at_once_is_a_page_merged(steps: list[tuple[str, Any]]) -> None:
+@example(
+    [("page", [("r0", "INSERT", 0, {"x": 1, "y": "one"})]), ("walk", [("r0", "DELETE INSERT", 0, {"x": 2})])], False
+)
+@example([("page", [("r0", "INSERT", 0, {})]), ("page", [("r0", "DELETE INSERT", 1, {"x": "no number"})])], True)
+@example([("page", [("r0", "INSERT", 0, {"x": 1})]), ("source", [("r0", "DELETE INSERT", 0, {"y": "one"})])], False)
+@example(
+    [
+        ("page", [("r0", "INSERT", 0, {"x": 1}), ("r1", "INSERT", 0, {"y": "one"}), ("r2", "INSERT", 0, {"x": 2})]),
+        ("page", [("r0", "UPDATE", 0, {"x": 2}), ("r1", "UPDATE", 3, {"x": 2}), ("r2", "UPDATE", 0, {"z": [1]})]),
+        ("page", [("r0", "UPDATE", 0, {}), ("r1", "UPDATE", 0, {"y": 7}), ("r2", "UPDATE", 0, {"z": None})]),
+    ],
+    True,
+)
+def test_a_page_written_at_once_is_a_page_merged(steps: list[tuple[str, Any]], as_json: bool) -> None:
     with closing(sqlite3.connect(":memory:")) as db:
-        both = Both(db)
+        both = Both(db, as_json=as_json)
         for step in steps:
             both.play(step)
             both.check()

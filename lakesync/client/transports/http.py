@@ -24,6 +24,7 @@ from lakesync.types import ActionPush, ActionResponse, PushResult, SyncPull, Syn
 from lakesync.wire import actions as wire_actions
 from lakesync.wire import json as wire_json
 from lakesync.wire.frames import read_checkpoint
+from lakesync.wire.pages import decode_page
 
 T = TypeVar("T")
 
@@ -105,7 +106,7 @@ class HttpTransport:
 
     def pull(self, pull: SyncPull) -> SyncResponse:
         """`POST pull`. The values' text is looked into by whoever applies them."""
-        return _decoded(wire_json.decode_page, self._post("pull", wire_json.encode_pull(pull)))
+        return _decoded(decode_page, self._post("pull", wire_json.encode_pull(pull)))
 
     @contextmanager
     def checkpoint(self, client_id: str) -> Iterator[Checkpoint]:

@@ -1,0 +1,53 @@
+"""A client's database, and which of its commits wait for the disk."""
+
+from contextlib import closing
+
+import pytest
+
+from lakesync.client.core import FetchCheckpoint
+from lakesync.client.errors import DbError
+from lakesync.client.replica import Replica
+from lakesync.types import PushResult
+from tests.unit.client.core_support import delta, page, refused
+from tests.unit.client.test_store_sqlite import SCHEMA
+
+NORMAL, FULL = 1, 2
+
+
+def test_only_a_page_that_others_follow_is_not_waited_for(tmp_path):
+    with closing(Replica(tmp_path / "app.db", "me", [SCHEMA])) as replica:
+        commits: list[tuple[int, int]] = []
+        commit = replica.store.commit
+
+        def noted(changes):
+            (synchronous,) = replica.read("PRAGMA synchronous")[0]
+            commits.append((synchronous, replica.core.cursor))
+            commit(changes)
+
+        replica.store.commit = noted
+        replica.core.sync()
+        assert isinstance(replica.next_request(), FetchCheckpoint)
+        replica.receive(refused("NOT_FOUND"))
+        replica.next_request()
+        replica.receive(page(1000, delta("INSERT", "r1", -10, x=1), more=True))
+        replica.next_request()
+        replica.receive(page(2000, delta("INSERT", "r2", -9, x=1)))
+        replica.db.execute("UPDATE t SET x = 2 WHERE row_id = 'r1'")
+        push = replica.next_request()
+        replica.receive(PushResult(3000, len(push.deltas)))
+        assert [kind for kind, _ in commits].count(NORMAL) == 1
+        assert commits[[kind for kind, _ in commits].index(NORMAL)] == (NORMAL, 0)
+        assert len(commits) > 3
+        assert replica.read("PRAGMA synchronous") == [(FULL,)]
+
+
+def test_a_page_that_cannot_be_taken_leaves_commits_as_lasting_as_they_were(tmp_path):
+    with closing(Replica(tmp_path / "app.db", "me", [SCHEMA])) as replica:
+        replica.core.sync()
+        replica.next_request()
+        replica.receive(refused("NOT_FOUND"))
+        replica.next_request()
+        replica.db.execute("DROP TABLE _lakesync_known")
+        with pytest.raises(DbError, match="cannot be used"):
+            replica.receive(page(1000, delta("INSERT", "r1", -10, x=1), more=True))
+        assert replica.read("PRAGMA synchronous") == [(FULL,)]

@@ -1,0 +1,42 @@
+"""A page as a client reads it."""
+
+import pytest
+
+from lakesync.exceptions import ValidationError
+from lakesync.types import ColumnValue, RowDelta, SyncResponse
+from lakesync.wire import pages
+from lakesync.wire.json import encode_response
+
+DELTAS = tuple(
+    RowDelta(
+        "UPDATE", "t", f"r{number}", "ann", tuple(ColumnValue.of(name, number) for name in "xyz"[: number % 4]), 7, ""
+    )
+    for number in range(250)
+)
+
+
+def test_its_deltas_are_those_that_were_sent_and_their_columns_are_read_many_at_once():
+    page = pages.decode_page(encode_response(SyncResponse(DELTAS, 1 << 60, has_more=True)))
+    assert (page.server_hlc, page.has_more) == (1 << 60, True)
+    asked = ("op", "key", "stamp", "client_id", "columns")
+    assert [[getattr(delta, name) for name in asked] for delta in page.deltas] == [
+        [getattr(delta, name) for name in asked] for delta in DELTAS
+    ]
+    at_once = [cells for some in pages.cells_of(page.deltas) for cells in some]
+    assert at_once == [cells for some in pages.cells_of(DELTAS) for cells in some] == [d.columns for d in DELTAS]
+
+
+@pytest.mark.parametrize("columns", ['[{"column": 1, "value": 2}]', '{"x": 1}', "[[[]]]"])
+def test_columns_of_another_form_are_told_when_they_are_looked_at(columns):
+    body = '{"deltas":[{"op":"INSERT","table":"t","rowId":"r","clientId":"a","hlc":"1","deltaId":"d","columns":%s}],'
+    page = pages.decode_page((body % columns + '"serverHlc":"5","hasMore":false}').encode())
+    with pytest.raises(ValidationError, match="columns of row 'r'"):
+        _ = page.deltas[0].columns
+    with pytest.raises(ValidationError, match="columns of a page"):
+        list(pages.cells_of(page.deltas))
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[", b'{"deltas":[],"serverHlc":"-1"}', b'{"deltas":[1],"serverHlc":"1"}'])
+def test_what_is_no_page_is_told_at_once(body):
+    with pytest.raises(ValidationError):
+        pages.decode_page(body)
