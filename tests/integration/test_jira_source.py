@@ -13,6 +13,7 @@ from lakesync.exceptions import (
     RateLimitedError,
 )
 from lakesync.testing.servers import Answer
+from lakesync.testing.servers.jira.faults import fault
 from tests.integration.jira_support import desk, document
 
 
@@ -291,6 +292,28 @@ def test_who_is_told_to_wait_long_is_told_so(acme):
     assert error.retry_after == 60
     assert report.usage.left == 0
     assert acme.ids("jira_projects") == {"OPS", "SUP"}, "what was read before stays"
+
+
+def test_a_token_that_expires_ends_a_poll_and_the_next_goes_on(acme):
+    for number in range(250):
+        acme.site.add_issue("SUP", f"Issue {number}")  # of one moment, so they are paged by token
+    acme.api.token_ms = -1
+    report = acme.poll()
+    assert isinstance(report.error, AdapterError)
+    assert "forgot its place" in str(report.error)
+    assert len(acme.ids()) == 100, "the page before it stays"
+    acme.api.token_ms = 600_000
+    assert acme.poll().error is None
+    assert len(acme.ids()) == 250
+
+
+def test_what_the_site_has_removed_or_forbids_is_told(acme):
+    acme.api.failures.append(Answer(410, fault("The requested API has been removed.")))
+    error = acme.poll().error
+    assert isinstance(error, ConfigurationError)
+    assert "too old for the site" in str(error)
+    acme.api.failures.append(Answer(403, fault("Forbidden")))
+    assert isinstance(acme.poll().error, ForbiddenError)
 
 
 def test_a_site_that_stays_down_is_told(acme):

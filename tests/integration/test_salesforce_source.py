@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lakesync.connectors.salesforce.session import login_address
 from lakesync.exceptions import (
     AdapterError,
     AuthError,
@@ -183,6 +184,19 @@ def test_the_older_flow_signs_in_with_a_user(acme):
     assert isinstance(refused, AuthError)
     assert "invalid_grant" in str(refused)
     assert "wrong" not in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("settings", "login"),
+    [
+        ({}, "https://acme.my.salesforce.com"),
+        ({"username": "ada"}, "https://login.salesforce.com"),
+        ({"username": "ada", "isSandbox": True}, "https://test.salesforce.com"),
+        ({"username": "ada", "isSandbox": True, "loginUrl": "https://sso.acme.com"}, "https://sso.acme.com"),
+    ],
+)
+def test_a_user_signs_in_where_the_sandbox_is_and_an_app_at_its_own_organisation(settings, login):
+    assert login_address({"instanceUrl": "https://acme.my.salesforce.com", **settings}) == login
 
 
 @pytest.mark.parametrize(

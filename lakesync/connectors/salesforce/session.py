@@ -18,11 +18,19 @@ _ADVICE = {
 }
 
 
+def login_address(settings: Mapping[str, Any]) -> str:
+    """Where a connector signs in: a user at the login server that `isSandbox` names, an app at its organisation."""
+    if named := settings.get("loginUrl"):
+        return str(named)
+    if settings.get("username"):
+        return f"https://{'test' if settings.get('isSandbox') else 'login'}.salesforce.com"
+    return str(settings["instanceUrl"])
+
+
 def sign_in(settings: Mapping[str, Any], **patience: Any) -> tuple[str, str]:
     """The address of the organisation and a token for it.
 
-    With a username the password flow is used, at the login server that `isSandbox` says; without, the flow of client
-    credentials, which is of the organisation's own domain.
+    With a username the password flow is used, without one that of client credentials.
 
     Raises:
         AuthError: Salesforce does not take them; the message says which.
@@ -30,10 +38,9 @@ def sign_in(settings: Mapping[str, Any], **patience: Any) -> tuple[str, str]:
     form = {"client_id": settings["clientId"], "client_secret": settings["clientSecret"]}
     if settings.get("username"):
         form |= {"grant_type": "password", "username": settings["username"], "password": settings["password"]}
-        login = settings.get("loginUrl") or f"https://{'test' if settings.get('isSandbox') else 'login'}.salesforce.com"
     else:
         form["grant_type"] = "client_credentials"
-        login = settings.get("loginUrl") or settings["instanceUrl"]
+    login = login_address(settings)
     api = HttpApi(login, _fault, **patience)
     try:
         answer = api.call("POST", "/services/oauth2/token", data=form).json()
