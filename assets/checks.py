@@ -40,7 +40,10 @@ def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
     """
     return [
         _blocking(DELTAS, _OF_HISTORY),
-        *(_blocking(state_key(schema.table), _of_table(schema.table)) for schema in snapshot.tables),
+        *(
+            _blocking(state_key(schema.table, where), _of_table(schema.table, where))
+            for schema, where in snapshot.states
+        ),
         _blocking(CHECKPOINT, _OF_CHECKPOINT),
     ]
 
@@ -85,16 +88,17 @@ _OF_HISTORY = (
 )
 
 
-def _of_table(table: str) -> tuple[Check, ...]:
+def _of_table(table: str, namespace: str) -> tuple[Check, ...]:
     def doubled_rows(pipeline: Pipeline, _scope: Scope) -> Sequence[msgspec.Struct]:
         from resources.lake.checks import duplicate_keys
 
-        return duplicate_keys(pipeline.spark, table, pipeline.names)
+        return duplicate_keys(pipeline.spark, table, pipeline.names_in(namespace))
 
     def unmerged_rows(pipeline: Pipeline, scope: Scope) -> Sequence[msgspec.Struct]:
         from resources.lake.samples import unlike_merge
 
-        return unlike_merge(pipeline.spark, table, pipeline.names, days=scope.days, seed=scope.seed)
+        names, whose = pipeline.names_in(namespace), pipeline.gateways_in(namespace)
+        return unlike_merge(pipeline.spark, table, names, gateways=whose, days=scope.days, seed=scope.seed)
 
     remedy = "Launch the job `tables` with `rebuild: true` for this table: it is made again from the history."
     return (
@@ -116,7 +120,7 @@ def _unlike_cuts(pipeline: Pipeline, scope: Scope) -> Sequence[msgspec.Struct]:
         difference
         for cut in newest
         if cut is not None
-        for difference in unlike_cut(pipeline.spark, cut, pipeline.names, seed=scope.seed)
+        for difference in unlike_cut(pipeline.spark, cut, pipeline.names_of(cut.gateway), seed=scope.seed)
     ]
 
 

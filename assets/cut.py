@@ -35,7 +35,7 @@ def cut_and_checkpoint(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
         specs=[
             dg.AssetSpec(
                 CUT,
-                deps=[DELTAS, *(state_key(schema.table) for schema in snapshot.tables)],
+                deps=[DELTAS, *(state_key(schema.table, where) for schema, where in snapshot.states)],
                 description="For each gateway the newest arrival to which all of its tables are merged, as snapshots.",
                 group_name="cut",
                 kinds={"spark", "iceberg"},
@@ -91,7 +91,8 @@ def make_cuts(pipeline: Pipeline, on_failed: Callable[[str, LakeSyncError], obje
     from resources.lake.cuts import make_cut
     from resources.lake.old_frames import drop_old_frames
 
-    registered_now = registered(pipeline.store)
+    own = pipeline.config.namespaces.own
+    registered_now = registered(pipeline.store, own)
     cuts: list[Cut] = []
     errors: dict[str, LakeSyncError] = {}
     in_the_lake = pipeline.flushed()
@@ -99,15 +100,16 @@ def make_cuts(pipeline: Pipeline, on_failed: Callable[[str, LakeSyncError], obje
         if gateway not in in_the_lake or hold.rules_version is None:
             continue
         try:
+            names = pipeline.names_of(gateway)
             tables = _tables(pipeline, gateway, hold.arrival)
-            schemas = [registered_now.schema(table) for table in sorted(tables)]
+            schemas = [registered_now.state(table, own.get(gateway, "")) for table in sorted(tables)]
             cut = make_cut(
                 pipeline.spark,
                 pipeline.store,
                 hold,
                 schemas,
                 directory_uri=pipeline.checkpoints_uri,
-                names=pipeline.names,
+                names=names,
                 kept=cuts_kept(pipeline.config.maintenance),
                 contracts=pipeline.contracts(),
             )

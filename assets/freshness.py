@@ -39,7 +39,7 @@ def freshness_checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]
 
 def fresh_assets(snapshot: SchemaSnapshot) -> list[dg.AssetKey]:
     """The assets whose days are watched."""
-    return [DELTAS, *(state_key(schema.table) for schema in snapshot.tables)]
+    return [DELTAS, *(state_key(schema.table, where) for schema, where in snapshot.states)]
 
 
 def days_in_time(instance: dg.DagsterInstance, pipeline: Pipeline, key: dg.AssetKey, now: float) -> list[Day]:

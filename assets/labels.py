@@ -25,9 +25,14 @@ CUT = dg.AssetKey("cut")
 CHECKPOINT = dg.AssetKey("checkpoint")
 
 
-def state_key(table: str) -> dg.AssetKey:
-    """The asset of a state table."""
-    return dg.AssetKey(["tables", table])
+def state_key(table: str, namespace: str = "") -> dg.AssetKey:
+    """The asset of a state table; `namespace` is that which its gateways have to themselves."""
+    return dg.AssetKey([f"tables_{namespace}" if namespace else "tables", table])
+
+
+def table_pool(table: str, namespace: str = "") -> str:
+    """The pool of whoever writes a state table."""
+    return f"lakesync_table_{namespace}__{table}" if namespace else f"lakesync_table_{table}"
 
 
 def client_key(table: str) -> dg.AssetKey:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.labels import CUT, DELTAS, LOG, OWNERS, state_key
+from assets.labels import CUT, DELTAS, LOG, OWNERS, state_key, table_pool
 from assets.old_runs import delete_old_runs
 from assets.outcome import outcome
 from lakesync.config_sections import MaintenanceSection
@@ -20,17 +20,19 @@ GROUP = "maintenance"
 
 def maintenance(snapshot: SchemaSnapshot) -> list[dg.AssetsDefinition]:
     """The upkeep of the history, of each state table, of staging and of Dagster's records."""
-    tables = [(state_key(schema.table), schema.table, f"lakesync_table_{schema.table}") for schema in snapshot.tables]
     return [
         upkeep(DELTAS, None, "lakesync_deltas"),
-        *(upkeep(key, table, pool) for key, table, pool in tables),
+        *(
+            upkeep(state_key(schema.table, where), schema.table, table_pool(schema.table, where), where)
+            for schema, where in snapshot.states
+        ),
         trimmed_log(),
         recent_runs(),
     ]
 
 
-def upkeep(kept: dg.AssetKey, table: str | None, pool: str) -> dg.AssetsDefinition:
-    """Tidies one table, in the pool of its writer; None is the history."""
+def upkeep(kept: dg.AssetKey, table: str | None, pool: str, namespace: str = "") -> dg.AssetsDefinition:
+    """Tidies one table of a namespace, in the pool of its writer; None is the history."""
 
     @dg.asset(
         key=dg.AssetKey([GROUP, *kept.path]),
@@ -46,12 +48,13 @@ def upkeep(kept: dg.AssetKey, table: str | None, pool: str) -> dg.AssetsDefiniti
         from resources.lake.upkeep import tidy
 
         with outcome(context, pipeline):
-            store = pipeline.store
+            store, names = pipeline.store, pipeline.names_in(namespace)
             backlog = store.backlog() if table is None else ()
             if table is not None:
-                cuts = [cut for gateway in store.gateways() if (cut := store.newest_cut(gateway)) is not None]
-                hold_newest(pipeline.spark, pipeline.names, table, cuts, cuts_kept(pipeline.config.maintenance))
-            done = tidy(pipeline.spark, pipeline.names, table, limits_of(pipeline.config.maintenance), backlog)
+                newest = (store.newest_cut(gateway) for gateway in pipeline.gateways_in(namespace))
+                cuts = [cut for cut in newest if cut is not None]
+                hold_newest(pipeline.spark, names, table, cuts, cuts_kept(pipeline.config.maintenance))
+            done = tidy(pipeline.spark, names, table, limits_of(pipeline.config.maintenance), backlog)
         return dg.MaterializeResult(metadata=_told(done))
 
     return tidied

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets.columns import state_columns, state_lineage
-from assets.labels import DELTAS, OWNERS, days_of, is_sensor_run, state_key
+from assets.labels import DELTAS, OWNERS, days_of, is_sensor_run, state_key, table_pool
 from assets.outcome import outcome, set_aside
 from assets.series import Told, kept_version, merged_through, sized, through
 from lakesync.exceptions import SchemaError
@@ -26,25 +26,26 @@ class Merge(dg.Config):
 
 def state_tables(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition) -> list[dg.AssetsDefinition]:
     """An asset for each registered table."""
-    return [state_table(schema, days) for schema in snapshot.tables]
+    return [state_table(schema, days, namespace) for schema, namespace in snapshot.states]
 
 
-def state_table(schema: TableSchema, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
-    """A table's merged state.
+def state_table(schema: TableSchema, days: dg.PartitionsDefinition, namespace: str = "") -> dg.AssetsDefinition:
+    """A table's merged state, of the gateways that have a namespace; `""` is the one that they share.
 
     A run of the flush sensor merges what lies above the table's mark; any other run merges exactly its days again,
     whatever the marks say, and `rebuild` makes the table anew. Where a frozen table's schema has grown, a run of the
     sensor goes on without it.
     """
-    key = state_key(schema.table)
+    key = state_key(schema.table, namespace)
+    called = f"{namespace}.{schema.table}" if namespace else schema.table
 
     @dg.asset(
         key=key,
         deps=[DELTAS],
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=f"lakesync_table_{schema.table}",
-        description=f"The rows of `{schema.table}`, each column at its last writer's value, deleted rows marked.",
+        pool=table_pool(schema.table, namespace),
+        description=f"The rows of `{called}`, each column at its last writer's value, deleted rows marked.",
         group_name="tables",
         kinds={"spark", "iceberg", "table"},
         owners=OWNERS,
@@ -56,7 +57,7 @@ def state_table(schema: TableSchema, days: dg.PartitionsDefinition) -> dg.Assets
         from resources.lake.state import merge_table
 
         with outcome(context, pipeline):
-            names, flushed = pipeline.names, pipeline.flushed_of(schema.table)
+            names, flushed = pipeline.names_in(namespace), pipeline.flushed_of(schema.table, namespace)
             days = None if is_sensor_run(context) else days_of(context)
             contract = pipeline.contracts().get(schema.table, "evolve")
             try:
@@ -66,7 +67,7 @@ def state_table(schema: TableSchema, days: dg.PartitionsDefinition) -> dg.Assets
             except SchemaError as error:
                 if contract != "freeze" or not is_sensor_run(context):
                     raise
-                set_aside(context, pipeline, error, f"table {schema.table} is frozen and was not merged")
+                set_aside(context, pipeline, error, f"table {called} is frozen and was not merged")
                 return dg.MaterializeResult(metadata={"frozen": str(error)}, data_version=kept_version(context, key))
             settled = merged_through(report.marks, flushed, pipeline.settled_ms())
             told = {

@@ -8,7 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+import msgspec
+
 from lakesync.clock import WallClock
+from lakesync.exceptions import ConfigurationError
 from lakesync.hlc import wall_of
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.shards import shard_map
@@ -43,6 +46,7 @@ class Pipeline:
         it, and fails at its end."""
         self._clock = WallClock(config.clock_offset_file)
         self.names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
+        """With the namespace that gateways share."""
 
     def __enter__(self) -> Self:
         return self
@@ -78,6 +82,43 @@ class Pipeline:
     def contracts(self) -> dict[str, Contract]:
         """Of the tables that have one other than `evolve`."""
         return {name: table.contract for name, table in self.config.tables.items() if table.contract != "evolve"}
+
+    def names_in(self, namespace: str) -> LakeNames:
+        """The lake's names with the state tables of a namespace; `""` is the one that gateways share."""
+        return msgspec.structs.replace(self.names, tables=namespace, shared=False) if namespace else self.names
+
+    def names_of(self, gateway: str) -> LakeNames:
+        """The lake's names with the state tables of a gateway.
+
+        Raises:
+            ConfigurationError: its rows are in another namespace than is configured now.
+            LakeUnavailableError: as `spark`.
+        """
+        moved = self._moved.get(gateway)
+        if moved is not None:
+            raise ConfigurationError(
+                f"the rows of gateway {gateway!r} are in the lake's namespace {moved!r}, and it is configured for "
+                f"{self.config.namespaces.of(gateway)!r}: a gateway's namespace stays what it was when it began, so "
+                f"put gateways.{gateway}.namespace back, or begin another gateway"
+            )
+        return self.names_in(self.config.namespaces.own.get(gateway, ""))
+
+    @cached_property
+    def _moved(self) -> dict[str, str]:
+        from resources.lake.homes import moved_gateways
+
+        return moved_gateways(self.spark, self.store, self.config.namespaces, self.names)
+
+    def gateways_in(self, namespace: str) -> list[str]:
+        """The gateways whose rows are in a namespace, `""` the shared one, but for those that are configured for it
+        and began in another.
+
+        Raises:
+            StagingUnavailableError: as `hold`.
+            LakeUnavailableError: as `spark`.
+        """
+        own = self.config.namespaces.own
+        return [each for each in self.store.gateways() if own.get(each, "") == namespace and each not in self._moved]
 
     @property
     def checkpoints_uri(self) -> str:
@@ -150,12 +191,17 @@ class Pipeline:
             self._flushed_of = {}
         return self._flushed
 
-    def flushed_of(self, table: str) -> dict[str, int]:
-        """`flushed` as far as a table is concerned: where tables are sharded, by what its own shard has flushed.
+    def flushed_of(self, table: str, namespace: str = "") -> dict[str, int]:
+        """`flushed` as far as a state table is concerned: of the gateways that have a namespace.
 
         Raises:
             LakeUnavailableError: as `spark`.
         """
+        there = set(self.gateways_in(namespace))
+        return {gateway: arrival for gateway, arrival in self._flushed_with(table).items() if gateway in there}
+
+    def _flushed_with(self, table: str) -> dict[str, int]:
+        """Where tables are sharded, by what the table's own shard has flushed."""
         shards = shard_map(self.config.shard_config)
         if shards is None:
             return self.flushed()

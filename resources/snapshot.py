@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,7 +15,7 @@ from lakesync.exceptions import ConfigurationError
 from lakesync.schema import TableSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from lakesync.config import Config
     from lakesync.staging.store import PipelineStore
@@ -39,6 +40,20 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
     """Table → ids of the gateways that registered it."""
     connectors: tuple[PolledConnector, ...] = ()
     """Those that are polled, by gateway and name."""
+    namespaces: dict[str, tuple[TableSchema, ...]] = {}
+    """Where gateways have namespaces of their own: each one's tables, its gateways' schemas joined; `""` is the one
+    that the others share."""
+
+    @property
+    def states(self) -> tuple[tuple[TableSchema, str], ...]:
+        """Each state table's schema and its namespace, `""` where that is the shared one."""
+        found = self.namespaces or {"": self.tables}
+        return tuple((schema, namespace) for namespace, tables in sorted(found.items()) for schema in tables)
+
+    def state(self, table: str, namespace: str) -> TableSchema:
+        """The schema of a state table; one without columns where none is registered."""
+        found = (schema for schema, where in self.states if (schema.table, where) == (table, namespace))
+        return next(found, TableSchema(table, columns=()))
 
     def schema(self, table: str) -> TableSchema:
         """A table's schema; one without columns where none is registered."""
@@ -46,20 +61,38 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
         return found or TableSchema(table, columns=())
 
 
-def registered(store: PipelineStore, types: Connectors | None = None) -> SchemaSnapshot:
-    """What is registered now, over all gateways of a store; `types` of connectors are those installed, unless given."""
+def registered(
+    store: PipelineStore, own: Mapping[str, str] = MappingProxyType({}), types: Connectors | None = None
+) -> SchemaSnapshot:
+    """What is registered now, over all gateways of a store.
+
+    Args:
+        store: the staging store.
+        own: gateway → its namespace, for those that have one of their own.
+        types: of connectors; those installed, unless given.
+    """
     types = types or Connectors()
     joined: dict[str, TableSchema] = {}
+    apart: dict[str, dict[str, TableSchema]] = {name: {} for name in ("", *own.values())} if own else {}
     gateways: dict[str, tuple[str, ...]] = {}
     polled: list[PolledConnector] = []
     for gateway in sorted(store.gateways()):
         for table, version in sorted(store.gateway_config(gateway).schemas.items()):
-            joined[table] = join(joined[table], version.schema) if table in joined else version.schema
+            for found in (joined, apart.get(own.get(gateway, ""))):
+                if found is not None:
+                    found[table] = join(found[table], version.schema) if table in found else version.schema
             gateways[table] = (*gateways.get(table, ()), gateway)
         polled += _polled(gateway, store.connectors(gateway), types)
     return SchemaSnapshot(
-        tuple(joined[table] for table in sorted(joined)), dict(sorted(gateways.items())), tuple(polled)
+        _by_name(joined),
+        dict(sorted(gateways.items())),
+        tuple(polled),
+        {namespace: _by_name(tables) for namespace, tables in sorted(apart.items())},
     )
+
+
+def _by_name(tables: Mapping[str, TableSchema]) -> tuple[TableSchema, ...]:
+    return tuple(tables[table] for table in sorted(tables))
 
 
 def join(first: TableSchema, second: TableSchema) -> TableSchema:

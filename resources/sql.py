@@ -10,6 +10,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 import sqlglot
 from pyspark.errors import PySparkException
@@ -65,13 +66,15 @@ class _Views:
     def __init__(self, spark: SparkSession, config: Config, waiting: pa.Table, as_of: AsOf | None) -> None:
         self._spark = spark
         self._names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
+        self._where = config.namespaces
         self._arrival = as_of.arrival if as_of else None
         self._snapshot = as_of.snapshot if as_of else None
         self._moment: str | None = None
         self._waiting = spark.createDataFrame(waiting) if waiting.num_rows and self._snapshot is None else None
 
     def run(self, tables: tuple[Named, ...], sql: str) -> pa.Table:
-        mine = [each for each in tables if each.namespace in (None, self._names.system, self._names.tables)]
+        namespaces = (None, self._names.system, self._names.tables, *self._where.apart)
+        mine = [each for each in tables if each.namespace in namespaces]
         if self._snapshot is not None:
             self._moment = self._moment_of([self._full(each) for each in mine], self._snapshot)
         views = {}
@@ -83,13 +86,15 @@ class _Views:
         return self._spark.sql(_renamed(sql, views)).toArrow()
 
     def _is_history(self, wanted: Named) -> bool:
-        return wanted.name.lower() == HISTORY and wanted.namespace != self._names.tables
+        return wanted.name.lower() == HISTORY and wanted.namespace in (None, self._names.system)
 
     def _full(self, wanted: Named) -> str:
         """Raises: NotFoundError: there is no such table."""
-        name = self._names.deltas if self._is_history(wanted) else self._names.state(wanted.name)
+        namespace = wanted.namespace if wanted.namespace in self._where.apart else self._names.tables
+        names = msgspec.structs.replace(self._names, tables=namespace)
+        name = names.deltas if self._is_history(wanted) else names.state(wanted.name)
         if not self._spark.catalog.tableExists(name):
-            known = self._spark.sql(f"SHOW TABLES IN `{self._names.catalogue}`.`{self._names.tables}`").collect()
+            known = self._spark.sql(f"SHOW TABLES IN `{names.catalogue}`.`{namespace}`").collect()
             shown = ", ".join(sorted({HISTORY, *(row["tableName"] for row in known)}))
             raise NotFoundError(f"there is no table {wanted.shown!r} in the lake; there are {shown}")
         return name
@@ -150,8 +155,12 @@ class _Views:
         return above
 
     def _of(self, deltas: DataFrame, name: str) -> DataFrame:
-        table = name.rpartition(".")[2].strip("`")
+        namespace, table = name.replace("`", "").split(".")[1:]
+        whose = self._where.within(namespace)
         mine = deltas.where(sf.col("table_name") == table)
+        if whose.names:
+            among = sf.col("gateway").isin(*whose.names)
+            mine = mine.where(~among if whose.others else among)
         return mine if self._arrival is None else mine.where(sf.col("arrival") <= self._arrival)
 
 

@@ -43,11 +43,14 @@ def schema_sensor(loaded: SchemaSnapshot, open_pipeline: OpenPipeline) -> dg.Sen
     )
     def watch(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         with open_pipeline() as pipeline:
-            now = registered(pipeline.store)
+            now = registered(pipeline.store, pipeline.config.namespaces.own)
         if now == loaded:
             return dg.SkipReason(f"{len(now.tables)} tables, none of them new")
         write_snapshot(snapshot_file(pipeline.config), now)
-        new = [schema.table for schema in now.tables if schema not in loaded.tables]
+        known = loaded.states
+        new = [
+            f"{where}.{each.table}" if where else each.table for each, where in now.states if (each, where) not in known
+        ]
         new += [each.name for each in now.connectors if each not in loaded.connectors]
         tables = ", ".join(new)
         url = pipeline.config.dagster.url

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from resources.lake.connection import lake_errors
-from resources.lake.tables import NAMES, LakeNames, read_version
+from resources.lake.tables import NAMES, LakeNames, ensure_gateways, read_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,8 +33,7 @@ def keep_config(spark: SparkSession, gateway: str, config: GatewayConfig, names:
         return False
     text = msgspec.json.encode(config).decode()
     key = f"{CONFIG_PROPERTY}{gateway}"
-    if not spark.catalog.tableExists(names.gateways):
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {names.gateways} (gateway string) USING iceberg")
+    ensure_gateways(spark, names)
     if read_version(spark, names.gateways).properties.get(key) == text:
         return False
     quoted = text.replace("\\", "\\\\").replace("'", "\\'")

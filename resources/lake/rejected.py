@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from resources.lake.tables import StateTable
 
 _COLUMNS = (
-    "gateway string, table_name string, row_id string, column_name string, type string COMMENT 'that it does not fit', "
-    "value string COMMENT 'its JSON text'"
+    "gateway string, table_name string COMMENT 'NAMESPACE.TABLE where it is not the shared one', row_id string, "
+    "column_name string, type string COMMENT 'that it does not fit', value string COMMENT 'its JSON text'"
 )
 
 
@@ -28,18 +28,19 @@ def keep_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: 
     Raises:
         LakeUnavailableError: Spark is gone; the next merge that writes does it again.
     """
+    called = names.called(table.table)
     if not spark.catalog.tableExists(names.rejected):
         spark.sql(f"CREATE TABLE IF NOT EXISTS {names.rejected} ({_COLUMNS}) USING iceberg PARTITIONED BY (table_name)")
     found = rejected_values(at(spark, table.name, snapshot), table.columns)
     rows = found.select(
         sf.col("_gateway").alias("gateway"),
-        sf.lit(table.table).alias("table_name"),
+        sf.lit(called).alias("table_name"),
         sf.col("_row").alias("row_id"),
         sf.col("column").alias("column_name"),
         "type",
         "value",
     )
-    of_table = sf.col("table_name") == table.table
+    of_table = sf.col("table_name") == called
     rows.writeTo(names.rejected).overwrite(of_table)
     count = spark.table(names.rejected).where(of_table).count()
     spark.sql(f"ALTER TABLE {table.name} SET TBLPROPERTIES ('{REJECTED_PROPERTY}' = '{count}')")

@@ -47,6 +47,7 @@ def unlike_merge(
     table: str,
     names: LakeNames = NAMES,
     *,
+    gateways: Collection[str] | None = None,
     days: Collection[date] | None = None,
     seed: int = 0,
     sample: int = SAMPLE,
@@ -55,13 +56,15 @@ def unlike_merge(
 
     Without `days` the whole history of each row is merged and must give its state. With `days` (UTC days of arrival)
     only the deltas of those are read, and as merging is idempotent, none of them may change the state. Deltas above the
-    table's merged mark do not count. `seed` chooses the rows.
+    table's merged mark do not count. `gateways` are those whose rows the table has; None: all. `seed` chooses the rows.
 
     Raises:
         LakeUnavailableError: Spark is gone.
     """
     ensure_deltas(spark, names)
     deltas = spark.table(names.deltas).where(sf.col("table_name") == table)
+    if gateways is not None:
+        deltas = deltas.where(sf.col("gateway").isin(*gateways))
     if days is not None:
         deltas = deltas.where(sf.col("day").isin(*days))
     key = ("gateway", "row_id")

@@ -78,6 +78,8 @@ class LakeNames(msgspec.Struct, frozen=True):
     catalogue: str = "lake"
     system: str = "lakesync"
     tables: str = "tables"
+    shared: bool = True
+    """Whether `tables` is the namespace that gateways share, rather than one that some have to themselves."""
 
     @property
     def deltas(self) -> str:
@@ -97,6 +99,10 @@ class LakeNames(msgspec.Struct, frozen=True):
     def state(self, table: str) -> str:
         """A state table's full name, quoted."""
         return f"`{self.catalogue}`.`{self.tables}`.`{table}`"
+
+    def called(self, table: str) -> str:
+        """How a state table is called where tables of several namespaces are listed."""
+        return table if self.shared else f"{self.tables}.{table}"
 
 
 NAMES = LakeNames()
@@ -161,6 +167,13 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
             f"PARTITIONED BY (bucket(4, gateway), day) TBLPROPERTIES ({_properties(_DELTAS_PROPERTIES)})"
         )
     return read_version(spark, names.deltas)
+
+
+def ensure_gateways(spark: SparkSession, names: LakeNames = NAMES) -> None:
+    """Make the table of what gateways were told where it is missing."""
+    if not spark.catalog.tableExists(names.gateways):
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{names.catalogue}`.`{names.system}`")
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {names.gateways} (gateway string) USING iceberg")
 
 
 def ensure_state(

@@ -148,6 +148,20 @@ def test_upkeep_and_erasure_wait_for_the_writers_of_the_same_table(config):
     assert schedules["maintenance"].default_status is dg.DefaultScheduleStatus.RUNNING
 
 
+def test_a_table_of_another_namespace_is_an_asset_of_its_own_with_its_pool_checks_upkeep_and_erasure(config):
+    apart = {"": (FLIGHTS,), "shop": (FLIGHTS, PLANES)}
+    graph = make_definitions(config, SchemaSnapshot((FLIGHTS, PLANES), namespaces=apart)).resolve_asset_graph()
+    key = dg.AssetKey(["tables_shop", "flights"])
+    assert graph.get(key).pools == {"lakesync_table_shop__flights"}
+    assert {each.name for each in graph.get_check_keys_for_assets({key})} == {"row_once", "state_equals_merge", "fresh"}
+    for group in ("maintenance", "erasure"):
+        again = graph.get(dg.AssetKey([group, *key.path]))
+        assert key in again.parent_keys
+        assert again.pools == {"lakesync_table_shop__flights"}
+    states = {"tables/flights", "tables_shop/flights", "tables_shop/planes"}
+    assert {each.to_user_string() for each in graph.get(dg.AssetKey("cut")).parent_keys} == {"deltas", *states}
+
+
 def test_sensors_run_from_the_first_start(config):
     sensors = make_definitions(config, SNAPSHOT).get_repository_def().sensor_defs
     names = {"flush_sensor", "schema_sensor", "freshness_sensor", "run_failure_sensor", "check_failure_sensor"}

@@ -1,0 +1,89 @@
+"""Namespaces of gateways: which names they can have, and whose rows are where."""
+
+import pytest
+
+from lakesync.config import load
+from lakesync.engine import Engine
+from lakesync.exceptions import ConfigurationError
+from lakesync.namespaces import Gateways, Namespaces
+from lakesync.schema import parse_schema
+from lakesync.staging import open_store
+from resources.lake.tables import LakeNames
+from resources.snapshot import SchemaSnapshot, registered
+
+WHERE = Namespaces("tables", {"eu": "shop", "us": "shop", "lab": "lab"})
+
+
+def test_gateways_share_one_namespace_unless_they_declare_another():
+    assert [WHERE.of(name) for name in ("eu", "us", "lab", "anyone")] == ["shop", "shop", "lab", "tables"]
+    assert WHERE.apart == ["lab", "shop"]
+    assert WHERE.within("shop") == Gateways(frozenset({"eu", "us"}), others=False)
+    assert WHERE.within("tables") == Gateways(frozenset({"eu", "us", "lab"}), others=True)
+
+
+def test_a_table_is_called_with_its_namespace_where_that_is_not_shared():
+    assert (WHERE.called("tables", "orders"), WHERE.called("shop", "orders")) == ("orders", "shop.orders")
+    assert LakeNames().called("orders") == "orders"
+    assert LakeNames(tables="shop", shared=False).called("orders") == "shop.orders"
+    assert LakeNames(tables="shop", shared=False).state("orders") == "`lake`.`shop`.`orders`"
+
+
+def test_the_file_declares_them(tmp_path, monkeypatch):
+    file = tmp_path / "lakesync.toml"
+    file.write_text('[gateways.eu]\nnamespace = "shop"\n[gateways.home]\n')
+    monkeypatch.setenv("LAKESYNC_CONFIG", str(file))
+    found = load({"data_dir": tmp_path})
+    assert found.namespaces == Namespaces("tables", {"eu": "shop"})
+    for name, value in found.environment().items():
+        monkeypatch.setenv(name, value)
+    assert load().namespaces == found.namespaces
+
+
+@pytest.mark.parametrize(
+    ("namespace", "why"),
+    [
+        ("Shop", "must be lower-case words"),
+        ("a__b", "must be lower-case words"),
+        ("a" * 65, "64 characters at most"),
+        ("shop;", "must be lower-case words"),
+        ("", "must be lower-case words"),
+        ("tables", "which is lake.namespace: leave it out"),
+        ("lakesync", "which is lake.system_namespace"),
+        ("main", "a name that engines take for something else"),
+        ("lake", "a name that engines take for something else"),
+    ],
+)
+def test_names_that_cannot_be_are_refused_with_the_setting(tmp_path, namespace, why):
+    with pytest.raises(ConfigurationError, match=f"gateways.eu.namespace is '{namespace}'.*{why}"):
+        load({"data_dir": tmp_path, "gateways": {"eu": {"namespace": namespace}}})
+
+
+@pytest.fixture
+def engine():
+    made = Engine(open_store("memory://", lambda: 1 << 40), lambda: 1 << 40)
+    made.open()
+    yield made
+    made.close()
+
+
+def test_schemas_are_joined_within_a_namespace(engine):
+    def schema(**columns):
+        return parse_schema({"table": "t", "columns": [{"name": name, "type": kind} for name, kind in columns.items()]})
+
+    for gateway, columns in {
+        "eu": {"a": "string"},
+        "us": {"b": "string"},
+        "lab": {"a": "number"},
+        "one": {"c": "json"},
+    }.items():
+        engine.gateway(gateway).register_schema(schema(**columns))
+    found = registered(engine.store, WHERE.own)
+    assert {(where, each.table): each.types for each, where in found.states} == {
+        ("", "t"): {"c": "json"},
+        ("lab", "t"): {"a": "number"},
+        ("shop", "t"): {"a": "string", "b": "string"},
+    }
+    assert found.state("t", "shop").types == {"a": "string", "b": "string"}
+    assert found.state("unknown", "shop").columns == ()
+    assert registered(engine.store).states == tuple((each, "") for each in registered(engine.store).tables)
+    assert SchemaSnapshot().states == ()
