@@ -114,7 +114,7 @@ def flush_sensor(
     @dg.sensor(
         name=FLUSH_SENSOR,
         job=job,
-        minimum_interval_seconds=2,
+        minimum_interval_seconds=1,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests one flush for all gateways that hold too much, have waited too long, were asked to, or "
         "need a checkpoint under rules that changed.",

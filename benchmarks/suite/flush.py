@@ -23,12 +23,13 @@ from resources.lake.deltas import MAX_DELTAS, flush_due
 
 _A_PUSH = 100
 _ROWS = 250_000
+_WARM_BATCHES = 6
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Its options."""
     parser.add_argument("--deltas", type=int, default=300_000)
-    parser.add_argument("--warm", type=int, default=300_000, help="deltas flushed before, in three batches")
+    parser.add_argument("--warm", type=int, default=600_000, help="deltas flushed before, in six batches")
     parser.add_argument("--batch", type=int, default=MAX_DELTAS, help="the most in a batch, as [flush] batch_deltas")
     parser.add_argument("--memory", default="3g", help="heap of Spark's JVM")
     parser.add_argument("--requests", type=int, default=0, help="measure so many flushes that are asked for, instead")
@@ -45,7 +46,7 @@ def run(options: Namespace) -> dict[str, Any]:
         try:
             engine.gateway(GATEWAY)
             _push(engine.store, 0, options.warm)
-            flush_due(bench.spark, engine.store, max_deltas=max(1, options.warm // 3))
+            flush_due(bench.spark, engine.store, max_deltas=max(1, options.warm // _WARM_BATCHES))
             _push(engine.store, options.warm, options.deltas)
             (waiting,) = engine.store.backlog()
             with bench.measured() as spent:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as sf
 
 from lakesync.crash import crash_point
 from lakesync.exceptions import CommitUnknownError, FlushError, IntegrityError, LakeSyncError, LakeUnavailableError
+from resources.lake.bounds import bounds_of
 from resources.lake.catalogue import iceberg_table
 from resources.lake.commits import MovedError, commit_files
 from resources.lake.connection import brief, lake_errors
@@ -30,6 +31,7 @@ from resources.lake.tables import NAMES, LakeNames, ensure_deltas, read_version
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+    from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.staging.records import Backlog, Batch, LogSource
@@ -175,22 +177,31 @@ def flushed_arrivals(
     """
     if ensure_deltas(spark, names).snapshot_id is None:
         return {}
-    bounds = sf.col("readable_metrics")
-    gateway, arrival = bounds["gateway"], bounds["arrival"]
-    pure = gateway["lower_bound"] == gateway["upper_bound"]
-    found, rows = spark.table(f"{names.deltas}.files"), spark.table(names.deltas)
+    with iceberg_table(spark, names.deltas) as table:
+        highest = _highest_in_files(table, shards) if table is not None else None
+    if highest is not None:
+        return highest
+    rows = spark.table(names.deltas)
     if shards is not None:
-        low, high = (bounds["shard"][bound] for bound in ("lower_bound", "upper_bound"))
-        pure &= low == high
-        found, rows = found.where(~pure | low.isin(*shards)), rows.where(sf.col("shard").isin(*shards))
-    files = (
-        found.groupBy(sf.when(pure, gateway["lower_bound"]).alias("gateway")).agg(
-            sf.max(arrival["upper_bound"]).alias("arrival")
-        )
-    ).collect()
-    if any(row["gateway"] is None for row in files):
-        files = rows.groupBy("gateway").agg(sf.max("arrival").alias("arrival")).collect()
-    return {row["gateway"]: row["arrival"] for row in files}
+        rows = rows.where(sf.col("shard").isin(*shards))
+    found = rows.groupBy("gateway").agg(sf.max("arrival").alias("arrival")).collect()
+    return {row["gateway"]: row["arrival"] for row in found}
+
+
+def _highest_in_files(table: Table, shards: Collection[str] | None) -> dict[str, int] | None:
+    """The highest arrival a gateway by the bounds of the files; None where one mixes gateways, or shards."""
+    found: dict[str, int] = {}
+    for task in table.scan().plan_files():
+        gateway, other = bounds_of(table, task.file, "gateway")
+        shard, other_shard = bounds_of(table, task.file, "shard")
+        highest = bounds_of(table, task.file, "arrival")[1]
+        if gateway is None or gateway != other or not isinstance(highest, int):
+            return None
+        if shards is not None and shard != other_shard:
+            return None
+        if shards is None or shard in shards:
+            found[str(gateway)] = max(found.get(str(gateway), 0), highest)
+    return found
 
 
 def _flush_shard(
