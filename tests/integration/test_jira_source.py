@@ -102,7 +102,7 @@ def test_a_change_that_the_search_finds_late_arrives_all_the_same():
         late.site.edit(first, summary="changed, not yet found")
         late.clock.advance(59_000)
         quick = late.site.add_issue("SUP", "second")
-        late.site._index[quick.id] = quick  # found before the older change
+        late.site.index(quick)  # found before the older change
         late.poll()
         assert late.seen()[0] == {"SUP-1": "first", "SUP-2": "second"}
         late.clock.advance(2_000)

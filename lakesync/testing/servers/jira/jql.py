@@ -5,8 +5,10 @@ from __future__ import annotations
 import heapq
 import operator
 import re
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import islice
 from typing import Any, NamedTuple
 
 from lakesync.testing.servers.jira.site import Issue
@@ -39,7 +41,11 @@ _ORDERS: dict[str, Callable[[Issue], Any]] = {
     "id": lambda issue: int(issue.id),
 }
 
+_AS_UPDATED = ((_ORDERS["updated"], False), (_ORDERS["key"], False))
+
 Test = Callable[[Issue], bool]
+Bounded = tuple[Test, int]
+"""A test, and the time before which no issue that passes was updated."""
 
 
 class JqlError(ValueError):
@@ -54,10 +60,19 @@ class Query(NamedTuple):
     """Whether it restricts the search at all."""
     order: tuple[tuple[Callable[[Issue], Any], bool], ...]
     """What to sort by, and whether downwards."""
+    since: int
+    """No issue that was updated before matches."""
 
-    def select(self, issues: list[Issue], most: int) -> list[Issue]:
-        """The first `most` of the issues that match, in order."""
-        matching = filter(self.matches, issues)
+    def select(self, issues: Sequence[Issue], most: int) -> list[Issue]:
+        """The first `most` of the issues that match, in order.
+
+        Args:
+            issues: by when they were updated, then by key.
+        """
+        rest = issues[bisect_left(issues, self.since, key=_TIMES["updated"]) :]
+        matching = filter(self.matches, rest)
+        if self.order == _AS_UPDATED:
+            return list(islice(matching, most))
         if not any(down for _, down in self.order):
             orders = [by for by, _ in self.order]
             return heapq.nsmallest(most, matching, key=lambda issue: (*[by(issue) for by in orders], int(issue.id)))
@@ -84,12 +99,13 @@ class _Parser:
 
     def query(self) -> Query:
         test: Test | None = None
+        since = 0
         if self._word() not in ("ORDER", ""):
-            test = self._any()
+            test, since = self._any()
         order = self._order() if self._word() == "ORDER" else ()
         if self._at < len(self._tokens):
             raise JqlError(f"Error in the JQL Query: Expecting operator but got '{self._tokens[self._at]}'.")
-        return Query(test or (lambda _: True), test is not None, order)
+        return Query(test or (lambda _: True), test is not None, order, since)
 
     def _word(self) -> str:
         return self._tokens[self._at].upper() if self._at < len(self._tokens) else ""
@@ -100,25 +116,35 @@ class _Parser:
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def _any(self) -> Test:
+    def _any(self) -> Bounded:
         parts = [self._all()]
         while self._word() == "OR":
             self._take()
             parts.append(self._all())
-        return parts[0] if len(parts) == 1 else lambda issue: any(part(issue) for part in parts)
+        tests = [test for test, _ in parts]
+        return (
+            parts[0]
+            if len(parts) == 1
+            else (lambda issue: any(test(issue) for test in tests), min(b for _, b in parts))
+        )
 
-    def _all(self) -> Test:
+    def _all(self) -> Bounded:
         parts = [self._one()]
         while self._word() == "AND":
             self._take()
             parts.append(self._one())
-        return parts[0] if len(parts) == 1 else lambda issue: all(part(issue) for part in parts)
+        tests = [test for test, _ in parts]
+        return (
+            parts[0]
+            if len(parts) == 1
+            else (lambda issue: all(test(issue) for test in tests), max(b for _, b in parts))
+        )
 
-    def _one(self) -> Test:
+    def _one(self) -> Bounded:
         if self._word() == "NOT":
             self._take()
-            inner = self._one()
-            return lambda issue: not inner(issue)
+            negated, _ = self._one()
+            return lambda issue: not negated(issue), 0
         if self._word() == "(":
             self._take()
             inner = self._any()
@@ -127,7 +153,7 @@ class _Parser:
             return inner
         return self._comparison()
 
-    def _comparison(self) -> Test:
+    def _comparison(self) -> Bounded:
         field = self._take().lower()
         if field not in _TEXTS and field not in _TIMES:
             raise JqlError(f"Field '{field}' does not exist or you do not have permission to view it.")
@@ -137,16 +163,17 @@ class _Parser:
             sign = self._take()
         if sign.upper() == "IN":
             values = self._list()
-            return lambda issue: (_texts(field, issue).isdisjoint(values)) == negated
+            return lambda issue: (_texts(field, issue).isdisjoint(values)) == negated, 0
         if sign not in _COMPARE or negated:
             raise JqlError(f"Error in the JQL Query: The operator '{sign}' is not supported by the '{field}' field.")
         if field in _TIMES:
             compare, moment = _COMPARE[sign], self._moment(_unquoted(self._take()))
-            return lambda issue: compare(_TIMES[field](issue), moment)
+            since = moment if field == "updated" and sign in (">=", ">", "=") else 0
+            return lambda issue: compare(_TIMES[field](issue), moment), since
         if sign not in ("=", "!="):
             raise JqlError(f"Error in the JQL Query: The operator '{sign}' is not supported by the '{field}' field.")
         value = _unquoted(self._take()).lower()
-        return lambda issue: (value in _texts(field, issue)) == (sign == "=")
+        return lambda issue: (value in _texts(field, issue)) == (sign == "="), 0
 
     def _list(self) -> set[str]:
         if self._take() != "(":

@@ -61,7 +61,8 @@ def search(api: JiraApi, request: Request) -> Answer:
             return Answer(400, fault("The provided next page token is invalid or expired."))
         # nobody promises that a walk is of one moment: what changes meanwhile moves the places of the others
         start = passed
-    found = query.select(api.site.indexed(), start + size + 1)
+    seen = query._replace(matches=lambda issue: api.site.sees(issue) and query.matches(issue))
+    found = seen.select(api.site.indexed(), start + size + 1)
     page = found[start : start + size]
     body: dict[str, Any] = {"issues": [_issue(api.site, each, fields, asked.get("properties")) for each in page]}
     body["isLast"] = len(found) <= start + size

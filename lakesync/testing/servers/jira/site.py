@@ -75,6 +75,7 @@ class JiraSite:
     _numbers: dict[str, Iterator[int]] = field(default_factory=dict)
     _index: dict[str, Issue] = field(default_factory=dict)
     _waiting: list[tuple[int, str, Issue | None]] = field(default_factory=list)
+    _ordered: list[Issue] | None = None
 
     def add_project(self, key: str, name: str | None = None, **more: Any) -> Project:
         """A new project."""
@@ -138,22 +139,31 @@ class JiraSite:
         """Put a project into the trash: its issues are nowhere to be seen."""
         self.projects[key].deleted = True
 
+    def index(self, issue: Issue) -> None:
+        """Have the search find an issue as it is, before older changes of others."""
+        self._index[issue.id] = copy.deepcopy(issue)
+        self._ordered = None
+
     def sees(self, issue: Issue) -> bool:
         """Whether the account that asks may browse an issue."""
         project = self.projects[issue.project]
         return not (issue.hidden or project.hidden or project.deleted)
 
     def indexed(self) -> list[Issue]:
-        """The issues as the search knows them now."""
+        """The issues as the search knows them now, hidden ones too, by when they were updated, then by key."""
         now = self.clock()
         due = [entry for entry in self._waiting if entry[0] <= now]
-        self._waiting = [entry for entry in self._waiting if entry[0] > now]
+        if due:
+            self._waiting = [entry for entry in self._waiting if entry[0] > now]
+            self._ordered = None
         for _, name, issue in due:
             if issue is None:
                 self._index.pop(name, None)
             else:
                 self._index[name] = issue
-        return [issue for issue in self._index.values() if self.sees(issue)]
+        if self._ordered is None:
+            self._ordered = sorted(self._index.values(), key=lambda each: (each.updated, *_number(each), int(each.id)))
+        return self._ordered
 
     def spelled(self, ms: int) -> str:
         """A time as the API spells it: ISO 8601 with milliseconds, in the account's time zone."""
@@ -167,3 +177,8 @@ class JiraSite:
 
     def _written(self, issue: Issue) -> None:
         self._waiting.append((self.clock() + self.index_lag_ms, issue.id, copy.deepcopy(issue)))
+
+
+def _number(issue: Issue) -> tuple[str, int]:
+    """A key in its order."""
+    return issue.project, int(issue.key.rpartition("-")[2])
