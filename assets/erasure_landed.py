@@ -69,7 +69,7 @@ def _past(table: str, group: str, after: list[dg.AssetKey], due: Due) -> dg.Asse
     )
     def cleared(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
         from resources.lake.landed_erasure import erase_landed, forget_landed
-        from resources.lake.landing import known_name, landing_name
+        from resources.lake.landing_tables import known_name, landing_name
 
         with outcome(context, pipeline):
             requests, names = due(pipeline), pipeline.names

@@ -23,16 +23,7 @@ if TYPE_CHECKING:
 
     from lakesync.connectors.source import Table
     from resources.intake import Intake
-    from resources.lake.landing import LakeLanding
-
-ROWS_A_BATCH = 250_000
-"""Landed rows that are compared with what is known at once."""
-
-FEW_ROWS = 2_000
-"""Landed rows that are compared and collected in one go."""
-
-PAGES_TO_SETTLE = 50
-"""Pages that changed nothing may wait, to be compared again, before `known` says that they were seen."""
+    from resources.lake.landed_tables import LandedTables, Waiting
 
 _WAIT_SECONDS = 5.0
 
@@ -71,7 +62,7 @@ class Delivery:
 
     def __init__(
         self,
-        landing: LakeLanding,
+        landing: LandedTables,
         intake: Intake,
         gateway: str,
         request_flush: Callable[[], object],
@@ -97,22 +88,13 @@ class Delivery:
         """
         done = Delivered()
         waiting = self._landing.waiting(table.name)
-        if waiting.pages:
+        if waiting:
             self._prepare(table)
-        for batch in _batches(waiting.pages):
-            upto = batch[-1][0]
-            events, rows = self._landing.events(table.name, waiting._replace(pages=batch)), sum(dict(batch).values())
-            if rows > FEW_ROWS:  # it is looked at several times
-                events = events.persist(StorageLevel.DISK_ONLY)
-            try:
-                before = done.deltas
-                self._push(table.name, events, rows, done)
-                crash_point("delivery.pushed")
-                if done.deltas > before or len(batch) >= PAGES_TO_SETTLE:
-                    self._landing.settle(table.name, law.touched(events), upto)
-            finally:
-                if rows > FEW_ROWS:
-                    events.unpersist()
+        for batch in _batches(waiting, self._pace.budget_bytes):
+            self._push(self._landing.deltas(table.name, batch), done)
+            crash_point("delivery.pushed")
+            self._landing.told(table.name, batch[-1].page)
+            self._landing.settle(table.name)
         return done
 
     @lake_errors
@@ -127,7 +109,8 @@ class Delivery:
         events = events.persist(StorageLevel.DISK_ONLY)
         try:
             self._prepare(table)
-            self._push(table.name, events, events.count(), done)
+            for part in self._slices(events):
+                self._push(law.deltas(part, self._landing.client_id, table.name).toArrow().sort_by("hlc"), done)
         finally:
             events.unpersist()
         return done
@@ -136,21 +119,19 @@ class Delivery:
         if (schema := table.schema()) is not None:
             self._intake.ensure_schema(self._gateway, schema)
 
-    def _push(self, table: str, events: DataFrame, rows: int, done: Delivered) -> None:
-        for part in [events] if rows <= FEW_ROWS else self._slices(events):
-            made = law.deltas(part, self._landing.client_id, table).toArrow().sort_by("hlc")
-            for op, count in _counted(made):
-                match op:
-                    case "INSERT":
-                        done.inserted += count
-                    case "UPDATE":
-                        done.updated += count
-                    case _:
-                        done.deleted += count
-            for body in self._bodies(made):
-                done.waited_s += self._take(body)
-                done.pushes += 1
-                crash_point("delivery.chunk")
+    def _push(self, made: pa.Table, done: Delivered) -> None:
+        for op, count in _counted(made):
+            match op:
+                case "INSERT":
+                    done.inserted += count
+                case "UPDATE":
+                    done.updated += count
+                case _:
+                    done.deleted += count
+        for body in self._bodies(made):
+            done.waited_s += self._take(body)
+            done.pushes += 1
+            crash_point("delivery.chunk")
 
     def _slices(self, events: DataFrame) -> Iterator[DataFrame]:
         """Events page by page, as many pages at once as the budget allows; one page at least."""
@@ -195,14 +176,15 @@ def _counted(made: pa.Table) -> list[tuple[str, int]]:
     return [(each["values"], each["counts"]) for each in made["op"].combine_chunks().value_counts().to_pylist()]
 
 
-def _batches(pages: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """`(page, rows)` in their order, in batches of about ROWS_A_BATCH rows."""
-    batches: list[list[tuple[int, int]]] = []
-    held = 0
-    for page, rows in pages:
-        if not batches or held + rows > ROWS_A_BATCH:
-            batches.append([])
-            held = 0
-        batches[-1].append((page, rows))
-        held += rows
-    return batches
+def _batches(pages: Sequence[Waiting], budget_bytes: int) -> Iterator[list[Waiting]]:
+    """Pages in their order, as many at once as the budget allows; one at least."""
+    held: list[Waiting] = []
+    size = 0
+    for page in pages:
+        if held and size + page.size > budget_bytes:
+            yield held
+            held, size = [], 0
+        held.append(page)
+        size += page.size
+    if held:
+        yield held

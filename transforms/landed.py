@@ -77,20 +77,11 @@ def deltas(of_rows: DataFrame, client_id: str, table: str) -> DataFrame:
 
     def make(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield _batch(batch, client_id, table)
+            columns = (batch.column(place).to_pylist() for place in range(5))
+            yield delta_batch(zip(*columns, strict=True), client_id, table)
 
     chosen = of_rows.where(differing).select("row_id", "page", "hlc", "columns", "before")
     return chosen.mapInArrow(make, DELTA_SCHEMA)
-
-
-def touched(of_rows: DataFrame) -> DataFrame:
-    """What landed last of each row, `row_id, columns`, null where it is gone."""
-    return of_rows.where(sf.col("last") & (sf.col("page") > _BEFORE)).select("row_id", "columns")
-
-
-def current(of_rows: DataFrame) -> DataFrame:
-    """The rows that there are in the end: `row_id, columns`."""
-    return of_rows.where(sf.col("last") & sf.col("columns").isNotNull()).select("row_id", "columns")
 
 
 def field(column: str) -> Column:
@@ -138,11 +129,12 @@ def _no_columns() -> Column:
     return sf.lit(None).cast("string").alias("columns")
 
 
-def _batch(batch: pa.RecordBatch, client_id: str, table: str) -> pa.RecordBatch:
+def delta_batch(
+    events: Iterable[tuple[str, int, int, str | None, str | None]], client_id: str, table: str
+) -> pa.RecordBatch:
+    """The deltas (`DELTA_SCHEMA`) of events, `(row id, page, hlc, columns, before)`, columns as JSON."""
     made: list[tuple[int, int, str, str]] = []
-    for row_id, page, hlc, columns, before in zip(
-        *(batch.column(place).to_pylist() for place in range(5)), strict=True
-    ):
+    for row_id, page, hlc, columns, before in events:
         op, values = _change(columns, before)
         if op == "UPDATE" and not values:
             continue

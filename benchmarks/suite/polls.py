@@ -1,8 +1,8 @@
 """Rows a second of a connector's first load, from its source through the lake's landing into a gateway, and its memory.
 
-The source is `lakesync fake` in a process of its own, the gateway another, Spark a third; what is told as `peak_mib` is
-this process, which polls as Dagster's does. Then an idle poll, how many calls were made against those needed, and
-`plain_rate`: the same pages read by the connector's client and thrown away.
+The source is `lakesync fake` in a process of its own, the gateway another, Spark a third. `peak_mib` is this process,
+which polls as Dagster's does, `spark_peak_mib` Spark with its workers. Then an idle poll, how many calls were made
+against those needed, and `plain_rate`: the same pages read by the connector's client and thrown away.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import requests
 from pydantic import SecretStr
 
 from benchmarks import server
-from benchmarks.lake import lake
+from benchmarks.lake import Lake, lake
 from benchmarks.usage import Usage, Watched
 from lakesync.connectors import Connectors, Secrets
 from lakesync.connectors.base import ConnectorConfig
@@ -72,8 +72,8 @@ def run(options: Namespace) -> dict[str, Any]:
             gateway={"url": url}, service_token=SecretStr(_SERVICE), secret_key=SecretStr(_KEY)
         )
         with Pipeline(config) as pipeline:
-            first, used = _poll(pipeline, connector["name"])
-            again, idle = _poll(pipeline, connector["name"])
+            first, used, spark = _poll(pipeline, connector["name"], bench)
+            again, idle, idle_spark = _poll(pipeline, connector["name"], bench)
         plain = _plain_rate(options.source, settings)
     read = next(each for each in first.tables if each.table == _TABLES[options.source])
     rows, report = read.delivered.inserted, read.read
@@ -92,23 +92,27 @@ def run(options: Namespace) -> dict[str, Any]:
         "cpu_us_per_row": round(used.cpu_seconds / rows * 1e6, 1),
         "begin_mib": used.rss_begin_mib,
         "peak_mib": used.rss_peak_mib,
+        "spark_peak_mib": spark.rss_peak_mib,
+        "spark_cpu_us_per_row": round(spark.cpu_seconds / rows * 1e6, 1),
         "calls": first.report.usage.calls,
         "calls_needed": _needed(options.source, options.rows),
         "waited_s": read.delivered.waited_s,
         "idle_seconds": idle.seconds,
         "idle_calls": again.report.usage.calls,
         "idle_cpu_seconds": idle.cpu_seconds,
+        "idle_spark_cpu_seconds": idle_spark.cpu_seconds,
         "idle_rows": idle_rows,
         "idle_deltas": sum(each.delivered.deltas for each in again.tables),
     }
 
 
-def _poll(pipeline: Pipeline, name: str) -> tuple[ConnectorPoll, Usage]:
-    with Watched(os.getpid()).measured() as used:
+def _poll(pipeline: Pipeline, name: str, bench: Lake) -> tuple[ConnectorPoll, Usage, Usage]:
+    """A poll, what this process used, and what Spark with its workers."""
+    with Watched(os.getpid()).measured() as used, bench.watched.measured() as spark:
         done = poll_connector(pipeline, server.GATEWAY, name)
     for error in done.errors:
         raise error
-    return done, used[0]
+    return done, used[0], spark[0]
 
 
 def _plain_rate(source: str, settings: Mapping[str, Any]) -> int:

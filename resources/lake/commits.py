@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Transaction
-from pyiceberg.table.update import AssertTableUUID
+from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate
 from sqlalchemy.exc import OperationalError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
@@ -25,7 +25,11 @@ class MovedError(Exception):
 
 
 def commit_files(
-    table: Table, snapshot: int | None, added: Collection[DataFile], removed: Collection[DataFile] = ()
+    table: Table,
+    snapshot: int | None,
+    added: Collection[DataFile],
+    removed: Collection[DataFile] = (),
+    properties: Mapping[str, str] | None = None,
 ) -> int:
     """Add files to a table, and remove others, in one commit; the id of its snapshot.
 
@@ -37,6 +41,7 @@ def commit_files(
         snapshot: that it must be at; None where it is empty.
         added: as `table_files.data_files` makes them.
         removed: as a scan of the table found them.
+        properties: of the table, set in the same commit.
 
     Raises:
         MovedError: somebody has committed since `snapshot`, or holds a catalogue in a file for seconds.
@@ -52,6 +57,8 @@ def commit_files(
     for file in removed:
         producer.delete_data_file(file)
     changes, requirements = producer._commit()  # noqa: SLF001 the public one tries again on top of what it has not read
+    if properties:
+        changes = (*changes, SetPropertiesUpdate(updates=dict(properties)))
     try:
         table._do_commit(changes, (*requirements, AssertTableUUID(uuid=table.metadata.table_uuid)))  # noqa: SLF001
     except (CommitFailedException, OperationalError) as error:
@@ -60,6 +67,21 @@ def commit_files(
         producer._clean_all_uncommitted()  # noqa: SLF001 both errors say that nobody will read them
         raise MovedError(f"{name} was not committed on top of {snapshot}: {error}") from error
     return producer.snapshot_id
+
+
+def set_properties(table: Table, properties: Mapping[str, str]) -> None:
+    """Set properties of a table, in a commit without a snapshot.
+
+    Raises:
+        MovedError: somebody committed at the same moment, or holds a catalogue in a file for seconds.
+    """
+    changes = (SetPropertiesUpdate(updates=dict(properties)),)
+    try:
+        table._do_commit(changes, (AssertTableUUID(uuid=table.metadata.table_uuid),))  # noqa: SLF001 as above
+    except (CommitFailedException, OperationalError) as error:
+        if isinstance(error, OperationalError) and _LOCKED not in str(error):
+            raise
+        raise MovedError(f"{'.'.join(table.name())} was not given properties: {error}") from error
 
 
 class _AsRead(Transaction):

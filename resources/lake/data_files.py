@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
+    from pyiceberg.table import FileScanTask
     from pyspark.sql import Column, SparkSession
 
 _DATA, _POSITION_DELETES = 0, 1
@@ -36,6 +37,13 @@ class DataFiles(NamedTuple):
     deletes: tuple[str, ...] = ()
     rows: int = 0
     """In the files, deleted ones included."""
+
+    @classmethod
+    def of(cls, tasks: Sequence[FileScanTask]) -> DataFiles:
+        """Those of a scan as pyiceberg plans it."""
+        deletes = {deleted.file_path for task in tasks for deleted in task.delete_files}
+        rows = sum(task.file.record_count for task in tasks)
+        return cls(tuple(task.file.file_path for task in tasks), tuple(deletes), rows)
 
 
 class UnreadableError(Exception):

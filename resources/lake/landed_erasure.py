@@ -12,7 +12,7 @@ import msgspec
 
 from lakesync.crash import crash_point
 from resources.lake.connection import lake_errors
-from resources.lake.landing import MARK, known_name, landing_name
+from resources.lake.landing_tables import OLD_MARK, known_name, landing_name
 from resources.lake.redaction import forget_past, has_past, text
 from transforms.landed import GONE, ROW
 
@@ -61,7 +61,7 @@ def erase_landed(
         if found:
             spark.sql(f"UPDATE {landing_name(names)} SET kind = '{GONE}', columns = NULL WHERE {of_rows}")
         crash_point("erasure.landing")
-        forgotten = f"{mine} AND row_id <> '{MARK}'"
+        forgotten = f"{mine} AND row_id <> '{OLD_MARK}'"
         rows = spark.table(known_name(names)).where(forgotten).count()
         if rows:
             spark.sql(f"DELETE FROM {known_name(names)} WHERE {forgotten}")

@@ -14,9 +14,9 @@ from lakesync.connectors.source import Page
 from transforms.landed import GONE, PLACE, ROW, WHOLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from lakesync.connectors.source import Piece
+    from lakesync.connectors.source import SourceRow
 
 _ARROW = pa.schema(
     [
@@ -33,11 +33,6 @@ _ARROW = pa.schema(
         ("name", pa.string()),
         ("value", pa.string()),
     ]
-)
-
-LANDING_SCHEMA = (
-    "gateway string, connector string, day date, landing bigint, table_name string, kind string, page bigint, "
-    "hlc bigint, row_id string, columns string, name string, value string"
 )
 
 STAMPS_A_PART = 1 << 22
@@ -120,8 +115,23 @@ class LandedRows:
         ]
         return pa.Table.from_arrays([*same, *own], schema=_ARROW)
 
-    def taken(self) -> pa.Table:
-        """All of them so far, which are forgotten."""
+    def groups(self, table: str, pages: Iterable[Sequence[SourceRow]], size: int, *, most: int) -> Iterator[pa.Table]:
+        """The rows of pages, some `size` at a time, which are forgotten.
+
+        Raises:
+            ValueError: they need more than `most` stamps.
+        """
+        end = self._stamp + most
+        for page in pages:
+            self.add(Page(table, page))
+            if self._stamp > end:
+                raise ValueError(f"a part of {table} has more than {most} rows")
+            if self.count >= size:
+                yield self._taken()
+        if self.count:
+            yield self._taken()
+
+    def _taken(self) -> pa.Table:
         made = self.table()
         for column in self._columns:
             column.clear()
@@ -132,23 +142,3 @@ class LandedRows:
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
         self._stamp += 1
-
-
-def parts_landed(
-    constants: Constants, table: str, first: int, pieces: Sequence[Piece]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What Spark's tasks do with numbers of pieces: each reads its own, and gives its rows as they land."""
-
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                rows = LandedRows(constants, first + number * STAMPS_A_PART)
-                end = first + (number + 1) * STAMPS_A_PART
-                for page in pieces[number].pages():
-                    rows.add(Page(table, page))
-                    made = rows.taken()
-                    if rows.newest >= end:
-                        raise ValueError(f"a part of {table} has more than {STAMPS_A_PART} rows")
-                    yield from made.to_batches()
-
-    return read

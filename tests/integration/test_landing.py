@@ -10,6 +10,7 @@ import msgspec
 import psycopg
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.connect.client.core import SparkConnectClient
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.diff import Change, diff
@@ -23,7 +24,8 @@ from lakesync.staging.records import Erasure
 from lakesync.wire.json import decode_push
 from resources.delivery import Delivery, Pace
 from resources.lake.landed_erasure import ErasedLandings, erase_landed, forget_landed
-from resources.lake.landing import LakeLanding, known_name, landing_name
+from resources.lake.landing import LakeLanding
+from resources.lake.landing_tables import ensure_landing, known_name, landing_name
 from resources.lake.tables import LakeNames
 from resources.lake.upkeep import location_of
 from resources.spark import session
@@ -194,11 +196,34 @@ def test_a_large_table_is_read_by_ranges_of_its_key_on_sparks_workers(spark, nam
     }
 
 
+def test_little_is_landed_compared_and_told_without_a_query_of_spark(spark, names, monkeypatch):
+    ensure_landing(spark, names)
+
+    def refused(*_, **__):
+        raise AssertionError("Spark was asked")
+
+    for request in ("_execute_plan_request_with_metadata", "_analyze_plan_request_with_metadata"):
+        monkeypatch.setattr(SparkConnectClient, request, refused)
+    gateway, rows = Gateway(), [SourceRow(f"r{number}", {"uid": f"u{number}"}) for number in range(300)]
+    opened(spark, names).land([Page("issues", rows, {"at": 1})])
+    assert delivery(opened(spark, names), gateway).deliver(ISSUES).inserted == 300
+    again = opened(spark, names)
+    again.land([Page("issues", rows, {"at": 1})])
+    assert again._number == 1, "what came as it was does not land"
+    assert delivery(again, gateway).deliver(ISSUES).deltas == 0
+    for number in range(60):  # so often that `known` is brought up meanwhile
+        again.land([Page("issues", [SourceRow("r0", {"uid": "u0", "title": number})], {"at": number})])
+        assert delivery(again, gateway).deliver(ISSUES).updated == 1
+    assert len(again._landed("issues").files) < 60
+    assert again.compare("issues", Census(None, iter([["r0"]]))).known == 300
+
+
 def test_b7_an_erased_row_leaves_no_file_of_what_landed(spark, names):
     landing, gateway = opened(spark, names), Gateway()
     rows = [SourceRow("a", {"uid": "1", "title": "the-erased-text"}), SourceRow("b", {"uid": "2", "title": "kept"})]
     landing.land([Page("issues", rows, cursor={"at": 1})])
     delivery(landing, gateway).deliver(ISSUES)
+    landing.settle("issues", least=0)
     locations = [location_of(spark, name) for name in (landing_name(names), known_name(names))]
 
     def holding(text):

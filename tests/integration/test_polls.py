@@ -1,9 +1,11 @@
 """Connectors polled by Dagster's job, from servers that listen, through the lake's landing, into a real gateway."""
 
 import itertools
+import random
 import threading
 import time
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 import pytest
@@ -14,10 +16,16 @@ from lakesync.engine import EngineLimits
 from lakesync.testing.servers import Answer
 from lakesync.testing.servers.jira.faults import fault
 from lakesync.types import SyncPull, SyncPush
+from lakesync.wire.json import decode_push
 from lakesync_dagster.definitions import make_definitions
+from resources import delivery
+from resources.intake import RemoteIntake
+from resources.lake.landing import LakeLanding
+from resources.pipeline import Pipeline
+from resources.polls import poll_connector, replay_connector
 from resources.snapshot import registered
 from tests.integration.gateway_support import SERVICE
-from tests.integration.jira_support import desk
+from tests.integration.jira_support import Moving, desk, shake
 from tests.integration.salesforce_support import ACCOUNTS_ALONE, company
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
@@ -58,6 +66,11 @@ class House:
             run_config=config,
             raise_on_error=False,
         )
+
+    def poll(self, connector):
+        """A poll without Dagster."""
+        with Pipeline(self.config) as pipeline:
+            return poll_connector(pipeline, self.gateway.gateway_id, connector)
 
     def rows(self, table, client="reader"):
         """A table's rows as a client pulls them, and how often each is told."""
@@ -195,3 +208,104 @@ def test_what_fails_shows_its_typed_error_and_leaves_the_others(house):
         assert set(told(half)) == {"jira_issues", "jira_projects"}
         assert "FORBIDDEN" in reason(half)
         assert set(house.rows("jira_issues")) == {"SUP-1"}
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def dying(chance):
+    """Something that ends the process now and then."""
+
+    def maybe(*_):
+        if chance() < 0.15:
+            raise Killed
+
+    return maybe
+
+
+def folded(deltas):
+    """The rows that deltas end in, by table; each of them changes something, and none is of a row that is not there."""
+    rows = {}
+    for delta in sorted(deltas, key=lambda each: each.hlc):
+        of_table, cells = rows.setdefault(delta.table, {}), {cell.column: cell.decoded() for cell in delta.columns}
+        if delta.op == "DELETE":
+            del of_table[delta.row_id]
+        elif delta.op == "INSERT":
+            assert delta.row_id not in of_table
+            of_table[delta.row_id] = cells
+        else:
+            before = of_table[delta.row_id]
+            assert all(before[column] != value for column, value in cells.items()), "what is as it was makes no delta"
+            of_table[delta.row_id] = before | cells
+    return rows
+
+
+DEEP = [pytest.param(seed, 6, marks=pytest.mark.deep) for seed in range(8)]
+
+
+@pytest.mark.parametrize(("seed", "polls"), [(3, 3), *DEEP])
+def test_a8_a_site_that_changes_while_polls_fail_and_die_ends_at_a_client_as_it_is(house, monkeypatch, seed, polls):
+    chance, pushed = random.Random(seed), {}
+    push = RemoteIntake.push
+
+    def noted(self, gateway, body):
+        push(self, gateway, body)
+        pushed.update({delta.delta_id: delta for delta in decode_push(body).deltas})
+
+    monkeypatch.setattr(RemoteIntake, "push", noted)
+    with desk() as made:
+        made.api.page_limit = 7
+        made.site.add_project("SUP")
+        made.site.add_project("OPS")
+        for _ in range(25):
+            shake(made, chance)
+        still = made.api.answer
+        made.api.answer = Moving(made, chance)
+        little = {"chunkSize": 5, "memoryBudgetBytes": 20_000, "deletedShare": 1}
+        config = made.config(includeProjects=False)
+        house.register(config, **little)
+        with monkeypatch.context() as patch:
+            commit, ends = LakeLanding._commit, dying(chance.random)
+            patch.setattr(delivery, "crash_point", ends)
+            patch.setattr(LakeLanding, "_commit", lambda *given: (ends(), commit(*given), ends()))
+            died = done = 0
+            while done < polls or not died:
+                done += 1
+                try:
+                    house.poll("desk")
+                except Killed:
+                    died += 1
+        made.api.answer = still
+        made.site.projects["OPS"].hidden = False
+        for issue in made.site.issues.values():
+            made.site.edit(issue, labels=["last"])  # what was hidden while it changed is found by its next change
+        made.clock.advance(1)
+        house.gateway.unregister_connector("desk")
+        house.register(config, **little, censusIntervalMs=1)
+        changed, left = True, 3  # who counts for the first time has just read everything; then nothing is new
+        while changed and left:
+            settled, left = house.poll("desk"), left - 1
+            assert settled.errors == []
+            changed = any(table.delivered.deltas for table in settled.tables)
+        assert not changed, "a poll of the same makes no delta"
+
+        issues, comments = made.expected()
+        assert {row: cells["summary"] for row, cells in house.rows("jira_issues").items()} == issues
+        assert {row: cells["body"] for row, cells in house.rows("jira_comments").items()} == comments
+        assert house.logged() == len(pushed), "no delta twice"
+        ended = folded(pushed.values())
+        assert {table: rows.keys() for table, rows in ended.items()} == {
+            "jira_issues": issues.keys(),
+            "jira_comments": comments.keys(),
+        }
+        deleted = {(delta.table, delta.row_id) for delta in pushed.values() if delta.op == "DELETE"}
+        assert deleted.isdisjoint((table, row) for table, rows in ended.items() for row in rows), (
+            "keys and numbers of comments are never given again: who is there was never away"
+        )
+        if polls > 3:
+            days = [datetime.now(UTC).date() - timedelta(days=back) for back in (1, 0)]
+            with Pipeline(house.config) as pipeline:
+                again = replay_connector(pipeline, house.gateway.gateway_id, "desk", days)
+            told = sum(table.delivered.deltas for table in again.tables)
+            assert (told, house.logged()) == (len(pushed), len(pushed)), "the lake tells the same deltas"

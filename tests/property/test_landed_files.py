@@ -1,0 +1,116 @@
+"""What is read from the files of landings is what `lakesync.connectors.diff` says, whatever `known` has of them."""
+
+import copy
+import random
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakesync.connectors.diff import Change, diff
+from lakesync.connectors.source import Census, Page, SourceRow
+from lakesync.delta import jcs
+from lakesync.wire.json import decode_push
+from resources.lake.current_rows import Digests, compared
+from resources.lake.data_files import DataFiles
+from resources.lake.landed_files import KNOWN_ROWS, Folding, Landed, Telling
+from resources.lake.landed_rows import Constants, LandedRows
+from resources.lake.landing_tables import BUCKETS, LandedFile
+
+CLIENT = "connector:desk"
+
+
+def page(chance, number):
+    """Rows, deletes and claims that meet one another often."""
+    rows = [
+        SourceRow(
+            f"r{chance.randrange(9)}",
+            {"uid": f"u{chance.randrange(7)}", "of": f"o{chance.randrange(3)}", "size": chance.choice([1, 1.5, None])},
+        )
+        for _ in range(chance.randrange(4))
+    ]
+    deleted = [f"r{chance.randrange(9)}" for _ in range(chance.choice([0, 0, 1]))]
+    whole = [("of", f"o{chance.randrange(3)}")] if chance.random() < 0.3 else []
+    return Page("issues", rows, {"number": number}, deleted, whole)
+
+
+def landed(folder, pages, size):
+    """Files of `size` pages each, and the pages' stamps."""
+    files, places, stamp = [], [], 1_000
+    for number, start in enumerate(range(0, len(pages), size), 1):
+        rows, first = LandedRows(Constants.of("gw", "desk", number, stamp), stamp), stamp
+        for each in pages[start : start + size]:
+            places.append(stamp)
+            rows.add(each)
+            rows.add(Page("others", [SourceRow("r1", {"uid": "u1"})]))
+            stamp = rows.newest + 1
+        path = folder / f"{len(files)}.parquet"
+        pq.write_table(rows.table(), path)
+        files.append(LandedFile(f"file://{path}", rows.count, number, first, rows.newest, rows.newest, claims=True))
+    return files, places
+
+
+def known(folder, folding):
+    """`known` as a fold writes it."""
+    found = []
+    for bucket in range(BUCKETS):
+        rows = pa.concat_tables([KNOWN_ROWS.empty_table(), *folding.rows(bucket)])
+        path = folder / f"known-{bucket}.parquet"
+        pq.write_table(rows, path)
+        found.append((bucket, DataFiles((f"file://{path}",))))
+    return tuple(found)
+
+
+def changes(batches):
+    made = pa.Table.from_batches(batches).sort_by("hlc")["delta"].to_pylist()
+    body = ('{"clientId":"' + CLIENT + '","deltas":[' + ",".join(made) + "]}").encode()
+    deltas = decode_push(body).deltas if made else ()
+    return [Change(each.op, each.row_id, {cell.column: cell.decoded() for cell in each.columns}) for each in deltas]
+
+
+def same(told):
+    return sorted((each.op, each.row_id, jcs(each.columns)) for each in told)
+
+
+def plain(rows):
+    return {each["row_id"]: each["columns"] for piece in rows for each in piece.to_pylist()}
+
+
+@pytest.mark.parametrize(("identity", "claimed"), [("uid", ("of", "uid")), (None, ("of",)), (None, ())])
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 2**32), parts=st.sampled_from([1, 3]))
+def test_files_tell_what_diff_says(tmp_path_factory, identity, claimed, seed, parts):
+    chance, folder = random.Random(seed), tmp_path_factory.mktemp("landed")
+    pages = [page(chance, number) for number in range(chance.randrange(1, 25))]
+    if not claimed:
+        pages = [Page(each.table, each.rows, each.cursor, each.deleted) for each in pages]
+    files, places = landed(folder, pages, chance.randrange(1, 5))
+    cuts = sorted(chance.randrange(len(pages) + 1) for _ in range(3))
+    told, rows, states = [], {}, []
+    for each in pages:
+        told.append(diff(rows, each, identity))
+        states.append({row_id: jcs(columns) for row_id, columns in rows.items()})
+    last = [-1, *places][cuts[0]]
+    nothing = Landed("issues", identity, claimed, tuple(files), (), -1)
+    before = nothing._replace(known=known(folder, Folding(nothing, last)), since=last)
+    before = before._replace(files=tuple(file for file in files if file.last > last))
+    assert plain(before.known_rows()) == (states[cuts[0] - 1] if cuts[0] else {})
+    for start, end in pairwise([*cuts, len(pages)]):
+        telling = Telling(before, CLIENT, [-1, *places][start], [-1, *places][end], parts)
+        found = [delta for part in range(parts) for delta in changes(telling.deltas(part))]
+        assert same(found) == same([change for of_page in told[start:end] for change in of_page])
+    whole = Folding(before, files[-1].last)
+    assert plain(whole.rows()) == {row_id: jcs(columns) for row_id, columns in rows.items()}
+    there = compared(whole, Census(None, iter([["r0", "r1"], ["new", "new"]])))
+    assert (there.known, there.unknown) == (len(rows), sorted({"r0", "r1", "new"} - rows.keys()))
+    assert {row.row_id for row in there.absent} == rows.keys() - {"r0", "r1"}
+    of = compared(whole, Census("of", iter([["o1"]])))
+    assert {row.row_id: row.columns for row in of.absent} == {
+        row_id: columns for row_id, columns in rows.items() if columns["of"] != "o1"
+    }
+    again = [SourceRow(row_id, copy.copy(columns)) for row_id, columns in rows.items()]
+    other = SourceRow("r1", {"uid": "another"})
+    assert Digests(whole).news(Page("issues", [*again, other])).rows == [other]
