@@ -26,6 +26,10 @@ TIMEOUT_S = (10, 60)
 """Seconds to connect, and between two pieces of an answer."""
 
 
+class PlaceLostError(AdapterError):
+    """The API keeps the place in a result no more: the same call is in vain, and the query is asked again."""
+
+
 class HttpApi:
     """Calls one API. What may pass is tried again, as long as the API's own advice is not to wait longer than that."""
 
@@ -68,7 +72,9 @@ class HttpApi:
         url = path if path.startswith(("https://", "http://")) else self.base_url + path
 
         def again(error: Exception) -> bool | float:
-            if not isinstance(error, TransientError) or not (repeatable or isinstance(error, RateLimitedError)):
+            if not isinstance(error, TransientError) or isinstance(error, PlaceLostError):
+                return False
+            if not (repeatable or isinstance(error, RateLimitedError)):
                 return False
             if error.retry_after is None:
                 return True

@@ -7,7 +7,7 @@ from typing import Any
 
 import requests
 
-from lakesync.connectors.http import HttpApi, Words, by_status, number
+from lakesync.connectors.http import HttpApi, PlaceLostError, Words, by_status, number
 from lakesync.connectors.jira.rows import FIELDS
 from lakesync.connectors.source import Usage
 from lakesync.exceptions import (
@@ -129,7 +129,7 @@ def _fault(answer: requests.Response) -> LakeSyncError | None:
         return None
     said = _said(answer)
     if status == 400 and "page token" in said.lower():
-        return AdapterError(f"Jira's search forgot its place ({said}): the poll goes on from its last page")
+        return PlaceLostError(f"Jira's search forgot its place ({said}): the poll goes on from its last page")
     if status == 400 and "jql" in answer.request.path_url:
         return ConfigurationError(f"Jira refuses the query ({said}): mend the connector's jql")
     return by_status(answer, "Jira", said, _WORDS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import requests
 
-from lakesync.connectors.http import HttpApi, Words, by_status, retry_after
+from lakesync.connectors.http import HttpApi, PlaceLostError, Words, by_status, retry_after
 from lakesync.connectors.salesforce.session import sign_in
 from lakesync.connectors.source import Usage
 from lakesync.exceptions import (
@@ -33,10 +33,6 @@ Json = dict[str, Any]
 
 class SessionEndedError(AuthError):
     """The token is good no more: another is asked for, once."""
-
-
-class LocatorError(AdapterError):
-    """The rest of a query's result is kept no more: the query is asked again."""
 
 
 class SalesforceClient:
@@ -66,7 +62,7 @@ class SalesforceClient:
             deleted: whether what is in the recycle bin is in it, too.
 
         Raises:
-            LocatorError: the pages took so long that Salesforce forgot the rest.
+            PlaceLostError: the pages took so long that Salesforce forgot the rest.
         """
         page = self.call("GET", f"/{'queryAll' if deleted else 'query'}", params={"q": soql}).json()
         while True:
@@ -137,7 +133,7 @@ def _fault(answer: requests.Response) -> LakeSyncError | None:
         case "REQUEST_LIMIT_EXCEEDED":
             return RateLimitedError(f"Salesforce allows no more calls within 24 hours ({said})", retry_after=3600.0)
         case "INVALID_QUERY_LOCATOR":
-            return LocatorError(f"Salesforce keeps the rest of the result no more ({said}): the query is asked again")
+            return PlaceLostError(f"Salesforce keeps the rest of the result no more ({said}): the query is asked again")
         case "INVALID_TYPE":
             return ForbiddenError(f"Salesforce shows no such object to this user ({said}): give it read access")
     if code in _QUERY and "query" in answer.request.path_url.partition("?")[0]:

@@ -10,9 +10,10 @@ from typing import Any
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.conditions import condition
+from lakesync.connectors.http import PlaceLostError
 from lakesync.connectors.probing import Probe, clock_told
 from lakesync.connectors.salesforce import bulk
-from lakesync.connectors.salesforce.api import LocatorError, SalesforceClient
+from lakesync.connectors.salesforce.api import SalesforceClient
 from lakesync.connectors.salesforce.rows import OBJECTS, line_row, literal, milliseconds, record_row
 from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Table, Usage
 from lakesync.connectors.tables import SALESFORCE, SALESFORCE_SWITCHES
@@ -160,7 +161,7 @@ class SalesforceSource:
                         deleted=[record["Id"] for record in records if record["IsDeleted"]],
                     )
                 return
-            except LocatorError:
+            except PlaceLostError:
                 if newest == begun:
                     raise
 
