@@ -15,7 +15,7 @@ from transforms.stories import Keys
 
 if TYPE_CHECKING:
     from lakesync.connectors.source import Census
-    from resources.lake.landed_files import Folding
+    from resources.lake.folding import Folding
 
 _spelled = msgspec.json.Encoder(order="sorted").encode
 

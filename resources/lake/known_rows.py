@@ -17,7 +17,7 @@ from resources.lake.upkeep import join_deleted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resources.lake.landed_files import Folding
+    from resources.lake.folding import Folding
 
 ROWS_HERE = 20_000
 """Up to which the run's own process does it: Spark would take longer to begin."""

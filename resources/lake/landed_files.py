@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg_core.transform import bucket as bucket_of
 
 from resources.lake.data_files import DataFiles, read_files
-from resources.lake.landing_tables import BUCKETS, OLD_MARK, LandedFile
+from resources.lake.landing_tables import OLD_MARK, LandedFile
 from resources.lake.places import on_s3, place_of
 from transforms.landed import GONE, PLACE, ROW, WHOLE, delta_batch
 from transforms.stories import KNOWN, Claims, Keys, Version, story
@@ -138,7 +136,7 @@ class _Stories:
         wanted = {*self._versions, *self._gone}
         told = pa.array(sorted(wanted), pa.string())
         for rows in landed.known_rows(among=None if landed.claimed else told):
-            for row_id, columns in _pairs(rows, *KNOWN_ROWS.names):
+            for row_id, columns in pairs_of(rows, *KNOWN_ROWS.names):
                 if row_id in wanted or self._is_claimed(row_id, columns):
                     wanted.add(row_id)
                     self._versions.setdefault(row_id, []).append(Version(KNOWN, KNOWN, columns))
@@ -153,17 +151,17 @@ class _Stories:
             for row in self._read(landed.since, above):
                 self._claim(row, keys)
 
-    def _read(self, above: int, upto: int, among: pa.Array | None = None) -> Iterator[_Row]:
+    def _read(self, above: int, upto: int, among: pa.Array | None = None) -> Iterator[LandedRow]:
         for rows in self._landed.pages(above, upto, among):
-            yield from map(_Row._make, _pairs(rows, *_Row._fields))
+            yield from map(LandedRow._make, pairs_of(rows, *LandedRow._fields))
 
-    def _keep(self, row: _Row) -> None:
+    def _keep(self, row: LandedRow) -> None:
         if row.kind == ROW:
             self._versions.setdefault(row.row_id, []).append(Version(row.page, row.hlc, row.columns))
         elif row.kind == GONE:
             self._gone.setdefault(row.row_id, []).append((row.page, row.hlc))
 
-    def _claim(self, row: _Row, among: Collection[tuple[str, str]] | None = None) -> None:
+    def _claim(self, row: LandedRow, among: Collection[tuple[str, str]] | None = None) -> None:
         for key in claims_of(row, self._landed.identity, self._keys):
             if among is None or key in among:
                 self._claims.add(*key, row.page, row.hlc)
@@ -172,68 +170,16 @@ class _Stories:
         mine = self._of_part(row_id)
         return mine and any(key in self._claims for key in self._keys.of(columns))
 
-    def _is_mine(self, row: _Row) -> bool:
+    def _is_mine(self, row: LandedRow) -> bool:
         return row.kind != WHOLE and self._of_part(row.row_id)
 
     def _of_part(self, row_id: str) -> bool:
         return self._telling.parts == 1 or zlib.crc32(row_id.encode()) % self._telling.parts == self._part
 
 
-class Folding(NamedTuple):
-    """The rows that a table's landings up to a page add up to."""
+class LandedRow(NamedTuple):
+    """A landed row; what its kind has not is None."""
 
-    landed: Landed
-    upto: int
-
-    def rows(self, bucket: int | None = None) -> Iterator[pa.Table]:
-        """Those of a bucket, or of all, `KNOWN_ROWS`."""
-        landed = self.landed
-        keys = Keys(landed.claimed)
-        newest: dict[str, tuple[int, int]] = {}
-        gone: dict[str, int] = {}
-        claims: dict[tuple[str, str], int] = {}
-        for row in self._read(bucket if not landed.claimed else None):
-            for key in claims_of(row, landed.identity, keys):
-                claims[key] = max(row.page, claims.get(key, row.page))
-            if row.kind == ROW:
-                newest[row.row_id] = max((row.page, row.hlc), newest.get(row.row_id, (KNOWN, KNOWN)))
-            elif row.kind == GONE:
-                gone[row.row_id] = max(row.page, gone.get(row.row_id, KNOWN))
-
-        def ended(columns: str, page: int) -> bool:
-            return bool(claims) and any(claims.get(key, KNOWN) > page for key in keys.of(columns))
-
-        for rows in self._pages(bucket):
-            there = [
-                kind == ROW and newest[row_id] == (page, hlc) and gone.get(row_id, KNOWN) <= page
-                for kind, row_id, page, hlc in _pairs(rows, "kind", "row_id", "page", "hlc")
-            ]
-            found = rows.filter(pa.array(there, pa.bool_())).select(["page", *KNOWN_ROWS.names])
-            kept = [not ended(columns, page) for columns, page in _pairs(found, "columns", "page")] if claims else None
-            found = found.select(KNOWN_ROWS.names)
-            yield found if kept is None else found.filter(pa.array(kept, pa.bool_()))
-        told = pa.array(sorted({*newest, *gone}), pa.string())
-        for rows in landed.known_rows(bucket):
-            left = rows.filter(pc.invert(pc.is_in(rows["row_id"], value_set=told)))
-            if claims:
-                kept = [not ended(columns, KNOWN) for columns in left["columns"].to_pylist()]
-                left = left.filter(pa.array(kept, pa.bool_()))
-            yield left
-
-    def _pages(self, bucket: int | None) -> Iterator[pa.Table]:
-        for rows in self.landed.pages(self.landed.since, self.upto):
-            if bucket is None:
-                yield rows
-                continue
-            ids = pc.fill_null(rows["row_id"], "").combine_chunks()
-            yield rows.filter(pa.array(np.asarray(bucket_of(ids, BUCKETS)) == bucket))
-
-    def _read(self, bucket: int | None) -> Iterator[_Row]:
-        for rows in self._pages(bucket):
-            yield from map(_Row._make, _pairs(rows, *_Row._fields))
-
-
-class _Row(NamedTuple):
     kind: str
     page: int
     hlc: int
@@ -243,7 +189,7 @@ class _Row(NamedTuple):
     value: str
 
 
-def claims_of(row: _Row, identity: str | None, keys: Keys) -> Iterator[tuple[str, str]]:
+def claims_of(row: LandedRow, identity: str | None, keys: Keys) -> Iterator[tuple[str, str]]:
     """What a landed row claims for its page: by name and value, or by its identity."""
     if row.kind == WHOLE:
         yield row.name, row.value
@@ -251,7 +197,8 @@ def claims_of(row: _Row, identity: str | None, keys: Keys) -> Iterator[tuple[str
         yield from (key for key in keys.of(row.columns) if key[0] == identity)
 
 
-def _pairs(rows: pa.Table, *names: str) -> Iterator[tuple]:  # type: ignore[type-arg]
+def pairs_of(rows: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
+    """The values of columns, row by row."""
     return zip(*(rows[name].to_pylist() for name in names), strict=True)
 
 

@@ -14,8 +14,9 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from resources.lake.commits import MovedError
 from resources.lake.connection import lake_errors
 from resources.lake.data_files import DataFiles
+from resources.lake.folding import Folding
 from resources.lake.known_rows import fold, note
-from resources.lake.landed_files import Folding, Landed, Telling
+from resources.lake.landed_files import Landed, Telling
 from resources.lake.landing_commits import claims_in
 from resources.lake.landing_tables import ConnectorTables, LandedFile, Mark, ensure_landing, known_name, landing_name
 from resources.lake.parts import in_tasks

@@ -22,7 +22,7 @@ from lakesync import hlc
 from lakesync.connectors.seen import Seen
 from resources.lake.connection import lake_errors
 from resources.lake.current_rows import Digests, compared
-from resources.lake.landed_files import Folding
+from resources.lake.folding import Folding
 from resources.lake.landed_rows import STAMPS_A_PART, Constants, LandedRows, Place
 from resources.lake.landed_tables import LandedTables
 from resources.lake.landing_commits import commit_landing, places_told, write_parts, write_rows

@@ -16,7 +16,8 @@ from lakesync.delta import jcs
 from lakesync.wire.json import decode_push
 from resources.lake.current_rows import Digests, compared
 from resources.lake.data_files import DataFiles
-from resources.lake.landed_files import KNOWN_ROWS, Folding, Landed, Telling
+from resources.lake.folding import Folding
+from resources.lake.landed_files import KNOWN_ROWS, Landed, Telling
 from resources.lake.landed_rows import Constants, LandedRows
 from resources.lake.landing_tables import BUCKETS, LandedFile
 
