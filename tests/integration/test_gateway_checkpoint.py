@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+import socket
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -16,7 +18,7 @@ from lakesync.types import RowDelta, SyncResponse
 from lakesync.wire import json as wire_json
 from lakesync.wire import protobuf
 from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
-from tests.integration.gateway_support import Client, Served, delta
+from tests.integration.gateway_support import DEADLINE, Client, Served, delta, until
 
 MINE = {
     "version": 1,
@@ -180,3 +182,27 @@ def test_serving_holds_a_frame_and_not_the_whole(spawn, tmp_path):
     small = peak_after_serving("bob", 2)
     large = peak_after_serving("carol", 40)
     assert large - small < 10 * len(frame)
+
+
+def test_who_stops_reading_is_cut_off(spawn, tmp_path):
+    """The time limit is each part's: it ends who takes nothing, not who takes long."""
+    server = spawn(LAKESYNC_LIMITS_REQUEST_TIMEOUT_SECONDS="1")
+    alice = server.client("alice")
+    alice.push(delta("t1", {"n": 1}, client="alice"))
+    made = delta("t1", {"text": "x" * 1_000_000}, client="alice")
+    frame = encode_checkpoint_frame(protobuf.encode_response(SyncResponse(rows(made), 1)))
+    (head,) = server.internal("backlog")
+    file = tmp_path / "long.frames"
+    file.write_bytes(frame * 30)
+    table = CutTable("todos", 1, 30, (file.as_uri(),), file.stat().st_size)
+    cut = Cut("gw", head["epoch"], head["last_arrival"], 0, (table,), 0)
+    assert server.internal("publish_cut", cut=msgspec.to_builtins(cut)) is True
+    place = urlsplit(server.url)
+    with socket.create_connection((place.hostname, place.port), DEADLINE) as connection:
+        connection.sendall(
+            f"GET /sync/gw/checkpoint HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.client('bob').token}\r\n\r\n".encode()
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        until(lambda: any(line["event"] == "answer cut short" for line in server.lines()), "the end of the answer")
+        assert sum(map(len, iter(lambda: connection.recv(1 << 20), b""))) < 30 * len(frame)
+    assert alice.pull().status_code == 200

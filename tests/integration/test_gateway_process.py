@@ -55,7 +55,7 @@ def test_a_push_in_flight_is_finished_while_new_ones_are_turned_away(spawn):
         assert turned_away.status_code == 503
         assert turned_away.json()["code"] == "STAGING_UNAVAILABLE"
         assert int(turned_away.headers["retry-after"]) > 0
-        assert requests.get(server.url + "/ready", timeout=DEADLINE).status_code == 503
+        assert requests.get(server.url + "/ready", timeout=DEADLINE).json()["error"].startswith("draining")
         assert requests.get(server.url + "/health", timeout=DEADLINE).status_code == 200
         connection.sendall(body[20:])
         answer = b""

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import random
 import signal
+import threading
 from contextlib import suppress
 
 import pytest
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from lakesync.engine import EngineLimits
+from gateway.app import create_app
+from gateway.server import GatewayServer, listen
+from gateway.settings import GatewaySettings
+from lakesync.engine import Engine, EngineLimits
+from lakesync.staging import open_store
 from lakesync.types import SyncPull, SyncPush
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag
-from tests.integration.gateway_support import DEADLINE, Client, delta, until, wall_ms
+from tests.integration.gateway_support import DEADLINE, SECRET, Client, delta, until, wall_ms
 from tests.integration.live_support import Live, decoded
 
 PUSH, PULL, BROADCAST = (bytes((tag,)) for tag in FrameTag)
@@ -147,6 +152,35 @@ def test_at_the_end_connections_are_told_to_go_and_pushes_are_finished(spawn):
     ends = [line for line in server.lines() if line["event"] == "disconnected"]
     assert {(line["client"], line["code"]) for line in ends} == {("alice", 1001), ("bob", 1001)}
     assert "token" not in server.log.read_text()
+
+
+def test_a_push_that_is_served_when_the_end_comes_is_answered_first(tmp_path):
+    settings = GatewaySettings(secrets=(SECRET,))
+    engine = Engine(open_store(f"sqlite://{tmp_path}", wall_ms), wall_ms)
+    engine.open()
+    with listen("127.0.0.1", 0) as bound:
+        server = GatewayServer(create_app(settings, engine), settings)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        held, holds = threading.Event(), threading.Event()
+        with Live(Client(url, "gw")) as writer, Live(Client(url, "gw", "bob")) as idle:
+            idle.pull()
+            engine.store.submit("gw", lambda _: holds.set() or held.wait(DEADLINE))
+            assert holds.wait(DEADLINE)
+            writer.send(FrameTag.PUSH, protobuf.encode_push(SyncPush("client-1", decoded([delta("t1", {"n": 1})]))))
+            until(lambda: server._drain.in_flight == 1, "the push")
+            server.handle_exit(signal.SIGTERM, None)
+            assert idle.closed()[0] == 1001
+            with pytest.raises(InvalidStatus) as late:
+                Live(Client(url, "gw", "late"))
+            assert (late.value.response.status_code, late.value.response.headers["retry-after"]) == (503, "1")
+            held.set()
+            assert writer.answer().server_hlc > 0
+            assert writer.closed()[0] == 1001
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+    engine.close()
 
 
 def test_what_is_logged_of_a_connection(spawn):
