@@ -85,8 +85,14 @@ def test_what_was_inserted_comes_back_in_order_of_arrival(adapter, kind):
 
 
 def test_it_tells_what_it_holds_of_a_batch(adapter):
-    one = batch(1, *(make_delta("c", n, f"r{n}", x=n) for n in range(1, 50)))
-    assert adapter.insert_deltas(one) == held(one.deltas)
+    """Also among others of its time, fewer or more, and of a delta whose id is no hash."""
+    one, other, more = (
+        batch(number, *(make_delta("c", n, f"r{n}", x=n) for n in range(number, 60, step)))
+        for number, step in ((1, 2), (2, 4), (4, 20))
+    )
+    odd = msgspec.structs.replace(make_delta("c", 31, "r", x=1), delta_id="AB" * 32)
+    for each in (one, other, more, batch(5, odd, make_delta("c", 33, "r", y=1))):
+        assert adapter.insert_deltas(each) == held(each.deltas)
 
 
 def test_a_batch_inserted_again_changes_nothing(adapter, kind, tmp_path):
