@@ -14,11 +14,11 @@ from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.recovery import Recovery, Shard
 from lakesync.staging.sqlite.state import State
 
-_SECONDS_AT_A_TIME = 0.015
+_SECONDS_AT_A_TIME = 0.1
 """So long pushes wait at most for a part of what is frozen, unless too much waits."""
 _MANY = 0.75
 """With this part of the rows that may wait, more are expected."""
-_EARLY = 1.5
+_EARLY = 1.25
 """What is frozen is written so many times as fast as it has to be."""
 
 _log = structlog.get_logger(__name__)

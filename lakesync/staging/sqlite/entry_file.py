@@ -17,7 +17,7 @@ from lakesync.staging.sqlite.row_file import RowFile
 from lakesync.staging.whole import WholeRow
 from lakesync.types import RowKey
 
-_BIT = 256
+_BIT = 128
 """Entries that are written at a time."""
 _PUT = (
     "ON CONFLICT (bucket, number) DO UPDATE SET"

@@ -14,7 +14,7 @@ from lakesync.staging.sqlite.state_file import StateFile
 from lakesync.staging.sqlite.undo import Undo
 from lakesync.types import RowKey
 
-_BIT = 256
+_BIT = 128
 """Rows that are written at a time."""
 
 
