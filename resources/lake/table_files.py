@@ -40,7 +40,7 @@ state table. A group of no rows is not written."""
 
 _FIELD_ID = "PARQUET:field_id"
 _COMPRESSION, _LEVEL = "zstd", 1
-_UNIQUE = frozenset(("delta_id", "row_id", "_row", "hlc", "seq", "ordinal"))
+_UNIQUE = frozenset(("delta_id", "row_id", "_row", "hlc", "seq", "ordinal", "value", "_arrival"))
 
 
 class Layout(NamedTuple):
