@@ -100,5 +100,12 @@ def told(error: Exception, *, as_json: bool) -> ExitCode | None:
     return code
 
 
+def misused(why: str) -> ExitCode:
+    """Say on stderr, in one line of JSON, that options or arguments cannot be used."""
+    code = ExitCode.USAGE
+    print(json.dumps({"error": why, "code": "USAGE", "exitCode": int(code)}), file=sys.stderr)
+    return code
+
+
 def _of(table: dict[str, T], kind: type[BaseException]) -> Iterator[T]:
     return (table[base.__name__] for base in kind.__mro__ if base.__name__ in table)

@@ -12,7 +12,7 @@ import typer
 from lakesync.cli import output
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
-from lakesync.cli.options import Data, Json, Yes, settings
+from lakesync.cli.options import Data, Gateway, Json, Yes, settings
 from lakesync.exceptions import ConfigurationError, StagingUnavailableError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _PATIENCE_SECONDS = 30.0
     )
 )
 def erase(
-    gateway: Annotated[str, typer.Option("--gateway", "-g", help="The gateway id.")],
+    gateway: Gateway = None,
     table: Annotated[str | None, typer.Option(help="The row's table.", show_default=False)] = None,
     row: Annotated[str | None, typer.Option(help="The row's id.", show_default=False)] = None,
     client: Annotated[str | None, typer.Option(help="The client whose data goes.", show_default=False)] = None,
@@ -47,18 +47,21 @@ def erase(
     Clients that hold an erased row are told by a DELETE. What the lake holds of it is noted for the lake to erase.
     Through a gateway that runs, or, where none does, on the store itself.
     """
+    from lakesync.cli.remote import which_gateway
+
     is_row = table is not None and row is not None and client is None
     is_client = client is not None and table is None and row is None
     if not is_row and not is_client:
         raise typer.BadParameter("name a row with --table and --row, or a client with --client")
     what = f"row {row!r} of table {table!r}" if is_row else f"everything that client {client!r} wrote"
-    output.confirm(f"Erase {what} in gateway {gateway!r}? Nothing brings it back.", yes=yes)
     config = settings(data)
+    chosen = which_gateway(config, gateway)
+    output.confirm(f"Erase {what} in gateway {chosen!r}? Nothing brings it back.", yes=yes)
     with opened_store(config) as store:
         if client is not None:
-            done = store.erase_client(gateway, client)
+            done = store.erase_client(chosen, client)
         else:
-            done = store.erase_row(gateway, table or "", row or "")
+            done = store.erase_row(chosen, table or "", row or "")
     _tell(done, what, as_json=as_json)
 
 

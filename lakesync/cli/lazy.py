@@ -114,6 +114,10 @@ class LazyGroup(PlainGroup):
         as_json = "--json" in (*ctx._protected_args, *ctx.args)  # noqa: SLF001 click's own
         try:
             return super().invoke(ctx)
+        except typer.TyperException as misused:  # typer itself says in words how to use a command
+            if not as_json:
+                raise
+            raise typer.Exit(ending.misused(cast("Any", misused).format_message())) from misused
         except Exception as error:
             code = ending.told(error, as_json=as_json)
             if code is None:

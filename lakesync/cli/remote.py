@@ -17,6 +17,7 @@ from lakesync.client.errors import UnreachableError
 from lakesync.client.transports.http import HttpTransport, refusal
 from lakesync.client.transports.tokens import claims as claims_in
 from lakesync.exceptions import AuthError, ConfigurationError
+from lakesync.validation import check_gateway_id
 
 if TYPE_CHECKING:
     from lakesync.client.transports.base import RealtimeTransport
@@ -27,6 +28,7 @@ Role = Literal["client", "admin"]
 CLIENT_ID = "lakesync-cli"
 """Who a command is where nobody says, and the secret is at hand."""
 
+_WHICH = "which gateway? Give --gateway ID, set LAKESYNC_REMOTE_GATEWAY, or write it into [remote] of lakesync.toml"
 _MINUTES = 10
 _TIMEOUT = 60.0
 
@@ -108,23 +110,36 @@ def connect(
         named: whether a gateway id is needed.
 
     Raises:
-        ConfigurationError: nobody says which gateway, or the token's file cannot be read.
+        ConfigurationError: nobody says which gateway, its id or address cannot be one, or the token's file cannot be
+            read.
     """
     config = settings(data)
     token = _given_token(config, token_file)
-    identity = claims_in(token or "")
-    chosen = gateway or identity.get("gw") or config.remote.gateway or _only(config)
+    chosen = _chosen(config, gateway, token)
     if chosen is None and named:
-        raise ConfigurationError(
-            "which gateway? Give --gateway ID, set LAKESYNC_REMOTE_GATEWAY, or write it into [remote] of lakesync.toml"
-        )
+        raise ConfigurationError(_WHICH)
     if token is None and chosen is not None:
         token = _made_token(config, chosen, client or CLIENT_ID, role)
     if client is not None and token is not None and claims_in(token).get("sub") != client:
         raise AuthError(
             f"the token is for client {claims_in(token).get('sub')!r}, not for {client!r}: leave --client out"
         )
-    return Remote(config, url or address(config), chosen or "", token)
+    where = url or address(config)
+    if not where.startswith(("http://", "https://")):
+        raise ConfigurationError(f"the gateway's address is {where!r}: it must begin with http:// or https://")
+    return Remote(config, where, chosen or "", token)
+
+
+def which_gateway(config: Config, gateway: str | None) -> str:
+    """The gateway that an option names, else the token, else the settings: for commands that need no address.
+
+    Raises:
+        ConfigurationError: nobody says which, or it cannot be an id.
+    """
+    chosen = _chosen(config, gateway, _given_token(config, None))
+    if chosen is None:
+        raise ConfigurationError(_WHICH)
+    return chosen
 
 
 def running(config: Config, service: str) -> dict[str, Any]:
@@ -144,6 +159,14 @@ def address(config: Config) -> str:
         return str(known)
     host = "127.0.0.1" if config.gateway.host in {"0.0.0.0", "::"} else config.gateway.host  # noqa: S104 a comparison
     return f"http://{host}:{config.gateway.port}"
+
+
+def _chosen(config: Config, gateway: str | None, token: str | None) -> str | None:
+    chosen = gateway or claims_in(token or "").get("gw") or config.remote.gateway or _only(config)
+    wrong = None if chosen is None else check_gateway_id(str(chosen))
+    if wrong is not None:
+        raise ConfigurationError(wrong)
+    return chosen
 
 
 def _only(config: Config) -> str | None:

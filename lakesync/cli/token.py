@@ -43,9 +43,13 @@ def create(
     from lakesync.cli import output
     from lakesync.cli.remote import secret_of, sign
     from lakesync.exceptions import ConfigurationError
+    from lakesync.validation import check_gateway_id, check_id
 
     if role not in ("client", "admin"):
         raise typer.BadParameter(f"--role is {role!r}, it must be client or admin")
+    wrong = check_gateway_id(gateway) or check_id("the client id", client)
+    if wrong is not None:
+        raise typer.BadParameter(wrong)
     config = settings(data)
     secret = secret_of(config)
     if not secret:

@@ -24,7 +24,7 @@ _AT_ONCE = 100
 
 
 class PageDelta(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A `RowDelta` in all that can be asked of it. It has no id: who takes a page in needs none."""
+    """A `RowDelta` in all that can be asked of it."""
 
     op: Op
     table: str
@@ -32,8 +32,7 @@ class PageDelta(msgspec.Struct, frozen=True, rename="camel", gc=False):
     client_id: str
     cells: msgspec.Raw = msgspec.field(name="columns")
     hlc: int
-
-    delta_id = ""
+    delta_id: str
 
     @property
     def columns(self) -> Cells:

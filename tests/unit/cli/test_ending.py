@@ -84,3 +84,37 @@ def test_nobody_is_asked_where_there_is_no_terminal(run):
     told = run("connectors", "unregister", "jira", "--gateway", "shop", stdin="y\n")
     assert told.exit_code == ExitCode.USAGE
     assert "--yes" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("status", "--nosuch"), "No such option: --nosuch"),
+        (("statsu",), "No such command 'statsu'"),
+        (("push", "absent.csv", "--gateway", "shop"), "absent.csv cannot be read"),
+        (("pull", "--gateway", "shop", "--limit", "x"), "--limit"),
+        (("erase", "--gateway", "shop", "--table", "t"), "name a row with --table and --row"),
+    ],
+)
+def test_what_is_misused_is_said_in_json_too(run, words, why):
+    told = run(*words, "--json")
+    assert (told.exit_code, told.stdout) == (ExitCode.USAGE, "")
+    said = json.loads(told.stderr)
+    assert (said["code"], said["exitCode"]) == ("USAGE", 2)
+    assert why in said["error"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("status", "--gateway", "bad/id"), "'bad/id' cannot be a gateway id"),
+        (("erase", "--gateway", "bad/id", "--table", "t", "--row", "r", "--yes"), "'bad/id' cannot be a gateway id"),
+        (("erase", "--table", "t", "--row", "r", "--yes"), "which gateway?"),
+        (("token", "create", "--gateway", "bad/id", "--client", "ann"), "'bad/id' cannot be a gateway id"),
+        (("status", "--gateway", "shop", "--url", "ftp://here"), "must begin with http:// or https://"),
+    ],
+)
+def test_which_gateway_it_is_and_where_is_looked_at_before_it_is_asked(run, words, why):
+    told = run(*words)
+    assert (told.exit_code, told.stdout) == (ExitCode.USAGE, "")
+    assert why in told.stderr

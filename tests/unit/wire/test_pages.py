@@ -18,7 +18,7 @@ DELTAS = tuple(
 def test_its_deltas_are_those_that_were_sent_and_their_columns_are_read_many_at_once():
     page = pages.decode_page(encode_response(SyncResponse(DELTAS, 1 << 60, has_more=True)))
     assert (page.server_hlc, page.has_more) == (1 << 60, True)
-    asked = ("op", "key", "stamp", "client_id", "columns")
+    asked = ("op", "key", "stamp", "client_id", "columns", "delta_id")
     assert [[getattr(delta, name) for name in asked] for delta in page.deltas] == [
         [getattr(delta, name) for name in asked] for delta in DELTAS
     ]

@@ -1,0 +1,66 @@
+"""Which gateway a command talks to is said in the same ways to all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakesync.cli.ending import ExitCode
+
+COMMANDS = [
+    "status",
+    "clients",
+    "flush",
+    "push rows.jsonl --table t --client ann",
+    "pull --client ann",
+    "explain t r --as sub=ann",
+    "rules show",
+    "rules apply rules.json",
+    "rules test --as sub=ann",
+    "rules diff rules.json --as sub=ann",
+    "schema list",
+    "schema apply schema.json",
+    "checkpoint show",
+    "checkpoint fetch frames.bin --client ann",
+    "connectors list",
+    "connectors types",
+    "connectors register connector.json",
+    "connectors unregister jira --yes",
+    "dlq list",
+]
+USERS, PROJECT, VARIABLE, FLAG = (f"http://127.0.0.1:{port}" for port in range(1, 5))  # nobody answers there
+
+
+@pytest.fixture
+def asked(run, tmp_path):
+    """Runs a command in a project whose files name a gateway; what it says when that cannot be reached."""
+    (tmp_path / "home" / "lakesync").mkdir(parents=True)
+    (tmp_path / "home" / "lakesync" / "lakesync.toml").write_text(f'[remote]\nurl = "{USERS}"\ngateway = "users"\n')
+    Path("rows.jsonl").write_text('{"row_id": "r"}\n')
+    Path("rules.json").write_text('{"version": 1, "buckets": []}')
+    Path("schema.json").write_text('{"table": "t", "columns": [{"name": "x", "type": "string"}]}')
+    Path("connector.json").write_text('{"name": "jira", "type": "jira"}')
+
+    def ask(words: str, *more: str) -> str:
+        told = run(*words.split(), *more)
+        expected = ExitCode.PARTIAL if words == "dlq list" else ExitCode.UNREACHABLE  # the lake has a part of it
+        assert told.exit_code == expected, told.output
+        return told.stderr
+
+    return ask
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_command_heeds_files_and_flags(asked, words):
+    assert USERS in asked(words)
+    assert FLAG in asked(words, "--url", FLAG)
+
+
+def test_a_flag_beats_a_variable_beats_the_projects_file_beats_the_users(asked, monkeypatch):
+    assert USERS in asked("status")
+    Path("lakesync.toml").write_text(f'[remote]\nurl = "{PROJECT}"\ngateway = "projects"\n')
+    assert PROJECT in asked("status")
+    monkeypatch.setenv("LAKESYNC_REMOTE_URL", VARIABLE)
+    assert VARIABLE in asked("status")
+    assert FLAG in asked("status", "--url", FLAG)
