@@ -18,6 +18,7 @@ REFUSED = 1008
 TOO_BIG = 1009
 FAILED = 1011
 TRY_LATER = 1013
+STOPPING = "the gateway is stopping: connect again"
 
 
 class BadFrameError(ValidationError):

@@ -14,7 +14,7 @@ from starlette.types import Message
 from gateway.admission import Caller
 from gateway.errors import status_of
 from gateway.exchange import Exchange
-from gateway.live.closing import REFUSED, TRY_LATER, BadFrameError, close_of
+from gateway.live.closing import GOING_AWAY, REFUSED, STOPPING, TRY_LATER, BadFrameError, close_of
 from gateway.live.protocol import LiveProtocol, framed
 from gateway.services import Services
 from gateway.serving import serve_pull, serve_push
@@ -81,6 +81,8 @@ class LiveConnection:
         self._wire.on_writable = self._keeps_up_again
         self._wire.begin()
         self._watch_expiry()
+        if self._services.drain.draining:  # it was on its way in when the others were told
+            self.close(GOING_AWAY, STOPPING)
         try:
             while (message := await receive())["type"] != "websocket.disconnect":
                 if not self._wire.open:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from gateway.live.closing import GOING_AWAY
+from gateway.live.closing import GOING_AWAY, STOPPING
 from gateway.live.connection import LiveConnection
 from gateway.live.room import Room
 from lakesync.engine import SyncGateway
@@ -14,8 +14,6 @@ from lakesync.engine.following import Follower
 from lakesync.exceptions import BackpressureError
 from lakesync.staging.notices import Notice
 from lakesync.staging.store import StagingStore
-
-STOPPING = "the gateway is stopping: connect again"
 
 
 class Hub:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -154,10 +155,39 @@ def test_at_the_end_connections_are_told_to_go_and_pushes_are_finished(spawn):
     assert "token" not in server.log.read_text()
 
 
-def test_a_push_that_is_served_when_the_end_comes_is_answered_first(tmp_path):
+def _slow_to_enter(monkeypatch, engine: Engine, url: str) -> Callable[[], int]:
+    """Begin a connection that is being let in; what is returned lets it, and gives the code that it ends with."""
+    comes, enters, codes = threading.Event(), threading.Event(), []
+    found = engine.gateway
+
+    def gateway(name: str):
+        comes.set()
+        assert enters.wait(DEADLINE)
+        return found(name)
+
+    def connect() -> None:
+        with Live(Client(url, "other", "carol")) as live:
+            codes.append(live.closed()[0])
+
+    monkeypatch.setattr(engine, "gateway", gateway)
+    thread = threading.Thread(target=connect)
+    thread.start()
+    assert comes.wait(DEADLINE)
+
+    def let() -> int:
+        enters.set()
+        thread.join(DEADLINE)
+        return codes[0]
+
+    return let
+
+
+def test_a_push_that_is_served_when_the_end_comes_is_answered_first(tmp_path, monkeypatch):
+    """And who was on the way in then is told to go like the others."""
     settings = GatewaySettings(secrets=(SECRET,))
     engine = Engine(open_store(f"sqlite://{tmp_path}", wall_ms), wall_ms)
     engine.open()
+    engine.gateway("other")
     with listen("127.0.0.1", 0) as bound:
         server = GatewayServer(create_app(settings, engine), settings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
@@ -170,8 +200,10 @@ def test_a_push_that_is_served_when_the_end_comes_is_answered_first(tmp_path):
             assert holds.wait(DEADLINE)
             writer.send(FrameTag.PUSH, protobuf.encode_push(SyncPush("client-1", decoded([delta("t1", {"n": 1})]))))
             until(lambda: server._drain.in_flight == 1, "the push")
+            entering = _slow_to_enter(monkeypatch, engine, url)
             server.handle_exit(signal.SIGTERM, None)
             assert idle.closed()[0] == 1001
+            assert entering() == 1001
             with pytest.raises(InvalidStatus) as late:
                 Live(Client(url, "gw", "late"))
             assert (late.value.response.status_code, late.value.response.headers["retry-after"]) == (503, "1")
