@@ -196,33 +196,31 @@ def by_columns(deltas: Sequence[RowDelta]) -> Iterable[Columns]:
     return found.values()
 
 
-def insert(
+def put(
     db: sqlite3.Connection,
     group: Group,
     columns: Sequence[Sequence[Any]],
     records: Sequence[Record],
     generation: int,
     types: Types,
+    *,
+    instead: bool,
 ) -> None:
-    """Write rows of which nothing is known, and what is known of them from now on."""
-    try:
-        write_rows(db, *_row(group), [group.row_ids, *columns])
-    except sqlite3.IntegrityError:  # one of them is there after all: somebody wrote it past the triggers
-        write_rows(db, *_row(group), [group.row_ids, *columns], _instead(group, types))
-    write_rows(db, *_known("INSERT", group, generation), [group.row_ids, records])
+    """Write whole rows, and what is known of them from now on.
 
-
-def replace(
-    db: sqlite3.Connection,
-    group: Group,
-    columns: Sequence[Sequence[Any]],
-    records: Sequence[Record],
-    generation: int,
-    types: Types,
-) -> None:
-    """Write rows that are there, of which nothing stays as it was, and what is known of them from now on."""
-    write_rows(db, *_row(group), [group.row_ids, *columns], _instead(group, types))
-    write_rows(db, *_known("INSERT OR REPLACE", group, generation), [group.row_ids, records])
+    Args:
+        instead: of rows that are there, of which nothing stays as it was; otherwise nothing is known of them.
+    """
+    head, marks = _row(group)
+    cells = [group.row_ids, *columns]
+    if instead:
+        write_rows(db, head, marks, cells, _instead(group, types))
+    else:
+        try:
+            write_rows(db, head, marks, cells)
+        except sqlite3.IntegrityError:  # one of them is there after all: somebody wrote it past the triggers
+            write_rows(db, head, marks, cells, _instead(group, types))
+    write_rows(db, *_known("INSERT OR REPLACE" if instead else "INSERT", group, generation), [group.row_ids, records])
 
 
 def update(

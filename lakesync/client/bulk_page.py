@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain
 from operator import attrgetter
@@ -54,12 +54,12 @@ class BulkChanges:
 
     def write(self, db: sqlite3.Connection, names: Names, tracking: Tracking) -> None:
         """Write them, in the transaction that is open, in which `tracking` is quiet."""
-        ways: list[tuple[list[Ready], Callable[..., None]]] = [(self.new, bulk.insert), (self.instead, bulk.replace)]
         with tracking.without(self._counts()):
-            for ready, write in ways:
+            for ready in (self.new, self.instead):
                 for group, columns in ready:
                     records = names.records(group.layout, group.hlcs, group.clients)
-                    write(db, group, columns, records, self.generation, self.types)
+                    instead = ready is self.instead
+                    bulk.put(db, group, columns, records, self.generation, self.types, instead=instead)
             for group, columns, records in self.updates:
                 bulk.update(db, group, columns, records, self.generation)
             for table, row_ids in self.deletes.items():

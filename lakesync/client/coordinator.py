@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from lakesync.client.acting import Acting
 from lakesync.client.actions import ActionQueue
 from lakesync.client.background import Background
 from lakesync.client.core import Edit, Mode, Wait
@@ -18,11 +19,11 @@ from lakesync.client.exchange import Exchange, Tally
 from lakesync.client.replica import Replica
 from lakesync.client.schema_sync import SchemaSynchroniser
 from lakesync.client.status import SyncReport, SyncStatus
-from lakesync.client.transports.base import ActionTransport, SchemaTransport, SyncTransport
+from lakesync.client.transports.base import SchemaTransport, SyncTransport
 from lakesync.client.verify import TableCheck, checksums, take_care
-from lakesync.exceptions import ConfigurationError, LakeSyncError, SchemaError
+from lakesync.exceptions import LakeSyncError, SchemaError
 from lakesync.handlers import ActionDiscovery
-from lakesync.types import Action, ActionFailure, ActionPush, ActionResult
+from lakesync.types import Action
 
 DEFAULT_INTERVAL = 10.0
 DEFAULT_HEARTBEAT = 60.0
@@ -51,6 +52,7 @@ class SyncCoordinator:
         self.transport = transport
         self.events = Events()
         self.actions = ActionQueue(replica, max_retries=max_action_retries)
+        self._acting = Acting(self.actions, transport, self.client_id, self.events)
         self._schemas = SchemaSynchroniser(replica)
         self._exchange = Exchange(replica, transport, lambda progress: self.events.emit("onProgress", progress))
         self._cycle = threading.RLock()
@@ -127,7 +129,7 @@ class SyncCoordinator:
             ConfigurationError: the transport carries no actions.
             ValidationError: the params are no JSON object.
         """
-        self._action_transport()
+        _ = self._acting.transport
         action = self.actions.push(connector, action_type, params, idempotency_key)
         self.wake()
         return action
@@ -135,7 +137,7 @@ class SyncCoordinator:
     def describe_actions(self) -> ActionDiscovery:
         """What connectors there are, and what they do."""
         with self.exclusively():
-            return self._action_transport().describe_actions()
+            return self._acting.transport.describe_actions()
 
     def edits(self) -> list[Edit]:
         """Everything that the gateway is not known to have, in order, what was set aside included."""
@@ -270,29 +272,7 @@ class SyncCoordinator:
 
     def do_actions(self, tally: Tally) -> float | None:
         """Send the actions that are due; seconds until one is."""
-        while isinstance(self.transport, ActionTransport) and (actions := self.actions.peek()):
-            tally.asked = True
-            try:
-                response = self.transport.execute_actions(ActionPush(self.client_id, tuple(actions)))
-                outcomes = list(response.results)
-            except LakeSyncError as error:
-                if error.retryable or error.code in ("AUTH_ERROR", "NOT_FOUND"):
-                    tally.error = error
-                    return self.actions.put_off(actions, getattr(error, "retry_after", None))
-                outcomes = [self._alone(action) for action in actions]
-            for ended in self.actions.finish(outcomes):
-                self.events.emit("onActionComplete", ended.action_id, ended)
-        return self.actions.delay()
-
-    def _alone(self, action: Action) -> ActionResult | ActionFailure:
-        """The outcome of one of several that were refused together."""
-        assert isinstance(self.transport, ActionTransport)
-        try:
-            outcome: ActionResult | ActionFailure
-            (outcome,) = self.transport.execute_actions(ActionPush(self.client_id, (action,))).results
-        except LakeSyncError as own:
-            return ActionFailure(action.action_id, own.code, str(own), own.retryable)
-        return outcome
+        return self._acting.send(tally)
 
     def _ask_for(self, mode: Mode | None, source: str | None = None) -> SyncReport:
         with self.exclusively():
@@ -318,8 +298,3 @@ class SyncCoordinator:
     def _oldest_pending(self) -> datetime | None:
         found = self.replica.oldest_unsent()
         return None if found is None else datetime.fromtimestamp(found / 1000, UTC)
-
-    def _action_transport(self) -> ActionTransport:
-        if not isinstance(self.transport, ActionTransport):
-            raise ConfigurationError("this transport carries no actions: use HttpTransport or LocalTransport")
-        return self.transport

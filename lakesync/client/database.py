@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakesync.client.errors import DbError
 from lakesync.exceptions import ConfigurationError, ValidationError
+
+if TYPE_CHECKING:
+    import tempfile
 
 MEMORY = ":memory:"
 BUSY_SECONDS = 30.0
@@ -72,8 +74,10 @@ class LocalDB:
     def __init__(self, name: str | Path) -> None:
         """Open a file, or `:memory:`: a file of its own that goes with this object."""
         self.name = str(name)
-        self._temporary = None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if self.name == MEMORY:
+            import tempfile
+
             self._temporary = tempfile.TemporaryDirectory(prefix="lakesync-")
             self.path = Path(self._temporary.name) / "app.db"
         else:

@@ -13,22 +13,12 @@ from hypothesis import strategies as st
 from lakesync.client.core import ClientCore, ClientStore, LocalChange, MemoryStore
 from lakesync.client.core.rows import seen
 from lakesync.client.store_sqlite import SqliteClientStore
-from lakesync.schema import parse_schema
 from lakesync.types import Op, RowDelta, SyncResponse
 from lakesync.wire.json import encode_response
 from lakesync.wire.pages import decode_page
+from tests.property.test_client_store import SCHEMA
 from tests.unit.client.core_support import delta, refused
 
-SCHEMA = parse_schema(
-    {
-        "table": "t",
-        "columns": [
-            {"name": "x", "type": "number"},
-            {"name": "y", "type": "string"},
-            {"name": "z", "type": "json"},
-        ],
-    }
-)
 ROWS = [f"r{number}" for number in range(4)]
 
 
