@@ -33,7 +33,7 @@ class LogEntry(msgspec.Struct, frozen=True):
 
 
 class LogSource(msgspec.Struct, frozen=True):
-    """Where whoever flushes reads committed log rows, beside the store's owner: a JDBC address and the columns' home."""
+    """Where a flush reads committed log rows, beside the store's owner: a JDBC address and the columns' home."""
 
     url: str
     table: str
