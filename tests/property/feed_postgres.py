@@ -116,9 +116,8 @@ class LostCommitsHistory(PostgresHistory):
 
     histories = troubled(st.tuples(st.just("cut"), people, st.sampled_from(["before", "after"])))
 
-    def __init__(self, folder: Path, skews: Sequence[int] = (0, 0, 0), rules: int = 0) -> None:
-        self.proxy = Proxy(self.url)
-        super().__init__(folder, skews, rules)
+    proxy: Proxy
+    """Of the store that is open."""
 
     def close(self) -> None:
         """Release the store."""
@@ -126,6 +125,7 @@ class LostCommitsHistory(PostgresHistory):
         self.proxy.close()
 
     def _store(self) -> StagingStore:
+        self.proxy = Proxy(self.url)
         return open_store(self.proxy.url, lambda: self.now + self.ahead)
 
     def _rest(self) -> None:
