@@ -107,7 +107,10 @@ class Pipeline:
     def _moved(self) -> dict[str, str]:
         from resources.lake.homes import moved_gateways
 
-        return moved_gateways(self.spark, self.store, self.config.namespaces, self.names)
+        def has_begun(gateway: str) -> bool:
+            return self.store.newest_cut(gateway) is not None
+
+        return moved_gateways(self.spark, has_begun, self.config.namespaces, self.names)
 
     def gateways_in(self, namespace: str) -> list[str]:
         """The gateways whose rows are in a namespace, `""` the shared one, but for those that are configured for it
@@ -117,8 +120,10 @@ class Pipeline:
             StagingUnavailableError: as `hold`.
             LakeUnavailableError: as `spark`.
         """
-        own = self.config.namespaces.own
-        return [each for each in self.store.gateways() if own.get(each, "") == namespace and each not in self._moved]
+        return [each for each in self.store.gateways() if self._is_in(namespace, each)]
+
+    def _is_in(self, namespace: str, gateway: str) -> bool:
+        return self.config.namespaces.own.get(gateway, "") == namespace and gateway not in self._moved
 
     @property
     def checkpoints_uri(self) -> str:
@@ -197,8 +202,8 @@ class Pipeline:
         Raises:
             LakeUnavailableError: as `spark`.
         """
-        there = set(self.gateways_in(namespace))
-        return {gateway: arrival for gateway, arrival in self._flushed_with(table).items() if gateway in there}
+        flushed = self._flushed_with(table)
+        return {gateway: arrival for gateway, arrival in flushed.items() if self._is_in(namespace, gateway)}
 
     def _flushed_with(self, table: str) -> dict[str, int]:
         """Where tables are sharded, by what the table's own shard has flushed."""

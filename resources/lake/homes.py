@@ -11,10 +11,11 @@ from resources.lake.connection import lake_errors
 from resources.lake.tables import NAMES, LakeNames, ensure_gateways, read_version
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
     from lakesync.namespaces import Namespaces
-    from lakesync.staging.store import PipelineStore
 
 NAMESPACE_PROPERTY = "lakesync.namespace."
 """Followed by the gateway id."""
@@ -22,11 +23,11 @@ NAMESPACE_PROPERTY = "lakesync.namespace."
 
 @lake_errors
 def moved_gateways(
-    spark: SparkSession, store: PipelineStore, namespaces: Namespaces, names: LakeNames = NAMES
+    spark: SparkSession, has_begun: Callable[[str], bool], namespaces: Namespaces, names: LakeNames = NAMES
 ) -> dict[str, str]:
     """Gateway → the namespace in which its rows are, for each of which the configuration says another by now.
 
-    One whose rows are nowhere yet gets the declared namespace for good.
+    One whose rows are nowhere yet, as it has not begun to be cut, gets the declared namespace for good.
 
     Raises:
         LakeUnavailableError: Spark is gone.
@@ -39,7 +40,7 @@ def moved_gateways(
         if key.startswith(NAMESPACE_PROPERTY)
     }
     unknown = sorted(namespaces.own.keys() - kept.keys())
-    new = {gateway: namespaces.of(gateway) for gateway in unknown if store.newest_cut(gateway) is None}
+    new = {gateway: namespaces.of(gateway) for gateway in unknown if not has_begun(gateway)}
     if new:
         ensure_gateways(spark, names)
         told = ", ".join(f"'{NAMESPACE_PROPERTY}{gateway}' = '{namespace}'" for gateway, namespace in new.items())
