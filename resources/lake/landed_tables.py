@@ -48,6 +48,7 @@ class Waiting(NamedTuple):
     """A page of a table that landed and was not told yet."""
 
     page: int
+    """Up to this one it is told; of the newest, up to the end of what has landed."""
     rows: int
     size: int
     """Bytes of its rows as JSON."""
@@ -84,7 +85,9 @@ class LandedTables:
             for each in counted.aggregate([("size", "sum"), ("size", "count")]).to_pylist():
                 count, size = found.get(each["page"], (0, 0))
                 found[each["page"]] = (count + each["size_count"], size + each["size_sum"])
-        return [Waiting(page, *found[page]) for page in sorted(found)]
+        pages = [Waiting(page, *found[page]) for page in sorted(found)]
+        # nothing else of this table landed since: once all is told, no file that has landed is looked at again
+        return [*pages[:-1], pages[-1]._replace(page=self._newest)] if pages else []
 
     @lake_errors
     def deltas(self, table: str, pages: Sequence[Waiting]) -> pa.Table:
