@@ -12,7 +12,7 @@ from msgspec import Raw
 from lakesync.client.core.lane import FIRST_DELAY, LONGEST_DELAY
 from lakesync.client.replica import Replica
 from lakesync.delta import action_id, jcs
-from lakesync.exceptions import NotFoundError
+from lakesync.exceptions import NotFoundError, ValidationError
 from lakesync.types import Action, ActionFailure, ActionResult
 
 ActionStatus = Literal["waiting", "done", "failed"]
@@ -69,6 +69,8 @@ class ActionQueue:
         Raises:
             ValidationError: the params are no JSON object.
         """
+        if not isinstance(params, Mapping):
+            raise ValidationError(f"params are {params!r}: give a JSON object")
         body = Raw(jcs(dict(params)).encode())
 
         def work(core: Any) -> Action:

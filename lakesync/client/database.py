@@ -96,10 +96,21 @@ class LocalDB:
             return self.conn.execute(sql, params).rowcount
 
     def query(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> list[dict[str, Any]]:
-        """The rows that a query gives."""
-        cursor = self.conn.execute(sql, params)
-        names = [column[0] for column in cursor.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in cursor]
+        """The rows that a query gives, what is not committed yet among them.
+
+        Raises:
+            ValidationError: the statement gives no rows, or would write.
+        """
+        within = self.conn.in_transaction
+        self.conn.execute("PRAGMA query_only = ON")
+        try:
+            cursor = asked(self.conn, sql, params)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+        finally:
+            self.conn.execute("PRAGMA query_only = OFF")
+            if self.conn.in_transaction and not within:  # sqlite3 has begun one for what would write
+                self.conn.rollback()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

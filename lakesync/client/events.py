@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+from lakesync.exceptions import ValidationError
+
 Event = Literal["onChange", "onSyncComplete", "onError", "onRejected", "onActionComplete", "onProgress"]
 """
 onChange(count, tables): rows were changed by others. onSyncComplete(report). onError(error).
@@ -30,7 +32,7 @@ class Events:
         """Tell the listener from now on.
 
         Raises:
-            ValueError: there is no such event.
+            ValidationError: there is no such event.
         """
         self._of(event).append(listener)
 
@@ -45,5 +47,5 @@ class Events:
 
     def _of(self, event: str) -> list[Callable[..., Any]]:
         if event not in self._listeners:
-            raise ValueError(f"there is no event {event!r}: choose one of {', '.join(EVENTS)}")
+            raise ValidationError(f"there is no event {event!r}: choose one of {', '.join(EVENTS)}")
         return self._listeners[event]

@@ -13,6 +13,7 @@ from lakesync.client.database import LocalDB
 from lakesync.client.transports.base import SyncTransport, Token
 from lakesync.exceptions import ConfigurationError
 from lakesync.schema import TableSchema
+from lakesync.validation import check_gateway_id, check_id
 
 
 def open_client(
@@ -53,13 +54,19 @@ def open_client(
         proxy, ca, timeout: as for `HttpTransport`.
 
     Raises:
-        ConfigurationError: an argument is missing, the file is no database, or it is another client's.
+        ConfigurationError: an argument is missing or wrong, the file is no database, or it is another client's.
+        DbError: the database cannot be written now.
         SchemaError: a schema is wrong, or a table has a column of another type.
     """
     if mode not in get_args(Mode):
         raise ConfigurationError(f"mode is {mode!r}, it must be one of {', '.join(get_args(Mode))}")
     if isinstance(schemas, Mapping):
         raise ConfigurationError("schemas is a single schema: put it into a list, schemas=[…]")
+    if interval <= 0:
+        raise ConfigurationError(f"interval is {interval}: give seconds above 0")
+    wrong = None if client_id is None else check_id("client_id", client_id)
+    if wrong is not None:
+        raise ConfigurationError(wrong)
     if transport is None:
         transport = _transport(url, gateway, token, realtime=realtime, proxy=proxy, ca=ca, timeout=timeout)
     if client_id is None and isinstance(token, str):
@@ -117,6 +124,9 @@ def _transport(
         raise ConfigurationError("say where the gateway is: url and gateway, or a transport")
     if not url.startswith(("http://", "https://")):
         raise ConfigurationError(f"url is {url!r}: it must begin with http:// or https://")
+    wrong = check_gateway_id(gateway)
+    if wrong is not None:
+        raise ConfigurationError(wrong)
     ca = options.get("ca")
     if ca is not None and not Path(ca).exists():
         raise ConfigurationError(f"ca is {ca!r}, which is not there: name a file or folder of certificates")

@@ -57,6 +57,7 @@ class Replica:
         Raises:
             ConfigurationError: the database is another client's, or a table in it cannot be used.
             SchemaError: a table has a column of another type.
+            DbError: the database cannot be written now.
         """
         self._lock = threading.RLock()
         self._stamped = wall is None
@@ -76,6 +77,9 @@ class Replica:
             self._core = self._make_core()
             if not self.store.position().client_id:
                 self.store.commit(Changes(position=replace(self.store.position(), client_id=client_id)))
+        except sqlite3.Error as error:
+            self.db.close()
+            raise DbError(f"{path} cannot be used now: {error}") from error
         except BaseException:
             self.db.close()
             raise

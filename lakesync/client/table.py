@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import time
 import uuid
@@ -136,6 +137,8 @@ class Table:
                 value, _HELD[kind] | bytes | None
             ):  # bytes are the triggers' to refuse
                 raise ValidationError(f"column {name!r} of {self.name!r} takes a {kind}, not {value!r}: convert it")
+            if isinstance(value, float) and math.isnan(value):  # SQLite would take it for NULL
+                raise ValidationError(f"column {name!r} of {self.name!r} takes no NaN: give None, or a finite number")
             if kind == "json" and value is not None:
                 try:
                     value = msgspec.json.encode(value).decode()  # noqa: PLW2901 as the column holds it

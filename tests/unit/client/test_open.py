@@ -12,6 +12,7 @@ import pytest
 
 import lakesync
 from lakesync.client import LocalTransport, SyncTracker, create_client, open_async
+from lakesync.client.errors import DbError
 from lakesync.exceptions import ConfigurationError, DuplicateError, NotFoundError, SchemaError, ValidationError
 
 TODOS = {
@@ -126,6 +127,10 @@ def test_what_is_given_wrongly_is_told_with_what_to_do(opened, tmp_path):
         ({"mode": "push"}, "mode is 'push', it must be one of full, pushOnly, pullOnly"),
         ({"schemas": TODOS}, "schemas is a single schema: put it into a list"),
         ({"ca": str(tmp_path / "none.pem")}, "none.pem', which is not there"),
+        ({"gateway": "bad/id"}, "'bad/id' cannot be a gateway id"),
+        ({"client_id": ""}, "client_id is empty"),
+        ({"client_id": "x" * 513}, "client_id has 513 characters"),
+        ({"interval": 0}, "interval is 0: give seconds above 0"),
     ]:
         with pytest.raises(ConfigurationError, match=why):
             lakesync.open(tmp_path / "wrong.db", **{**somewhere, **options})
@@ -133,13 +138,39 @@ def test_what_is_given_wrongly_is_told_with_what_to_do(opened, tmp_path):
         (lambda: alice["todos"].insert(title=5), "column 'title' of 'todos' takes a string, not 5"),
         (lambda: alice["todos"].insert(n=[1]), r"column 'n' of 'todos' takes a number, not \[1\]"),
         (lambda: alice["todos"].insert({"title": "a"}, row_id=7), "a row's id is text, not 7"),
+        (lambda: alice["todos"].insert(n=float("nan")), "column 'n' of 'todos' takes no NaN"),
+        (lambda: alice.execute_action("desk", "open", [1]), r"params are \[1\]: give a JSON object"),
+        (lambda: alice.on("onFoo", print), "there is no event 'onFoo': choose one of onChange"),
         (alice.drop, "say which changes to give up"),
+        (lambda: alice.query("DELETE FROM todos"), "writes: give a query here"),
+        (lambda: alice.query("BEGIN"), "gives no rows"),
         (lambda: alice.watch("DELETE FROM todos").next(0), "writes: give a query here"),
         (lambda: alice.to_arrow("DELETE FROM todos"), "writes: give a query here"),
         (lambda: alice.to_arrow("BEGIN"), "gives no rows"),
     ]:
         with pytest.raises(ValidationError, match=why):
             work()
+
+
+def test_a_query_sees_what_is_not_committed_and_neither_writes_nor_ends_it(opened):
+    alice = opened()
+    kept = alice["todos"].insert(title="kept")
+    with pytest.raises(ValidationError, match="writes"):
+        alice.query("DELETE FROM todos")
+    assert not alice.conn.in_transaction
+    alice.conn.execute("UPDATE todos SET title = 'changed'")
+    assert alice.query("SELECT row_id, title FROM todos") == [{"row_id": kept, "title": "changed"}]
+    with pytest.raises(ValidationError, match="writes"):
+        alice.query("DELETE FROM todos RETURNING row_id")
+    alice.conn.commit()
+    assert alice["todos"][kept]["title"] == "changed"
+
+
+def test_a_file_that_sqlite_cannot_use_is_told(opened, tmp_path):
+    with closing(sqlite3.connect(tmp_path / "alice.db")) as db:
+        db.execute("CREATE VIEW _lakesync_edits AS SELECT 1 AS tbl, 2 AS row_id")
+    with pytest.raises(DbError, match=r"alice\.db cannot be used now: "):
+        opened()
 
 
 def test_rows_are_found_by_id_and_told_when_they_are_not(opened):
