@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ROWS_HERE = 20_000
 """Landed rows up to which the run's own process compares them: Spark would take longer to begin."""
 
-ROWS_A_TASK = 20_000
+ROWS_A_TASK = 50_000
 
 _MISSING = (NoSuchTableError, OperationalError, ProgrammingError)
 """What a catalogue says of a table that it has not; the others are of databases that are no catalogue yet."""
