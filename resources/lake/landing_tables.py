@@ -137,18 +137,25 @@ class ConnectorTables(NamedTuple):
         found = []
         for task in landing.scan(self._mine()).plan_files():
             file = task.file
-            bounds = {name: bounds_of(landing, file, name) for name in ("landing", "page", "hlc")}
-            (_, number), (first, last), (_, stamp) = bounds["landing"], bounds["page"], bounds["hlc"]
-            numbers = map(_int, (number, first, last, stamp))
-            claims = bounds_of(landing, file, "name")[0] is not None
-            found.append(LandedFile(file.file_path, file.record_count, *numbers, claims))
+            (_, number), (first, last), (_, stamp) = (bounds_of(landing, file, of) for of in ("landing", "page", "hlc"))
+            found.append(
+                LandedFile(
+                    file.file_path,
+                    file.record_count,
+                    landing=_int(number),
+                    first=_int(first),
+                    last=_int(last),
+                    hlc=_int(stamp),
+                    claims=bounds_of(landing, file, "name")[0] is not None,
+                )
+            )
         return sorted(found, key=lambda each: each.first)
 
     def known(self, known: Table) -> dict[str, dict[int, list[FileScanTask]]]:
         """The connector's files of `known`, by table and bucket."""
         found: dict[str, dict[int, list[FileScanTask]]] = {}
         for task in known.scan(self._mine()).plan_files():
-            _, _, table, bucket = task.file.partition
+            table, bucket = task.file.partition[2], task.file.partition[3]
             found.setdefault(table, {}).setdefault(bucket, []).append(task)
         return found
 
