@@ -10,7 +10,6 @@ No other run may write the tables meanwhile: a merge that has read the history b
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow.fs as pafs
@@ -20,7 +19,7 @@ from lakesync.crash import crash_point
 from lakesync.hlc import start_of
 from lakesync.types import ColumnValue, RowDelta
 from resources.lake.connection import lake_errors
-from resources.lake.leftovers import Leftover, holding, remove
+from resources.lake.leftovers import Leftover, bare, holding, remove
 from resources.lake.places import place
 from resources.lake.redaction import clear_table, deltas_of, forget_past, has_past, redact, text
 from resources.lake.upkeep import location_of
@@ -173,7 +172,7 @@ def prove(spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str
         searched.append(location)
         mine = [each for each in requests if table is None or each.client_id is not None or each.table == table]
         found = list(holding(location, mine, history=table is None))
-        in_use = {_bare(row["file_path"]) for row in spark.table(f"{name}.all_files").select("file_path").collect()}
+        in_use = {bare(row["file_path"]) for row in spark.table(f"{name}.all_files").select("file_path").collect()}
         left += [each for each in found if each.path in in_use]
         stray = [each for each in found if each.path not in in_use]
         remove(location, sorted({each.path for each in stray}))
@@ -201,9 +200,3 @@ def _delta(row: dict[str, Any]) -> RowDelta:
     cells = tuple(ColumnValue(name, Raw(text.encode())) for name, text in sorted(row["columns"] or ()))
     key = (row["table_name"], row["row_id"])
     return RowDelta(row["op"], *key, row["client_id"], cells, row["hlc"], row["delta_id"])
-
-
-def _bare(path: str) -> str:
-    """A file's URI as pyarrow's file systems name it."""
-    parts = urlsplit(path)
-    return parts.path if parts.scheme in ("", "file") else parts.netloc + parts.path

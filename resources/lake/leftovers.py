@@ -7,6 +7,7 @@ the proof that something was erased reads every Parquet file of a table's folder
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -18,7 +19,7 @@ from lakesync.exceptions import FlushError
 from resources.lake.places import place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lakesync.staging.records import Erasure
 
@@ -56,6 +57,20 @@ def remove(location: str, paths: Sequence[str]) -> None:
     for path in paths:
         if file_system.get_file_info(path).type != pafs.FileType.NotFound:
             file_system.delete_file(path)
+
+
+def unnamed(location: str, named: Iterable[str]) -> list[str]:
+    """The data files in a table's folder that are not among those that its snapshots name."""
+    file_system, root = place(location)
+    known = {bare(uri) for uri in named}
+    found = file_system.get_file_info(pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True))
+    return sorted(info.path for info in found if info.is_file and info.path not in known)
+
+
+def bare(path: str) -> str:
+    """A file's URI as pyarrow's file systems name it."""
+    parts = urlsplit(path)
+    return parts.path if parts.scheme in ("", "file") else parts.netloc + parts.path
 
 
 def _in_file(

@@ -10,8 +10,10 @@ from pyspark.sql import functions as sf
 
 from lakesync.crash import crash_point
 from resources.lake.connection import lake_errors
-from resources.lake.tables import at, marks_of, read_version, typed_columns
-from resources.lake.upkeep import expire, join_deleted, rewrite_manifests
+from resources.lake.leftovers import remove, unnamed
+from resources.lake.rejected import keep_rejected
+from resources.lake.tables import StateTable, at, marks_of, read_version, typed_columns
+from resources.lake.upkeep import expire, join_deleted, location_of, rewrite_manifests
 from transforms.project import REJECTED, project
 from transforms.reduce import reduce_deltas
 
@@ -124,7 +126,33 @@ def clear_table(spark: SparkSession, table: str, requests: Sequence[Erasure], na
     done = merge_again(spark, table, requests, names)
     if done.rows or has_past(spark, names.state(table)):
         forget_past(spark, names.state(table), names)
+    forget_rejected(spark, table, names)
     return done
+
+
+@lake_errors
+def forget_rejected(spark: SparkSession, table: str, names: LakeNames) -> None:
+    """Leave in the table of values that do not fit, and in its folder, what a cleared state table still rejects.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    if not spark.catalog.tableExists(names.rejected):
+        return
+    ever = spark.table(f"{names.rejected}.all_files")
+    name = names.state(table)
+    version = read_version(spark, name)
+    if version.snapshot_id is None or ever.where(sf.col("partition.table_name") == names.called(table)).isEmpty():
+        return
+    columns = tuple(typed_columns(spark, name).items())
+    keep_rejected(
+        spark, StateTable(table, name, columns, version.snapshot_id, {}, grown=False), version.snapshot_id, names
+    )
+    forget_past(spark, names.rejected, names)
+    location = location_of(spark, names.rejected)
+    left = spark.table(f"{names.rejected}.all_files").select("file_path").collect()
+    remove(location, unnamed(location, [row["file_path"] for row in left]))
+    crash_point("erasure.rejected")
 
 
 def has_past(spark: SparkSession, name: str) -> bool:

@@ -81,6 +81,8 @@ def tidy(
 ) -> Tidied:
     """Tidy a state table, or with None the history; every part may be repeated.
 
+    With the history come the snapshots and orphans of `rejected`, which merges of any table write whole.
+
     Args:
         spark: a session.
         names: of the lake's tables.
@@ -100,8 +102,10 @@ def tidy(
     else:
         joined = _rewrite(spark, names, name, limits) if before.small_files or before.delete_files else 0
     manifests = rewrite_manifests(spark, names, name) if before.manifests > limits.max_manifests else 0
-    expired = expire(spark, names, name, datetime.now(UTC) - timedelta(hours=limits.snapshot_hours))
-    orphans = _remove_orphans(spark, names, name, limits)
+    of_rejected = [names.rejected] if table is None and spark.catalog.tableExists(names.rejected) else []
+    past = datetime.now(UTC) - timedelta(hours=limits.snapshot_hours)
+    expired = sum(expire(spark, names, each, past) for each in (name, *of_rejected))
+    orphans = sum(_remove_orphans(spark, names, each, limits) for each in (name, *of_rejected))
     return Tidied(before, measure(spark, name, limits), joined, manifests, expired, orphans)
 
 

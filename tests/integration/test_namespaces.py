@@ -1,0 +1,166 @@
+"""Two gateways with one table name and a namespace each: made, cut, asked, erased and checked apart."""
+
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import dagster as dg
+import pyarrow.parquet as pq
+import pytest
+
+from lakesync.analysis.catalogue import Lake
+from lakesync.analysis.query import query
+from lakesync.analysis.tracing import trace
+from lakesync.config_sections import DeclaredGateway
+from lakesync.delta import extract_delta
+from lakesync.engine import Engine
+from lakesync.exceptions import ConfigurationError
+from lakesync.schema import parse_schema
+from lakesync.staging import open_store
+from lakesync.types import SyncPull, SyncPush
+from lakesync_dagster.definitions import make_definitions
+from resources.lake.upkeep import Upkeep, tidy
+from resources.pipeline import Pipeline
+from resources.snapshot import registered
+from resources.sql import query as on_spark
+from tests.integration.gateway_support import wall_ms
+
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+
+COLUMNS = {
+    "home": [{"name": "title", "type": "string"}],
+    "eu": [{"name": "title", "type": "number"}],
+}
+"""Types that one table could not have."""
+
+
+class House:
+    """A store with two gateways, and Dagster's jobs over it."""
+
+    def __init__(self, config, folder):
+        url = f"sqlite://{folder / 'staging'}"
+        lake = {"system_namespace": "sys_apart", "namespace": "tab_apart", "checkpoints": str(folder / "frames")}
+        self.shared = config.replace(lake=lake, staging={"url": url})
+        self.config = self.shared.model_copy(update={"gateways": {"eu": DeclaredGateway(namespace="shop_eu")}})
+        self.engine = Engine(open_store(url, wall_ms), wall_ms)
+        self.engine.open()
+        self.push("eu", "ada", {"2": "x"})  # a table without a schema takes what its columns will not hold
+        self.push("eu", "bob", {"8": "y"})
+        for gateway, columns in COLUMNS.items():
+            self.engine.gateway(gateway).register_schema(parse_schema({"table": "orders", "columns": columns}))
+
+    def push(self, gateway, client, rows):
+        now = wall_ms() << 16
+        deltas = [
+            extract_delta(None, {"title": title}, table="orders", row_id=row, client_id=client, hlc=now + place)
+            for place, (row, title) in enumerate(rows.items())
+        ]
+        self.engine.gateway(gateway).handle_push(SyncPush(client, tuple(deltas)))
+        return deltas[0].delta_id
+
+    def run(self, job, config=None):
+        """A job's run: the assets that it made, the checks that failed, and what it failed for."""
+        config = config or self.config
+        definitions = make_definitions(config, registered(self.engine.store, config.namespaces.own))
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        tags = {f"dagster/asset_partition_range_{end}": today for end in ("start", "end")}
+        tags["lakesync/requested_by"] = "flush_sensor"
+        with Pipeline(config) as pipeline, dg.DagsterInstance.ephemeral() as instance:
+            pipeline.store = self.engine.store
+            done = definitions.resolve_job_def(job).execute_in_process(
+                instance=instance,
+                tags=tags if job == "flush" else {},
+                resources={"pipeline": pipeline},
+                raise_on_error=False,
+            )
+        made = {event.asset_key.to_user_string() for event in done.get_asset_materialization_events()}
+        unmet = [one.check_name for one in done.get_asset_check_evaluations() if not one.passed]
+        failed = " ".join(str(each.event_specific_data) for each in done.all_events if each.is_step_failure)
+        return made, unmet, failed
+
+    def titles(self, table, ask=query):
+        answer = ask(self.config, f"SELECT _gateway, _row, title FROM {table}").to_pylist()
+        return {(row["_gateway"], row["_row"]): row["title"] for row in answer}
+
+    def rejected(self):
+        with Lake(self.config) as lake:
+            found = lake.rejected.scan().to_arrow().to_pylist()
+        return {(row["gateway"], row["table_name"], row["row_id"], row["value"]) for row in found}
+
+
+@pytest.fixture(scope="module")
+def house(spark_server, tmp_path_factory):
+    made = House(spark_server["config"], tmp_path_factory.mktemp("apart"))
+    yield made
+    made.engine.close()
+
+
+def test_neither_gateway_sees_the_others_tables(house):
+    first = house.push("eu", "ada", {"1": 1})
+    house.push("home", "ada", {"1": "one", "3": "three"})
+    made, unmet, failed = house.run("flush")
+    assert (made, unmet, failed) == (
+        {"deltas", "tables/orders", "tables_shop_eu/orders", "cut", "checkpoint"},
+        [],
+        "",
+    )
+    house.push("eu", "bob", {"9": 9})
+    eu = {("eu", "1"): 1.0, ("eu", "2"): None, ("eu", "8"): None, ("eu", "9"): 9.0}
+    home = {("home", "1"): "one", ("home", "3"): "three"}
+    for ask in (query, on_spark):
+        assert house.titles("shop_eu.orders", ask) == eu
+        assert house.titles("orders", ask) == home
+    both = query(house.config, "SELECT e._row FROM shop_eu.orders e JOIN tab_apart.orders h ON h._row = e._row")
+    assert both.to_pylist() == [{"_row": "1"}]
+    assert trace(house.config, first).state.holds
+    cuts = {gateway: house.engine.store.newest_cut(gateway) for gateway in COLUMNS}
+    assert {gateway: cut.tables[0].rows for gateway, cut in cuts.items()} == {"eu": 3, "home": 2}
+    assert house.rejected() == {("eu", "shop_eu.orders", "2", '"x"'), ("eu", "shop_eu.orders", "8", '"y"')}
+
+
+def test_an_erasure_in_one_leaves_the_other(house):
+    before = house.engine.store.newest_cut("home")
+    erased = house.engine.store.erase_client("eu", "ada")
+    made, _, failed = house.run("erasure")
+    assert failed == ""
+    assert {"erasure/tables/orders", "erasure/tables_shop_eu/orders", "erasure/report"} <= made
+    assert house.engine.store.erasures("eu")[0].lake_ms is not None, erased
+    assert house.titles("shop_eu.orders") == {("eu", "8"): None, ("eu", "9"): 9.0}
+    assert house.titles("orders") == {("home", "1"): "one", ("home", "3"): "three"}
+    assert house.rejected() == {("eu", "shop_eu.orders", "8", '"y"')}
+    with Lake(house.config) as lake:
+        files = Path(urlsplit(lake.rejected.location()).path).rglob("*.parquet")
+    assert {value for file in files for value in pq.read_table(file, partitioning=None)["value"].to_pylist()} == {'"y"'}
+    assert house.engine.store.newest_cut("home").tables == before.tables
+    page = house.engine.gateway("eu").handle_pull(SyncPull("eve", 0, 100), {"sub": "eve"})
+    assert sorted(each.row_id for each in page.deltas) == ["8", "9"]
+
+
+def test_a_gateway_stays_in_the_namespace_that_it_began_in(house):
+    """Else its rows in the old one would be merged no more, and an erasure would pass them by."""
+    began = {gateway: house.engine.store.newest_cut(gateway) for gateway in COLUMNS}
+    house.push("eu", "bob", {"10": 10})
+    house.push("home", "bob", {"11": "eleven"})
+    both = {"eu": DeclaredGateway(namespace="shop_eu"), "home": DeclaredGateway(namespace="shop_us")}
+    made, _, failed = house.run("flush", house.shared.model_copy(update={"gateways": both}))
+    assert {"deltas", "tables_shop_eu/orders"} <= made
+    assert "gateway 'home' are in the lake's namespace 'tab_apart', and it is configured for 'shop_us'" in failed
+    assert "put gateways.home.namespace back" in failed
+    assert house.engine.store.newest_cut("home") == began["home"]
+    assert house.engine.store.newest_cut("eu").arrival > began["eu"].arrival
+    with Pipeline(house.shared) as pipeline:
+        pipeline.store = house.engine.store
+        with pytest.raises(ConfigurationError, match="namespace 'shop_eu', and it is configured for 'tab_apart'"):
+            pipeline.names_of("eu")
+        assert pipeline.gateways_in("") == ["home"]
+    assert house.run("flush")[1:] == ([], "")
+    assert house.engine.store.newest_cut("home").arrival > began["home"].arrival
+    assert house.titles("shop_eu.orders") == {("eu", "8"): None, ("eu", "9"): 9.0, ("eu", "10"): 10.0}
+
+
+def test_upkeep_of_the_history_takes_the_past_of_rejected_values_along(house):
+    with Pipeline(house.config) as pipeline:
+        tidy(pipeline.spark, pipeline.names, None, Upkeep(snapshot_hours=0), house.engine.store.backlog())
+    with Lake(house.config) as lake:
+        assert len(lake.rejected.snapshots()) == 1
+    assert house.rejected() == {("eu", "shop_eu.orders", "8", '"y"')}
