@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -106,6 +107,7 @@ class LakeNames(msgspec.Struct, frozen=True):
 
 
 NAMES = LakeNames()
+_MAKING = threading.Lock()
 
 Contract = Literal["evolve", "freeze", "discard"]
 """What becomes of columns that are registered once a state table is there: they are added; they stop its merge until
@@ -161,7 +163,7 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
     if found is not None:
         return found
     if not _exists(spark, names.catalogue, names.system, "deltas"):
-        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{names.catalogue}`.`{names.system}`")
+        _ensure_namespace(spark, names.catalogue, names.system)
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {names.deltas} ({_DELTAS_COLUMNS}) USING iceberg "
             f"PARTITIONED BY (bucket(4, gateway), day) TBLPROPERTIES ({_properties(_DELTAS_PROPERTIES)})"
@@ -172,7 +174,7 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
 def ensure_gateways(spark: SparkSession, names: LakeNames = NAMES) -> None:
     """Make the table of what gateways were told where it is missing."""
     if not spark.catalog.tableExists(names.gateways):
-        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{names.catalogue}`.`{names.system}`")
+        _ensure_namespace(spark, names.catalogue, names.system)
         spark.sql(f"CREATE TABLE IF NOT EXISTS {names.gateways} (gateway string) USING iceberg")
 
 
@@ -196,7 +198,7 @@ def ensure_state(
     version = _version_if_there(spark, name)
     if version is None and not _exists(spark, names.catalogue, names.tables, schema.table):
         typed = "".join(f", {_column(column, kind)}" for column, kind in wanted.items())
-        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{names.catalogue}`.`{names.tables}`")
+        _ensure_namespace(spark, names.catalogue, names.tables)
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {name} ({_STATE_COLUMNS}{typed}) USING iceberg "
             f"PARTITIONED BY (bucket({BUCKETS}, _row)) TBLPROPERTIES ({_properties(_STATE_PROPERTIES)})"
@@ -233,6 +235,12 @@ def typed_columns(spark: SparkSession, name: str) -> dict[str, str]:
     """A state table's typed columns and their schema types, in order."""
     fields = spark.table(name).schema.fields
     return {field.name: str(field.metadata["comment"]) for field in fields if field.name not in RESERVED_COLUMNS}
+
+
+def _ensure_namespace(spark: SparkSession, catalogue: str, namespace: str) -> None:
+    """Make it where it is missing; by one thread, as two that do so at once have one of them fail in the catalogue."""
+    with _MAKING:
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{catalogue}`.`{namespace}`")
 
 
 def _version_if_there(spark: SparkSession, name: str) -> Version | None:
