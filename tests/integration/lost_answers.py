@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-OF_SQL = re.compile(rb"UPDATE iceberg_tables SET")
+OF_SQL = re.compile(rb"metadata\.json.{1,2000}?metadata\.json", re.DOTALL)
+"""Where a table was and where it is: the statement itself is prepared, so that it is not sent every time."""
 OF_REST = re.compile(rb"POST /v1/namespaces/\w+/tables/\w+ HTTP")
 
 

@@ -14,6 +14,7 @@ from lakesync.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync.types import ColumnValue, RowDelta, SyncPush
 from resources.lake import state_writes
+from resources.lake.catalogue import iceberg_table
 from resources.lake.checks import duplicate_deltas, ledger_against_lake
 from resources.lake.deltas import flush_due
 from resources.lake.state import merge_table
@@ -186,6 +187,18 @@ def test_b1_answers_that_are_late_or_lost_at_any_commit_damage_nothing(behind):
         lab.check()
         heard += 1
     assert heard > 5
+
+
+def test_b1_where_only_spark_knows_the_catalogue_it_commits_too(lab, tmp_path):
+    (tmp_path / "warehouse").mkdir()
+    alone = lab("only_spark", {".type": "hadoop"})
+    for _ in range(2):
+        alone.push(5)
+        alone.flush()
+        with iceberg_table(alone.spark, alone.names.deltas) as table:
+            assert table is None
+        alone.merge()
+    alone.check()
 
 
 @pytest.mark.deep
