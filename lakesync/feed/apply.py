@@ -261,6 +261,8 @@ def _moves(touch: _Touch, row: StoredRow, index: BucketIndex) -> list[Move]:
     old, new = row.keys, keys_of(row, index)
     if touch.deleted:
         row.touched = {column: at for column, at in row.touched.items() if row.state.owner(column) is not None}
+    if touch.voided:
+        row.emptied = row.arrival
     row.keys = new
     moves = [move(row, bucket, row.arrival, "leave") for bucket in old if touch.voided or bucket not in new]
     for bucket in new:

@@ -28,6 +28,8 @@ def of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Pos
     told = told_since_base(at)
     verdicts = {_of_entry(entry, row, at, told) for entry in history}
     held = Has.YES if Has.YES in verdicts else Has.UNSURE if Has.UNSURE in verdicts else Has.NO
+    if held is Has.YES and row.emptied > at.base:
+        held = Has.UNSURE  # it came back under another key, and no UPDATE says what it lost meanwhile
     written = _written_since(row, client_id, at)
     if written is None:
         return Has.UNSURE if held is Has.NO and row.writers_floor > writers_known_from(at) else held

@@ -280,7 +280,7 @@ class ErasingStore(ABC):
         moves: list[Move] = []
         remaining = [row for row in stripped if row.state.visible]
         for row, arrival in zip(remaining, commit.next_arrivals(len(remaining)), strict=True):
-            row.arrival = arrival
+            row.arrival = row.emptied = arrival
             # whoever has the row must drop the columns: it leaves and joins again
             moves += [Move(bucket, row.table, row.row_id, arrival, "leave") for bucket in row.keys]
             row.keys = ()

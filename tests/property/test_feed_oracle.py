@@ -199,5 +199,43 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(-30, 0, 0),
     rules=0,
 )
+@example(  # a row that a client has is erased, and comes back under another key that it sees too
+    history=[
+        ("core edit", 2, "UPDATE", "r1", {"y": 1, "group": "a", "x": 2}),
+        ("core", 4, "whole"),
+        ("core claims", 2, 2),
+        ("erase", 1, 1),
+        ("edit", 1, "UPDATE", "r1", {"group": "b", "x": 3}),
+    ],
+    skews=(0, 0, 0),
+    rules=1,
+)
+@example(  # the same by a DELETE that is pushed with what makes the row again
+    history=[
+        ("edit", 0, "INSERT", "r1", {"y": 1, "group": "a", "x": 2}),
+        ("push", 0, "whole"),
+        ("claims", 2, 2),
+        ("pull", 2, 3, "whole"),
+        ("edit", 1, "DELETE", "r1", {}),
+        ("edit", 1, "UPDATE", "r1", {"group": "b", "x": 3}),
+        ("push", 1, "whole"),
+    ],
+    skews=(0, 0, 0),
+    rules=1,
+)
+@example(  # the same by a DELETE that comes after what is newer than it
+    history=[
+        ("edit", 0, "INSERT", "r1", {"y": 1, "group": "a", "x": 2}),
+        ("push", 0, "whole"),
+        ("claims", 2, 2),
+        ("pull", 2, 3, "whole"),
+        ("edit", 0, "UPDATE", "r1", {"group": "b"}),
+        ("push", 0, "whole"),
+        ("edit", 1, "DELETE", "r1", {}),
+        ("push", 1, "whole"),
+    ],
+    skews=(0, -3, 0),
+    rules=1,
+)
 def test_every_client_ends_with_its_rows(history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int) -> None:
     play(history, skews, rules)

@@ -38,6 +38,8 @@ class StoredRow(msgspec.Struct, array_like=True, gc=False):
     """Writers up to this arrival may be missing from `writers`."""
     keys: tuple[str, ...] = ()
     """Bucket keys that the row is inside of, sorted."""
+    emptied: int = 0
+    """Arrival at which it last lost columns, by a tombstone or an erasure: who held it before has to drop them."""
 
     @property
     def key(self) -> RowKey:
@@ -51,7 +53,8 @@ class StoredRow(msgspec.Struct, array_like=True, gc=False):
     def after(self, state: RowState, at: int) -> StoredRow:
         """A row that can be changed without changing this one, with another state from the arrival `at`."""
         touched, writers = self.touched.copy(), self.writers.copy()
-        return StoredRow(self.table, self.row_id, at, state, touched, writers, self.writers_floor, self.keys)
+        floor, keys, emptied = self.writers_floor, self.keys, self.emptied
+        return StoredRow(self.table, self.row_id, at, state, touched, writers, floor, keys, emptied)
 
 
 class Move(msgspec.Struct, frozen=True):
