@@ -42,6 +42,7 @@ def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
                 pipeline.store,
                 max_deltas=pipeline.config.flush.batch_deltas or MAX_DELTAS,
                 names=pipeline.names,
+                holds=pipeline.holds(),
                 on_flushed=reports.append,
                 on_failed=failed.setdefault,
             )

@@ -14,10 +14,13 @@ MOST_PUSHES = 100_000
 """In a batch: commits wait while its log rows are looked through, when it is planned and when it is confirmed."""
 
 
-def choose(head: Head, waiting: Iterable[tuple[int, int, int, int]], max_deltas: int) -> Batch:
+def choose(
+    head: Head, waiting: Iterable[tuple[int, int, int, int]], max_deltas: int, through: int | None = None
+) -> Batch | None:
     """A batch over a whole prefix of what waits: one push at least, else within `max_deltas` and `MOST_PUSHES`.
 
     Args:
+        through: the highest arrival that is taken; None where what waits is above it.
         waiting: `(seq, arrival, count, bytes)` of the unflushed log rows in order; at least one, read no further
             than needed.
     """
@@ -26,8 +29,12 @@ def choose(head: Head, waiting: Iterable[tuple[int, int, int, int]], max_deltas:
     for row in waiting:
         if taken and (deltas + row[2] > max_deltas or len(taken) == MOST_PUSHES):
             break
+        if through is not None and row[1] > through:
+            break
         taken.append(row)
         deltas += row[2]
+    if not taken:
+        return None
     first, last = taken[0], taken[-1]
     return Batch(
         batch_id=f"{head.gateway}.{head.shard}.{head.epoch}.{first[0]}-{last[0]}",

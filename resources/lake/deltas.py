@@ -29,12 +29,12 @@ from resources.lake.log_files import decoded_log, write_log_files
 from resources.lake.tables import NAMES, LakeNames, ensure_deltas, read_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
 
-    from lakesync.staging.records import Backlog, Batch, LogSource
+    from lakesync.staging.records import Backlog, Batch, Hold, LogSource
     from lakesync.staging.store import PipelineStore
 
 MAX_DELTAS = 1_000_000
@@ -123,12 +123,14 @@ def flush_due(
     gateways: Collection[str] | None = None,
     max_deltas: int = MAX_DELTAS,
     names: LakeNames = NAMES,
+    holds: Mapping[str, Hold] | None = None,
     on_flushed: Callable[[FlushReport], object] | None = None,
     on_failed: Callable[[str, LakeSyncError], object] | None = None,
 ) -> list[FlushReport]:
     """Plan, flush, confirm and trim every shard until all that waited at the start is in the lake.
 
-    What is pushed meanwhile may come along, and is not waited for. A gateway that fails does not hold the others: they
+    What is pushed meanwhile may come along, and is not waited for. With `holds` it does not, nor do gateways that are
+    not held: tables and cuts are made at the hold, and of what is flushed beyond it nobody would make them. A gateway that fails does not hold the others: they
     are carried first, then its error is raised (several as an ExceptionGroup), so reports go to `on_flushed` as they
     come. `gateways` limits the work to these. With `on_failed`, that is told of a gateway's error, which is not raised.
 
@@ -139,12 +141,14 @@ def flush_due(
     reports: list[FlushReport] = []
     errors: list[LakeSyncError] = []
 
-    due = [each for each in store.backlog() if gateways is None or each.gateway in gateways]
+    wanted = [each for each in store.backlog() if gateways is None or each.gateway in gateways]
+    due = [each for each in wanted if holds is None or each.gateway in holds]
     if any(each.flushed_seq < each.last_seq for each in due):
         lake_errors(ensure_deltas)(spark, names)
     for waiting in due:
         try:
-            for report in _flush_shard(spark, store, waiting, max_deltas, names):
+            through = holds[waiting.gateway].arrival if holds is not None else None
+            for report in _flush_shard(spark, store, waiting, max_deltas, names, through):
                 reports.append(report)
                 if on_flushed is not None:
                     on_flushed(report)
@@ -210,11 +214,12 @@ def _flush_shard(
     waiting: Backlog,
     max_deltas: int,
     names: LakeNames,
+    through: int | None,
 ) -> Iterator[FlushReport]:
     """Batch after batch, up to what waited; a trim follows also where an earlier run died before its own."""
     done = waiting.flushed_seq
     while done < waiting.last_seq:
-        batch = store.plan(waiting.gateway, waiting.shard, max_deltas)
+        batch = store.plan(waiting.gateway, waiting.shard, max_deltas, through)
         if batch is None:
             break
         report = _carry(spark, store, batch, names)

@@ -43,6 +43,20 @@ def test_a_batch_has_so_many_pushes_at_most(store, book, monkeypatch):
     assert (batch.from_seq, batch.to_seq, batch.deltas) == (1, 2, 2)
 
 
+def test_what_is_pushed_after_a_hold_is_in_no_batch_through_it(place, store, book):
+    first, second, third = many("c", 3)
+    push(store, book, *first)
+    push(store, book, *second)
+    held = store.hold("g")
+    push(store, book, *third)
+    batch = store.plan("g", "main", 100, held.arrival)
+    assert (batch.from_seq, batch.to_seq) == (1, 2)
+    store.confirm(batch.batch_id, 2, id_sum(first + second))
+    assert store.plan("g", "main", 100, held.arrival) is None
+    assert store.backlog()[0].deltas == 1
+    assert store.plan("g", "main", 100, store.hold("g").arrival).from_seq == 3
+
+
 def test_it_stays_while_pushes_go_on_and_across_a_restart(place, store, book):
     first, *rest = many("c", 4)
     push(store, book, *first)

@@ -61,7 +61,7 @@ class Pipeline:
                 waiting.append(head.backlog(_oldest_ms(connection, head), *_newest(connection, head), uncut))
         return waiting
 
-    def plan(self, gateway: str, shard: str, max_deltas: int) -> Batch | None:
+    def plan(self, gateway: str, shard: str, max_deltas: int, through: int | None = None) -> Batch | None:
         """The open batch, or a new one over a prefix of what waits."""
         with self._locked(gateway, shard) as (connection, head):
             found = connection.execute(
@@ -78,7 +78,9 @@ class Pipeline:
                     f"SELECT seq, arrival, count, bytes {_ROWS} > %s ORDER BY seq",
                     (gateway, shard, head.epoch, head.flushed_seq),
                 )
-                batch = choose(head, waiting, max_deltas)
+                batch = choose(head, waiting, max_deltas, through)
+            if batch is None:
+                return None
             connection.execute(
                 f"INSERT INTO batch ({_BATCH}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
                 msgspec.structs.astuple(batch),
