@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_scene import DAYS, Scene, running
+from dagster_scene import DAYS, TABLES, Scene, running
 from playwright.sync_api import sync_playwright
 from screenshots import GROUPS, PATIENCE_MS, take
 
@@ -57,6 +57,7 @@ def browser_page() -> Iterator[Page]:
 
 def all_is_well(scene: Scene, page: Page, backfill: str, into: Path) -> None:
     """The lineage and the backfill."""
+    scene.checked(*TABLES)
     page.set_viewport_size({"width": 2400, "height": 1020})
     expanded = ",".join(f"global@global:{group}" for group in GROUPS)
     page.goto(f"{scene.dagster}/asset-groups?expanded={expanded}")
@@ -79,8 +80,9 @@ def a_row_is_there_twice(scene: Scene, page: Page, into: Path) -> None:
     page.get_by_text("RUN_FAILURE").first.wait_for()
     page.locator("button:has([aria-label=expand_arrows])").first.click()  # all steps rather than the log
     take(page, f"{scene.dagster}/runs/{failed}", "Errored (", into / "failed-run.png")  # drawn anew, with room
+    scene.checked("planes")
     detail = f"{scene.dagster}/assets/tables/planes?view=checks&checkDetail=row_once"
-    take(page, detail, "1 found", into / "failed-check.png")
+    take(page, detail, "1 found:", into / "failed-check.png")
 
 
 if __name__ == "__main__":

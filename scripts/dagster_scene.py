@@ -47,6 +47,9 @@ _BACKFILL_STATUS = """query Backfill($id: String!) {
   partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } }
 }"""
 
+_CHECKS = """{ assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks {
+  checks { name executionForLatestMaterialization { status } } } } } }"""
+
 
 class Scene:
     """A running system in a data folder, and a client that pushes into it."""
@@ -127,6 +130,20 @@ class Scene:
 
         until(complete, "the backfill")
         return backfill
+
+    def checked(self, *tables: str) -> None:
+        """Wait until every check of these tables has been told of what was made last; the sensor is a minute later."""
+        wanted = [["tables", table] for table in tables]
+
+        def told() -> bool:
+            nodes = [node for node in self.ask(_CHECKS)["assetNodes"] if node["assetKey"]["path"] in wanted]
+            checks = [check for node in nodes for check in node["assetChecksOrError"]["checks"]]
+            return bool(checks) and all(
+                (check["executionForLatestMaterialization"] or {}).get("status") in {"SUCCEEDED", "FAILED"}
+                for check in checks
+            )
+
+        until(told, f"the checks of {', '.join(tables)}")
 
     def plant(self) -> None:
         """Put a row of `planes` there a second time, behind everybody's back."""

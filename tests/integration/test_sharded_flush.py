@@ -89,8 +89,18 @@ def erase_alice(engine, gateway, config, names):
         flush_due(pipeline.spark, engine.store, names=names)
         make_cuts(pipeline)
         engine.store.erase_client("sharded", "alice")
+        flush_due(pipeline.spark, engine.store, names=names)
         requests = open_requests(engine.store)["sharded"]
         assert sorted(each.shards for each in requests) == [("shard-default", "main"), ("shard-orders",)]
         ended = conclude(pipeline.spark, engine.store, requests, names, pipeline.checkpoints_uri)
         assert (len(ended.proven), ended.left) == (2, ())
         assert open_requests(engine.store) == {}
+        pipeline.look_again()
+        (cut,) = make_cuts(pipeline)
+    assert cut.arrival > max(each.arrival for each in engine.store.erasures("sharded"))
+    assert {part.table: part.rows for part in cut.tables} == {"orders": 1, "todos": 1}
+    assert gateway.submit_checkpoint("dora", {"sub": "dora"}).result().arrival == cut.arrival
+    page = gateway.handle_pull(SyncPull("erin", 0, 100), {"sub": "erin"})
+    assert {(each.table, each.row_id, each.client_id) for each in page.deltas} == {
+        (table, "9", "carol") for table in ("orders", "todos")
+    }
