@@ -95,7 +95,7 @@ def _of_table(table: str, namespace: str) -> tuple[Check, ...]:
         return duplicate_keys(pipeline.spark, table, pipeline.names_in(namespace))
 
     def unmerged_rows(pipeline: Pipeline, scope: Scope) -> Sequence[msgspec.Struct]:
-        from resources.lake.samples import unlike_merge
+        from resources.lake.state.samples import unlike_merge
 
         names, whose = pipeline.names_in(namespace), pipeline.gateways_in(namespace)
         return unlike_merge(pipeline.spark, table, names, gateways=whose, days=scope.days, seed=scope.seed)
@@ -113,7 +113,7 @@ def _of_table(table: str, namespace: str) -> tuple[Check, ...]:
 
 
 def _unlike_cuts(pipeline: Pipeline, scope: Scope) -> Sequence[msgspec.Struct]:
-    from resources.lake.published import unlike_cut
+    from resources.lake.cuts.published import unlike_cut
 
     newest = [pipeline.store.newest_cut(gateway) for gateway in pipeline.store.gateways()]
     return [

@@ -87,9 +87,9 @@ def make_cuts(pipeline: Pipeline, on_failed: Callable[[str, LakeSyncError], obje
     Raises:
         ExceptionGroup: of what the gateways' cuts raised.
     """
-    from resources.lake.cut_tags import cuts_kept
-    from resources.lake.cuts import make_cut
-    from resources.lake.old_frames import drop_old_frames
+    from resources.lake.cuts.cutting import make_cut
+    from resources.lake.cuts.old_frames import drop_old_frames
+    from resources.lake.cuts.tags import cuts_kept
 
     own = pipeline.config.namespaces.own
     registered_now = registered(pipeline.store, own)

@@ -46,9 +46,9 @@ def redacted_history() -> dg.AssetsDefinition:
         owners=OWNERS,
     )
     def history(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.deltas import MAX_DELTAS, flush_due
-        from resources.lake.erasure import open_requests
-        from resources.lake.redaction import redact
+        from resources.lake.erasure.redaction import redact
+        from resources.lake.erasure.requests import open_requests
+        from resources.lake.history.flush import MAX_DELTAS, flush_due
 
         with outcome(context, pipeline):
             requests = open_requests(pipeline.store)
@@ -86,7 +86,7 @@ def cleared_table(table: str, namespace: str = "") -> dg.AssetsDefinition:
         owners=OWNERS,
     )
     def cleared(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.redaction import clear_table
+        from resources.lake.erasure.redaction import clear_table
 
         with outcome(context, pipeline):
             names = pipeline.names_in(namespace)
@@ -123,7 +123,7 @@ def report(tables: Sequence[dg.AssetsDefinition], places: Sequence[dg.AssetsDefi
         owners=OWNERS,
     )
     def reported(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.erasure import conclude
+        from resources.lake.erasure.requests import conclude
 
         with outcome(context, pipeline):
             due = _due(pipeline)
@@ -151,7 +151,7 @@ def report(tables: Sequence[dg.AssetsDefinition], places: Sequence[dg.AssetsDefi
 
 def _due(pipeline: Pipeline) -> "dict[str, list[Erasure]]":
     """Gateway → requests of which the lake holds all that it ever will."""
-    from resources.lake.erasure import open_requests, reached
+    from resources.lake.erasure.requests import open_requests, reached
 
     requests = open_requests(pipeline.store)
     backlog = pipeline.store.backlog() if requests else []

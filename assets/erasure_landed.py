@@ -47,7 +47,7 @@ def _of_connector(connector: PolledConnector, group: str, after: dg.AssetKey, du
         owners=OWNERS,
     )
     def cleared(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.landed_erasure import erase_landed
+        from resources.lake.landing.erasure import erase_landed
 
         with outcome(context, pipeline):
             mine = {gateway: due(pipeline).get(gateway, [])}
@@ -68,8 +68,8 @@ def _past(table: str, group: str, after: list[dg.AssetKey], due: Due) -> dg.Asse
         owners=OWNERS,
     )
     def cleared(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.landed_erasure import erase_landed, forget_landed
-        from resources.lake.landing_tables import known_name, landing_name
+        from resources.lake.landing.erasure import erase_landed, forget_landed
+        from resources.lake.landing.tables import known_name, landing_name
 
         with outcome(context, pipeline):
             requests, names = due(pipeline), pipeline.names

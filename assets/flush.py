@@ -12,7 +12,7 @@ from lakesync.exceptions import LakeSyncError, TransientError
 from resources.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from resources.lake.deltas import FlushReport
+    from resources.lake.history.flush import FlushReport
 
 
 def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
@@ -31,7 +31,7 @@ def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
         metadata={"dagster/column_schema": delta_columns(), "lineage": history_lineage()},
     )
     def deltas(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.deltas import MAX_DELTAS, flush_due
+        from resources.lake.history.flush import MAX_DELTAS, flush_due
 
         with outcome(context, pipeline):
             pipeline.hold()

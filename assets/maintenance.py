@@ -44,7 +44,7 @@ def upkeep(kept: dg.AssetKey, table: str | None, pool: str, namespace: str = "")
         owners=OWNERS,
     )
     def tidied(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.cut_tags import cuts_kept, hold_newest
+        from resources.lake.cuts.tags import cuts_kept, hold_newest
         from resources.lake.upkeep import tidy
 
         with outcome(context, pipeline):

@@ -14,7 +14,7 @@ from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot
 
 if TYPE_CHECKING:
-    from resources.lake.state import MergeReport
+    from resources.lake.state.increments import MergeReport
 
 
 class Merge(dg.Config):
@@ -54,7 +54,7 @@ def state_table(schema: TableSchema, days: dg.PartitionsDefinition, namespace: s
     def state(
         context: dg.AssetExecutionContext, config: Merge, pipeline: dg.ResourceParam[Pipeline]
     ) -> dg.MaterializeResult[None]:
-        from resources.lake.state import merge_table
+        from resources.lake.state.increments import merge_table
 
         with outcome(context, pipeline):
             names, flushed = pipeline.names_in(namespace), pipeline.flushed_of(schema.table, namespace)

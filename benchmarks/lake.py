@@ -25,7 +25,7 @@ from lakesync.config import Config
 from lakesync.schema import parse_schema
 from resources.lake.catalogue import iceberg_table
 from resources.lake.commits import commit_files
-from resources.lake.log_files import bucketed, partition_of
+from resources.lake.history.log_files import bucketed, partition_of
 from resources.lake.table_files import Layout, data_files, write_data_file
 from resources.lake.tables import NAMES, LakeNames, ensure_deltas
 from resources.spark import session

@@ -22,16 +22,16 @@ MODULES = [
     "pyiceberg.io.pyarrow",
     "resources.spark",
     "resources.staging",
-    "resources.lake.cut_tags",
-    "resources.lake.cuts",
+    "resources.lake.cuts.tags",
+    "resources.lake.cuts.cutting",
     "resources.lake.checks",
-    "resources.lake.deltas",
+    "resources.lake.history.flush",
     "resources.lake.figures",
     "resources.lake.named",
-    "resources.lake.old_frames",
-    "resources.lake.published",
-    "resources.lake.samples",
-    "resources.lake.state",
+    "resources.lake.cuts.old_frames",
+    "resources.lake.cuts.published",
+    "resources.lake.state.samples",
+    "resources.lake.state.increments",
 ]
 """What the steps of a flush import, most of it where it is used."""
 

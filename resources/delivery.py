@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lakesync.connectors.source import Table
     from resources.intake import Intake
-    from resources.lake.landed_tables import LandedTables, Waiting
+    from resources.lake.landing.reading import LandedTables, Waiting
 
 _WAIT_SECONDS = 5.0
 

@@ -14,7 +14,7 @@ from lakesync.adapters.redaction import Redaction, redactable
 from lakesync.schema import TableSchema
 from lakesync.types import RowKey
 from resources.lake.connection import lake_errors
-from resources.lake.redaction import deltas_of
+from resources.lake.erasure.redaction import deltas_of
 from resources.tasks import on_executors, opened
 
 if TYPE_CHECKING:

@@ -190,7 +190,7 @@ class Pipeline:
             LakeUnavailableError: as `spark`.
         """
         if anew or self._flushed is None:
-            from resources.lake.deltas import flushed_arrivals
+            from resources.lake.history.flush import flushed_arrivals
 
             self._flushed = self._held(flushed_arrivals(self.spark, self.names))
             self._flushed_of = {}
@@ -212,7 +212,7 @@ class Pipeline:
             return self.flushed()
         shard = shards.of(table)
         if shard not in self._flushed_of:
-            from resources.lake.deltas import flushed_arrivals
+            from resources.lake.history.flush import flushed_arrivals
 
             streams = (shard, MAIN_SHARD) if shard == shards.default else (shard,)
             self._flushed_of[shard] = self._held(flushed_arrivals(self.spark, self.names, streams))

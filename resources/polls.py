@@ -12,7 +12,7 @@ from lakesync.connectors.polling import PollReport, TableReport, poll
 from lakesync.exceptions import LakeSyncError, LakeUnavailableError, NotFoundError, StagingUnavailableError
 from resources.delivery import Delivered, Delivery, Pace
 from resources.intake import open_intake
-from resources.lake.landing import LakeLanding
+from resources.lake.landing.landings import LakeLanding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from lakesync import config
 from lakesync.schema import parse_schema
-from resources.lake.cuts import make_cut
-from resources.lake.deltas import flush_due
+from resources.lake.cuts.cutting import make_cut
+from resources.lake.history.flush import flush_due
 from resources.pipeline import Pipeline
 
 

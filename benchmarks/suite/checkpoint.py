@@ -16,8 +16,8 @@ from lakesync.engine import Engine
 from lakesync.rules.model import SyncRules, parse_rules
 from lakesync.staging import open_store
 from lakesync.staging.records import Cut
-from resources.lake.cuts import make_cut
-from resources.lake.state import merge_table
+from resources.lake.cuts.cutting import make_cut
+from resources.lake.state.increments import merge_table
 
 _MB = 1_000_000
 _RULES = parse_rules(

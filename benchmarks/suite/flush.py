@@ -19,7 +19,7 @@ from lakesync.staging import open_store
 from lakesync.staging.store import Commit, StagingStore
 from lakesync.types import ColumnValue, Op, RowDelta
 from lakesync.wire.log import pack
-from resources.lake.deltas import MAX_DELTAS, flush_due
+from resources.lake.history.flush import MAX_DELTAS, flush_due
 
 _A_PUSH = 100
 _ROWS = 250_000

@@ -15,9 +15,10 @@ import msgspec
 
 from benchmarks import server
 from benchmarks.lake import GATEWAY, TASKS, Lake, Story, arrival_of, lake, write_history
-from resources.lake import state, state_writes
 from resources.lake.data_files import files_at
-from resources.lake.state import merge_table
+from resources.lake.state import increments as state
+from resources.lake.state import writes
+from resources.lake.state.increments import merge_table
 from resources.lake.tables import NAMES, LakeNames, ensure_deltas, read_version
 
 _WARM_MERGES = 3
@@ -81,7 +82,7 @@ def _against_fold(bench: Lake, inserts: Story, story: Story, deltas: int, rate: 
     merge_table(bench.spark, TASKS, {GATEWAY: inserts.last_arrival}, names=names)
     with (
         patch.object(state, "_by_bucket", return_value=None),
-        patch.object(state_writes, "_is_large", return_value=False),
+        patch.object(writes, "_is_large", return_value=False),
     ):
         fold = _merge(bench, part, names)
     return {"fold_deltas": part.deltas, "fold_rate": fold["rate"], "fold_ratio": round(rate / fold["rate"], 2)}

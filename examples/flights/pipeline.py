@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 from examples.flights.schemas import COLUMNS, GATEWAY
 from lakesync.config import Config
 from lakesync.staging.store import PipelineStore
-from resources.lake.cuts import state_as_of
-from resources.lake.state import forget_marks
+from resources.lake.cuts.cutting import state_as_of
+from resources.lake.state.increments import forget_marks
 from resources.lake.tables import LakeNames
 from resources.spark import session
 from resources.staging import pipeline_store

@@ -18,8 +18,8 @@ from lakesync.staging.remote import RemoteStore
 from lakesync.types import ColumnValue, RowDelta
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
-from resources.lake.cuts import make_cut, state_as_of
-from resources.lake.state import merge_table
+from resources.lake.cuts.cutting import make_cut, state_as_of
+from resources.lake.state.increments import merge_table
 from resources.lake.tables import LakeNames
 from resources.spark import session
 from tests import lake_drivers

@@ -17,9 +17,9 @@ from lakesync.staging.shards import ShardMap
 from lakesync.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
-from resources.lake.cuts import make_cut
-from resources.lake.deltas import flush_due
-from resources.lake.state import merge_table
+from resources.lake.cuts.cutting import make_cut
+from resources.lake.history.flush import flush_due
+from resources.lake.state.increments import merge_table
 from resources.lake.tables import LakeNames
 from resources.spark import session
 from tests.integration.gateway_support import wall_ms

@@ -22,7 +22,7 @@ from lakesync.delta import extract_delta
 from lakesync.schema import parse_schema
 from lakesync.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
-from resources.lake.deltas import flush_due
+from resources.lake.history.flush import flush_due
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot, registered
 from sensors.destinations import LEAF, due

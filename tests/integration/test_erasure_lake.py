@@ -25,12 +25,14 @@ from lakesync.schema import parse_schema
 from lakesync.types import SyncPush
 from resources.destinations import follow, in_the_lake
 from resources.flows import flow
-from resources.lake import erasure, redaction, state_writes
 from resources.lake.checks import ledger_against_lake
-from resources.lake.cuts import make_cut
-from resources.lake.deltas import flush_due
-from resources.lake.erasure import conclude, open_requests, reached
-from resources.lake.state import merge_table
+from resources.lake.cuts.cutting import make_cut
+from resources.lake.erasure import redaction
+from resources.lake.erasure import requests as erasure
+from resources.lake.erasure.requests import conclude, open_requests, reached
+from resources.lake.history.flush import flush_due
+from resources.lake.state import writes
+from resources.lake.state.increments import merge_table
 from resources.lake.tables import LakeNames
 from resources.lake.upkeep import location_of
 from resources.moves import Migration, migrate
@@ -172,7 +174,7 @@ def test_b7_what_is_erased_is_gone_after_a_crash_at_every_step(spark, spark_serv
     world.merge()
     first = world.cut()
     assert world.checkpoint() == first
-    monkeypatch.setattr(state_writes, "_is_large", lambda *_: False)  # merged on read: old rows stay in their files
+    monkeypatch.setattr(writes, "_is_large", lambda *_: False)  # merged on read: old rows stay in their files
     world.write("bob", "hers", body="of bob")
     world.write("cy", "erased", body=SECRET)
     world.write("ann", "shared", body=SECRET)

@@ -15,7 +15,7 @@ from lakesync.client import open_client
 from lakesync.config_places import DeclaredFlow
 from lakesync.schema import parse_schema
 from lakesync_dagster.definitions import make_definitions
-from resources.lake.deltas import flush_due
+from resources.lake.history.flush import flush_due
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot
 from tests.conformance.adapter_places import bigquery_uri, start_server

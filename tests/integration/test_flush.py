@@ -17,9 +17,9 @@ from lakesync.exceptions import FlushError, IntegrityError, LakeSyncError
 from lakesync.staging import open_store
 from lakesync.staging.remote import RemoteStore
 from lakesync.types import ColumnValue, RowDelta, SyncPush
-from resources.lake import deltas as deltas_module
 from resources.lake.checks import duplicate_deltas, ledger_against_lake
-from resources.lake.deltas import flush, flush_due, flushed_arrivals
+from resources.lake.history import flush as deltas_module
+from resources.lake.history.flush import flush, flush_due, flushed_arrivals
 from resources.lake.tables import LakeNames
 from resources.spark import session
 from tests import lake_drivers

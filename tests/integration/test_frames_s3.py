@@ -14,10 +14,10 @@ from lakesync.staging.records import Cut, CutTable, Erasure
 from lakesync.wire.frame_places import FramePlace, s3
 from lakesync.wire.frames import encode_checkpoint_frame
 from lakesync.wire.protobuf import decode_response
+from resources.lake.cuts.frame_files import link_frames, write_file
 from resources.lake.data_files import DataFiles, read_files
-from resources.lake.erasure import drop_frames
-from resources.lake.frame_files import link_frames, write_file
-from resources.lake.leftovers import holding, remove
+from resources.lake.erasure.leftovers import holding, remove
+from resources.lake.erasure.requests import drop_frames
 from transforms.kernel import CELL, STAMP, STORED
 
 OWN = parse_rules(

@@ -199,9 +199,9 @@ def test_who_stops_reading_is_cut_off(spawn, tmp_path):
     assert server.internal("publish_cut", cut=msgspec.to_builtins(cut)) is True
     place = urlsplit(server.url)
     with socket.create_connection((place.hostname, place.port), DEADLINE) as connection:
-        connection.sendall(
-            f"GET /sync/gw/checkpoint HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.client('bob').token}\r\n\r\n".encode()
-        )
+        token = server.client("bob").token
+        asked = f"GET /sync/gw/checkpoint HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+        connection.sendall(asked.encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
         until(lambda: any(line["event"] == "answer cut short" for line in server.lines()), "the end of the answer")
         assert sum(map(len, iter(lambda: connection.recv(1 << 20), b""))) < 30 * len(frame)

@@ -137,7 +137,7 @@ def test_what_runs_tell_keep_and_hold_back(house, spark_server):
 @pytest.mark.deep
 def test_what_is_at_fault_alone_holds_back_nothing_else(house, monkeypatch):
     """B5: a gateway that cannot be flushed, a frozen table that grew: the run does the rest, and fails at its end."""
-    from resources.lake import deltas
+    from resources.lake.history import flush as deltas
 
     for table in TABLES:
         house.push(table, range(20), 3)

@@ -12,11 +12,11 @@ from lakesync.schema import parse_schema
 from lakesync.types import ColumnValue, RowDelta
 from resources.lake import few_rows
 from resources.lake.checks import duplicate_deltas, duplicate_keys, future_deltas, ledger_against_lake
-from resources.lake.cuts import make_cut
+from resources.lake.cuts.cutting import make_cut
+from resources.lake.cuts.published import unlike_cut
 from resources.lake.figures import TableFigures, figures
-from resources.lake.published import unlike_cut
-from resources.lake.samples import unlike_merge
-from resources.lake.state import merge_table
+from resources.lake.state.increments import merge_table
+from resources.lake.state.samples import unlike_merge
 from resources.lake.tables import LakeNames
 from resources.spark import session
 from tests.lake_support import arrivals, fill, held

@@ -23,9 +23,9 @@ from lakesync.exceptions import BackpressureError, FlushError
 from lakesync.staging.records import Erasure
 from lakesync.wire.json import decode_push
 from resources.delivery import Delivery, Pace
-from resources.lake.landed_erasure import ErasedLandings, erase_landed, forget_landed
-from resources.lake.landing import LakeLanding
-from resources.lake.landing_tables import ensure_landing, known_name, landing_name
+from resources.lake.landing.erasure import ErasedLandings, erase_landed, forget_landed
+from resources.lake.landing.landings import LakeLanding
+from resources.lake.landing.tables import ensure_landing, known_name, landing_name
 from resources.lake.tables import LakeNames
 from resources.lake.upkeep import location_of
 from resources.spark import session

@@ -13,11 +13,11 @@ from lakesync.exceptions import TransientError
 from lakesync.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync.types import ColumnValue, RowDelta, SyncPush
-from resources.lake import state_writes
 from resources.lake.catalogue import iceberg_table
 from resources.lake.checks import duplicate_deltas, ledger_against_lake
-from resources.lake.deltas import flush_due
-from resources.lake.state import merge_table
+from resources.lake.history.flush import flush_due
+from resources.lake.state import writes
+from resources.lake.state.increments import merge_table
 from resources.lake.tables import LakeNames
 from resources.lake.upkeep import Upkeep, tidy
 from resources.spark import session
@@ -150,8 +150,8 @@ def test_b1_a_commit_whose_answer_is_lost_is_found_and_damages_nothing(behind, m
     lab.merge()
     lab.push(5)
     lab.flush()
-    monkeypatch.setattr(state_writes, "SMALL_TABLE", 0)
-    monkeypatch.setattr(state_writes, "LARGE_SHARE", 2)
+    monkeypatch.setattr(writes, "SMALL_TABLE", 0)
+    monkeypatch.setattr(writes, "LARGE_SHARE", 2)
     proxy.lost = 1
     lab.merge()
     assert proxy.lost == 0

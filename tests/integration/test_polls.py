@@ -20,7 +20,7 @@ from lakesync.wire.json import decode_push
 from lakesync_dagster.definitions import make_definitions
 from resources import delivery
 from resources.intake import RemoteIntake
-from resources.lake.landing import LakeLanding
+from resources.lake.landing.landings import LakeLanding
 from resources.pipeline import Pipeline
 from resources.polls import poll_connector, replay_connector
 from resources.snapshot import registered

@@ -21,9 +21,9 @@ from lakesync.lww import RowState
 from lakesync.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync.types import ColumnValue, RowDelta, SyncPush
-from resources.lake.cuts import make_cut
-from resources.lake.deltas import flush_due
-from resources.lake.state import merge_table
+from resources.lake.cuts.cutting import make_cut
+from resources.lake.history.flush import flush_due
+from resources.lake.state.increments import merge_table
 from resources.lake.tables import LakeNames
 from resources.spark import session
 from resources.sql import query as on_spark

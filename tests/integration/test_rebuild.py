@@ -14,9 +14,9 @@ from lakesync.engine.rebuilding import Rebuilt
 from lakesync.exceptions import LakeUnavailableError
 from lakesync.schema import parse_schema
 from lakesync.staging.remote import RemoteStore
-from resources.lake.cuts import make_cut
-from resources.lake.deltas import flush_due
+from resources.lake.cuts.cutting import make_cut
 from resources.lake.gateways import keep_config
+from resources.lake.history.flush import flush_due
 from resources.lake.tables import LakeNames
 from resources.spark import session
 from tests.integration.gateway_support import SERVICE, delta

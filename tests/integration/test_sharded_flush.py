@@ -10,8 +10,8 @@ from lakesync.staging import open_staging
 from lakesync.staging.shards import shard_map
 from lakesync.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from resources.lake.checks import duplicate_deltas, ledger_against_lake
-from resources.lake.deltas import flush_due
-from resources.lake.erasure import conclude, open_requests
+from resources.lake.erasure.requests import conclude, open_requests
+from resources.lake.history.flush import flush_due
 from resources.lake.tables import LakeNames
 from resources.pipeline import Pipeline
 from resources.spark import session

@@ -11,9 +11,10 @@ from lakesync.exceptions import SchemaError
 from lakesync.lww import RowState
 from lakesync.schema import parse_schema
 from lakesync.types import ColumnValue, RowDelta
-from resources.lake import state, state_writes
 from resources.lake.checks import duplicate_keys
-from resources.lake.state import forget_marks, merge_table
+from resources.lake.state import increments as state
+from resources.lake.state import writes
+from resources.lake.state.increments import forget_marks, merge_table
 from resources.lake.tables import LakeNames, ensure_state
 from resources.spark import session
 from tests.lake_support import arrivals, fill, states
@@ -134,7 +135,7 @@ def test_b4_merge_into_ends_as_writing_anew(spark, names, monkeypatch):
     pushes = story(rng, "g", pushes_a_day=9)
     fill(spark, names, pushes)
     merge_table(spark, schema(), {"g": pushes[3][0]}, names=names)
-    monkeypatch.setattr(state_writes, "_is_large", lambda *_: False)
+    monkeypatch.setattr(writes, "_is_large", lambda *_: False)
     by_tasks = state._by_bucket
     for number, (arrival, _) in enumerate(pushes[8::9]):  # in turn as tasks read the files, and as Spark has to
         monkeypatch.setattr(state, "_by_bucket", by_tasks if number % 2 else lambda *_: None)
@@ -164,7 +165,7 @@ def test_b4_a_rebuild_that_dies_before_its_swap_leaves_the_old_table(spark, name
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(state_writes, "crash_point", die)
+        patch.setattr(writes, "crash_point", die)
         with pytest.raises(KeyboardInterrupt):
             merge_table(spark, schema(), last, rebuild=True, names=names)
     assert content(spark, names) == damaged
@@ -194,13 +195,13 @@ def test_a_second_writer_costs_time_and_no_data(spark, names, monkeypatch):
         return run
 
     for large, name in ((True, "rewrite_buckets"), (False, "merged_rows")):
-        work = getattr(state_writes, name)
+        work = getattr(writes, name)
         interfered.clear()
         forget_marks(spark, "t", names)
-        monkeypatch.setattr(state_writes, "_is_large", lambda *_, large=large: large)
-        monkeypatch.setattr(state_writes, name, other_run_first(work))
+        monkeypatch.setattr(writes, "_is_large", lambda *_, large=large: large)
+        monkeypatch.setattr(writes, name, other_run_first(work))
         merge_table(spark, schema(), {"g": pushes[2][0]}, names=names)
-        monkeypatch.setattr(state_writes, name, work)
+        monkeypatch.setattr(writes, name, work)
         assert interfered
         assert lake(spark, names) == merged(pushes, "g")
 

@@ -15,11 +15,12 @@ from lakesync.engine import Engine
 from lakesync.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync.types import SyncPush
-from resources.lake import deltas, state_writes
 from resources.lake.checks import duplicate_deltas, ledger_against_lake
-from resources.lake.cuts import make_cut
-from resources.lake.deltas import flush_due
-from resources.lake.state import merge_table
+from resources.lake.cuts.cutting import make_cut
+from resources.lake.history import flush as deltas
+from resources.lake.history.flush import flush_due
+from resources.lake.state import writes
+from resources.lake.state.increments import merge_table
 from resources.lake.tables import LakeNames, at
 from resources.lake.upkeep import Upkeep, location_of, tidy
 from resources.pipeline import Pipeline
@@ -113,7 +114,7 @@ def test_a_table_is_joined_and_what_a_cut_tagged_stays_readable(world, spark_ser
     cut = make_cut(world.spark, world.store, hold, [SCHEMA], directory_uri=world.uri, names=NAMES)
     (tagged,) = cut.tables
     then = world.rows()
-    monkeypatch.setattr(state_writes, "_is_large", lambda *_: False)
+    monkeypatch.setattr(writes, "_is_large", lambda *_: False)
     world.push()
     world.flush()
     world.merge()

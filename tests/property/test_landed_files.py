@@ -14,12 +14,12 @@ from lakesync.connectors.diff import Change, diff
 from lakesync.connectors.source import Census, Page, SourceRow
 from lakesync.delta import jcs
 from lakesync.wire.json import decode_push
-from resources.lake.current_rows import Digests, compared
 from resources.lake.data_files import DataFiles
-from resources.lake.folding import Folding
-from resources.lake.landed_files import KNOWN_ROWS, Landed, Telling
-from resources.lake.landed_rows import Constants, LandedRows
-from resources.lake.landing_tables import BUCKETS, LandedFile
+from resources.lake.landing.comparing import Digests, compared
+from resources.lake.landing.files import KNOWN_ROWS, Landed, Telling
+from resources.lake.landing.folding import Folding
+from resources.lake.landing.rows import Constants, LandedRows
+from resources.lake.landing.tables import BUCKETS, LandedFile
 
 CLIENT = "connector:desk"
 

@@ -9,7 +9,7 @@ import pytest
 
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
-from resources.lake.frame_files import write_file
+from resources.lake.cuts.frame_files import write_file
 from transforms.frames import frames
 
 STAMP = pa.struct([("hlc", pa.int64()), ("client_id", pa.string())])

@@ -3,7 +3,7 @@
 import os
 
 from lakesync.staging.records import Cut
-from resources.lake.old_frames import drop_old_frames
+from resources.lake.cuts.old_frames import drop_old_frames
 
 HOUR_MS = 3_600_000
 NOW = 1_800_000_000_000

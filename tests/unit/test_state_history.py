@@ -9,9 +9,9 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
 from resources.lake.commits import commit_files
-from resources.lake.log_files import partition_of
-from resources.lake.state_buckets import Increment
-from resources.lake.state_history import _planned
+from resources.lake.history.log_files import partition_of
+from resources.lake.state.buckets import Increment
+from resources.lake.state.extents import _planned
 from resources.lake.table_files import Layout, data_files, write_data_file
 from transforms.decode import day_of
 

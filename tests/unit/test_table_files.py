@@ -14,7 +14,7 @@ from pyiceberg.types import BooleanType, DateType, DoubleType, LongType, MapType
 
 from resources.lake.commits import MovedError, commit_files
 from resources.lake.data_files import DataFiles, read_buckets, read_files
-from resources.lake.log_files import bucketed, partition_of
+from resources.lake.history.log_files import bucketed, partition_of
 from resources.lake.table_files import Layout, data_files, write_data_file
 from transforms.decode import DELTAS_ARROW
 

@@ -2,7 +2,7 @@
 
 from assets.checks import named
 from resources.lake.checks import DuplicateKey
-from resources.lake.samples import StateDifference
+from resources.lake.state.samples import StateDifference
 
 
 def test_the_first_are_named_and_the_rest_are_counted():

@@ -5,7 +5,7 @@ import pyarrow as pa
 from lakesync.connectors.source import Table
 from lakesync.exceptions import BackpressureError
 from resources.delivery import Delivery, Pace
-from resources.lake.landed_tables import Waiting
+from resources.lake.landing.reading import Waiting
 
 
 class Landed:

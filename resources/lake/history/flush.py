@@ -24,8 +24,8 @@ from resources.lake.bounds import bounds_of
 from resources.lake.catalogue import iceberg_table
 from resources.lake.commits import MovedError, commit_files
 from resources.lake.connection import brief, lake_errors
-from resources.lake.held import Held, held_by_spark, held_in_files, is_of
-from resources.lake.log_files import decoded_log, write_log_files
+from resources.lake.history.held import Held, held_by_spark, held_in_files, is_of
+from resources.lake.history.log_files import decoded_log, write_log_files
 from resources.lake.tables import NAMES, LakeNames, ensure_deltas, read_version
 
 if TYPE_CHECKING:
@@ -130,9 +130,10 @@ def flush_due(
     """Plan, flush, confirm and trim every shard until all that waited at the start is in the lake.
 
     What is pushed meanwhile may come along, and is not waited for. With `holds` it does not, nor do gateways that are
-    not held: tables and cuts are made at the hold, and of what is flushed beyond it nobody would make them. A gateway that fails does not hold the others: they
-    are carried first, then its error is raised (several as an ExceptionGroup), so reports go to `on_flushed` as they
-    come. `gateways` limits the work to these. With `on_failed`, that is told of a gateway's error, which is not raised.
+    not held: tables and cuts are made at the hold, and nobody would make them of what is flushed beyond it. A gateway
+    that fails does not hold the others: they are carried first, then its error is raised (several as an
+    ExceptionGroup), so reports go to `on_flushed` as they come. `gateways` limits the work to these. With `on_failed`,
+    that is told of a gateway's error, which is not raised.
 
     Raises:
         LakeUnavailableError: Spark is gone; nothing further was tried.

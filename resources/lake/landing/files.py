@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from resources.lake.data_files import DataFiles, read_files
-from resources.lake.landing_tables import OLD_MARK, LandedFile
+from resources.lake.landing.tables import OLD_MARK, LandedFile
 from resources.lake.places import on_s3, place_of
 from transforms.landed import GONE, PLACE, ROW, WHOLE, delta_batch
 from transforms.stories import KNOWN, Claims, Keys, Version, story

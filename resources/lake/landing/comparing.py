@@ -15,7 +15,7 @@ from transforms.stories import Keys
 
 if TYPE_CHECKING:
     from lakesync.connectors.source import Census
-    from resources.lake.folding import Folding
+    from resources.lake.landing.folding import Folding
 
 _spelled = msgspec.json.Encoder(order="sorted").encode
 

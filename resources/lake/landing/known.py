@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from resources.lake.commits import MovedError, commit_files, set_properties
-from resources.lake.landing_tables import BUCKETS, ConnectorTables, Mark, known_name
-from resources.lake.parts import in_tasks
+from resources.lake.landing.tables import BUCKETS, ConnectorTables, Mark, known_name
+from resources.lake.spread import ROWS_HERE, told
 from resources.lake.table_files import WRITTEN, WRITTEN_SCHEMA, Layout, data_files, write_data_file
 from resources.lake.upkeep import join_deleted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from resources.lake.folding import Folding
-
-ROWS_HERE = 20_000
-"""Up to which the run's own process does it: Spark would take longer to begin."""
+    from resources.lake.landing.folding import Folding
 
 TRIES = 5
 """Commits of a mark while others commit to the table in between."""
@@ -48,10 +45,7 @@ def fold(tables: ConnectorTables, folding: Folding, mark: Mark, rows: int) -> No
         layout = Layout.of(table)
         folders = [tables.partition(table_name, bucket) for bucket in range(BUCKETS)]
         write = _writer(layout, folders, folding, (tables.gateway, tables.connector, table_name))
-        if rows <= ROWS_HERE:
-            written = pa.Table.from_batches((each for bucket in range(BUCKETS) for each in write(bucket)), WRITTEN)
-        else:
-            written = in_tasks(tables.spark, BUCKETS, write, WRITTEN_SCHEMA)
+        written = told(tables.spark, BUCKETS, write, WRITTEN, WRITTEN_SCHEMA, here=rows <= ROWS_HERE)
         values = (tables.gateway, tables.connector, table_name)
         added = data_files(table, written, lambda folder: (*values, folders.index(folder)))
         current = table.current_snapshot()

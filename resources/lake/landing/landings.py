@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 from lakesync import hlc
 from lakesync.connectors.seen import Seen
 from resources.lake.connection import lake_errors
-from resources.lake.current_rows import Digests, compared
-from resources.lake.folding import Folding
-from resources.lake.landed_rows import STAMPS_A_PART, Constants, LandedRows, Place
-from resources.lake.landed_tables import LandedTables
-from resources.lake.landing_commits import commit_landing, places_told, write_parts, write_rows
-from resources.lake.landing_tables import ConnectorTables, landing_name
+from resources.lake.landing.commits import commit_landing, places_told, write_parts, write_rows
+from resources.lake.landing.comparing import Digests, compared
+from resources.lake.landing.folding import Folding
+from resources.lake.landing.reading import LandedTables
+from resources.lake.landing.rows import STAMPS_A_PART, Constants, LandedRows, Place
+from resources.lake.landing.tables import ConnectorTables, landing_name
 from resources.lake.tables import NAMES, LakeNames
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
-    from resources.lake.state_buckets import Merge
+    from resources.lake.state.buckets import Merge
 
 ROWS_A_GROUP = 100_000
 """Of a file, read into memory together."""

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg_core.transform import bucket as bucket_of
 
-from resources.lake.landed_files import KNOWN_ROWS, Landed, LandedRow, claims_of, pairs_of
-from resources.lake.landing_tables import BUCKETS
+from resources.lake.landing.files import KNOWN_ROWS, Landed, LandedRow, claims_of, pairs_of
+from resources.lake.landing.tables import BUCKETS
 from transforms.landed import GONE, ROW
 from transforms.stories import KNOWN, Keys
 

@@ -15,8 +15,8 @@ from lakesync.crash import crash_point
 from lakesync.exceptions import FlushError
 from resources.lake.commits import MovedError
 from resources.lake.data_files import UnreadableError
-from resources.lake.state_buckets import merged_rows, state_files
-from resources.lake.state_files import rewrite_buckets
+from resources.lake.state.buckets import merged_rows, state_files
+from resources.lake.state.files import rewrite_buckets
 from resources.lake.tables import StateTable, at, read_version
 from transforms.project import REJECTED, project
 from transforms.reduce import KEY, STATE_COLUMNS, reduce_deltas
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from resources.lake.data_files import DataFiles
-    from resources.lake.state_buckets import Extent, Merge
+    from resources.lake.state.buckets import Extent, Merge
 
     class MergeOf(Protocol):
         """What tasks do, of the state's files by bucket, without the rows of some gateways."""

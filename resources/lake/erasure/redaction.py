@@ -10,8 +10,8 @@ from pyspark.sql import functions as sf
 
 from lakesync.crash import crash_point
 from resources.lake.connection import lake_errors
-from resources.lake.leftovers import remove, unnamed
-from resources.lake.rejected import keep_rejected
+from resources.lake.erasure.leftovers import remove, unnamed
+from resources.lake.state.rejected import keep_rejected
 from resources.lake.tables import StateTable, at, marks_of, read_version, typed_columns
 from resources.lake.upkeep import expire, join_deleted, location_of, rewrite_manifests
 from transforms.project import REJECTED, project

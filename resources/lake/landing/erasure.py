@@ -12,8 +12,8 @@ import msgspec
 
 from lakesync.crash import crash_point
 from resources.lake.connection import lake_errors
-from resources.lake.landing_tables import OLD_MARK, known_name, landing_name
-from resources.lake.redaction import forget_past, has_past, text
+from resources.lake.erasure.redaction import forget_past, has_past, text
+from resources.lake.landing.tables import OLD_MARK, known_name, landing_name
 from transforms.landed import GONE, ROW
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from lakesync.crash import crash_point
 from lakesync.exceptions import IntegrityError
 from lakesync.staging.records import Cut, CutTable
 from resources.lake.connection import lake_errors
-from resources.lake.cut_tags import CutsKept, retention
+from resources.lake.cuts.frame_files import WRITTEN, WRITTEN_SCHEMA, frame_parts, link_frames, write_frames
+from resources.lake.cuts.tags import CutsKept, retention
 from resources.lake.data_files import UnreadableError, files_at
-from resources.lake.frame_files import WRITTEN, WRITTEN_SCHEMA, frame_parts, link_frames, write_frames
 from resources.lake.gateways import keep_config
 from resources.lake.spread import ROWS_HERE, told
-from resources.lake.state import deltas_between, merge_table
+from resources.lake.state.increments import deltas_between, merge_table
 from resources.lake.tables import NAMES, Contract, LakeNames, at, ensure_deltas, ensure_state
 from transforms.frames import FRAME_COLUMNS
 from transforms.project import REJECTED, project

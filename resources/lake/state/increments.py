@@ -13,10 +13,10 @@ from pyspark.sql import functions as sf
 from lakesync.crash import crash_point
 from resources.lake.connection import lake_errors
 from resources.lake.data_files import DataFiles
-from resources.lake.rejected import keep_rejected
-from resources.lake.state_buckets import Extent, Increment, Merge, tasks_of
-from resources.lake.state_history import History, history_files
-from resources.lake.state_writes import Written, write_state
+from resources.lake.state.buckets import Extent, Increment, Merge, tasks_of
+from resources.lake.state.extents import History, history_files
+from resources.lake.state.rejected import keep_rejected
+from resources.lake.state.writes import Written, write_state
 from resources.lake.tables import (
     MARKS_PROPERTY,
     NAMES,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.schema import TableSchema
-    from resources.lake.state_writes import MergeOf
+    from resources.lake.state.writes import MergeOf
 
 
 class MergeReport(msgspec.Struct, frozen=True):

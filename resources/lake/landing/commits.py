@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 from lakesync.exceptions import FlushError
 from resources.lake.commits import MovedError, commit_files
 from resources.lake.connection import brief
-from resources.lake.landed_rows import STAMPS_A_PART, LandedRows
-from resources.lake.landing_tables import EPOCH, ConnectorTables, landing_name
-from resources.lake.parts import in_tasks
+from resources.lake.landing.rows import STAMPS_A_PART, LandedRows
+from resources.lake.landing.tables import EPOCH, ConnectorTables, landing_name
 from resources.lake.places import place_of
+from resources.lake.spread import in_tasks
 from resources.lake.table_files import WRITTEN_SCHEMA, Layout, data_files, write_data_file
 from transforms.landed import PLACE
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from lakesync.connectors.source import Piece
-    from resources.lake.landed_rows import Constants
-    from resources.lake.landing_tables import LandedFile
+    from resources.lake.landing.rows import Constants
+    from resources.lake.landing.tables import LandedFile
 
 TRIES = 10
 """Commits of one landing while others keep committing to the table in between."""
@@ -54,7 +54,7 @@ def write_parts(
         if group is not None:
             yield write_data_file(layout, folder, chain([group], groups))
 
-    return in_tasks(tables.spark, len(pieces), write, WRITTEN_SCHEMA)
+    return in_tasks(tables.spark, len(pieces), write, WRITTEN_SCHEMA).toArrow()
 
 
 def commit_landing(tables: ConnectorTables, constants: Constants, written: pa.Table, newest: int) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
-    from resources.lake.state_buckets import Increment
+    from resources.lake.state.buckets import Increment
 
 
 class History(NamedTuple):

@@ -14,12 +14,12 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from resources.lake.commits import MovedError
 from resources.lake.connection import lake_errors
 from resources.lake.data_files import DataFiles
-from resources.lake.folding import Folding
-from resources.lake.known_rows import fold, note
-from resources.lake.landed_files import Landed, Telling
-from resources.lake.landing_commits import claims_in
-from resources.lake.landing_tables import ConnectorTables, LandedFile, Mark, ensure_landing, known_name, landing_name
-from resources.lake.parts import in_tasks
+from resources.lake.landing.commits import claims_in
+from resources.lake.landing.files import Landed, Telling
+from resources.lake.landing.folding import Folding
+from resources.lake.landing.known import fold, note
+from resources.lake.landing.tables import ConnectorTables, LandedFile, Mark, ensure_landing, known_name, landing_name
+from resources.lake.spread import ROWS_HERE, in_tasks
 from transforms import landed as law
 from transforms.landed import PLACE, WHOLE
 
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from lakesync.connectors.source import Table
-
-ROWS_HERE = 20_000
-"""Landed rows up to which the run's own process compares them: Spark would take longer to begin."""
 
 ROWS_A_TASK = 50_000
 
@@ -97,7 +94,7 @@ class LandedTables:
         telling = Telling(self._landed(table), self.client_id, self._marks[table].told, pages[-1].page, parts)
         if parts == 1:
             return pa.Table.from_batches(telling.deltas()).sort_by("hlc")
-        return in_tasks(self._in.spark, parts, telling.deltas, law.DELTA_SCHEMA).sort_by("hlc")
+        return in_tasks(self._in.spark, parts, telling.deltas, law.DELTA_SCHEMA).toArrow().sort_by("hlc")
 
     def history(self, table: str, until: date) -> DataFrame:
         """What became of a table's rows from the first landing to the end of a day, whatever was pushed."""

@@ -19,9 +19,9 @@ from lakesync.crash import crash_point
 from lakesync.hlc import start_of
 from lakesync.types import ColumnValue, RowDelta
 from resources.lake.connection import lake_errors
-from resources.lake.leftovers import Leftover, bare, holding, remove
+from resources.lake.erasure.leftovers import Leftover, bare, holding, remove
+from resources.lake.erasure.redaction import clear_table, deltas_of, forget_past, has_past, redact, text
 from resources.lake.places import place
-from resources.lake.redaction import clear_table, deltas_of, forget_past, has_past, redact, text
 from resources.lake.upkeep import location_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Erasure carried through the lake, and the proof of it."""

@@ -1,0 +1,1 @@
+"""The lake's `deltas`: every delta of every gateway, carried there once."""

@@ -1,0 +1,1 @@
+"""What connectors bring, as it landed and as it adds up."""

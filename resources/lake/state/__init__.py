@@ -1,0 +1,1 @@
+"""State tables: the history of each table merged, and what does not fit."""
