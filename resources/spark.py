@@ -42,6 +42,7 @@ def connect(config: Config) -> SparkSession:
         LakeUnavailableError: nothing listens there, no session came about within 30 s, or the catalogue is away.
         ConfigurationError: no Spark is configured, or the catalogue cannot be made safe.
     """
+    _collect_quietly()
     guard_commits(config.lake.catalog_uri)
     remote = config.spark.remote or (f"sc://localhost:{config.spark.port}" if config.spark.port else None)
     if remote is None:
@@ -81,6 +82,18 @@ def session(config: Config) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+def _collect_quietly() -> None:
+    """Sessions that are collected close nothing any more: whoever made one stops it.
+
+    pyspark's finaliser shuts down the threads that all sessions share, and waits for them. Where the collector runs it
+    in one that holds a lock of gRPC's, the process waits for ever.
+    """
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    if "__del__" in vars(ConnectSession):
+        del ConnectSession.__del__
 
 
 def _place(remote: str) -> tuple[str, int]:

@@ -1,0 +1,24 @@
+"""Sessions side by side on one Spark Connect server."""
+
+import gc
+import weakref
+
+from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator as Answers
+
+from resources.spark import connect, session
+
+
+def test_a_session_that_is_forgotten_closes_nothing_of_the_others(spark_server):
+    with session(spark_server["config"]) as living:
+        forgotten = connect(spark_server["config"])
+        for spark in (living, forgotten):
+            assert spark.range(3).count() == 3
+        shared, client, gone = Answers._release_thread_pool_instance, forgotten.client, weakref.ref(forgotten)
+        del forgotten, spark
+        gc.collect()
+        assert gone() is None
+        assert not client.is_closed
+        assert Answers._release_thread_pool_instance is shared
+        assert living.range(3).count() == 3
+        client.release_session()
+        client.close()
