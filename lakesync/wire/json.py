@@ -53,10 +53,10 @@ class _PushRequest(msgspec.Struct, rename="camel", gc=False):
 
 class _PullRequest(msgspec.Struct, rename="camel"):
     client_id: str
-    since_hlc: int | str | msgspec.UnsetType = msgspec.UNSET
-    since: int | str | msgspec.UnsetType = msgspec.UNSET
-    max_deltas: int | msgspec.UnsetType = msgspec.UNSET
-    limit: int | msgspec.UnsetType = msgspec.UNSET
+    since_hlc: int | float | str | msgspec.UnsetType = msgspec.UNSET
+    since: int | float | str | msgspec.UnsetType = msgspec.UNSET
+    max_deltas: int | float | msgspec.UnsetType = msgspec.UNSET
+    limit: int | float | msgspec.UnsetType = msgspec.UNSET
     source: str | None = None
 
 
@@ -201,22 +201,29 @@ def _unreadable(what: str, error: Exception) -> ValidationError:
 def _pull(request: _PullRequest) -> SyncPull:
     since = _cursor(request.since if request.since_hlc is msgspec.UNSET else request.since_hlc)
     limit = request.limit if request.max_deltas is msgspec.UNSET else request.max_deltas
-    if limit is msgspec.UNSET:
-        limit = DEFAULT_MAX_DELTAS
+    limit = DEFAULT_MAX_DELTAS if limit is msgspec.UNSET else _whole("maxDeltas", limit)
     if limit < 1:
         raise ValidationError(f"maxDeltas is {limit}: ask for at least 1")
     return SyncPull(request.client_id, since, limit, request.source)
 
 
-def _cursor(given: int | str | msgspec.UnsetType) -> int:
+def _whole(name: str, given: float) -> int:
+    """A number without a fraction, however JSON spells it: 5.0 is 5."""
+    if given != int(given):
+        raise ValidationError(f"{name} is {given}: send a whole number")
+    return int(given)
+
+
+def _cursor(given: float | str | msgspec.UnsetType) -> int:
     if given is msgspec.UNSET:
         return 0
     if isinstance(given, str):
         if not _DECIMAL.fullmatch(given):
             raise ValidationError(f"sinceHlc is {given[:40]!r}: send the serverHlc of the last answer, 0 at first")
         given = int(given)
-    _check_range("sinceHlc", given)
-    return given
+    since = _whole("sinceHlc", given)
+    _check_range("sinceHlc", since)
+    return since
 
 
 def _check_range(name: str, value: int) -> None:

@@ -124,8 +124,12 @@ def test_what_is_no_pull_is_refused(query):
         json.decode_pull(stdlib.dumps(query).encode())
 
 
+def test_a_whole_number_may_be_spelled_with_a_fraction_of_nothing():
+    assert json.decode_pull(b'{"clientId":"c","since":7.0,"limit":5e0}') == SyncPull("c", 7, 5)
+
+
 @pytest.mark.parametrize("name", ["sinceHlc", "since", "maxDeltas", "limit"])
-@pytest.mark.parametrize("value", [None, "null", "", "1e3", "1.0", " 5", "9" * 5000, True, []])
+@pytest.mark.parametrize("value", [None, "null", "", "1e3", "1.0", " 5", "9" * 5000, 1.5, True, []])
 def test_a_posted_pulls_numbers_are_numbers(name, value):
     with pytest.raises(ValidationError):
         json.decode_pull(stdlib.dumps({"clientId": "c", name: value}).encode())
