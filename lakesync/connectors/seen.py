@@ -7,6 +7,7 @@ them by their digests keeps nothing of them, and compares nothing.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -79,6 +80,9 @@ class Seen(msgspec.Struct):
                 self.claims.pop(_name(column, value), None)  # it may be more now than was claimed
             self.rows.pop(row.row_id, None)
             self.rows[row.row_id] = SeenRow(digests[row.row_id], values)
+        if identity:  # of rows that came with one identity, the next page that has fewer of them ends the others
+            who = Counter(row.columns.get(identity) for row in page.rows)
+            self.forget(row.row_id for row in page.rows if who[row.columns.get(identity)] > 1)
         self.rows |= dict.fromkeys(gone, SeenRow(_GONE))
         self.claims |= {_name(*claim): claims[claim] for claim in told}
         self.rows, self.claims = _newest(self.rows), _newest(self.claims)

@@ -1,6 +1,6 @@
 """What a landing leaves out because it has just seen it changes nothing, whatever pages say of one another's rows."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lakesync.connectors import seen
@@ -21,6 +21,11 @@ PAGE = st.builds(
 )
 
 
+def _of_one(*row_ids):
+    return Page("issues", [SourceRow(each, {"uid": "u0", "of": "o0", "size": 0}) for each in row_ids])
+
+
+@example(pages=[_of_one("r0", "r1"), _of_one("r0")], repeats=[], identity="uid")
 @given(pages=st.lists(PAGE, max_size=30), repeats=st.lists(st.integers(0, 29)), identity=st.sampled_from([None, "uid"]))
 def test_what_is_left_out_changes_nothing(pages, repeats, identity):
     truth, known, remembered = {}, {}, Seen()
