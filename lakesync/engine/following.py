@@ -104,9 +104,11 @@ class Follower:
     def after_push(self, cursor: int) -> None:
         """Its push was answered; it takes the answer's cursor where that is further on.
 
-        A page mark does not say that it has all up to there, but this connection's own cursor does.
+        A page mark does not say that it has all up to there, but this connection's own cursor does. Whoever had nothing
+        has now what it wrote.
         """
-        further = not self.standing.more and cursor > self.cursor and cursor % ARRIVAL_STEP == 0
+        meant = cursor % ARRIVAL_STEP == 0 or cursor == NEVER_PULLED
+        further = not self.standing.more and cursor > self.cursor and meant
         # a new one in any case: what was found before for the old one does not know of the push
         self.standing = replace(self.standing, cursor=cursor if further else self.cursor)
 

@@ -193,6 +193,25 @@ def test_what_was_found_before_a_push_is_not_told_after_its_answer(places: Place
     run(play())
 
 
+@pytest.mark.parametrize("late", ["run places", "run knows", "run follow"])
+def test_l4_a_first_write_is_not_sent_back_where_it_comes_before_the_server_knows_what_concerns_its_client(
+    sharded: Places, late: str
+) -> None:
+    ann = LiveClient("ann", "a")
+    ann.tables = {"r": "orders"}
+
+    async def play() -> None:
+        crowd = sharded.crowd(sharded.gateway(), (ann,))
+        ann.script.extend([("pull",), ("edit", "INSERT", "r", {"x": 1}), ("push",)])
+        await crowd.follow("…", late, "…")
+        assert ann.rows == {"r": {"x": 1}}
+        assert not ann.outbox
+        assert not ann.told
+        await crowd.close()
+
+    run(play())
+
+
 def test_a_row_whose_deletion_was_lost_with_its_line_is_not_sent_as_new(places: Places) -> None:
     ann, ben = LiveClient("ann", "a"), LiveClient("ben", "a")
 
