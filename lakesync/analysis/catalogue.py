@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import requests
-from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
 from pyiceberg.table import Table
 from sqlalchemy.exc import SQLAlchemyError
 
+from lakesync.analysis.opening import open_iceberg
 from lakesync.exceptions import LakeUnavailableError
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from pyiceberg.catalog import Catalog
 
     from lakesync.config import Config
 
@@ -29,12 +30,11 @@ CUT_TAG = "cut-"
 def open_catalogue(config: Config) -> Catalog:
     """The Iceberg catalogue that the configuration names, as Spark has it too: a database, or a REST service."""
     lake = config.lake
-    if lake.catalog_uri.startswith(("http://", "https://")):
-        from pyiceberg.catalog.rest import RestCatalog
-
-        return RestCatalog(lake.catalog, uri=lake.catalog_uri, warehouse=lake.warehouse)
+    prefix = f"spark.sql.catalog.{lake.catalog}."
+    settings = config.spark.settings.items()
+    own = {key.removeprefix(prefix): value for key, value in settings if key.startswith(prefix)}
     uri = lake.catalog_uri.replace("postgresql://", "postgresql+psycopg://", 1)
-    return SqlCatalog(lake.catalog, uri=uri, warehouse=lake.warehouse, init_catalog_tables="false")
+    return open_iceberg(lake.catalog, uri, {"warehouse": lake.warehouse, **own})
 
 
 def has_catalogue(config: Config) -> bool:
@@ -47,11 +47,15 @@ class Lake:
     """One reading of the lake; close it."""
 
     def __init__(self, config: Config) -> None:
+        """Raises: LakeUnavailableError: its catalogue is a REST service, and does not answer."""
         self.system = config.lake.system_namespace
         self.namespaces = config.namespaces
         self._place = config.lake.catalog_uri.rpartition("@")[2]
         self._is_there = has_catalogue(config)
-        self._catalogue = open_catalogue(config)
+        try:
+            self._catalogue = open_catalogue(config)
+        except (RESTError, requests.ConnectionError) as error:
+            raise self._missing() from error
         self._loaded: dict[tuple[str, str], Table] = {}
 
     def __enter__(self) -> Self:

@@ -6,10 +6,11 @@ undo the other's.
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import quote
+
+from lakesync.analysis.opening import open_iceberg
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SQLITE, _POSTGRES = "jdbc:sqlite:file:", "jdbc:postgresql:"
-_S3 = "s3."
 
 
 @contextmanager
@@ -47,25 +47,11 @@ def _settings(spark: SparkSession, catalogue: str) -> dict[str, str]:
 
 def _opened(name: str, settings: Mapping[str, str]) -> Catalog | None:
     kind, uri = settings.get("type"), settings.get("uri", "")
-    given = {**_s3(settings), "warehouse": settings.get("warehouse", "")}
-    if kind == "rest":
-        from pyiceberg.catalog.rest import RestCatalog
-
-        return RestCatalog(name, uri=uri, **given)
-    database = _database(uri, settings) if kind == "jdbc" else None
-    if database is None:
-        return None
-    from pyiceberg.catalog.sql import SqlCatalog
-
-    return SqlCatalog(name, uri=database, init_catalog_tables="false", **given)
-
-
-def _s3(settings: Mapping[str, str]) -> dict[str, str]:
-    """How S3 is reached: as the catalogue's settings say, else as the variables of AWS do, which tasks go by too."""
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    found = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL"), "s3.region": settings.get("client.region", region)}
-    found |= {key: value for key, value in settings.items() if key.startswith(_S3)}
-    return {key: value for key, value in found.items() if value is not None}
+    if kind == "jdbc":
+        uri = _database(uri, settings) or ""
+    elif kind != "rest":
+        uri = ""
+    return open_iceberg(name, uri, settings) if uri else None
 
 
 def _database(uri: str, settings: Mapping[str, str]) -> str | None:
