@@ -92,15 +92,41 @@ class Moving:
 
     def __init__(self, desk, chance):
         self.desk, self.chance, self.answer_of = desk, chance, desk.api.answer
+        self.missed = set()
+        """Issues of a project that was hidden: what changed of them meanwhile, only their next change tells."""
 
     def __call__(self, request):
+        site = self.desk.site
         for _ in range(self.chance.choice([0, 0, 1, 3])):
             shake(self.desk, self.chance)
+            if site.index_lag_ms and site.issues and self.chance.random() < 0.2:
+                site.index(self.chance.choice(list(site.issues.values())))  # found before older changes of others
         match self.chance.randrange(40):
             case 0:
                 return Answer(503, "down", {"Retry-After": "0"})
             case 1:
                 return Answer(429, None, {"Retry-After": "0"})
             case 2:
-                self.desk.site.projects["OPS"].hidden = not self.desk.site.projects["OPS"].hidden
+                self.hide(hidden=not site.projects["OPS"].hidden)
+            case 3:
+                self.desk.api.token_ms = self.chance.choice([-1, 600_000])
+            case 4:
+                self.desk.api.null_token = not self.desk.api.null_token
         return self.answer_of(request)
+
+    def hide(self, *, hidden):
+        """Hide the project OPS, or show it."""
+        site = self.desk.site
+        if site.projects["OPS"].hidden != hidden:
+            self.missed |= {issue.id for issue in site.issues.values() if issue.project == "OPS"}
+        site.projects["OPS"].hidden = hidden
+
+    def rest(self):
+        """The site changes by itself no more; what was missed because it was hidden changes once again."""
+        site = self.desk.site
+        self.desk.api.answer, self.desk.api.token_ms = self.answer_of, 600_000
+        self.hide(hidden=False)
+        self.desk.clock.advance(site.index_lag_ms + 1)
+        for issue in self.missed & site.issues.keys():
+            site.edit(site.issues[issue], labels=["last"])
+        self.desk.clock.advance(site.index_lag_ms + 1)

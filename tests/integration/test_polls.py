@@ -260,8 +260,7 @@ def test_a8_a_site_that_changes_while_polls_fail_and_die_ends_at_a_client_as_it_
         made.site.add_project("OPS")
         for _ in range(25):
             shake(made, chance)
-        still = made.api.answer
-        made.api.answer = Moving(made, chance)
+        made.api.answer = moving = Moving(made, chance)
         little = {"chunkSize": 5, "memoryBudgetBytes": 20_000, "deletedShare": 1}
         config = made.config(includeProjects=False)
         house.register(config, **little)
@@ -276,11 +275,7 @@ def test_a8_a_site_that_changes_while_polls_fail_and_die_ends_at_a_client_as_it_
                     house.poll("desk")
                 except Killed:
                     died += 1
-        made.api.answer = still
-        made.site.projects["OPS"].hidden = False
-        for issue in made.site.issues.values():
-            made.site.edit(issue, labels=["last"])  # what was hidden while it changed is found by its next change
-        made.clock.advance(1)
+        moving.rest()
         house.gateway.unregister_connector("desk")
         house.register(config, **little, censusIntervalMs=1)
         changed, left = True, 3  # who counts for the first time has just read everything; then nothing is new

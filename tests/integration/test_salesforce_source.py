@@ -167,6 +167,22 @@ def test_a_bulk_job_goes_on_where_a_kill_ended_it(acme, monkeypatch):
     assert jobs == 1
 
 
+def test_a_bulk_job_that_gives_nothing_any_more_is_told_and_the_next_poll_begins_another(acme):
+    acme.bulk_rows = 10
+    for number in range(35):
+        acme.org.add("Account", Name=str(number))
+    acme.api.failing_jobs = 2
+    for _ in range(2):
+        error = acme.poll(settings=ACCOUNTS_ALONE).error
+        assert isinstance(error, AdapterError)
+        assert "is Failed (InternalServerError : The query was too complicated.)" in str(error)
+    with acme.source(**ACCOUNTS_ALONE) as source:
+        acme.landing.land([next(source.changes("sf_accounts", None))])  # a job that is begun, and then a kill
+    newer = ACCOUNTS_ALONE | {"apiVersion": "v63.0"}
+    assert acme.poll(settings=newer).error is None, "Salesforce gives its result to calls of its own version alone"
+    assert acme.seen() == acme.expected()
+
+
 def test_a_session_that_ends_is_renewed_once(acme):
     acme.org.add("Account", Name="Acme")
     with acme.source() as source:

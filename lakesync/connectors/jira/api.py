@@ -67,7 +67,7 @@ class JiraClient:
         token: str | None = None,
         properties: Sequence[str] = (),
     ) -> Json:
-        """One page of a search: `{issues, nextPageToken?}`; the last page has no token."""
+        """One page of a search: `{issues, nextPageToken?}`; the last page has no token, or null."""
         asked: Json = {"jql": jql, "fields": list(fields), "maxResults": size}
         if token is not None:
             asked["nextPageToken"] = token

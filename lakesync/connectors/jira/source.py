@@ -162,9 +162,9 @@ class JiraSource:
             newest = max(newest, last)
             versions = {(issue["id"], issue["fields"]["updated"]) for issue in issues}
             yield [issue for issue in issues if (issue["id"], issue["fields"]["updated"]) not in told], newest
-            if "nextPageToken" not in page:
+            if (following := page.get("nextPageToken")) is None:
                 return
-            token = page["nextPageToken"] if last == at else None
+            token = following if last == at else None
             at, told = last, versions
 
     def _keys(self) -> Iterator[Sequence[str]]:
@@ -173,9 +173,8 @@ class JiraSource:
         while True:
             page = self._client.search(jql, ("key",), KEYS_PAGE, token=token)
             yield [issue["key"] for issue in page["issues"]]
-            if "nextPageToken" not in page:
+            if (token := page.get("nextPageToken")) is None:
                 return
-            token = page["nextPageToken"]
 
     def _gone(self, keys: set[str]) -> set[str]:
         known = sorted(keys)

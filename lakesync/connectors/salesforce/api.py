@@ -35,6 +35,10 @@ class SessionEndedError(AuthError):
     """The token is good no more: another is asked for, once."""
 
 
+class JobEndedError(PlaceLostError):
+    """A bulk job failed, was aborted or forgotten, or is of another version of the API: it takes a new one."""
+
+
 class SalesforceClient:
     """One connected app on one organisation; it signs in when it is first used, and again when its session ends."""
 
@@ -127,6 +131,8 @@ def _fault(answer: requests.Response) -> LakeSyncError | None:
         return None
     code, words = _said(answer)
     said = f"{code}: {words}"
+    if answer.status_code in (404, 409) and "/jobs/query/" in answer.request.path_url:
+        return JobEndedError(f"Salesforce keeps the bulk job no more ({said}): the next poll begins another")
     match code:
         case "INVALID_SESSION_ID":
             return SessionEndedError(f"Salesforce has ended the session ({said}), and a new one as well")

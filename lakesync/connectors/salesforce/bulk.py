@@ -6,9 +6,10 @@ import csv
 import io
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
-from lakesync.connectors.salesforce.api import SalesforceClient
+from lakesync.connectors.salesforce.api import JobEndedError, SalesforceClient
 from lakesync.exceptions import AdapterError
 
 PIECE = 20_000
@@ -37,8 +38,8 @@ def wait(client: SalesforceClient, job: str, *, patience_s: float = _PATIENCE_S)
     """Wait until a job is done.
 
     Raises:
-        AdapterError: it failed, or takes too long.
-        NotFoundError: Salesforce has forgotten it, as it does after seven days.
+        JobEndedError: it failed, or Salesforce has forgotten it, as it does after seven days.
+        AdapterError: it takes too long.
     """
     until, pause = time.monotonic() + patience_s, 0.5
     while True:
@@ -47,8 +48,9 @@ def wait(client: SalesforceClient, job: str, *, patience_s: float = _PATIENCE_S)
             case "JobComplete":
                 return
             case "Failed" | "Aborted":
-                raise AdapterError(
-                    f"Salesforce's job {job} {told['state']}: {told.get('errorMessage', 'no reason told')}"
+                why = told.get("errorMessage", "no reason told")
+                raise JobEndedError(
+                    f"Salesforce's bulk job {job} is {told['state']} ({why}): the next poll begins another"
                 )
         if time.monotonic() > until:
             raise AdapterError(f"Salesforce's job {job} is still {told['state']} after {patience_s:.0f} s")
@@ -70,5 +72,6 @@ def pieces(client: SalesforceClient, job: str, locator: str | None = None) -> It
 
 
 def end(client: SalesforceClient, job: str) -> None:
-    """Have Salesforce forget a job."""
-    client.call("DELETE", f"/jobs/query/{job}")
+    """Have Salesforce forget a job, unless it has."""
+    with suppress(JobEndedError):
+        client.call("DELETE", f"/jobs/query/{job}")

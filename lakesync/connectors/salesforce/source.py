@@ -13,11 +13,10 @@ from lakesync.connectors.conditions import condition
 from lakesync.connectors.http import PlaceLostError
 from lakesync.connectors.probing import Probe, clock_told
 from lakesync.connectors.salesforce import bulk
-from lakesync.connectors.salesforce.api import SalesforceClient
+from lakesync.connectors.salesforce.api import JobEndedError, SalesforceClient
 from lakesync.connectors.salesforce.rows import OBJECTS, line_row, literal, milliseconds, record_row
 from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Table, Usage
 from lakesync.connectors.tables import SALESFORCE, SALESFORCE_SWITCHES
-from lakesync.exceptions import NotFoundError
 
 OVERLAP_MS = 300_000
 """How far behind the newest change a poll looks again: a transaction shows its changes when it ends, stamped with when
@@ -60,7 +59,7 @@ class SalesforceSource:
         if cursor is None or cursor["filter"] != self._filter:
             return self._first(table)
         if "job" in cursor:
-            return self._loaded(table, cursor)
+            return self._resumed(table, cursor)
         return self._changed(table, cursor["modified"])
 
     def census(self, table: str) -> Census | None:
@@ -125,21 +124,24 @@ class SalesforceSource:
         yield Page(table, [], cursor)
         yield from self._loaded(table, cursor)
 
-    def _loaded(self, table: str, cursor: Cursor) -> Iterator[Page]:
+    def _resumed(self, table: str, cursor: Cursor) -> Iterator[Page]:
+        """What is left of an earlier poll's job; all of it by a new one, where that job gives nothing any more."""
         try:
-            bulk.wait(self._client, cursor["job"])
-            for piece in bulk.pieces(self._client, cursor["job"], cursor["locator"]):
-                done = self._cursor(cursor["modified"])
-                place = done if piece.locator is None else {**cursor, "locator": piece.locator}
-                rows = (line_row(table, line) for line in piece.lines)
-                some = list(islice(rows, ROWS_A_PAGE))
-                while following := list(islice(rows, ROWS_A_PAGE)):
-                    yield Page(table, some)
-                    some = following
-                yield Page(table, some, place)
-        except NotFoundError:
+            yield from self._loaded(table, cursor)
+        except JobEndedError:
             yield from self._first(table)
-            return
+
+    def _loaded(self, table: str, cursor: Cursor) -> Iterator[Page]:
+        bulk.wait(self._client, cursor["job"])
+        for piece in bulk.pieces(self._client, cursor["job"], cursor["locator"]):
+            done = self._cursor(cursor["modified"])
+            place = done if piece.locator is None else {**cursor, "locator": piece.locator}
+            rows = (line_row(table, line) for line in piece.lines)
+            some = list(islice(rows, ROWS_A_PAGE))
+            while following := list(islice(rows, ROWS_A_PAGE)):
+                yield Page(table, some)
+                some = following
+            yield Page(table, some, place)
         bulk.end(self._client, cursor["job"])
         yield from self._changed(table, cursor["modified"])
 

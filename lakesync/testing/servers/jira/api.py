@@ -60,6 +60,8 @@ class JiraApi:
     """Issues a page where fields are asked for."""
     token_ms: int = 600_000
     """How long the token of a next page is good for."""
+    null_token: bool = False
+    """Whether the last page has a token that is null, rather than none: sites have answered in both ways."""
     forbidden: set[str] = field(default_factory=set)
     """What the account may not do: patterns of paths."""
     failures: deque[Answer] = field(default_factory=deque)

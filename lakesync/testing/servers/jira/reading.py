@@ -68,6 +68,8 @@ def search(api: JiraApi, request: Request) -> Answer:
     body["isLast"] = len(found) <= start + size
     if not body["isLast"]:
         body["nextPageToken"] = _token(jql, start + size, api.now() + api.token_ms)
+    elif api.null_token:
+        body["nextPageToken"] = None
     return Answer(200, body)
 
 

@@ -141,13 +141,19 @@ class JiraSite:
 
     def index(self, issue: Issue) -> None:
         """Have the search find an issue as it is, before older changes of others."""
+        self._unwait(issue)
         self._index[issue.id] = copy.deepcopy(issue)
-        self._ordered = None
+
+    def unindex(self, issue: Issue) -> None:
+        """Have the search find an issue that is there no more, until it changes; other routes show it."""
+        self._unwait(issue)
+        self._index.pop(issue.id, None)
 
     def sees(self, issue: Issue) -> bool:
-        """Whether the account that asks may browse an issue."""
+        """Whether the account that asks may browse an issue; as the search knows it, or as it is."""
         project = self.projects[issue.project]
-        return not (issue.hidden or project.hidden or project.deleted)
+        # what may be seen holds at once, also for what the search knows of an issue
+        return not (self.issues.get(issue.id, issue).hidden or project.hidden or project.deleted)
 
     def indexed(self) -> list[Issue]:
         """The issues as the search knows them now, hidden ones too, by when they were updated, then by key."""
@@ -170,6 +176,10 @@ class JiraSite:
         zone = timezone(timedelta(minutes=self.utc_offset_minutes))
         at = datetime.fromtimestamp(ms // 1000, zone)
         return f"{at:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}{at:%z}"
+
+    def _unwait(self, issue: Issue) -> None:
+        self._waiting = [entry for entry in self._waiting if entry[1] != issue.id]
+        self._ordered = None
 
     def _touch(self, issue: Issue) -> None:
         issue.updated = max(self.clock(), issue.updated)

@@ -55,6 +55,8 @@ class SalesforceApi:
     """Records a page."""
     job_delay_ms: int = 0
     """How long a bulk job takes."""
+    failing_jobs: int = 0
+    """How many of the next bulk jobs fail."""
     no_access: set[str] = field(default_factory=set)
     """Objects that the user may not read."""
     failures: deque[Answer] = field(default_factory=deque)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lakesync.testing.servers.http import Answer, Request
-from lakesync.testing.servers.salesforce.faults import unknown
+from lakesync.testing.servers.salesforce.faults import error, unknown
 from lakesync.testing.servers.salesforce.org import Record, spelled
 from lakesync.testing.servers.salesforce.soql import SoqlError, parse
 
@@ -27,6 +28,9 @@ class Job:
     created: int
     fields: tuple[str, ...]
     found: list[Record]
+    version: str
+    """Of the API: another one's calls get nothing of it."""
+    fails: bool
 
 
 def create(api: SalesforceApi, request: Request) -> Answer:
@@ -38,9 +42,19 @@ def create(api: SalesforceApi, request: Request) -> Answer:
     if query.kind in api.no_access:
         raise SoqlError("INVALID_TYPE", f"sObject type '{query.kind}' is not supported.")
     found = query.select(api.org, deleted=asked["operation"] == "queryAll")
-    job = Job(f"750{secrets.token_hex(6)}AAA", asked["operation"], asked["query"], api.now(), query.fields, found)
+    job = Job(
+        f"750{secrets.token_hex(6)}AAA",
+        asked["operation"],
+        asked["query"],
+        api.now(),
+        query.fields,
+        found,
+        _version(request),
+        fails=api.failing_jobs > 0,
+    )
+    api.failing_jobs = max(api.failing_jobs - 1, 0)
     api.jobs[job.id] = job
-    return Answer(200, _told(api, job))
+    return Answer(200, _told(api, job) | {"state": "UploadComplete"})
 
 
 def state(api: SalesforceApi, _: Request, name: str) -> Answer:
@@ -52,8 +66,12 @@ def state(api: SalesforceApi, _: Request, name: str) -> Answer:
 def results(api: SalesforceApi, request: Request, name: str) -> Answer:
     """A piece of a result; the header `Sforce-Locator` names the next one, or says null."""
     job = api.jobs.get(name)
-    if job is None or _state(api, job) != "JobComplete":
+    if job is None:
         return unknown()
+    if job.version != _version(request):
+        return error(409, "API_ERROR", f"The job was created with API version {job.version}.")
+    if _state(api, job) != "JobComplete":
+        return error(400, "INVALIDJOBSTATE", f"The job is {_state(api, job)}, it has no results.")
     start = int(request.query.get("locator", 0))
     size = int(request.query.get("maxRecords", 50_000))
     written = io.StringIO()
@@ -77,13 +95,25 @@ def delete(api: SalesforceApi, _: Request, name: str) -> Answer:
 
 
 def _state(api: SalesforceApi, job: Job) -> str:
-    return "JobComplete" if api.now() >= job.created + api.job_delay_ms else "InProgress"
+    if api.now() < job.created + api.job_delay_ms:
+        return "InProgress"
+    return "Failed" if job.fails else "JobComplete"
 
 
 def _told(api: SalesforceApi, job: Job) -> dict[str, Any]:
-    done = _state(api, job) == "JobComplete"
-    told = {"id": job.id, "operation": job.operation, "createdDate": spelled(job.created), "state": _state(api, job)}
-    return told | ({"numberRecordsProcessed": len(job.found)} if done else {})
+    state = _state(api, job)
+    told = {"id": job.id, "operation": job.operation, "createdDate": spelled(job.created), "state": state}
+    match state:
+        case "JobComplete":
+            return told | {"numberRecordsProcessed": len(job.found)}
+        case "Failed":
+            return told | {"errorMessage": "InternalServerError : The query was too complicated."}
+    return told
+
+
+def _version(request: Request) -> str:
+    found = re.search(r"/v([0-9.]+)/", request.path)
+    return found[1] if found else ""
 
 
 def _text(value: Any) -> str:

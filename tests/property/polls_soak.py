@@ -1,0 +1,65 @@
+"""Sources that change at random while they are polled, seed by seed, for as long as one likes.
+
+A seed that breaks a law is printed, to be kept as an `@example` of its test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+import stamina.instrumentation
+
+from tests.property import test_jira_polls, test_salesforce_polls
+
+Case = Callable[[int], None]
+
+
+def _ways(test: Any, values: Sequence[object]) -> list[Case]:
+    """A test in each of its ways, by seed."""
+    return [partial(_play, test.hypothesis.inner_test, value) for value in values]
+
+
+def _play(test: Callable[[int, object], None], value: object, seed: int) -> None:
+    test(seed, value)
+
+
+CASES = {
+    "jira": _ways(test_jira_polls.test_the_last_poll_ends_in_the_truth, (0, 5_000, 60_000)),
+    "salesforce": _ways(test_salesforce_polls.test_the_last_poll_ends_in_the_truth, (False, True)),
+}
+"""By vendor, what is played of each seed, one after the other."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Play seeds until the time is over; 1 where one failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--seed", type=int, default=0, help="the first")
+    parser.add_argument("--of", choices=[*CASES, "all"], default="all")
+    options = parser.parse_args(arguments)
+    cases = [(name, case) for name in CASES if options.of in (name, "all") for case in CASES[name]]
+    stamina.instrumentation.set_on_retry_hooks([])
+    until, played, failed = time.monotonic() + options.seconds, 0, 0
+    for number, (name, case) in enumerate(cycle(cases)):
+        if time.monotonic() > until:
+            break
+        seed, way = options.seed + number // len(cases), number % len(cases)
+        played += 1
+        try:
+            case(seed)
+        except Exception:
+            failed += 1
+            print(f"{name}, seed {seed}, way {way}:\n{traceback.format_exc(limit=-4)}", flush=True)
+    print(f"{played} played, seeds {options.seed} to {options.seed + (played - 1) // len(cases)}, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
