@@ -8,11 +8,13 @@ import dagster as dg
 from assets.labels import CHECKPOINT, CUT, DELTAS, OWNERS, state_key
 from assets.outcome import outcome, raise_set_aside, set_aside
 from assets.series import Told, content_version, through
+from lakesync.config import Config
 from lakesync.exceptions import LakeSyncError, TransientError
 from lakesync.hlc import wall_of
 from lakesync.staging.records import Cut
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot, registered
+from resources.uris import checkpoints_uri, staging_uri
 
 _CUT_LINEAGE = dg.MetadataValue.md(
     "One arrival W a gateway: every table merged with `deltas.arrival <= W`, its snapshot tagged `cut-GATEWAY-W` and "
@@ -24,7 +26,7 @@ _CHECKPOINT_LINEAGE = dg.MetadataValue.md(
 )
 
 
-def cut_and_checkpoint(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
+def cut_and_checkpoint(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
     """Both assets as one step, as a checkpoint is of exactly one cut.
 
     The tables are those registered now: one that came after the location was loaded is merged here.
@@ -40,7 +42,7 @@ def cut_and_checkpoint(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
                 group_name="cut",
                 kinds={"spark", "iceberg"},
                 owners=OWNERS,
-                metadata={"lineage": _CUT_LINEAGE},
+                metadata={"dagster/uri": staging_uri(config), "lineage": _CUT_LINEAGE},
             ),
             dg.AssetSpec(
                 CHECKPOINT,
@@ -49,7 +51,7 @@ def cut_and_checkpoint(snapshot: SchemaSnapshot) -> dg.AssetsDefinition:
                 group_name="checkpoint",
                 kinds={"spark", "protobuf"},
                 owners=OWNERS,
-                metadata={"lineage": _CHECKPOINT_LINEAGE},
+                metadata={"dagster/uri": checkpoints_uri(config), "lineage": _CHECKPOINT_LINEAGE},
             ),
         ],
         pool="lakesync_cut",

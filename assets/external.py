@@ -4,10 +4,12 @@ import dagster as dg
 
 from assets.columns import client_columns
 from assets.labels import LOG, OWNERS, client_key
+from lakesync.config import Config
 from resources.snapshot import SchemaSnapshot
+from resources.uris import staging_uri
 
 
-def sources(snapshot: SchemaSnapshot) -> list[dg.AssetSpec]:
+def sources(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetSpec]:
     """An external asset for each synced table and one for the log that all of them are pushed to."""
     clients = [
         dg.AssetSpec(
@@ -30,5 +32,6 @@ def sources(snapshot: SchemaSnapshot) -> list[dg.AssetSpec]:
         group_name="gateway",
         kinds={"lakesync", "log"},
         owners=OWNERS,
+        metadata={"dagster/uri": staging_uri(config)},
     )
     return [*clients, log]

@@ -8,14 +8,16 @@ from assets.columns import delta_columns, history_lineage
 from assets.labels import DELTAS, LOG, OWNERS
 from assets.outcome import outcome, set_aside
 from assets.series import Told, kept_version, sized, through
+from lakesync.config import Config
 from lakesync.exceptions import LakeSyncError, TransientError
 from resources.pipeline import Pipeline
+from resources.uris import table_uri
 
 if TYPE_CHECKING:
     from resources.lake.history.flush import FlushReport
 
 
-def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
+def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinition:
     """The history table, partitioned by day of arrival."""
 
     @dg.asset(
@@ -28,7 +30,11 @@ def history(days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
         group_name="flush",
         kinds={"spark", "iceberg"},
         owners=OWNERS,
-        metadata={"dagster/column_schema": delta_columns(), "lineage": history_lineage()},
+        metadata={
+            "dagster/column_schema": delta_columns(),
+            "dagster/uri": table_uri(config, config.lake.system_namespace, "deltas"),
+            "lineage": history_lineage(),
+        },
     )
     def deltas(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
         from resources.lake.history.flush import MAX_DELTAS, flush_due

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from assets.columns import client_columns
 from assets.labels import LOG, OWNERS, POLL_SENSOR, REQUESTED_BY, days_of, polled_key
 from assets.maintenance import GROUP as MAINTENANCE
 from assets.maintenance import limits_of
 from assets.outcome import outcome
 from assets.series import Told
+from lakesync.config import Config
 from resources.pipeline import Pipeline
 from resources.snapshot import PolledConnector, SchemaSnapshot
+from resources.uris import table_uri
 
 if TYPE_CHECKING:
     from resources.polls import ConnectorPoll, TablePoll
@@ -32,9 +35,9 @@ class Ask(dg.Config):
     """Ask the source now, rather than push what landed on the chosen days again."""
 
 
-def ingested(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, late_seconds: int) -> list[dg.AssetsDefinition]:
+def ingested(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, config: Config) -> list[dg.AssetsDefinition]:
     """The tables of every connector that is polled."""
-    tables = [connector_tables(each, days, late_seconds) for each in snapshot.connectors]
+    tables = [connector_tables(each, days, snapshot, config) for each in snapshot.connectors]
     keys = [key for each in tables for key in each.keys]
     return [*tables, *(kept(table, keys) for table in ("landing", "known") if keys)]
 
@@ -46,7 +49,7 @@ def fed_log(assets: list[dg.AssetSpec], snapshot: SchemaSnapshot) -> list[dg.Ass
 
 
 def connector_tables(
-    connector: PolledConnector, days: dg.PartitionsDefinition, late_seconds: int
+    connector: PolledConnector, days: dg.PartitionsDefinition, snapshot: SchemaSnapshot, settings: Config
 ) -> dg.AssetsDefinition:
     """A connector's tables: one step, as they share one session at their source; partitioned by day of landing.
 
@@ -54,7 +57,8 @@ def connector_tables(
     it is told to poll.
     """
     gateway, name = connector.gateway, connector.name
-    window = max(timedelta(milliseconds=3 * connector.interval_ms), timedelta(seconds=max(late_seconds, 60)))
+    late = max(settings.dagster.late_after_seconds, 60)
+    window = max(timedelta(milliseconds=3 * connector.interval_ms), timedelta(seconds=late))
     specs = [
         dg.AssetSpec(
             polled_key(gateway, name, table),
@@ -63,7 +67,14 @@ def connector_tables(
             kinds={"spark", "iceberg", connector.type},
             owners=OWNERS,
             freshness_policy=dg.FreshnessPolicy.time_window(fail_window=window),
-            metadata={"gateway": gateway, "connector": name, "type": connector.type, "every_ms": connector.interval_ms},
+            metadata={
+                "gateway": gateway,
+                "connector": name,
+                "type": connector.type,
+                "every_ms": connector.interval_ms,
+                "dagster/column_schema": client_columns(snapshot.schema(table)),
+                "dagster/uri": table_uri(settings, settings.lake.system_namespace, "landing"),
+            },
         )
         for table in connector.tables
     ]

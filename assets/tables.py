@@ -8,10 +8,12 @@ from assets.columns import state_columns, state_lineage
 from assets.labels import DELTAS, OWNERS, days_of, is_sensor_run, state_key, table_pool
 from assets.outcome import outcome, set_aside
 from assets.series import Told, kept_version, merged_through, sized, through
+from lakesync.config import Config
 from lakesync.exceptions import SchemaError
 from lakesync.schema import TableSchema
 from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot
+from resources.uris import table_uri
 
 if TYPE_CHECKING:
     from resources.lake.state.increments import MergeReport
@@ -24,12 +26,16 @@ class Merge(dg.Config):
     """Make every row again from the whole history, in one commit."""
 
 
-def state_tables(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition) -> list[dg.AssetsDefinition]:
+def state_tables(
+    snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, settings: Config
+) -> list[dg.AssetsDefinition]:
     """An asset for each registered table."""
-    return [state_table(schema, days, namespace) for schema, namespace in snapshot.states]
+    return [state_table(schema, days, settings, namespace) for schema, namespace in snapshot.states]
 
 
-def state_table(schema: TableSchema, days: dg.PartitionsDefinition, namespace: str = "") -> dg.AssetsDefinition:
+def state_table(
+    schema: TableSchema, days: dg.PartitionsDefinition, settings: Config, namespace: str = ""
+) -> dg.AssetsDefinition:
     """A table's merged state, of the gateways that have a namespace; `""` is the one that they share.
 
     A run of the flush sensor merges what lies above the table's mark; any other run merges exactly its days again,
@@ -49,7 +55,11 @@ def state_table(schema: TableSchema, days: dg.PartitionsDefinition, namespace: s
         group_name="tables",
         kinds={"spark", "iceberg", "table"},
         owners=OWNERS,
-        metadata={"dagster/column_schema": state_columns(schema), "lineage": state_lineage(schema)},
+        metadata={
+            "dagster/column_schema": state_columns(schema),
+            "dagster/uri": table_uri(settings, namespace or settings.lake.namespace, schema.table),
+            "lineage": state_lineage(schema),
+        },
     )
     def state(
         context: dg.AssetExecutionContext, config: Merge, pipeline: dg.ResourceParam[Pipeline]

@@ -60,11 +60,11 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
 
     return dg.Definitions(
         assets=[
-            *fed_log(sources(snapshot), snapshot),
-            *ingested(snapshot, days, config.dagster.late_after_seconds),
-            history(days),
-            *state_tables(snapshot, days),
-            cut_and_checkpoint(snapshot),
+            *fed_log(sources(snapshot, config), snapshot),
+            *ingested(snapshot, days, config),
+            history(days, config),
+            *state_tables(snapshot, days, config),
+            cut_and_checkpoint(snapshot, config),
             *maintenance(snapshot),
             *erasure(snapshot, config),
             *moves.assets,

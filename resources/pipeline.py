@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import msgspec
@@ -17,6 +16,7 @@ from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.shards import shard_map
 from resources.lake.tables import Contract, LakeNames
 from resources.staging import pipeline_store
+from resources.uris import checkpoints_uri, table_uri
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -128,12 +128,11 @@ class Pipeline:
     @property
     def checkpoints_uri(self) -> str:
         """The folder of checkpoint frames."""
-        folder = self.config.lake.checkpoints
-        return folder if "://" in folder else Path(folder).absolute().as_uri()
+        return checkpoints_uri(self.config)
 
     def uri(self, namespace: str, table: str) -> str:
         """Where a table's files are."""
-        return f"{self.config.lake.warehouse.rstrip('/')}/{namespace}/{table}"
+        return table_uri(self.config, namespace, table)
 
     def hold(self) -> None:
         """Note where each gateway is; to be called before a flush, after which that is where it can be cut.

@@ -1,4 +1,4 @@
-"""`lakesync query` and the history over an S3 that is reached by what the catalogue's settings say, as Spark reaches it."""
+"""`lakesync query` over an S3 that is reached by what the catalogue's settings say, as Spark reaches it."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The code location: quick to load, and every asset says what it is."""
+"""The code location: quick to load, what leads to what, what blocks, and what waits for whom."""
 
 import subprocess
 import sys
@@ -20,6 +20,10 @@ def schema(table, **columns):
 
 FLIGHTS = schema("flights", carrier="string", delay="number")
 PLANES = schema("planes", year="number")
+HEAVY = {"pyspark", "pandas", "numpy", "pyarrow", "pyiceberg", "duckdb", "sqlalchemy", "grpc", "fastapi", "boto3"}
+"""What only runs need: each costs the location's loading a good part of a second."""
+MODULES = 1_600
+"""1,435 of them take 1.8 s of the processor; `scripts/bench location` measures it."""
 SNAPSHOT = SchemaSnapshot((FLIGHTS, PLANES), {"flights": ("nyc",), "planes": ("nyc", "ewr")})
 
 
@@ -38,7 +42,7 @@ def test_the_location_loads_without_a_connection_and_without_spark(config):
     program = (
         "import lakesync_dagster.definitions as d;"
         "print(*sorted(k.to_user_string() for k in d.defs.resolve_asset_graph().materializable_asset_keys));"
-        "import sys; print(*{'pyspark', 'pandas', 'pyarrow', 'fastapi'} & sys.modules.keys())"
+        "import sys; print(*sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -48,22 +52,13 @@ def test_the_location_loads_without_a_connection_and_without_spark(config):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assets, heavy = done.stdout.splitlines()
+    assets, modules = (line.split() for line in done.stdout.splitlines())
     apart = ("maintenance/", "erasure/")
-    data = [name for name in assets.split() if not name.startswith(apart)]
+    data = [name for name in assets if not name.startswith(apart)]
     assert data == ["checkpoint", "cut", "deltas", "tables/flights", "tables/planes"]
-    assert not heavy
+    assert not HEAVY & set(modules)
+    assert len(modules) < MODULES
     assert not done.stderr
-
-
-def test_every_asset_has_a_description_a_group_an_owner_and_kinds(graph):
-    for node in graph.asset_nodes:
-        name = node.key.to_user_string()
-        assert node.description, name
-        assert node.description.endswith("."), name
-        assert node.group_name != "default", name
-        assert node.owners, name
-        assert node.kinds, name
 
 
 def test_lineage_starts_in_the_clients_databases_and_ends_at_the_checkpoint(graph):

@@ -1,0 +1,79 @@
+"""What every asset of a house with everything in it says about itself, before anything has been made."""
+
+import re
+
+import dagster as dg
+import pytest
+
+from lakesync.config import load
+from lakesync.schema import parse_schema
+from lakesync_dagster.definitions import make_definitions
+from resources.snapshot import PolledConnector, SchemaSnapshot
+from tests.unit.test_movement import DECLARED
+
+COLUMNS = [{"name": "carrier", "type": "string"}, {"name": "delay", "type": "number"}]
+FLIGHTS = parse_schema({"table": "flights", "columns": COLUMNS})
+SNAPSHOT = SchemaSnapshot(
+    (FLIGHTS,),
+    {"flights": ("g",)},
+    (PolledConnector("g", "desk", "jira", ("flights",), 60_000),),
+    {"": (FLIGHTS,), "shop": (FLIGHTS,)},
+)
+GROUPS = {"staging": "gateway", "deltas": "flush", "tables_shop": "tables"}
+"""First part of a key → the group, where that is not called so itself."""
+STAGES = {
+    *("clients", "ingest", "gateway", "flush", "tables", "cut", "checkpoint", "maintenance", "erasure"),
+    *("destinations", "flows", "tiers", "migrations", "backends"),
+}
+WITHOUT_PLACE = {"clients", "maintenance", "erasure"}
+"""Groups of what is in nobody's database but the clients', and of what keeps others' tables."""
+WITHOUT_COLUMNS = {"gateway", "cut", "checkpoint", "backends", "maintenance", "erasure"}
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("words")
+    with pytest.MonkeyPatch.context() as patched:
+        (folder / "lakesync.toml").write_text(DECLARED + '[gateways.shop]\nnamespace = "shop"\n')
+        patched.setenv("LAKESYNC_CONFIG", str(folder / "lakesync.toml"))
+        patched.setenv("PG", "postgresql://u:hidden@h/d")
+        patched.setenv("MY", "mysql://u:hidden@h/d")
+        staging = {"staging": {"url": "postgresql://u:hidden@staging/d"}}
+        config = load({"data_dir": folder / "data", "lake": {"warehouse": "s3://b/warehouse"}, **staging})
+        graph = make_definitions(config, SNAPSHOT).resolve_asset_graph()
+    return {node.key.to_user_string(): node for node in graph.asset_nodes}
+
+
+def test_each_tells_its_stage_its_owner_its_kinds_and_itself_in_one_sentence(nodes):
+    assert {node.group_name for node in nodes.values()} == STAGES
+    for name, node in nodes.items():
+        begin = name.partition("/")[0]
+        assert node.group_name == GROUPS.get(begin, begin), name
+        assert re.fullmatch(r"[A-Z][^\n]*\.", node.description), name
+        assert not re.search(r"[.!?]\s", node.description), f"{name} says more than a sentence: {node.description}"
+        assert node.owners == ["team:lakesync"], name
+        assert 1 <= len(node.kinds) <= 3, name
+
+
+def test_each_that_holds_data_tells_where_and_its_columns_by_dagsters_own_names_and_no_password(nodes):
+    for name, node in nodes.items():
+        uri, columns = node.metadata.get("dagster/uri"), node.metadata.get("dagster/column_schema")
+        assert (uri is None) == (node.group_name in WITHOUT_PLACE), name
+        assert "hidden" not in str(node.metadata), name
+        assert (columns is None) == (node.group_name in WITHOUT_COLUMNS), name
+        if columns is not None:
+            described = [column.description for column in columns.columns]
+            assert described, name
+            assert node.group_name in {"clients", "ingest"} or any(described), name
+    places = {name: node.metadata.get("dagster/uri") for name, node in nodes.items()}
+    assert places["deltas"] == "s3://b/warehouse/lakesync/deltas"
+    assert places["tables/flights"] == "s3://b/warehouse/tables/flights"
+    assert places["tables_shop/flights"] == "s3://b/warehouse/shop/flights"
+    assert places["ingest/g/desk/flights"] == "s3://b/warehouse/lakesync/landing"
+    assert places["staging/log"] == places["cut"] == "postgresql://u:…@staging/d"
+    assert places["checkpoint"].startswith("file://")
+
+
+def test_the_lakes_own_assets_tell_in_markdown_from_where_each_column_comes(nodes):
+    for name in ("deltas", "tables/flights", "tables_shop/flights", "cut", "checkpoint"):
+        assert isinstance(nodes[name].metadata["lineage"], dg.MarkdownMetadataValue), name
