@@ -31,7 +31,7 @@ BUCKET = "lake"
 
 
 def main(
-    rows: Annotated[int, typer.Option(help="Rows of the table.", min=100)] = 20_000,
+    rows: Annotated[int, typer.Option(help="Rows of the table; 20,000 are merged without workers.", min=20_001)] = 60_000,
     catalogue: Annotated[str, typer.Option(help="rest, or postgres.")] = "rest",
 ) -> None:
     """Run the assets on a Spark cluster of two workers, over S3, Postgres and a catalogue; kill a worker in a merge.
@@ -135,7 +135,7 @@ def _pyspark() -> Path:
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.command(
     epilog=examples(
-        ("scripts/cluster-demo", "a REST catalogue, and 20,000 rows"),
+        ("scripts/cluster-demo", "a REST catalogue, and 60,000 rows"),
         ("scripts/cluster-demo --catalogue postgres --rows 100000", "the catalogue's tables in Postgres itself"),
     )
 )(main)

@@ -6,7 +6,6 @@ import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import requests
 
@@ -56,11 +55,11 @@ class SparkCluster:
 
     def workers(self) -> int:
         """How many are alive."""
-        return int(self._told()["aliveworkers"])
+        return self._told().get("aliveworkers", 0)
 
     def cores_at_work(self) -> int:
         """Cores that applications have."""
-        return int(self._told()["coresused"])
+        return self._told().get("coresused", 0)
 
     def kill(self, worker: str) -> None:
         """End a worker and its executor as a power cut does."""
@@ -71,10 +70,12 @@ class SparkCluster:
         for process in self._processes.values():
             process.stop(grace=5)
 
-    def _told(self) -> dict[str, Any]:
+    def _told(self) -> dict[str, int]:
+        """What the master says of itself; nothing while its page is there and what it tells is not yet."""
         with requests.Session() as session:
             session.trust_env = False
-            return dict(session.get(f"http://127.0.0.1:{self._pages}/json/", timeout=10).json())
+            answer = session.get(f"http://127.0.0.1:{self._pages}/json/", timeout=10)
+        return dict(answer.json()) if "json" in answer.headers.get("Content-Type", "") else {}
 
     def _start(self, what: str, name: str, options: list[str]) -> Process:
         command = [str(self.java / "bin" / "java"), "-Xmx192m", "-cp", str(self._home / "jars" / "*")]
