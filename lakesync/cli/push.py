@@ -170,9 +170,13 @@ def _delta(record: Mapping[str, Any], place: int, who: str, clock: HLC) -> RowDe
     from lakesync.delta import delta_id
     from lakesync.exceptions import ValidationError
     from lakesync.types import RowDelta
+    from lakesync.wire.misshapen import misspelt
 
     given = {"columns": (), "clientId": who, "deltaId": "", **record}
     given["hlc"] = given["hlc"] if "hlc" in record else clock.now()
+    fault = misspelt("hlc", given["hlc"])
+    if fault is not None:
+        raise ValidationError(f"delta {place}: {fault}")
     try:
         delta = msgspec.json.decode(msgspec.json.encode(given), type=RowDelta, strict=False)
     except msgspec.ValidationError as error:

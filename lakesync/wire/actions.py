@@ -10,9 +10,20 @@ from lakesync.delta import jcs_raw
 from lakesync.exceptions import ValidationError
 from lakesync.types import Action, ActionFailure, ActionPush, ActionResponse, ActionResult
 from lakesync.wire import lakesync_pb2 as pb
+from lakesync.wire.misshapen import misspelt
 from lakesync.wire.protobuf import check_range, parse
 
+
+class _Stamped(msgspec.Struct):
+    hlc: Any
+
+
+class _Envelope(msgspec.Struct):
+    actions: list[_Stamped]
+
+
 _decode_push = msgspec.json.Decoder(ActionPush, strict=False).decode
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -24,11 +35,15 @@ def decode_push_json(body: bytes) -> ActionPush:
     """
     try:
         push = _decode_push(body)
+        stamps = [action.hlc for action in _decode_envelope(body).actions]
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ValidationError(f"actions: {error}") from None
     except RecursionError:
         raise ValidationError("actions: the JSON is nested too deeply: flatten it") from None
-    for place, action in enumerate(push.actions):
+    for place, (action, stamp) in enumerate(zip(push.actions, stamps, strict=True)):
+        fault = misspelt("hlc", stamp)
+        if fault is not None:
+            raise ValidationError(f"actions[{place}]: {fault}")
         _check(action, f"actions[{place}]")
     return push
 

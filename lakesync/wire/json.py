@@ -14,7 +14,7 @@ import msgspec
 from lakesync.exceptions import ValidationError
 from lakesync.types import ColumnValue, Op, PushResult, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.validation import check_hlc
-from lakesync.wire.misshapen import MALFORMED, misshapen
+from lakesync.wire.misshapen import MALFORMED, refusal, refuse_misspelt
 from lakesync.wire.values import check_values
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class _PullRequest(msgspec.Struct, rename="camel"):
 
 
 _encode = msgspec.json.Encoder().encode
-# Lax decoders read an integer from its decimal string, and nothing else more than strict ones where str is declared.
+# Lax decoders read a whole number from its text too, and nothing else more than strict ones where str is declared.
 _decode_push = msgspec.json.Decoder(SyncPush, strict=False).decode
 _decode_pull = msgspec.json.Decoder(_PullRequest).decode
 _decode_response = msgspec.json.Decoder(SyncResponse, strict=False).decode
@@ -78,10 +78,10 @@ def decode_push(body: bytes) -> SyncPush:
     try:
         push = _decode_push(body)
     except msgspec.ValidationError as error:
-        rejected = misshapen(body)
-        raise ValidationError(rejected[0].message if rejected else f"push: {error}", rejected) from None
+        raise refusal(body, f"push: {error}") from None
     except MALFORMED as error:
         raise _unreadable("push", error) from None
+    refuse_misspelt(body, push)
     _check_range("lastSeenHlc", push.last_seen_hlc)
     check_values(push.deltas)
     return push

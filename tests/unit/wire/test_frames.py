@@ -76,6 +76,14 @@ def test_action_push():
     assert actions.decode_push(data) == push
 
 
+@pytest.mark.parametrize("odd", ["1e3", "12.0", "-5"])
+def test_an_actions_hlc_is_no_text_but_a_plain_decimal(odd):
+    text, _ = case("action_push")
+    stamp = b'"%d"' % actions.decode_push_json(text).actions[0].hlc
+    with pytest.raises(ValidationError, match=f"actions.0.: hlc is '{odd}'"):
+        actions.decode_push_json(text.replace(stamp, f'"{odd}"'.encode()))
+
+
 def test_action_response():
     text, data = case("action_response")
     response = actions.decode_response(data)

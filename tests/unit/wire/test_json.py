@@ -1,4 +1,5 @@
 import json as stdlib
+import re
 
 import pytest
 
@@ -24,6 +25,40 @@ def push(**changes):
 @pytest.mark.parametrize("hlc", ["115579079884800003", 115579079884800003])
 def test_an_hlc_is_a_decimal_string_or_a_bare_integer(hlc):
     assert json.decode_push(push(hlc=hlc)).deltas[0].hlc == 115579079884800003
+
+
+ODD = [
+    "1e3",
+    "1E3",
+    "12.0",
+    "-0",
+    "-5",
+    " 12",
+    "1_000",
+    "0x10",
+    "\uff11\uff12",
+    "007",
+    "",
+    "115579079884800000.0",
+    "1.125e17",
+]
+
+
+@pytest.mark.parametrize("hlc", ODD)
+def test_a_text_that_is_no_plain_decimal_is_no_hlc(hlc):
+    deltas = [
+        {**DELTA, "deltaId": "bad", "hlc": hlc},
+        {**DELTA, "columns": [{"column": "hlc", "value": {"hlc": "1e3"}}]},
+    ]
+    for spell in (stdlib.dumps, lambda body: stdlib.dumps(body, separators=(",", ":"))):
+        with pytest.raises(ValidationError) as raised:
+            json.decode_push(spell({"clientId": "c", "deltas": deltas}).encode())
+        (rejected,) = raised.value.rejected
+        assert rejected.delta_id == "bad"
+        assert repr(hlc) in rejected.message
+        with pytest.raises(ValidationError, match=re.escape(f"lastSeenHlc is {hlc!r}")):
+            json.decode_push(spell({"clientId": "c", "deltas": deltas[1:], "lastSeenHlc": hlc}).encode())
+        assert len(json.decode_push(spell({"clientId": "c", "deltas": deltas[1:]}).encode()).deltas) == 1
 
 
 def test_values_keep_their_text():
