@@ -15,7 +15,8 @@ from lakesync.staging.store import Commit, StagingStore
 from lakesync.types import RowDelta, SyncPush
 
 _AT_ONCE = 1000
-_UNLIMITED = EngineLimits(max_backpressure_bytes=1 << 62)
+_LIMITS = EngineLimits()
+"""Which nothing is held to: it was taken once."""
 
 
 def rehydrate(store: StagingStore, gateway_id: str, rules: RulesCache, deltas: Iterable[RowDelta], now_ms: int) -> int:
@@ -54,11 +55,11 @@ class _Restored:
 
     def __init__(self, rules: RulesCache, client_id: str, deltas: Sequence[RowDelta], now_ms: int) -> None:
         push = SyncPush(client_id, tuple(deltas))
-        self._request = CheckedPush(push, {"sub": client_id}, now_ms)
+        self._request = CheckedPush(push, {"sub": client_id}, now_ms, admitted=True)
         self._rules = rules
 
     def __call__(self, commit: Commit) -> None:
-        push_work(commit, self._request, self._rules, _UNLIMITED)
+        push_work(commit, self._request, self._rules, _LIMITS)
 
 
 def _parts(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:

@@ -18,7 +18,7 @@ from lakesync.engine import Engine
 from lakesync.engine.flushing import Housekeeping
 from lakesync.exceptions import BackpressureError, ConfigurationError, FlushError, NotFoundError
 from lakesync.flush import MemoryFlushQueue, Outlet
-from lakesync.rules.presets import user_scoped
+from lakesync.rules.presets import pass_all, user_scoped
 from lakesync.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync.types import SyncPull, SyncPush
@@ -145,8 +145,15 @@ def test_rehydrating_from_deltas_checks_nothing_and_flushes_later(clock, tmp_pat
     clock.advance(86_400_000)
     ahead = author.delta("r1", {"x": 1})
     clock.advance(-86_400_000)
-    with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock) as gateway:
+    schemas = [parse_schema({"table": ahead.table, "columns": [{"name": "y", "type": "string"}]})]
+    with lakesync.open_gateway(
+        "shop", adapter=adapter, background=False, wall=clock, schemas=schemas, max_backpressure_bytes=0
+    ) as gateway:
+        gateway.set_write_scope("rules")
+        gateway.set_rules(user_scoped("owner"))
         assert gateway.rehydrate([ahead]) == 1
+        assert gateway.rehydrate([ahead]) == 1
+        gateway.set_rules(pass_all())
         assert gateway.buffer_stats().log_size == 1
         assert [delta.row_id for delta in gateway.handle_pull(SyncPull("b", 0)).deltas] == ["r1"]
     assert ids(kept(adapter)) == ids([ahead])
