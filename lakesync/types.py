@@ -39,16 +39,14 @@ class ColumnValue(msgspec.Struct, frozen=True, gc=False):
         return msgspec.json.decode(self.value)
 
 
-class RowDelta(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A column-level change of one row."""
+class OfRow:
+    """A change of one row, whatever its columns are."""
 
-    op: Op
+    __slots__ = ()
     table: str
     row_id: str
     client_id: str
-    columns: tuple[ColumnValue, ...]
     hlc: int
-    delta_id: str
 
     @property
     def stamp(self) -> Stamp:
@@ -59,6 +57,18 @@ class RowDelta(msgspec.Struct, frozen=True, rename="camel", gc=False):
     def key(self) -> RowKey:
         """The row it changes."""
         return (self.table, self.row_id)
+
+
+class RowDelta(OfRow, msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """A column-level change of one row."""
+
+    op: Op
+    table: str
+    row_id: str
+    client_id: str
+    columns: tuple[ColumnValue, ...]
+    hlc: int
+    delta_id: str
 
 
 class SyncPush(msgspec.Struct, frozen=True, rename="camel"):

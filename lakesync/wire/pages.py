@@ -13,7 +13,7 @@ from typing import cast
 import msgspec
 
 from lakesync.exceptions import ValidationError
-from lakesync.types import ColumnValue, Op, RowDelta, RowKey, Stamp, SyncResponse
+from lakesync.types import ColumnValue, OfRow, Op, RowDelta, SyncResponse
 from lakesync.validation import check_hlc
 from lakesync.wire.misshapen import MALFORMED
 
@@ -23,7 +23,7 @@ _AT_ONCE = 100
 """Deltas whose columns are decoded together: they stay in the processor's own memory."""
 
 
-class PageDelta(msgspec.Struct, frozen=True, rename="camel", gc=False):
+class PageDelta(OfRow, msgspec.Struct, frozen=True, rename="camel", gc=False):
     """A `RowDelta` in all that can be asked of it."""
 
     op: Op
@@ -45,16 +45,6 @@ class PageDelta(msgspec.Struct, frozen=True, rename="camel", gc=False):
             return _decode_cells(self.cells)
         except MALFORMED as error:
             raise ValidationError(f"columns of row {self.row_id!r}: {error}") from None
-
-    @property
-    def stamp(self) -> Stamp:
-        """What the merge compares."""
-        return (self.hlc, self.client_id)
-
-    @property
-    def key(self) -> RowKey:
-        """The row it changes."""
-        return (self.table, self.row_id)
 
 
 class _Page(msgspec.Struct, rename="camel", gc=False):
