@@ -21,6 +21,7 @@ from lakesync.connectors.secrets import Secrets
 from lakesync.engine import Engine, EngineLimits
 from lakesync.staging import open_staging
 from lakesync.staging.shards import ShardMap
+from lakesync.wire.frame_places import s3
 from tests.forked import Forked, gateway
 from tests.integration.gateway_support import (
     DEADLINE,
@@ -123,3 +124,19 @@ def _spawning(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     for process in processes:
         process.kill()
         process.wait()
+
+
+@pytest.fixture
+def aws(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The variables by which everybody finds the shared S3, set."""
+    variables = {
+        "AWS_ENDPOINT_URL": s3_endpoint,
+        "AWS_ACCESS_KEY_ID": "any",
+        "AWS_SECRET_ACCESS_KEY": "any",
+        "AWS_REGION": "us-east-1",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    s3.cache_clear()
+    yield variables
+    s3.cache_clear()

@@ -12,7 +12,6 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 
-from lakesync.wire.frame_places import s3
 from resources.lake.catalogue import iceberg_table
 from resources.lake.commits import MovedError, commit_files, set_properties
 from resources.lake.data_files import DataFiles, read_files
@@ -23,15 +22,10 @@ WAREHOUSE = "s3://committed/warehouse"
 
 
 @pytest.fixture
-def variables(s3_endpoint, monkeypatch):
+def variables(aws):
     """Those of AWS, with a bucket behind them."""
-    told = {"ENDPOINT_URL": s3_endpoint, "ACCESS_KEY_ID": "any", "SECRET_ACCESS_KEY": "any", "REGION": "us-east-1"}
-    for name, value in told.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    s3.cache_clear()
     boto3.client("s3").create_bucket(Bucket="committed")
-    yield {f"AWS_{name}": value for name, value in told.items()}
-    s3.cache_clear()
+    return aws
 
 
 @pytest.fixture(params=["postgres", pytest.param("rest", marks=pytest.mark.deep)])

@@ -29,14 +29,9 @@ OWN = parse_rules(
 
 
 @pytest.fixture
-def bucket(s3_endpoint, monkeypatch):
-    variables = {"ENDPOINT_URL": s3_endpoint, "ACCESS_KEY_ID": "any", "SECRET_ACCESS_KEY": "any", "REGION": "us-east-1"}
-    for name, value in variables.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    s3.cache_clear()
+def bucket(aws):
     boto3.client("s3").create_bucket(Bucket="frames")
-    yield "s3://frames/checkpoints"
-    s3.cache_clear()
+    return "s3://frames/checkpoints"
 
 
 def states(count):
