@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 import jwt
 import msgspec
 from starlette.datastructures import Headers
+from starlette.requests import Request
 
 from lakesync.exceptions import AuthError
 from lakesync.types import Claims
@@ -102,6 +104,16 @@ def bearer(authorization: str | None) -> str | None:
     if scheme.lower() != "bearer" or not token.strip():
         raise AuthError("the Authorization header must read 'Bearer TOKEN'")
     return token.strip()
+
+
+def shows(request: Request, expected: str) -> bool:
+    """Whether a request shows a token that is no JWT.
+
+    Raises:
+        AuthError: its header is of another form.
+    """
+    token = bearer(authorization(request.headers))
+    return token is not None and hmac.compare_digest(token.encode(), expected.encode())
 
 
 def _identity(payload: dict[str, Any]) -> Identity:

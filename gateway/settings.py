@@ -26,6 +26,8 @@ class GatewaySettings:
     """One secret, or two while they are rotated; none allows loopback only."""
     service_token: str | None = None
     """What the pipeline shows at `/internal/staging`; None closes it."""
+    metrics_token: str | None = None
+    """What Prometheus shows at `/metrics`; None opens it."""
     allowed_origins: tuple[str, ...] = ("*",)
     max_body_bytes: int = 1 << 20
     requests_per_second: float = 1000.0
@@ -57,6 +59,7 @@ class GatewaySettings:
             port=config.gateway.port,
             secrets=tuple(_plain(secret) for secret in given if secret is not None and _plain(secret)),
             service_token=_plain(config.service_token) if config.service_token else None,
+            metrics_token=_plain(config.metrics_token) if config.metrics_token else None,
             allowed_origins=config.gateway.cors_origins,
             max_body_bytes=config.limits.max_body_bytes,
             requests_per_second=config.limits.requests_per_second,

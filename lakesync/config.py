@@ -54,6 +54,7 @@ _REFERENCES = (
     "jwt_secret",
     "jwt_secret_previous",
     "service_token",
+    "metrics_token",
     "secret_key",
     "secret_key_previous",
     "token",
@@ -87,6 +88,8 @@ class Config(BaseSettings):
     """Still accepted, while a new secret is rolled out."""
     service_token: SecretStr | None = None
     """What the pipeline shows the gateway; without one the internal routes are closed."""
+    metrics_token: SecretStr | None = None
+    """What Prometheus shows at `/metrics`; without one that route is open."""
     secret_key: SecretStr | None = None
     """Seals the secrets of connectors; without one they can only be references."""
     secret_key_previous: SecretStr | None = None

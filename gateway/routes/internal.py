@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -10,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import bodies
-from gateway.auth import authorization, bearer
+from gateway.auth import shows
 from gateway.exposure import is_loopback
 from gateway.limits import read_body
 from gateway.operations import JSON, Operation, Parameter
@@ -71,8 +70,7 @@ def _check_caller(request: Request, expected: str | None) -> None:
         raise ForbiddenError("this route serves processes on the same machine alone")
     if expected is None:
         raise ForbiddenError("this route is closed: the server was started without LAKESYNC_SERVICE_TOKEN")
-    token = bearer(authorization(request.headers))
-    if token is None or not hmac.compare_digest(token.encode(), expected.encode()):
+    if not shows(request, expected):
         raise AuthError("the service token is missing or wrong; both sides read LAKESYNC_SERVICE_TOKEN")
 
 

@@ -12,11 +12,12 @@ from starlette.responses import Response
 
 from gateway import bodies
 from gateway.admission import admit
+from gateway.auth import shows
 from gateway.clients import ClientStanding
 from gateway.operations import Operation, Parameter
 from gateway.services import Services
 from lakesync.engine import GatewayStats
-from lakesync.exceptions import StagingUnavailableError, ValidationError
+from lakesync.exceptions import AuthError, StagingUnavailableError, ValidationError
 from lakesync.flush import TableStats
 from lakesync.flush.waiting import Waiting
 from lakesync.staging.records import Backlog, Cut
@@ -122,8 +123,11 @@ async def admin_metrics(request: Request) -> Response:
 
 
 async def prometheus(request: Request) -> Response:
-    """The server's metrics."""
-    text = await run_in_threadpool(Services.of(request).metrics.text)
+    """The server's metrics, which name gateways: where a token is set, only for who shows it."""
+    services = Services.of(request)
+    if services.settings.metrics_token is not None and not shows(request, services.settings.metrics_token):
+        raise AuthError("the metrics token is missing or wrong: send the LAKESYNC_METRICS_TOKEN that the server has")
+    text = await run_in_threadpool(services.metrics.text)
     return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
@@ -162,9 +166,9 @@ OPERATIONS = (
         "GET",
         "/metrics",
         prometheus,
-        "Metrics of the server for Prometheus",
+        "Metrics of the server for Prometheus; only with LAKESYNC_METRICS_TOKEN as bearer token where that is set",
         access="open",
         answer_media=("text/plain",),
-        errors=(StagingUnavailableError,),
+        errors=(AuthError, StagingUnavailableError),
     ),
 )

@@ -9,7 +9,7 @@ import requests
 import websockets.sync.client
 
 from gateway.routes import OPERATIONS
-from tests.integration.gateway_support import DEADLINE, SECRET, delta, until
+from tests.integration.gateway_support import DEADLINE, SECRET, SERVICE, delta, until
 
 ORIGIN = "https://app.example"
 
@@ -89,6 +89,23 @@ def test_metrics_count_what_was_done(served):
     client.call("GET", "/admin/schema/{gw}")
     assert sample('lakesync_errors_total{code="FORBIDDEN"}') >= 1
     assert sample('lakesync_requests_total{method="POST",route="/sync/{gateway}/push",status="200"}') >= 1
+
+
+def test_with_a_token_set_the_metrics_are_for_who_shows_it(serve):
+    server = serve(metrics_token="of-prometheus")
+    client = server.client()
+    client.push(delta("t1", {"n": 1}))
+
+    def ask(path, **headers):
+        return requests.get(server.url + path, headers=headers, timeout=DEADLINE)
+
+    for path in ("/metrics", "/v1/metrics"):
+        for headers in ({}, {"Authorization": "Bearer of-somebody"}, {"Authorization": f"Bearer {SERVICE}"}):
+            refused = ask(path, **headers)
+            assert (refused.status_code, refused.json()["code"]) == (401, "AUTH_ERROR")
+            assert client.gateway not in refused.text
+        assert f'gateway="{client.gateway}"' in ask(path, Authorization="Bearer of-prometheus").text
+    assert ask("/health").status_code == ask("/ready").status_code == 200
 
 
 def test_a_failure_tells_nothing_of_its_inside(served, monkeypatch):
