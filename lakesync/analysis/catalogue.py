@@ -28,13 +28,20 @@ CUT_TAG = "cut-"
 
 
 def open_catalogue(config: Config) -> Catalog:
-    """The Iceberg catalogue that the configuration names, as Spark has it too: a database, or a REST service."""
+    """The Iceberg catalogue that the configuration names, as Spark has it too: a database, or a REST service.
+
+    Raises:
+        LakeUnavailableError: it is a REST service, and does not answer.
+    """
     lake = config.lake
     prefix = f"spark.sql.catalog.{lake.catalog}."
     settings = config.spark.settings.items()
     own = {key.removeprefix(prefix): value for key, value in settings if key.startswith(prefix)}
     uri = lake.catalog_uri.replace("postgresql://", "postgresql+psycopg://", 1)
-    return open_iceberg(lake.catalog, uri, {"warehouse": lake.warehouse, **own})
+    try:
+        return open_iceberg(lake.catalog, uri, {"warehouse": lake.warehouse, **own})
+    except (RESTError, requests.ConnectionError) as error:
+        raise _missing(config) from error
 
 
 def has_catalogue(config: Config) -> bool:
@@ -47,15 +54,12 @@ class Lake:
     """One reading of the lake; close it."""
 
     def __init__(self, config: Config) -> None:
-        """Raises: LakeUnavailableError: its catalogue is a REST service, and does not answer."""
+        """Raises: LakeUnavailableError: as `open_catalogue`."""
+        self._config = config
         self.system = config.lake.system_namespace
         self.namespaces = config.namespaces
-        self._place = config.lake.catalog_uri.rpartition("@")[2]
         self._is_there = has_catalogue(config)
-        try:
-            self._catalogue = open_catalogue(config)
-        except (RESTError, requests.ConnectionError) as error:
-            raise self._missing() from error
+        self._catalogue = open_catalogue(config)
         self._loaded: dict[tuple[str, str], Table] = {}
 
     def __enter__(self) -> Self:
@@ -102,19 +106,21 @@ class Lake:
 
     def _names(self, namespace: str) -> list[str]:
         if not self._is_there:  # asking SQLite would make an empty one
-            raise self._missing()
+            raise _missing(self._config)
         try:
             return [name for *_, name in self._catalogue.list_tables(namespace)]
         except NoSuchNamespaceError:
             return []
         except (SQLAlchemyError, RESTError, requests.ConnectionError) as error:
-            raise self._missing() from error
+            raise _missing(self._config) from error
 
-    def _missing(self) -> LakeUnavailableError:
-        return LakeUnavailableError(
-            f"there is no Iceberg catalogue at {self._place}: name the folder of a `lakesync up` with --data, or "
-            "set LAKESYNC_LAKE_CATALOG_URI"
-        )
+
+def _missing(config: Config) -> LakeUnavailableError:
+    place = config.lake.catalog_uri.rpartition("@")[2]
+    return LakeUnavailableError(
+        f"there is no Iceberg catalogue at {place}: name the folder of a `lakesync up` with --data, or set "
+        "LAKESYNC_LAKE_CATALOG_URI"
+    )
 
 
 def marks_of(table: Table) -> dict[str, int]:
