@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,8 @@ from lakesync.cli import ending, output
 from lakesync.cli.options import Data, Json, settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lakesync.config import Config
     from lakesync.connectors import Connectors
 
@@ -34,7 +37,8 @@ def check(
 
     config = settings(data)
     with opened_store(config) as store:
-        stored = next((each for each in store.connectors(gateway) if each.name == name), None)
+        registered = store.connectors(gateway) if gateway in store.gateways() else ()
+        stored = next((each for each in registered if each.name == name), None)
     if stored is None:
         raise NotFoundError(f"gateway {gateway!r} has no connector {name!r}: `lakesync connectors list` names them")
     types = _types(config)
@@ -42,7 +46,7 @@ def check(
     kind = types.find(stored.type)
     assert kind is not None
     failed: list[LakeSyncError] = []
-    with closing(kind.open_source(opened)) as source:
+    with closing(kind.open_source(opened)) as source, _once():
         for probe in probes_of(source):
             try:
                 said, code = probe.ask(), None
@@ -54,6 +58,18 @@ def check(
                 break
     if failed:
         raise typer.Exit(ending.code_of(type(failed[0])) or ending.ExitCode.FAILED)
+
+
+@contextmanager
+def _once() -> Iterator[None]:
+    """Whoever waits for the answer is told at once what is wrong, rather than after some tries more."""
+    import stamina
+
+    stamina.set_active(False)
+    try:
+        yield
+    finally:
+        stamina.set_active(True)
 
 
 def _tell(what: str, said: str, code: str | None, *, as_json: bool) -> None:

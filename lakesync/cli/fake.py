@@ -20,6 +20,7 @@ app = command_app("Servers that speak as Jira and Salesforce do, for trying conn
 Port = Annotated[int, typer.Option(help="The port to listen on; 0: a free one.")]
 Every = Annotated[float, typer.Option(help="Seconds between two changes by itself; 0: none.", min=0)]
 Seed = Annotated[int, typer.Option(help="Of what is made up: the same seed makes the same.")]
+Skew = Annotated[float, typer.Option(help="Seconds that its clock is ahead of this machine's; below 0: behind.")]
 AsJson = Annotated[bool, typer.Option("--json", help="How to reach it, as one JSON object.")]
 
 _APART_MS = 10_000
@@ -32,6 +33,7 @@ _WORDS = ["engine", "harbour", "lamp", "mill", "river", "signal", "tower", "valv
     epilog=examples(
         ("lakesync fake jira", "a site with 200 issues on a free port"),
         ("lakesync fake jira --port 8081 --issues 5000 --every 1", "that changes every second"),
+        ("lakesync fake jira --lag 60 --skew -300 --calls 100", "slow to find, with a wrong clock, and strict"),
     )
 )
 def jira(
@@ -39,14 +41,17 @@ def jira(
     issues: Annotated[int, typer.Option(help="Issues that there are at first.", min=0)] = 200,
     every: Every = 0.0,
     seed: Seed = 0,
+    skew: Skew = 0.0,
+    lag: Annotated[float, typer.Option(help="Seconds that its search is behind what was written.", min=0)] = 0.0,
+    calls: Annotated[int, typer.Option(help="Calls that it allows a minute.", min=1)] = 10_000,
     *,
     as_json: AsJson = False,
 ) -> None:
     """A Jira Cloud site, until Ctrl-C or SIGTERM."""
-    from lakesync.testing.servers.jira import JiraApi, JiraSite
+    from lakesync.testing.servers.jira import JiraApi, JiraSite, Limits
 
-    clock = _Clock()
-    chance, site = random.Random(seed), JiraSite(clock)  # noqa: S311 made-up data
+    clock = _Clock(skew)
+    chance, site = random.Random(seed), JiraSite(clock, index_lag_ms=int(lag * 1000))  # noqa: S311 made-up data
     for key in ("SUP", "OPS"):
         site.add_project(key)
 
@@ -57,7 +62,7 @@ def jira(
         site.edit(chance.choice(list(site.issues.values())), summary=_title(chance))
 
     change = _filled(issues, clock, chance, add, edit)
-    api = JiraApi(site)
+    api = JiraApi(site, limits=Limits(calls))
     settings = {"domain": "fake", "email": api.email, "apiToken": api.token}
     _listen(api, "jira", settings, "baseUrl", port, change, every, as_json=as_json)
 
@@ -73,13 +78,15 @@ def salesforce(
     accounts: Annotated[int, typer.Option(help="Accounts that there are at first.", min=0)] = 200,
     every: Every = 0.0,
     seed: Seed = 0,
+    skew: Skew = 0.0,
+    calls: Annotated[int, typer.Option(help="Calls that it allows a day.", min=1)] = 15_000,
     *,
     as_json: AsJson = False,
 ) -> None:
     """A Salesforce organisation, until Ctrl-C or SIGTERM."""
     from lakesync.testing.servers.salesforce import SalesforceApi, SalesforceOrg
 
-    clock = _Clock()
+    clock = _Clock(skew)
     chance, org = random.Random(seed), SalesforceOrg(clock)  # noqa: S311 made-up data
 
     def add() -> None:
@@ -89,19 +96,20 @@ def salesforce(
         org.edit(chance.choice(list(org.records.values())), Phone=str(chance.randrange(10**9)))
 
     change = _filled(accounts, clock, chance, add, edit)
-    api = SalesforceApi(org)
+    api = SalesforceApi(org, daily_limit=calls)
     settings = {"clientId": api.client_id, "clientSecret": api.client_secret}
     _listen(api, "salesforce", settings, "instanceUrl", port, change, every, as_json=as_json)
 
 
 class _Clock:
-    """The time, or how it was."""
+    """The time by a clock that may be wrong, or how it was."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead_s: float) -> None:
         self.back_ms = 0
+        self._ahead_ms = int(ahead_s * 1000)
 
     def __call__(self) -> int:
-        return time.time_ns() // 1_000_000 - self.back_ms
+        return time.time_ns() // 1_000_000 + self._ahead_ms - self.back_ms
 
 
 def _filled(

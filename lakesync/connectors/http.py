@@ -96,7 +96,10 @@ class HttpApi:
         try:
             answer = self.session.request(method, url, timeout=TIMEOUT_S, allow_redirects=False, **more)
         except requests.RequestException as error:
-            raise AdapterError(f"{method} {url} got no answer: {_reason(error)}") from error
+            raise AdapterError(
+                f"{method} {url} got no answer ({_reason(error)}): see whether the address is right, and reachable "
+                "from this machine"
+            ) from error
         if (fault := self._fault(answer)) is not None:
             raise fault
         return answer

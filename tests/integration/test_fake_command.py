@@ -12,6 +12,7 @@ import pytest
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.built_in import BUILT_IN
 from lakesync.connectors.polling import poll
+from lakesync.connectors.probing import probes_of
 from lakesync.testing.landing import MemoryLanding
 
 
@@ -20,6 +21,7 @@ from lakesync.testing.landing import MemoryLanding
 )
 def test_what_it_prints_can_be_polled(kind, option, table):
     command = [sys.executable, "-c", "from lakesync.cli import main; main()", "fake", kind, option, "7", "--json"]
+    command += ["--calls", "321", "--skew", "-600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         told = json.loads(process.stdout.readline())["connector"]
         config = ConnectorConfig("gw", told["name"], kind, told[kind])
@@ -27,6 +29,9 @@ def test_what_it_prints_can_be_polled(kind, option, table):
         landing = MemoryLanding(source.tables)
         assert poll(source, landing).error is None
         assert len(landing.rows[table]) == 7
+        assert source.usage.limit == 321
+        clock = next(each for each in probes_of(source) if each.what == "clock")
+        assert "behind this machine's" in clock.ask()
         source.close()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0

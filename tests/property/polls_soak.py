@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import stamina.instrumentation
 
-from tests.property import test_jira_polls, test_salesforce_polls
+from tests.property import test_jira_polls, test_landed_files, test_salesforce_polls
 
 Case = Callable[[int], None]
 
@@ -30,11 +32,36 @@ def _play(test: Callable[[int, object], None], value: object, seed: int) -> None
     test(seed, value)
 
 
-CASES = {
+class _Folders:
+    """What the fixture `tmp_path_factory` gives, each gone with the next."""
+
+    def __init__(self) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def mktemp(self, _: str) -> Path:
+        if self._folder is not None:
+            self._folder.cleanup()
+        self._folder = tempfile.TemporaryDirectory()
+        return Path(self._folder.name)
+
+
+_FOLDERS = _Folders()
+
+
+def _landed(identity: str | None, claimed: tuple[str, ...], parts: int, seed: int) -> None:
+    test_landed_files.test_files_tell_what_diff_says.hypothesis.inner_test(_FOLDERS, identity, claimed, seed, parts)
+
+
+CASES: dict[str, list[Case]] = {
     "jira": _ways(test_jira_polls.test_the_last_poll_ends_in_the_truth, (0, 5_000, 60_000)),
     "salesforce": _ways(test_salesforce_polls.test_the_last_poll_ends_in_the_truth, (False, True)),
+    "landed": [
+        partial(_landed, identity, claimed, parts)
+        for identity, claimed in (("uid", ("of", "uid")), (None, ("of",)), (None, ()))
+        for parts in (1, 3)
+    ],
 }
-"""By vendor, what is played of each seed, one after the other."""
+"""By vendor, and the files of landings, what is played of each seed, one after the other."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -150,7 +150,7 @@ steps = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 @example(story=[("source", "r1", "a"), ("own", "r1", "a"), ("pull", "r1", False), ("pull from source", "r1", True)])
 @example(story=[("own", "r1", "a"), ("pull", "r1", False), ("source", "x", "a"), ("pull from source", "r1", False)])
 @given(story=st.lists(steps, max_size=25))

@@ -34,7 +34,7 @@ class JiraClient:
 
     def __init__(self, settings: Mapping[str, Any], **patience: Any) -> None:
         """Args: settings: of the connector; patience: of `HttpApi`."""
-        base = settings.get("baseUrl") or f"https://{settings['domain']}.atlassian.net"
+        base = settings.get("baseUrl") or f"https://{site_of(settings['domain'])}.atlassian.net"
         self._api = HttpApi(f"{base.rstrip('/')}/rest/api/3", _fault, **patience)
         self._api.session.auth = (settings["email"], settings["apiToken"])
         self._api.session.headers["Accept"] = "application/json"
@@ -112,6 +112,11 @@ class JiraClient:
                 f"{answer.url} answered no JSON object but {answer.text[:80]!r}: is this the address of a Jira site?"
             )
         return body
+
+
+def site_of(domain: str) -> str:
+    """The site of a domain, which may be spelled as a browser shows it."""
+    return domain.removeprefix("https://").rstrip("/").removesuffix(".atlassian.net")
 
 
 _WORDS: Words = {

@@ -13,7 +13,7 @@ from lakesync.connectors.jira.rows import FIELDS, comment_row, issue_row, millis
 from lakesync.connectors.probing import Probe, clock_told
 from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Table, Usage
 from lakesync.connectors.tables import JIRA, JIRA_SWITCHES
-from lakesync.exceptions import ForbiddenError, NotFoundError
+from lakesync.exceptions import ConfigurationError, ForbiddenError, NotFoundError
 
 OVERLAP_MS = 120_000
 """How far behind the newest change a poll looks again: Jira's search may find a change a minute after it was made."""
@@ -87,7 +87,11 @@ class JiraSource:
         self._client.close()
 
     def _signed_in(self) -> str:
-        return f"signed in as {self._client.get('/myself').get('emailAddress', 'an account that hides its address')}"
+        try:
+            account = self._client.get("/myself")
+        except NotFoundError as error:
+            raise ConfigurationError(f"no Jira answers there ({error}): check domain, or baseUrl") from error
+        return f"signed in as {account.get('emailAddress', 'an account that hides its address')}"
 
     def _clock(self) -> str:
         return clock_told(milliseconds(self._client.get("/serverInfo")["serverTime"]), "the site's")

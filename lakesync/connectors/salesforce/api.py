@@ -122,7 +122,7 @@ class SalesforceClient:
 _WORDS: Words = {
     401: (AuthError, "Salesforce does not know this user ({said})"),
     403: (ForbiddenError, "Salesforce forbids {path} ({said}): give the user that permission"),
-    404: (NotFoundError, "Salesforce has nothing at {path} ({said})"),
+    404: (NotFoundError, "Salesforce has nothing at {path} ({said}): check apiVersion, and what is named there"),
 }
 
 

@@ -11,11 +11,13 @@ from typer.testing import CliRunner
 from lakesync.cli.connectors_test import check
 from lakesync.config import load
 from lakesync.connectors import Connectors
+from lakesync.connectors.jira.api import site_of
 from lakesync.connectors.probing import clock_told, probes_of
 from lakesync.connectors.source import Table
 from lakesync.engine import Engine
-from lakesync.exceptions import LakeSyncError
+from lakesync.exceptions import ConfigurationError, LakeSyncError, NotFoundError
 from lakesync.staging import open_store
+from lakesync.testing.servers import Answer
 from tests.integration.jira_support import desk
 from tests.integration.salesforce_support import company
 
@@ -62,7 +64,7 @@ def test_salesforce_is_asked_without_beginning_a_load():
         assert told["credentials"].startswith("signed in, ")
         assert "behind this machine's" in told["clock"]
         assert told["sf_accounts"].startswith("readable, the first is")
-        assert told["sf_leads"] == "readable, and empty: check soqlFilter"
+        assert told["sf_leads"] == "readable, and empty: check what is shared with the user"
         assert not any("jobs" in path for _, path, _ in firm.served.calls)
         with firm.source(clientSecret="wrong") as source:
             assert asked(source)["credentials"] == "AUTH_ERROR"
@@ -87,15 +89,30 @@ def test_clocks_that_differ_are_told(theirs, says):
     assert says in clock_told(theirs, "the site's", lambda: 0.0)
 
 
-@pytest.mark.parametrize(("token", "code", "failed"), [(None, 0, []), ("wrong", 4, ["credentials"])])
-def test_the_command_says_it_line_by_line_and_in_its_exit_code(tmp_path, monkeypatch, token, code, failed):
+def test_an_address_where_no_jira_answers_is_said_to_be_that():
+    with desk() as made, made.source() as source:
+        made.api.failures.append(Answer(404, "<html>not here</html>"))
+        with pytest.raises(ConfigurationError, match=r"no Jira answers there .* check domain, or baseUrl"):
+            next(probe for probe in probes_of(source) if probe.what == "credentials").ask()
+
+
+@pytest.mark.parametrize("domain", ["acme", "acme.atlassian.net", "https://acme.atlassian.net/"])
+def test_a_site_is_named_as_a_browser_shows_it_too(domain):
+    assert site_of(domain) == "acme"
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "failed"),
+    [({}, 0, []), ({"apiToken": "wrong"}, 4, ["credentials"]), ({"baseUrl": "http://127.0.0.1:9"}, 3, ["credentials"])],
+)
+def test_the_command_says_it_line_by_line_and_in_its_exit_code(tmp_path, monkeypatch, more, code, failed):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     monkeypatch.setenv("LAKESYNC_SECRET_KEY", KEY)
     config = load({"data_dir": tmp_path})
     with desk() as made:
         made.site.add_project("SUP")
         made.site.add_issue("SUP", "one")
-        settings = dict(made.config(**({"apiToken": token} if token else {})).settings)
+        settings = dict(made.config(**more).settings)
         engine = Engine(
             open_store(config.staging.url, made.clock), made.clock, connectors=Connectors.configured(config)
         )
@@ -109,3 +126,6 @@ def test_the_command_says_it_line_by_line_and_in_its_exit_code(tmp_path, monkeyp
         assert done.exit_code == code, done.output
         assert [line["check"] for line in lines if not line["ok"]] == failed
         assert settings["apiToken"] not in done.output
+        unknown = CliRunner().invoke(app, ["desk", "--gateway", "another", "--data", str(tmp_path)])
+        assert isinstance(unknown.exception, NotFoundError)
+        assert "`lakesync connectors list` names them" in str(unknown.exception)
