@@ -99,6 +99,8 @@ class Story(NamedTuple):
     first: int
     deltas: int
     rows: int
+    stride: int = 1_000_003
+    """Rows from one to the next: a million rows are gone through in order, in steps of three."""
 
     @property
     def last_arrival(self) -> int:
@@ -120,7 +122,7 @@ def write_history(spark: SparkSession, story: Story, names: LakeNames = NAMES) -
         files = []
         for first in range(story.first, story.first + story.deltas, _DELTAS_A_FILE):
             count = min(_DELTAS_A_FILE, story.first + story.deltas - first)
-            made = _history(list(range(first, first + count)), story.rows, f"b-{first}")
+            made = _history(range(first, first + count), story, f"b-{first}")
             groups, properties = bucketed(pa.Table.from_batches([made]))
             files.append(write_data_file(Layout.of(table), folder, groups, properties))
         snapshot = table.current_snapshot()
@@ -128,8 +130,8 @@ def write_history(spark: SparkSession, story: Story, names: LakeNames = NAMES) -
         commit_files(table, snapshot.snapshot_id if snapshot else None, added)
 
 
-def _history(numbers: list[int], rows: int, batch: str) -> pa.RecordBatch:
-    count = len(numbers)
+def _history(numbers: range, story: Story, batch: str) -> pa.RecordBatch:
+    count, rows = len(numbers), story.rows
     day = datetime.fromtimestamp((FIRST_ARRIVAL >> 16) / 1000, UTC).date()
     places = np.array(numbers)
     arrivals = FIRST_ARRIVAL + (places // _A_PUSH << 16)
@@ -147,7 +149,7 @@ def _history(numbers: list[int], rows: int, batch: str) -> pa.RecordBatch:
             "ordinal": (places % _A_PUSH).astype(np.int32),
             "arrival": arrivals,
             "day": pa.repeat(pa.scalar(day), count),
-            "row_id": [row_of(number, rows) for number in numbers],
+            "row_id": [row_of(number, rows, story.stride) for number in numbers],
             "op": np.where(places < rows, "INSERT", "UPDATE"),
             "client_id": [_CLIENTS[number % len(_CLIENTS)] for number in numbers],
             "hlc": arrivals - (places % 7 << 16) + places % _A_PUSH,
@@ -164,9 +166,9 @@ def id_of(number: int) -> str:
     return hashlib.sha256(b"%d" % number).hexdigest()
 
 
-def row_of(number: int, rows: int) -> str:
+def row_of(number: int, rows: int, stride: int = 1_000_003) -> str:
     """The row of a delta."""
-    return f"task-{number * 1_000_003 % rows:08d}"
+    return f"task-{number * stride % rows:08d}"
 
 
 def columns_of(number: int, rows: int) -> list[tuple[str, str]]:

@@ -23,6 +23,8 @@ from resources.lake.tables import NAMES, LakeNames, ensure_deltas, read_version
 
 _WARM_MERGES = 3
 _INCREMENTS = 4
+_SCATTERED = 7_368_787
+"""A stride that leads all over a table."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -111,21 +113,23 @@ def _against_duckdb(bench: Lake, rate: int) -> dict[str, Any]:
 
 
 def _increment(bench: Lake, rows: int, deltas: int) -> dict[str, Any]:
-    """Into a table of so many rows that was merged before, several times: the first are not warm."""
+    """Into a table of so many rows that was merged before, several times: rows that stand near one another, then not.
+
+    The first are not warm.
+    """
     names = LakeNames(system="increment", tables="increment")
     whole = Story(0, rows, rows)
     ensure_deltas(bench.spark, names)
     write_history(bench.spark, whole, names)
     first = _merge(bench, whole, names)
     found = []
-    for number in range(_INCREMENTS):
-        more = Story(rows + number * deltas, deltas, rows)
+    for number in range(2 * _INCREMENTS):
+        stride = whole.stride if number < _INCREMENTS else _SCATTERED
+        more = Story(rows + number * deltas, deltas, rows, stride)
         write_history(bench.spark, more, names)
         found.append(_merge(bench, more, names))
-    return {
-        "first_merge_rate": first["rate"],
-        "increment_deltas": deltas,
-        "increment_rows": rows,
-        "increment_seconds": [each["seconds"] for each in found],
-        "increment_cpu_us_per_delta": [each["cpu_us_per_delta"] for each in found],
-    }
+    told: dict[str, Any] = {"first_merge_rate": first["rate"], "increment_deltas": deltas, "increment_rows": rows}
+    for name, part in (("increment", found[:_INCREMENTS]), ("scattered", found[_INCREMENTS:])):
+        told[f"{name}_seconds"] = [each["seconds"] for each in part]
+        told[f"{name}_cpu_seconds"] = [round(each["cpu_us_per_delta"] * deltas / 1e6, 2) for each in part]
+    return told

@@ -9,12 +9,15 @@ from pyiceberg.table import Transaction
 from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate
 from sqlalchemy.exc import OperationalError
 
+from resources.lake.row_delta import RowDelta
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 
 _LOCKED = "database is locked"
 """What SQLite says where a statement or a commit was not done."""
@@ -30,6 +33,7 @@ def commit_files(
     added: Collection[DataFile],
     removed: Collection[DataFile] = (),
     properties: Mapping[str, str] | None = None,
+    deletes: Collection[DataFile] = (),
 ) -> int:
     """Add files to a table, and remove others, in one commit; the id of its snapshot.
 
@@ -42,6 +46,7 @@ def commit_files(
         added: as `table_files.data_files` makes them.
         removed: as a scan of the table found them.
         properties: of the table, set in the same commit.
+        deletes: files of the places of rows that are no more, with `added` alone.
 
     Raises:
         MovedError: somebody has committed since `snapshot`, or holds a catalogue in a file for seconds.
@@ -50,8 +55,11 @@ def commit_files(
     name, current = ".".join(table.name()), table.current_snapshot()
     if (current.snapshot_id if current else None) != snapshot:
         raise MovedError(f"{name} was read at {snapshot} and is at {current.snapshot_id if current else None}")
-    update = _AsRead(table).update_snapshot()
-    producer = update.overwrite() if removed else update.merge_append()
+    transaction = _AsRead(table)
+    update = transaction.update_snapshot()
+    producer: _MergeAppendFiles | _OverwriteFiles = RowDelta(transaction, deletes) if deletes else update.merge_append()
+    if removed:
+        producer = update.overwrite()
     for file in added:
         producer.append_data_file(file)
     for file in removed:

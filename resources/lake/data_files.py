@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as sf
 
 from resources.lake.places import is_readable, on_s3, place_of
-from resources.lake.table_files import BUCKET_ROWS
+from resources.lake.table_files import BUCKET_ROWS, DELETES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -100,6 +101,44 @@ def read_files(files: DataFiles, schema: pa.Schema) -> Iterator[pa.Table]:
                 begin += table.num_rows
                 table = table.filter(pa.array(kept))
             yield _in_columns(table, schema)
+
+
+class Places(NamedTuple):
+    """Rows of a file."""
+
+    path: str
+    places: npt.NDArray[np.int64]
+    """In order."""
+    rows: pa.Table
+
+
+def find_rows(files: DataFiles, schema: pa.Schema, column: str, values: pa.Array) -> Iterator[Places]:
+    """The rows whose column has one of these values, without deleted ones, and where they are.
+
+    Of a row group without such a row nothing but that column is read.
+    """
+    deleted = _deleted(files.deletes)
+    for path in files.data:
+        file = _opened(path)
+        begin = 0
+        for group in range(file.num_row_groups):
+            count = file.metadata.row_group(group).num_rows
+            (keys,) = file.read_row_group(group, [column], use_threads=False).columns
+            found = np.flatnonzero(np.asarray(pc.is_in(keys, values)))
+            if path in deleted:
+                found = found[~np.isin(found + begin, deleted[path])]
+            if len(found):
+                rows = file.read_row_group(group, schema.names, use_threads=False).take(pa.array(found))
+                yield Places(path, found + begin, _in_columns(rows, schema))
+            begin += count
+
+
+def places_of(found: Sequence[Places]) -> pa.Table:
+    """Where rows are, as `DELETES` has it."""
+    paths = pa.concat_arrays([pa.repeat(each.path, len(each.places)) for each in found])
+    return pa.table([paths, np.concatenate([each.places for each in found])], DELETES).sort_by(
+        [("file_path", "ascending"), ("pos", "ascending")]
+    )
 
 
 def read_buckets(files: DataFiles, schema: pa.Schema, buckets: Sequence[int]) -> Iterator[tuple[int | None, pa.Table]]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.types import IcebergType
 
@@ -39,7 +40,18 @@ BUCKET_ROWS = "lakesync.bucket-rows"
 state table. A group of no rows is not written."""
 
 _FIELD_ID = "PARQUET:field_id"
+_PATH, _POS = 2147483546, 2147483545  # reserved by Iceberg
+
+DELETES = pa.schema(
+    [
+        pa.field("file_path", pa.string(), False, {_FIELD_ID: str(_PATH)}),
+        pa.field("pos", pa.int64(), False, {_FIELD_ID: str(_POS)}),
+    ]
+)
+"""Of a file of deleted rows' places, in order of both."""
+
 _COMPRESSION, _LEVEL = "zstd", 1
+_ALL_METRICS = {"write.metadata.metrics.default": "full"}
 _UNIQUE = frozenset(("delta_id", "row_id", "_row", "hlc", "seq", "ordinal", "value", "_arrival"))
 
 
@@ -108,13 +120,16 @@ def write_data_file(
     return pa.record_batch([pa.array(each, field.type) for each, field in zip(told, WRITTEN, strict=True)], WRITTEN)
 
 
-def data_files(table: Table, written: pa.Table, partition_of: Callable[[str], tuple[object, ...]]) -> list[DataFile]:
+def data_files(
+    table: Table, written: pa.Table, partition_of: Callable[[str], tuple[object, ...]], *, deletes: bool = False
+) -> list[DataFile]:
     """What tasks wrote as a commit takes it.
 
     Args:
         table: as it was when its layout was made.
         written: rows of `WRITTEN`.
         partition_of: a partition's values, from the name of its folder.
+        deletes: whether these are files of `DELETES`, rather than of the table's rows.
     """
     from pyiceberg.io.pyarrow import (
         compute_statistics_plan,
@@ -124,15 +139,16 @@ def data_files(table: Table, written: pa.Table, partition_of: Callable[[str], tu
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
 
-    plan = compute_statistics_plan(table.schema(), table.properties)
-    places = parquet_path_to_id_mapping(table.schema())
+    schema, properties = (_deletes_schema(), _ALL_METRICS) if deletes else (table.schema(), table.properties)
+    plan = compute_statistics_plan(schema, dict(properties))
+    places = parquet_path_to_id_mapping(schema)
     found = []
     for row in written.to_pylist():
         footer = pq.read_metadata(pa.BufferReader(row["footer"]))
         statistics = data_file_statistics_from_parquet_metadata(footer, plan, places)
         found.append(
             DataFile.from_args(
-                content=DataFileContent.DATA,
+                content=DataFileContent.POSITION_DELETES if deletes else DataFileContent.DATA,
                 file_path=row["path"],
                 file_format=FileFormat.PARQUET,
                 partition=Record(*partition_of(row["partition"])),
@@ -145,6 +161,14 @@ def data_files(table: Table, written: pa.Table, partition_of: Callable[[str], tu
             )
         )
     return found
+
+
+def _deletes_schema() -> Schema:
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import LongType, NestedField, StringType
+
+    path = NestedField(_PATH, "file_path", StringType(), required=True)
+    return Schema(path, NestedField(_POS, "pos", LongType(), required=True))
 
 
 def _arrow(kind: IcebergType) -> pa.DataType:

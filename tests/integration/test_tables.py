@@ -11,6 +11,7 @@ from lakesync.exceptions import SchemaError
 from lakesync.lww import RowState
 from lakesync.schema import parse_schema
 from lakesync.types import ColumnValue, RowDelta
+from resources.lake.catalogue import iceberg_table
 from resources.lake.checks import duplicate_keys
 from resources.lake.state import increments as state
 from resources.lake.state import writes
@@ -142,6 +143,12 @@ def test_b4_merge_into_ends_as_writing_anew(spark, names, monkeypatch):
         report = merge_table(spark, schema(), {"g": arrival}, names=names)
         assert report.rows_merged
     monkeypatch.setattr(state, "_by_bucket", by_tasks)
+    with iceberg_table(spark, names.state("t")) as table:
+        assert any(task.delete_files for task in table.scan().plan_files())
+        assert {row["_row"]: row["_arrival"] for row in table.scan().to_arrow().to_pylist()} == {
+            row["_row"]: row["_arrival"] for row in spark.table(names.state("t")).collect()
+        }
+        assert table.scan().to_arrow().num_rows == spark.table(names.state("t")).count()
     operations = spark.table(f"{names.state('t')}.snapshots").orderBy("committed_at").toArrow()["operation"].to_pylist()
     assert len(operations) > 3
     assert lake(spark, names) == merged(pushes, "g")
@@ -194,7 +201,9 @@ def test_a_second_writer_costs_time_and_no_data(spark, names, monkeypatch):
 
         return run
 
-    for large, name in ((True, "rewrite_buckets"), (False, "merged_rows")):
+    for large, name in ((False, "rewrite"), (True, "rewrite"), (False, "merged_rows")):
+        if name == "merged_rows":  # as of a catalogue that only Spark knows
+            monkeypatch.setattr(writes, "rewrite", lambda *_: None)
         work = getattr(writes, name)
         interfered.clear()
         forget_marks(spark, "t", names)

@@ -13,9 +13,10 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import BooleanType, DateType, DoubleType, LongType, MapType, NestedField, StringType, StructType
 
 from resources.lake.commits import MovedError, commit_files
-from resources.lake.data_files import DataFiles, read_buckets, read_files
+from resources.lake.data_files import DataFiles, find_rows, places_of, read_buckets, read_files
 from resources.lake.history.log_files import bucketed, partition_of
-from resources.lake.table_files import Layout, data_files, write_data_file
+from resources.lake.row_delta import MANIFESTS
+from resources.lake.table_files import DELETES, Layout, data_files, write_data_file
 from transforms.decode import DELTAS_ARROW
 
 DAY = date(2026, 11, 22)
@@ -56,6 +57,18 @@ def written(table, batch, count=3):
     folder, values = partition_of(table, "g", DAY)
     told = write_data_file(layout, folder, [pa.table(rows(batch, count), layout.schema)])
     return data_files(table, pa.Table.from_batches([told]), lambda _: values)
+
+
+def replaced(table, snapshot, batch, by):
+    """Commit one row of a batch anew beside the others, under another name."""
+    rows = pa.schema([("batch_id", pa.string())])
+    files = DataFiles.of(list(table.refresh().scan(snapshot_id=snapshot).plan_files()))
+    (found, *_) = find_rows(files, rows, "batch_id", pa.array([batch]))
+    folder, values = partition_of(table, "g", DAY)
+    layout = Layout(DELETES, Layout.of(table).folder, ("file_path",))
+    told = write_data_file(layout, folder, [places_of([found._replace(places=found.places[:1])])])
+    deletes = data_files(table, pa.Table.from_batches([told]), lambda _: values, deletes=True)
+    return commit_files(table, snapshot, written(table, by, 1), deletes=deletes)
 
 
 def planned(table, batch):
@@ -131,3 +144,26 @@ def test_a_file_of_the_history_keeps_buckets_apart_where_it_is_large(tmp_path, c
         return
     assert sorted(bucket for bucket, _ in parts) == list(range(8))
     assert sorted(row for _, part in parts for row in part["row_id"].to_pylist()) == sorted(names)
+
+
+def test_rows_replaced_beside_their_files_are_read_once_and_few_manifests_name_those_deleted(table):
+    first = snapshot = commit_files(table, None, written(table, "old", 3))
+    for number in range(MANIFESTS + 3):
+        snapshot = replaced(table, snapshot, "old" if number == 0 else f"new{number - 1}", f"new{number}")
+    expected = [f"new{number}", "old", "old"]
+    assert held(table) == expected
+    tasks = list(table.scan().plan_files())
+    rows = pa.schema([("batch_id", pa.string())])
+    assert sorted(pa.concat_tables(read_files(DataFiles.of(tasks), rows))["batch_id"].to_pylist()) == expected
+    of_deletes = [each for each in table.current_snapshot().manifests(table.io) if each.content == 1]
+    assert len(of_deletes) < MANIFESTS
+    assert sum(each.added_files_count + each.existing_files_count for each in of_deletes) == MANIFESTS + 3
+    summary = table.current_snapshot().summary
+    assert (summary["total-records"], summary["total-position-deletes"]) == (f"{MANIFESTS + 6}", f"{MANIFESTS + 3}")
+    assert table.scan(snapshot_id=first).to_arrow()["batch_id"].to_pylist() == ["old"] * 3
+
+    removed = [task.file for task in tasks]
+    commit_files(table, snapshot, written(table, "whole", 2), removed)  # what said which were deleted says nothing now
+    assert held(table) == ["whole"] * 2
+    with pytest.raises(MovedError):
+        replaced(table, first, "old", "late")

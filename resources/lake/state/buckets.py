@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg_core.transform import bucket
+from pyiceberg_core.transform import bucket as bucket_of
 from pyspark.sql import functions as sf
 from pyspark.sql.types import IntegerType
 
-from resources.lake.data_files import DataFiles, files_at, read_buckets, read_files
+from resources.lake.data_files import DataFiles, Places, files_at, find_rows, read_buckets, read_files
 from resources.lake.spread import in_tasks
 from resources.lake.tables import BUCKETS
 from transforms.kernel import DELTAS, STORED, merge
@@ -19,7 +19,7 @@ from transforms.project import REJECTED
 from transforms.typed import projected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import date
 
     from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +31,17 @@ DELTAS_A_TASK = 1_500_000
 
 Extent = Literal["all", "buckets", "rows"]
 """Every row; those of the buckets that the increment touches; or the touched rows alone."""
+
+
+class Bucket(NamedTuple):
+    """What of a bucket is to be written."""
+
+    place: int
+    rows: pa.Table
+    """Merged, with `_rejected`."""
+    old: Sequence[Places] = ()
+    """Where the touched rows were, if they alone are written."""
+
 
 _ROWS_A_BATCH = 16_384
 _PICKED = pa.schema([*DELTAS, ("table_name", pa.string()), ("day", pa.date32())])
@@ -87,16 +98,18 @@ class Merge(NamedTuple):
         """What is read for it at most, of history and state."""
         return self.history.rows + sum(files.rows for files in self.states.values())
 
-    def rows_of(self, task: int) -> Iterator[tuple[int, pa.Table]]:
-        """The merged rows of each bucket of a task's, with `_rejected`; of a bucket that stays as it is nothing."""
+    def rows_of(self, task: int) -> Iterator[Bucket]:
+        """The merged rows of each bucket of a task's; of a bucket that stays as it is nothing."""
         group = range(task, BUCKETS, self.tasks)
         deltas = _of_buckets(self.history, self.increment, group)
         for place in group:
             own = deltas.pop(place)
             if self.extent == "all" or own.num_rows:
-                touched = own["row_id"] if self.extent == "rows" else None
-                merged = merge(own, _stored(self.states.get(place, DataFiles()), self.rebuilt, touched))
-                yield place, projected(merged, self.columns, REJECTED)
+                files = self.states.get(place, DataFiles())
+                old = list(find_rows(files, STORED, "_row", _ids(own))) if self.extent == "rows" else []
+                parts = (each.rows for each in old) if self.extent == "rows" else read_files(files, STORED)
+                merged = merge(own, _joined(parts, self.rebuilt))
+                yield Bucket(place, projected(merged, self.columns, REJECTED), old)
 
 
 def tasks_of(deltas: int) -> int:
@@ -116,8 +129,8 @@ def merged_rows(spark: SparkSession, table: StateTable, merge: Merge) -> DataFra
     names = [*fields.names, REJECTED]
 
     def part(task: int) -> Iterator[pa.RecordBatch]:
-        for _, rows in merge.rows_of(task):
-            yield from rows.select(names).combine_chunks().to_batches(max_chunksize=_ROWS_A_BATCH)
+        for bucket in merge.rows_of(task):
+            yield from bucket.rows.select(names).combine_chunks().to_batches(max_chunksize=_ROWS_A_BATCH)
 
     return in_tasks(spark, merge.tasks, part, fields.add(REJECTED, IntegerType()))
 
@@ -130,17 +143,18 @@ def _of_buckets(files: DataFiles, increment: Increment, buckets: Sequence[int]) 
         if known is not None:
             parts[known].append(picked)
             continue
-        places = np.asarray(bucket(picked["row_id"].combine_chunks(), BUCKETS))
+        places = np.asarray(bucket_of(picked["row_id"].combine_chunks(), BUCKETS))
         for place in buckets:
             parts[place].append(picked.filter(pa.array(places == place)))
     return {place: pa.concat_tables([DELTAS.empty_table(), *tables]) for place, tables in parts.items()}
 
 
-def _stored(files: DataFiles, rebuilt: frozenset[str], touched: pa.ChunkedArray | None) -> pa.Table:
-    """A bucket's rows, or those of the ids `touched`, without those of gateways that are made anew."""
-    ids = pc.unique(touched) if touched is not None else None
-    parts = [STORED.empty_table()]
-    for rows in read_files(files, STORED):
-        kept = rows if ids is None else rows.filter(pc.is_in(rows["_row"], ids))
-        parts.append(kept.filter(pc.invert(pc.is_in(kept["_gateway"], pa.array(sorted(rebuilt))))) if rebuilt else kept)
-    return pa.concat_tables(parts)
+def _ids(deltas: pa.Table) -> pa.Array:
+    return pc.unique(deltas["row_id"])
+
+
+def _joined(parts: Iterable[pa.Table], rebuilt: frozenset[str]) -> pa.Table:
+    """Stored rows without those of gateways that are made anew."""
+    gone = pa.array(sorted(rebuilt), pa.string())
+    kept = (rows.filter(pc.invert(pc.is_in(rows["_gateway"], gone))) if rebuilt else rows for rows in parts)
+    return pa.concat_tables([STORED.empty_table(), *kept])

@@ -1,4 +1,4 @@
-"""Buckets of a state table rewritten as files that tasks write, committed in place of the files that were read."""
+"""Merged rows as files that tasks write: whole buckets in place of the files that were read, or touched rows beside."""
 
 from __future__ import annotations
 
@@ -9,26 +9,30 @@ import pyarrow.compute as pc
 
 from resources.lake.catalogue import iceberg_table
 from resources.lake.commits import commit_files
-from resources.lake.data_files import DataFiles
+from resources.lake.data_files import DataFiles, places_of
+from resources.lake.places import is_readable
 from resources.lake.spread import ROWS_HERE, told
-from resources.lake.table_files import WRITTEN, WRITTEN_SCHEMA, Layout, data_files, write_data_file
+from resources.lake.table_files import DELETES, WRITTEN, WRITTEN_SCHEMA, Layout, data_files, write_data_file
 from transforms.project import REJECTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
+    from pyiceberg.table import FileScanTask, Table
     from pyspark.sql import SparkSession
 
     from resources.lake.state.buckets import Merge
 
-ROWS_A_GROUP = 100_000
-"""Of a file, read into memory together."""
+ROWS_A_GROUP = 25_000
+"""Of a file, read into memory together: of those without a touched row their ids alone."""
 
-_COUNTED = (("tombstones", pa.int64()), ("rejected", pa.int64()))
+ROWS_SEARCHED_HERE = 2_000_000
+"""Rows among which this process looks for those that an increment touches; tasks do among more."""
+
+_COUNTED = (("deletes", pa.int64()), ("tombstones", pa.int64()), ("rejected", pa.int64()))
 _TOLD = pa.schema([*WRITTEN, *_COUNTED])
-_TOLD_SCHEMA = f"{WRITTEN_SCHEMA}, tombstones bigint, rejected bigint"
+_TOLD_SCHEMA = f"{WRITTEN_SCHEMA}, deletes bigint, tombstones bigint, rejected bigint"
 
 
 class Rewritten(NamedTuple):
@@ -40,13 +44,13 @@ class Rewritten(NamedTuple):
     rejected: int
 
 
-def rewrite_buckets(
+def rewrite(
     spark: SparkSession, name: str, snapshot: int | None, merge: Callable[[Mapping[int, DataFiles]], Merge]
 ) -> Rewritten | None:
-    """Merge, and commit the buckets that the merge touches in place of those at `snapshot`.
+    """Merge, and commit what the merge touches in place of what was there at `snapshot`.
 
-    None, with nothing done, where that is Spark's: of a table with deleted rows, whose files only Spark takes away with
-    those that it writes, or whose catalogue only Spark knows.
+    Whole buckets take the place of their files. Touched rows alone stand in files of their own, and other files say
+    where they were before. None, with nothing done, of a table whose catalogue or files only Spark can open.
 
     Args:
         spark: a session.
@@ -61,46 +65,56 @@ def rewrite_buckets(
         if table is None:
             return None
         held = _held(table, snapshot)
-        if held is None:
+        states = {place: DataFiles.of(tasks) for place, tasks in held.items()}
+        if not all(is_readable(path) for files in states.values() for path in (*files.data, *files.deletes)):
             return None
-        files = {
-            place: DataFiles(
-                tuple(file.file_path for file in of_bucket), (), sum(file.record_count for file in of_bucket)
-            )
-            for place, of_bucket in held.items()
-        }
+        todo = merge(states)
         folder = table.spec().fields[0].name
-        written = _written(spark, Layout.of(table), folder, merge(files))
-        added = data_files(table, written, lambda partition: (int(partition.removeprefix(f"{folder}=")),))
-        touched = {file.partition[0] for file in added}
-        removed = [file for place in touched for file in held.get(place, ())]
-        committed = commit_files(table, snapshot, added, removed) if added else snapshot
+        written = _written(spark, Layout.of(table), folder, todo)
+
+        def files(told: pa.Table, *, deletes: bool) -> list[DataFile]:
+            return data_files(
+                table, told, lambda partition: (int(partition.removeprefix(f"{folder}=")),), deletes=deletes
+            )
+
+        of_deletes = pc.equal(written["deletes"], 1)
+        rows = written.filter(pc.invert(of_deletes))
+        added, deleted = files(rows, deletes=False), files(written.filter(of_deletes), deletes=True)
+        touched = {file.partition[0] for file in added} if todo.extent != "rows" else set()
+        # What says which of their rows are deleted stays until upkeep, of no consequence to any other file.
+        removed = [task.file for place in touched for task in held.get(place, ())]
+        committed = commit_files(table, snapshot, added, removed, deletes=deleted) if added else snapshot
         if committed is None:
             return None
-        counts = [pc.sum(written[column]).as_py() or 0 for column in ("rows", "tombstones", "rejected")]
+        counts = [pc.sum(rows[column]).as_py() or 0 for column in ("rows", "tombstones", "rejected")]
         return Rewritten(committed, *counts)
 
 
-def _held(table: Table, snapshot: int | None) -> dict[int, list[DataFile]] | None:
-    """The table's files by bucket; None where rows of them are deleted."""
-    found: dict[int, list[DataFile]] = {}
-    if snapshot is None:
-        return found
-    for task in table.scan(snapshot_id=snapshot).plan_files():
-        if task.delete_files:
-            return None
-        found.setdefault(task.file.partition[0], []).append(task.file)
+def _held(table: Table, snapshot: int | None) -> dict[int, list[FileScanTask]]:
+    """The table's files by bucket."""
+    found: dict[int, list[FileScanTask]] = {}
+    if snapshot is not None:
+        for task in table.scan(snapshot_id=snapshot).plan_files():
+            found.setdefault(task.file.partition[0], []).append(task)
     return found
 
 
 def _written(spark: SparkSession, layout: Layout, folder: str, merge: Merge) -> pa.Table:
+    of_deletes = Layout(DELETES, layout.folder, ("file_path",))
+
     def part(task: int) -> Iterator[pa.RecordBatch]:
-        for place, rows in merge.rows_of(task):
+        for place, rows, old in merge.rows_of(task):
+            partition = f"{folder}={place}"
             if rows.num_rows:
                 groups = (rows.slice(at, ROWS_A_GROUP) for at in range(0, rows.num_rows, ROWS_A_GROUP))
-                file = write_data_file(layout, f"{folder}={place}", groups)
-                counts = [pc.sum(rows["_gone"]).as_py() or 0, pc.sum(rows[REJECTED]).as_py() or 0]
-                added = [pa.array([count], pa.int64()) for count in counts]
-                yield pa.record_batch([*file.columns, *added], _TOLD)
+                counts = (0, pc.sum(rows["_gone"]).as_py() or 0, pc.sum(rows[REJECTED]).as_py() or 0)
+                yield _told(write_data_file(layout, partition, groups), counts)
+            if old:
+                yield _told(write_data_file(of_deletes, partition, [places_of(old)]), (1, 0, 0))
 
-    return told(spark, merge.tasks, part, _TOLD, _TOLD_SCHEMA, here=merge.rows <= ROWS_HERE)
+    most = ROWS_SEARCHED_HERE if merge.extent == "rows" else ROWS_HERE
+    return told(spark, merge.tasks, part, _TOLD, _TOLD_SCHEMA, here=merge.rows <= most)
+
+
+def _told(file: pa.RecordBatch, counts: tuple[int, int, int]) -> pa.RecordBatch:
+    return pa.record_batch([*file.columns, *(pa.array([count], pa.int64()) for count in counts)], _TOLD)

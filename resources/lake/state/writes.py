@@ -1,4 +1,4 @@
-"""How an increment is committed to a state table: a small one by MERGE, a large one by rewriting its buckets."""
+"""How an increment is committed to a state table: a small one merged on read, a large one by rewriting its buckets."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from pyspark.sql import functions as sf
 
 from lakesync.crash import crash_point
 from lakesync.exceptions import FlushError
+from resources.lake.catalogue import iceberg_table
 from resources.lake.commits import MovedError
 from resources.lake.data_files import UnreadableError
 from resources.lake.state.buckets import merged_rows, state_files
-from resources.lake.state.files import rewrite_buckets
+from resources.lake.state.files import rewrite
 from resources.lake.tables import StateTable, at, read_version
 from transforms.project import REJECTED, project
 from transforms.reduce import KEY, STATE_COLUMNS, reduce_deltas
@@ -87,9 +88,9 @@ def write_state(
         counts: dict[str, int] | None = None
         touched = increment.select(*_key_of_deltas()).distinct() if small else None
         try:
-            if by_bucket is not None and not small and rebuilt is None:
+            if by_bucket is not None and rebuilt is None:
                 merge = partial(by_bucket, rebuilt=(), extent=extent)
-                rewritten = rewrite_buckets(spark, table.name, snapshot, merge)
+                rewritten = rewrite(spark, table.name, snapshot, merge)
                 if rewritten is not None:
                     return Written(*rewritten)
             rows = _merged_rows(spark, table, snapshot, by_bucket, rebuilt or (), extent)
@@ -239,8 +240,16 @@ def _is_large(spark: SparkSession, table: StateTable, deltas_in: int) -> bool:
     """Whether writing the table anew is the quicker way."""
     if table.snapshot_id is None or deltas_in >= SMALL_TABLE:
         return True
-    rows = int(_snapshot(spark, table, table.snapshot_id)["summary"]["total-records"])
+    rows = _rows(spark, table, table.snapshot_id)
     return rows <= SMALL_TABLE or deltas_in > rows * LARGE_SHARE
+
+
+def _rows(spark: SparkSession, table: StateTable, snapshot: int) -> int:
+    """How many a snapshot has, deleted ones included."""
+    with iceberg_table(spark, table.name) as opened:
+        found = opened.snapshot_by_id(snapshot) if opened is not None else None
+        summary = found.summary if found is not None else None
+    return int((summary or _snapshot(spark, table, snapshot)["summary"])["total-records"] or 0)
 
 
 def _snapshot(spark: SparkSession, table: StateTable, snapshot: int | None) -> Row:
