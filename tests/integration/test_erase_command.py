@@ -64,6 +64,21 @@ def test_a_client_is_erased_from_a_store_that_nobody_has_open(spawn, command):
     assert [each["rowId"] for each in again.client("carol").pull().json()["deltas"]] == ["t2"]
 
 
+def test_on_postgres_a_client_is_erased_beside_the_process_that_serves_it(spawn, command, own_database, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_STAGING_URL", own_database)
+    server = spawn(LAKESYNC_STAGING_URL=own_database)
+    assert server.client("alice").push(delta("t1", {"title": "secret"}, client="alice")).status_code == 200
+    assert server.client("bob").push(delta("t2", {"title": "kept"}, client="bob")).status_code == 200
+    carol = server.client("carol")
+    page = carol.pull().json()
+    assert len(page["deltas"]) == 2
+    told = command("--client", "alice", "--yes")
+    assert "erased everything that client 'alice' wrote: 1 rows, 1 deltas" in told.stdout
+    (tombstone,) = carol.pull(page["serverHlc"]).json()["deltas"]
+    assert (tombstone["op"], tombstone["rowId"]) == ("DELETE", "t1")
+    assert [each["rowId"] for each in server.client("dan").pull().json()["deltas"]] == ["t2"]
+
+
 @pytest.mark.parametrize(
     "given", [(), ("--table", "t"), ("--row", "r"), ("--client", "c", "--table", "t", "--row", "r")]
 )
