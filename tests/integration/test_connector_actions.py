@@ -12,7 +12,7 @@ from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.jira.actions import handler as jira_actions
 from lakesync.connectors.salesforce.actions import handler as salesforce_actions
 from lakesync.connectors.webhook.actions import WebhookActions
-from lakesync.exceptions import AdapterError, ForbiddenError, NotFoundError, ValidationError
+from lakesync.exceptions import ForbiddenError, NotFoundError, ValidationError
 from lakesync.handlers import ActionContext
 from lakesync.testing.servers import Answer, serving
 from tests.integration.action_support import make_action
@@ -66,13 +66,21 @@ def test_an_issue_whose_answer_was_lost_is_not_created_twice(jira):
     assert len(jira.site.issues) == 61
 
 
-def test_a_repeat_waits_until_the_search_would_find_it(jira):
+@pytest.mark.parametrize("late_ms", [0, 3_600_000])
+def test_an_issue_that_the_search_does_not_find_yet_is_not_created_twice(jira, late_ms):
+    """Whatever the clock of the client said, and however long it was offline."""
+    for number in range(120):
+        jira.site.add_issue("SUP", f"other {number}")
+    jira.clock.advance(late_ms)
+    jira.site.indexed()
+    jira.site.index_lag_ms = 60_000
     params = {"project": "SUP", "summary": "once"}
-    with pytest.raises(AdapterError, match="would not find it yet") as waits:
-        ask(jira.actions, "create_issue", attempt=2, **params)
-    assert waits.value.retry_after == 120
-    jira.clock.advance(121_000)
-    assert ask(jira.actions, "create_issue", attempt=2, **params)["key"] == "SUP-1"
+    assert ask(jira.actions, "create_issue", attempt=2, **params)["key"] == "SUP-121"
+    for number in range(230):
+        jira.site.add_issue("SUP", f"another {number}")
+    assert ask(jira.actions, "create_issue", attempt=3, **params)["key"] == "SUP-121"
+    jira.clock.advance(61_000)
+    assert ask(jira.actions, "create_issue", attempt=4, **params)["key"] == "SUP-121"
 
 
 def test_what_jira_refuses_is_final_and_says_why(jira):

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from lakesync.connectors.acting import ApiActions, Params
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.jira.api import JiraClient
+from lakesync.connectors.jira.api import PAGE, JiraClient, Json
 from lakesync.connectors.jira.jql import combined, quoted
 from lakesync.connectors.jira.offers import ADD_COMMENT, CREATE_ISSUE, TRANSITION
-from lakesync.connectors.jira.rows import milliseconds
-from lakesync.exceptions import AdapterError, ValidationError
+from lakesync.exceptions import ValidationError
 from lakesync.handlers import ActionContext
 from lakesync.types import Action
 
 MARK = "lakesync.action"
 """The property of an issue or comment that names the action that made it."""
 
-SETTLED_MS = 120_000
-"""How long Jira's search may not find an issue that was created: before that, not found is not not created."""
+DAY_MS = 86_400_000
 
 
 def _create_issue(client: JiraClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:
@@ -42,29 +41,35 @@ def _create_issue(client: JiraClient, action: Action, params: Params, context: A
 
 def _made_before(client: JiraClient, action: Action, params: Params) -> Mapping[str, Any] | None:
     """The issue that an earlier try created, if it did."""
-    asked = action.hlc >> 16
-    jql = combined(
-        None,
-        f"project = {quoted(params['project'])}",
-        f"created >= {asked - SETTLED_MS}",
-        order="created ASC",
-    )
+    issues = chain(_young(client, params["project"]), _indexed(client, params["project"], action.hlc >> 16))
+    for issue in issues:
+        if issue.get("properties", {}).get(MARK) == action.action_id:
+            return {"key": issue["key"], "id": issue["id"]}
+    return None
+
+
+def _young(client: JiraClient, project: str) -> Iterator[Json]:
+    """A project's newest issues by their keys, which are given in order: the search may not find them yet."""
+    newest = client.search(combined(None, f"project = {quoted(project)}", order="key DESC"), ("summary",), 1)["issues"]
+    number = max((int(issue["key"].rpartition("-")[2]) for issue in newest), default=0)
+    first = max(number - PAGE, 0) + 1
+    while True:
+        found = client.fetch([f"{project}-{first + place}" for place in range(PAGE)], ("summary",), properties=(MARK,))
+        yield from found
+        first += PAGE
+        if not found and first > number:
+            return
+
+
+def _indexed(client: JiraClient, project: str, asked_ms: int) -> Iterator[Json]:
+    """Those that the search finds, from a day before an action was asked for by a clock that may be wrong."""
+    jql = combined(None, f"project = {quoted(project)}", f"created >= {asked_ms - DAY_MS}", order="created ASC")
     token = None
     while True:
         page = client.search(jql, ("summary",), token=token, properties=(MARK,))
-        for issue in page["issues"]:
-            if issue.get("properties", {}).get(MARK) == action.action_id:
-                return {"key": issue["key"], "id": issue["id"]}
-        token = page.get("nextPageToken")
-        if token is None:
-            break
-    left = asked + SETTLED_MS - milliseconds(client.get("/serverInfo")["serverTime"])
-    if left > 0:
-        raise AdapterError(
-            "an earlier try may have created the issue, and Jira's search would not find it yet",
-            retry_after=left / 1000,
-        )
-    return None
+        yield from page["issues"]
+        if (token := page.get("nextPageToken")) is None:
+            return
 
 
 def _add_comment(client: JiraClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:

@@ -75,9 +75,11 @@ class JiraClient:
             asked["properties"] = list(properties)
         return self.post("/search/jql", asked)
 
-    def fetch(self, keys: Sequence[str], fields: Sequence[str]) -> list[Json]:
+    def fetch(self, keys: Sequence[str], fields: Sequence[str], *, properties: Sequence[str] = ()) -> list[Json]:
         """Those of at most 100 issues that are there and may be seen, as they are now."""
         body = {"issueIdsOrKeys": list(keys), "fields": list(fields)}
+        if properties:
+            body["properties"] = list(properties)
         found: list[Json] = self.post("/issue/bulkfetch", body)["issues"]
         return found
 

@@ -81,7 +81,8 @@ def bulk_fetch(api: JiraApi, request: Request) -> Answer:
         return Answer(400, fault(f"issueIdsOrKeys must hold 1 to {_MOST_FETCHED}"))
     found = [issue for name in names if (issue := find(api.site, name)) is not None]
     fields = asked.get("fields") or ["id"]
-    return Answer(200, {"issues": [_issue(api.site, each, fields, None) for each in found], "issueErrors": []})
+    shown = [_issue(api.site, each, fields, asked.get("properties")) for each in found]
+    return Answer(200, {"issues": shown, "issueErrors": []})
 
 
 def issue(api: JiraApi, request: Request, name: str) -> Answer:
