@@ -88,10 +88,16 @@ def shake(desk, chance):
 
 
 class Moving:
-    """The API of a site that changes between two calls, and sometimes fails."""
+    """The API of a site that changes between two calls, and sometimes fails, in place of the desk's own."""
 
-    def __init__(self, desk, chance):
+    def __init__(self, desk, chance, changes):
+        """Args: changes: those that were before, of two projects."""
         self.desk, self.chance, self.answer_of = desk, chance, desk.api.answer
+        for project in ("SUP", "OPS"):
+            desk.site.add_project(project)
+        for _ in range(changes):
+            shake(desk, chance)
+        desk.api.page_limit, desk.api.answer = 7, self
         self.missed = set()
         """Issues of a project that was hidden: what changed of them meanwhile, only their next change tells."""
 

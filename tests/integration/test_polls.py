@@ -25,7 +25,7 @@ from resources.pipeline import Pipeline
 from resources.polls import poll_connector, replay_connector
 from resources.snapshot import registered
 from tests.integration.gateway_support import SERVICE
-from tests.integration.jira_support import Moving, desk, shake
+from tests.integration.jira_support import Moving, desk
 from tests.integration.salesforce_support import ACCOUNTS_ALONE, company
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
@@ -255,12 +255,7 @@ def test_a8_a_site_that_changes_while_polls_fail_and_die_ends_at_a_client_as_it_
 
     monkeypatch.setattr(RemoteIntake, "push", noted)
     with desk() as made:
-        made.api.page_limit = 7
-        made.site.add_project("SUP")
-        made.site.add_project("OPS")
-        for _ in range(25):
-            shake(made, chance)
-        made.api.answer = moving = Moving(made, chance)
+        moving = Moving(made, chance, changes=25)
         little = {"chunkSize": 5, "memoryBudgetBytes": 20_000, "deletedShare": 1}
         config = made.config(includeProjects=False)
         house.register(config, **little)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lakesync.connectors.polling import poll
 from lakesync.testing.landing import MemoryLanding
-from tests.integration.jira_support import Moving, desk, shake
+from tests.integration.jira_support import Moving, desk
 
 
 class Killed(BaseException):
@@ -41,12 +41,7 @@ class Dying(MemoryLanding):
 def test_the_last_poll_ends_in_the_truth(seed, lag):
     chance = random.Random(seed)
     with desk(index_lag_ms=lag) as made:
-        made.api.page_limit = 7
-        made.site.add_project("SUP")
-        made.site.add_project("OPS")
-        for _ in range(40):
-            shake(made, chance)
-        made.api.answer = moving = Moving(made, chance)
+        moving = Moving(made, chance, changes=40)
         with made.source() as source:
             made.landing = Dying(source.tables, chance)
         for number in range(6):
