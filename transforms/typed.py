@@ -15,15 +15,6 @@ if TYPE_CHECKING:
 
     from transforms.kernel import Merged
 
-ARROW_TYPES = {
-    "string": pa.string(),
-    "number": pa.float64(),
-    "boolean": pa.bool_(),
-    "json": pa.string(),
-    "null": pa.string(),
-}
-"""Schema type → type of the typed column."""
-
 
 def projected(merged: Merged, columns: Sequence[tuple[str, str]], rejected: str) -> pa.Table:
     """The states with a typed column for each `(name, schema type)`, and the number of values that do not fit.
