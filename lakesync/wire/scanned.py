@@ -27,6 +27,8 @@ _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 _OPENS, _CLOSES, _CASE = 0x7B, 0x7D, 0x20
 """`{` and `}`; `[` and `]` are the same but for one bit."""
 _CONTROL = 0x20
+_CERTAIN = np.isin(np.arange(256), list(b'"tfn'))
+"""First bytes of values that are spelled in one way: a text without escapes, true, false, null."""
 _PUSH, _DELTA, _CELLS, _CELL = 1, 2, 3, 4
 """How deep the brackets of each are."""
 _BEFORE_CELLS, _AFTER_CELLS, _IN_CELL = 18, 6, 6
@@ -88,7 +90,7 @@ def scan(bodies: Sequence[bytes]) -> Scanned | None:
     first = quotes[cells.quote + 5] + 2
     raw = np.frombuffer(text, np.uint8)
     plain = not escaped and int(raw[: begins[-1]].min(initial=_CONTROL)) >= _CONTROL
-    doubtful = np.flatnonzero(raw[first] != _QUOTE) if plain else None
+    doubtful = np.flatnonzero(~_CERTAIN[raw[first]]) if plain else None
     values = canonical_texts(between(first, cells.end), doubtful)
     offsets = pa.array(np.concatenate([[0], np.cumsum(told)]), pa.int32())
     return Scanned(
