@@ -135,9 +135,11 @@ def retry_after(answer: requests.Response, now: Callable[[], datetime] = lambda:
     if value.replace(".", "", 1).isdigit():
         return float(value)
     try:
-        return max(0.0, (parsedate_to_datetime(value) - now()).total_seconds())
+        at = parsedate_to_datetime(value)
     except ValueError:
         return None
+    # a date with the zone -0000 is of UTC, and has none
+    return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - now()).total_seconds())
 
 
 def number(value: str | None) -> int | None:
