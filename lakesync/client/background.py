@@ -18,7 +18,7 @@ from lakesync.exceptions import LakeSyncError
 from lakesync.types import SyncPull
 
 if TYPE_CHECKING:
-    from lakesync.client.coordinator import SyncCoordinator
+    from lakesync.client.rounds import Rounds
 
 LOOK = 0.5
 """Seconds between looks whether another connection wrote to the database."""
@@ -31,8 +31,8 @@ log = logging.getLogger("lakesync.client")
 class Background:
     """Started and stopped any number of times."""
 
-    def __init__(self, coordinator: SyncCoordinator, interval: float, heartbeat: float) -> None:
-        self._coordinator = coordinator
+    def __init__(self, rounds: Rounds, interval: float, heartbeat: float) -> None:
+        self._rounds = rounds
         self._interval = interval
         self._heartbeat = heartbeat
         self._lane = Lane(time.monotonic, random.random)
@@ -81,29 +81,29 @@ class Background:
 
     def _turn(self) -> None:
         try:
-            if isinstance(self._coordinator.transport, RealtimeTransport) and not self._lane.delay():
-                self._hold_line(self._coordinator.transport)
+            if isinstance(self._rounds.transport, RealtimeTransport) and not self._lane.delay():
+                self._hold_line(self._rounds.transport)
             else:
                 self._sleep(self._cycle())
         except LakeSyncError as error:
-            self._coordinator.failed(error)
+            self._rounds.failed(error)
             self._sleep(self._interval)
 
     def _cycle(self, tally: Tally | None = None) -> float:
         """One cycle by requests; seconds until the next is due."""
-        coordinator, tally = self._coordinator, tally or Tally()
-        with coordinator.exclusively():
+        rounds, tally = self._rounds, tally or Tally()
+        with rounds.exclusively():
             if time.monotonic() >= self._next_pull:
                 self._next_pull = time.monotonic() + self._interval * random.uniform(0.9, 1.1)  # noqa: S311 no secret
-                coordinator.want()
-            waits = [coordinator.cycle(tally), coordinator.do_actions(tally)]
-            coordinator.end(tally)
+                rounds.want()
+            waits = [rounds.carry_all(tally), rounds.do_actions(tally)]
+            rounds.end(tally)
         return min([self._next_pull - time.monotonic(), *(wait for wait in waits if wait is not None)])
 
     def _sleep(self, seconds: float) -> None:
         """Until it is time, something was written, or somebody wakes us."""
         until = time.monotonic() + max(0.0, seconds)
-        replica = self._coordinator.replica
+        replica = self._rounds.replica
         version = replica.version()
         while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
             if self._woken.wait(min(left, LOOK)):
@@ -114,47 +114,47 @@ class Background:
 
     def _hold_line(self, transport: RealtimeTransport) -> None:
         """Keep a line open until it ends; meanwhile pulls and broadcasts come on it."""
-        replica, coordinator = self._coordinator.replica, self._coordinator
+        replica, rounds = self._rounds.replica, self._rounds
         try:
             line = transport.connect()
         except LakeSyncError as error:
             self._lane.failed()
-            coordinator.failed(error)
+            rounds.failed(error)
             return
         self._line = line
         try:
-            with coordinator.exclusively():
+            with rounds.exclusively():
                 replica.line_opened()
             self._next_pull = 0.0
             while not self._stopping.is_set():
                 self._serve(line)
         except LakeSyncError as error:
             self._lane.failed(getattr(error, "retry_after", None))
-            coordinator.failed(error)
+            rounds.failed(error)
         finally:
             self._line = None
             line.close()
-            with coordinator.exclusively():
+            with rounds.exclusively():
                 replica.line_closed()
 
     def _serve(self, line: Line) -> None:
-        coordinator, replica, tally = self._coordinator, self._coordinator.replica, Tally()
-        with coordinator.exclusively():
+        rounds, replica, tally = self._rounds, self._rounds.replica, Tally()
+        with rounds.exclusively():
             if time.monotonic() >= self._next_pull:
                 self._next_pull = time.monotonic() + self._heartbeat * random.uniform(0.9, 1.1)  # noqa: S311 no secret
-                coordinator.want()
+                rounds.want()
             while not isinstance(request := replica.next_request(), Wait):
                 if isinstance(request, SyncPull) and request.source is None:
                     self._pull(line, request, tally)
                 else:
-                    coordinator.carry(request, tally)
-            waits = [request.seconds, coordinator.do_actions(tally)]
-            coordinator.end(tally)
+                    rounds.carry(request, tally)
+            waits = [request.seconds, rounds.do_actions(tally)]
+            rounds.end(tally)
         left = min([self._next_pull - time.monotonic(), *(wait for wait in waits if wait is not None)])
         self._listen(line, left)
 
     def _pull(self, line: Line, request: SyncPull, tally: Tally) -> None:
-        replica = self._coordinator.replica
+        replica = self._rounds.replica
         until = time.monotonic() + ANSWER
         try:
             line.pull(request)
@@ -174,16 +174,16 @@ class Background:
 
     def _listen(self, line: Line, seconds: float) -> None:
         """Take broadcasts until there is something else to do."""
-        replica, coordinator = self._coordinator.replica, self._coordinator
+        replica, rounds = self._rounds.replica, self._rounds
         until = time.monotonic() + max(0.0, seconds)
         version = replica.version()
         while not (self._stopping.is_set() or self._woken.is_set()) and (left := until - time.monotonic()) > 0:
             got = line.receive(min(left, LOOK))
             if got is not None:
                 tally = Tally()
-                with coordinator.exclusively():
+                with rounds.exclusively():
                     tally.add(None, None, replica.receive(Broadcast(got[1])))
-                    coordinator.end(tally)
+                    rounds.end(tally)
                 break
             if replica.version() != version:
                 break

@@ -10,7 +10,8 @@ from operator import attrgetter
 from typing import Any
 
 from lakesync.client import bulk
-from lakesync.client.bulk import Group, Groups, MisfitError, Part, Types, by_columns
+from lakesync.client.cells import MisfitError, Types, by_columns, read_alike
+from lakesync.client.groups import Group, Groups, Part
 from lakesync.client.page_lots import Kept, Rows, Said, alike, apart
 from lakesync.client.stamps import Names, Record
 from lakesync.client.tracking import Event, Tracking
@@ -106,7 +107,7 @@ def _grouped(ready: list[Ready], table: str, rows: Rows, types: Types) -> list[R
     """Add rows that a page makes; the deltas of those that do not fit."""
     groups = Groups()
     try:
-        groups.extend(table, rows.lone)
+        groups.extend(table, rows.lone, types)
         groups.add(_parts(rows.several))
     except MisfitError:
         return [*rows.lone, *chain.from_iterable(rows.said)]
@@ -132,7 +133,7 @@ def _parts(rows: Sequence[Sequence[RowDelta]]) -> Iterator[Part]:
 def _updated(changes: BulkChanges, table: str, rows: Rows, names: Names) -> list[RowDelta]:
     """Add UPDATEs that are newer than all that their rows have; the others."""
     try:
-        lots = list(_of_one_layout(table, rows))
+        lots = list(_of_one_layout(table, rows, changes.types))
     except MisfitError:
         return rows.lone
     rest: list[RowDelta] = []
@@ -154,16 +155,13 @@ def _updated(changes: BulkChanges, table: str, rows: Rows, names: Names) -> list
     return rest
 
 
-def _of_one_layout(table: str, rows: Rows) -> Iterator[tuple[Group, list[RowDelta], list[Record]]]:
+def _of_one_layout(table: str, rows: Rows, types: Types) -> Iterator[tuple[Group, list[RowDelta], list[Record]]]:
     """UPDATEs of the same columns of rows whose records begin alike, for these are of one layout.
 
     Raises:
         MisfitError: their columns cannot be read.
     """
-    for names, places, values in by_columns(rows.lone):
-        group = Group(table, (names,))
-        deltas, records = [rows.lone[place] for place in places], [rows.records[place] for place in places]
-        group.extend(deltas, values)
+    for group, deltas, records in _of_one_update(table, rows, types):
         by_head: dict[Any, list[int]] = {}
         heads = [record[:4] for record in records]
         if len(set(heads)) == 1:
@@ -173,6 +171,20 @@ def _of_one_layout(table: str, rows: Rows) -> Iterator[tuple[Group, list[RowDelt
             by_head.setdefault(head, []).append(place)
         for some in by_head.values():
             yield group.only(some), [deltas[place] for place in some], [records[place] for place in some]
+
+
+def _of_one_update(table: str, rows: Rows, types: Types) -> Iterator[tuple[Group, list[RowDelta], list[Record]]]:
+    if not rows.lone:
+        return
+    read = read_alike(rows.lone, types[table])
+    if read is not None:
+        yield Group.read(table, rows.lone, read), rows.lone, rows.records
+        return
+    for names, places, values in by_columns(rows.lone):
+        group = Group(table, (names,))
+        deltas, records = [rows.lone[place] for place in places], [rows.records[place] for place in places]
+        group.extend(deltas, values)
+        yield group, deltas, records
 
 
 def _sizes(groups: Sequence[Group]) -> dict[str, int]:

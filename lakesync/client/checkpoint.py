@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from operator import attrgetter
+from operator import eq
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from lakesync.client import pile
-from lakesync.client.bulk import Group, Groups, MisfitError, Part, Types
+from lakesync.client.cells import MisfitError, Types
 from lakesync.client.core import CheckpointEnd, ClientCore, Frame
+from lakesync.client.groups import Group, Groups, Part
 from lakesync.client.stamps import Record
 from lakesync.client.transports.base import Checkpoint
 from lakesync.types import SyncResponse
 from lakesync.wire import lakesync_pb2 as pb
 from lakesync.wire import protobuf
+from lakesync.wire.frame_columns import Fields, by_field, split
 
 if TYPE_CHECKING:
     from lakesync.client.replica import Replica
@@ -34,10 +36,6 @@ _LOADING = (
     "PRAGMA locking_mode = EXCLUSIVE",
     "PRAGMA cache_size = -48000",
 )
-
-
-_column_of = attrgetter("column")
-_value_of = attrgetter("value")
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -81,25 +79,24 @@ def _load(
     pile.make(db, types)
     rows = size = highest = 0
     for message in checkpoint.frames:
-        deltas = protobuf.parse(pb.SyncResponse(), message).deltas
+        deltas = split(message)
         start = 0
         while start < len(deltas):
             end = _end_of_rows(deltas, start + AT_ONCE)
-            count, high = _add(db, replica, types, deltas, start, end)
+            count, high = _add(db, replica, types, deltas[start:end])
             rows, highest, start = rows + count, max(highest, high), end
         size += len(message)
         progress(Progress(rows, size))
     return rows, highest
 
 
-def _add(db: sqlite3.Connection, replica: Replica, types: Types, deltas: Any, start: int, end: int) -> tuple[int, int]:
+def _add(db: sqlite3.Connection, replica: Replica, types: Types, deltas: Sequence[bytes]) -> tuple[int, int]:
     """Pile up these deltas; how many rows they are, and the highest hlc."""
-    groups = Groups()
     try:
-        groups.add(_parts(deltas, start, end))
+        groups = _grouped(by_field(deltas))
         ready = [(group, group.columns(types), _records(replica, group)) for group in groups]
     except MisfitError:
-        some = protobuf.decode_response(pb.SyncResponse(deltas=deltas[start:end]).SerializeToString()).deltas
+        some = protobuf.decode_deltas(deltas)
         pile.add_rest(db, some)
         return len({delta.key for delta in some}), max(delta.hlc for delta in some)
     db.execute("BEGIN")
@@ -117,23 +114,48 @@ def _records(replica: Replica, group: Group) -> list[Record]:
     return names.records(group.layout, group.hlcs, group.clients)
 
 
-def _parts(deltas: Any, start: int, end: int) -> Iterator[Part]:
+def _grouped(fields: Fields | None) -> Groups:
+    """New rows, as a frame has them.
+
+    Raises:
+        MisfitError: they are something else.
+    """
+    if fields is None:
+        raise MisfitError
+    groups = Groups()
+    width, ids = fields.width, fields.row_ids
+    lone = set(fields.ops) == {pb.DELTA_OP_INSERT} and len(set(fields.tables)) == 1 and not any(map(eq, ids, ids[1:]))
+    if width is None or not lone:
+        groups.add(_parts(fields))
+        return groups
+    group = groups.group(fields.tables[0], (tuple(fields.names[:width]),))
+    group.row_ids, group.hlcs, group.clients, group.values = ids, fields.hlcs, fields.clients, list(fields.values)
+    del group.values[width :: width + 1]
+    return groups
+
+
+def _parts(fields: Fields) -> Iterator[Part]:
+    ops, tables, row_ids, clients, hlcs, all_names, all_values = fields
     seen: tuple[str, str] | None = None
-    for delta in deltas[start:end]:
-        table, row_id = delta.table, delta.row_id
-        if delta.op != pb.DELTA_OP_INSERT and (delta.op != pb.DELTA_OP_UPDATE or (table, row_id) != seen):
+    start = 0
+    for op, table, row_id, client, hlc in zip(ops, tables, row_ids, clients, hlcs, strict=True):
+        if op != pb.DELTA_OP_INSERT and (op != pb.DELTA_OP_UPDATE or (table, row_id) != seen):
             raise MisfitError
         seen = (table, row_id)
-        cells = delta.columns[:]
-        names, values = tuple(map(_column_of, cells)), list(map(_value_of, cells))
-        yield table, row_id, delta.hlc, delta.client_id, names, values
+        end = all_names.index("", start)
+        yield table, row_id, hlc, client, tuple(all_names[start:end]), all_values[start:end]
+        start = end + 1
 
 
-def _end_of_rows(deltas: Any, end: int) -> int:
+def _end_of_rows(deltas: Sequence[bytes], end: int) -> int:
     """Where to cut at or after `end`: never within a row."""
-    while end < len(deltas) and deltas[end].row_id == deltas[end - 1].row_id:
+    while end < len(deltas) and _row_of(deltas[end]) == _row_of(deltas[end - 1]):
         end += 1
     return min(end, len(deltas))
+
+
+def _row_of(delta: bytes) -> str:
+    return protobuf.parse(pb.RowDelta(), delta).row_id
 
 
 def _take_over(replica: Replica, core: ClientCore, cursor: int, highest: int) -> set[str]:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from lakesync.client.acting import Acting
 from lakesync.client.actions import ActionQueue
 from lakesync.client.background import Background
-from lakesync.client.core import Edit, Mode, Wait
-from lakesync.client.database import SyncLock
+from lakesync.client.core import Edit, Mode
 from lakesync.client.events import Event, Events
-from lakesync.client.exchange import Exchange, Tally
+from lakesync.client.exchange import Tally
 from lakesync.client.replica import Replica
-from lakesync.client.schema_sync import SchemaSynchroniser
+from lakesync.client.rounds import Rounds
 from lakesync.client.status import SyncReport, SyncStatus
-from lakesync.client.transports.base import SchemaTransport, SyncTransport
+from lakesync.client.transports.base import SyncTransport
 from lakesync.client.verify import TableCheck, checksums, take_care
-from lakesync.exceptions import LakeSyncError, SchemaError
 from lakesync.handlers import ActionDiscovery
 from lakesync.types import Action
 
@@ -52,16 +47,8 @@ class SyncCoordinator:
         self.transport = transport
         self.events = Events()
         self.actions = ActionQueue(replica, max_retries=max_action_retries)
-        self._acting = Acting(self.actions, transport, self.client_id, self.events)
-        self._schemas = SchemaSynchroniser(replica)
-        self._exchange = Exchange(replica, transport, lambda progress: self.events.emit("onProgress", progress))
-        self._cycle = threading.RLock()
-        self._lock = SyncLock(replica.path)
-        self._background = Background(self, interval, heartbeat)
-        self._schemas_known = False
-        self._last_sync: float | None = None
-        self._last_error: LakeSyncError | None = None
-        self._asked = False
+        self._rounds = Rounds(replica, transport, self.actions, self.events)
+        self._background = Background(self._rounds, interval, heartbeat)
 
     @property
     def client_id(self) -> str:
@@ -71,7 +58,8 @@ class SyncCoordinator:
     @property
     def last_sync_time(self) -> datetime | None:
         """When the client last had all that the gateway had, in UTC."""
-        return None if self._last_sync is None else datetime.fromtimestamp(self._last_sync, UTC)
+        last = self._rounds.last_sync
+        return None if last is None else datetime.fromtimestamp(last, UTC)
 
     @property
     def status(self) -> SyncStatus:
@@ -79,17 +67,17 @@ class SyncCoordinator:
         counts: dict[int, int] = dict(
             self.replica.read("SELECT status = 'refused' AS r, count(*) FROM _lakesync_edits GROUP BY r")
         )
-        since = self.last_sync_time
+        rounds, last = self._rounds, self._rounds.last_sync
         return SyncStatus(
-            connected=self._asked and self._last_error is None,
+            connected=rounds.asked and rounds.last_error is None,
             live=self._background.live,
-            last_sync=since,
+            last_sync=self.last_sync_time,
             pending=counts.get(0, 0) + self.replica.unrecorded(),
             refused=counts.get(1, 0),
             oldest_pending=self._oldest_pending(),
-            lag=None if self._last_sync is None else time.time() - self._last_sync,
-            last_error=self._last_error,
-            clock_offset=self._exchange.clock_offset,
+            lag=None if last is None else time.time() - last,
+            last_error=rounds.last_error,
+            clock_offset=rounds.clock_offset,
         )
 
     def on(self, event: Event, listener: Callable[..., Any]) -> None:
@@ -129,15 +117,15 @@ class SyncCoordinator:
             ConfigurationError: the transport carries no actions.
             ValidationError: the params are no JSON object.
         """
-        _ = self._acting.transport
+        _ = self._rounds.acting.transport
         action = self.actions.push(connector, action_type, params, idempotency_key)
         self.wake()
         return action
 
     def describe_actions(self) -> ActionDiscovery:
         """What connectors there are, and what they do."""
-        with self.exclusively():
-            return self._acting.transport.describe_actions()
+        with self._rounds.exclusively():
+            return self._rounds.acting.transport.describe_actions()
 
     def edits(self) -> list[Edit]:
         """Everything that the gateway is not known to have, in order, what was set aside included."""
@@ -168,7 +156,7 @@ class SyncCoordinator:
 
     def resync(self) -> SyncReport:
         """Ask for everything anew; rows and edits stay meanwhile."""
-        with self.exclusively():
+        with self._rounds.exclusively():
             self.replica.step(lambda core: core.resync())
         return self.sync_once()
 
@@ -180,7 +168,7 @@ class SyncCoordinator:
         Raises:
             LakeSyncError: the gateway cannot be asked; nothing was changed.
         """
-        with self.exclusively():
+        with self._rounds.exclusively():
             take_care(self.replica)
             self.sync_once()
             found = checksums(self.replica)
@@ -191,7 +179,7 @@ class SyncCoordinator:
 
     def start_auto_sync(self) -> None:
         """Synchronise in a thread from now on: at intervals, when something was written, when the gateway says so."""
-        self._lock.take()
+        self._rounds.take_file()
         self._background.start()
 
     def stop_auto_sync(self) -> None:
@@ -205,77 +193,11 @@ class SyncCoordinator:
     def close(self) -> None:
         """Stop, and let go of the gateway and of the database."""
         self.stop_auto_sync()
-        with self._cycle:
-            self.transport.close()
-            self.replica.close()
-            self._lock.release()
-
-    # -- for the background ---------------------------------------------------------------------------------------
-
-    @contextmanager
-    def exclusively(self) -> Iterator[None]:
-        """Nobody else talks to the gateway meanwhile."""
-        with self._cycle:
-            self._lock.take()
-            yield
-
-    def carry(self, request: Any, tally: Tally) -> None:
-        """Carry a request of the core by the transport."""
-        self._exchange.carry(request, tally)
-
-    def want(self, source: str | None = None) -> None:
-        """Pull in the next cycle."""
-        self.replica.core.sync(source)
-
-    def failed(self, error: LakeSyncError) -> None:
-        """Note and tell a failure outside of a cycle."""
-        self._asked = True
-        self._last_error = error
-        self.events.emit("onError", error)
-
-    def cycle(self, tally: Tally) -> float | None:
-        """Carry requests until there is nothing to do; seconds until there is again."""
-        while not isinstance(request := self.replica.next_request(), Wait):
-            self.carry(request, tally)
-        return request.seconds
-
-    def end(self, tally: Tally) -> SyncReport:
-        """After a cycle: tell what it came to."""
-        report = SyncReport(tally.pushed, tally.pulled, tuple(tally.refused))
-        if not tally.asked:
-            return report
-        if tally.error is None:
-            self._learn_schemas(tally)
-        if tally.tables:
-            self.events.emit("onChange", tally.pulled, tally.tables)
-        if tally.refused:
-            self.events.emit("onRejected", report.refused)
-        if tally.error is not None:
-            self.failed(tally.error)
-            return report
-        self._asked, self._last_error = True, None
-        if self.replica.core.complete and (tally.caught_up or self.replica.core.mode == "pushOnly"):
-            self._last_sync = time.time()
-        self.events.emit("onSyncComplete", report)
-        return report
-
-    def _learn_schemas(self, tally: Tally) -> None:
-        """Once a process, and when an edit did not fit, ask whether the gateway's schemas have grown."""
-        if any(edit.code == SchemaError.code for edit in tally.refused):
-            self._schemas_known = False
-        if not self._schemas_known and isinstance(self.transport, SchemaTransport):
-            try:
-                self._schemas.synchronise_all(self.transport)
-                self._schemas_known = True
-            except LakeSyncError as error:
-                tally.error = error
-
-    def do_actions(self, tally: Tally) -> float | None:
-        """Send the actions that are due; seconds until one is."""
-        return self._acting.send(tally)
+        self._rounds.close()
 
     def _ask_for(self, mode: Mode | None, source: str | None = None) -> SyncReport:
-        with self.exclusively():
+        rounds = self._rounds
+        with rounds.exclusively():
             kept = self.replica.core.mode
             tally = Tally()
             try:
@@ -283,14 +205,14 @@ class SyncCoordinator:
                     self.replica.core.mode = mode
                 self.replica.core.hurry()
                 if mode != "pushOnly":
-                    self.want(source)
-                self.cycle(tally)
+                    rounds.want(source)
+                rounds.carry_all(tally)
                 if mode is None:
                     self.actions.hurry()
-                    self.do_actions(tally)
+                    rounds.do_actions(tally)
             finally:
                 self.replica.core.mode = kept
-            report = self.end(tally)
+            report = rounds.end(tally)
         if tally.error is not None:
             raise tally.error
         return report

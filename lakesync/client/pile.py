@@ -6,7 +6,8 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lakesync.client.bulk import Group, write_rows
+from lakesync.client.bulk import write_rows
+from lakesync.client.groups import Group
 from lakesync.client.sql_values import from_sql
 from lakesync.client.stamps import Names, Record
 from lakesync.schema import ColumnType

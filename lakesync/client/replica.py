@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 AT_ONCE = 5000
 """Rows recorded in one transaction."""
-_PRAGMAS = ("PRAGMA cache_size = -32000", "PRAGMA wal_autocheckpoint = 8000")
+_PRAGMAS = ("PRAGMA cache_size = -32000", "PRAGMA wal_autocheckpoint = 8000", "PRAGMA threads = 1")
 
 
 class SyncThread(threading.Thread):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -93,6 +93,15 @@ def decode_response(data: bytes) -> SyncResponse:
     message = parse(pb.SyncResponse(), data)
     check_range("serverHlc", message.server_hlc)
     return SyncResponse(_deltas(message.deltas), message.server_hlc, message.has_more)
+
+
+def decode_deltas(data: Sequence[bytes]) -> tuple[RowDelta, ...]:
+    """RowDelta messages.
+
+    Raises:
+        ValidationError: one of them is something else.
+    """
+    return _deltas(parse(pb.RowDelta(), each) for each in data)
 
 
 def parse(message: M, data: bytes) -> M:

@@ -1,0 +1,129 @@
+"""Rounds of a synchronisation: everything that a client has to say to its gateway and to hear of it, carried once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lakesync.client.acting import Acting
+from lakesync.client.actions import ActionQueue
+from lakesync.client.core import Wait
+from lakesync.client.database import SyncLock
+from lakesync.client.events import Events
+from lakesync.client.exchange import Exchange, Tally
+from lakesync.client.replica import Replica
+from lakesync.client.schema_sync import SchemaSynchroniser
+from lakesync.client.status import SyncReport
+from lakesync.client.transports.base import SchemaTransport, SyncTransport
+from lakesync.exceptions import LakeSyncError, SchemaError
+
+
+class Rounds:
+    """One at a time, by whichever thread."""
+
+    def __init__(self, replica: Replica, transport: SyncTransport, actions: ActionQueue, events: Events) -> None:
+        """Nothing is asked yet."""
+        self.replica = replica
+        self.transport = transport
+        self.acting = Acting(actions, transport, replica.core.client_id, events)
+        self.last_sync: float | None = None
+        """When the client last had all that the gateway had, by this machine's clock."""
+        self.last_error: LakeSyncError | None = None
+        """The newest failure, None once something succeeded after it."""
+        self.asked = False
+        """Whether the gateway was asked anything yet."""
+        self._events = events
+        self._schemas = SchemaSynchroniser(replica)
+        self._schemas_known = False
+        self._exchange = Exchange(replica, transport, lambda progress: events.emit("onProgress", progress))
+        self._one = threading.RLock()
+        self._lock = SyncLock(replica.path)
+
+    @property
+    def clock_offset(self) -> float | None:
+        """Seconds that this machine's clock is ahead of the gateway's, where the transport measures it."""
+        return self._exchange.clock_offset
+
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Nobody else talks to the gateway meanwhile.
+
+        Raises:
+            DbError: another client of the file does.
+        """
+        with self._one:
+            self.take_file()
+            yield
+
+    def take_file(self) -> None:
+        """From now on no other client of the file talks to the gateway.
+
+        Raises:
+            DbError: another one does.
+        """
+        self._lock.take()
+
+    def want(self, source: str | None = None) -> None:
+        """Pull in the next round."""
+        self.replica.core.sync(source)
+
+    def carry(self, request: Any, tally: Tally) -> None:
+        """Carry a request of the core by the transport."""
+        self._exchange.carry(request, tally)
+
+    def carry_all(self, tally: Tally) -> float | None:
+        """Carry requests until there is nothing to do; seconds until there is again."""
+        while not isinstance(request := self.replica.next_request(), Wait):
+            self.carry(request, tally)
+        return request.seconds
+
+    def do_actions(self, tally: Tally) -> float | None:
+        """Send the actions that are due; seconds until one is."""
+        return self.acting.send(tally)
+
+    def failed(self, error: LakeSyncError) -> None:
+        """Note and tell a failure, of a round or outside of one."""
+        self.asked = True
+        self.last_error = error
+        self._events.emit("onError", error)
+
+    def end(self, tally: Tally) -> SyncReport:
+        """After a round: tell what it came to."""
+        report = SyncReport(tally.pushed, tally.pulled, tuple(tally.refused))
+        if not tally.asked:
+            return report
+        if tally.error is None:
+            self._learn_schemas(tally)
+        if tally.tables:
+            self._events.emit("onChange", tally.pulled, tally.tables)
+        if tally.refused:
+            self._events.emit("onRejected", report.refused)
+        if tally.error is not None:
+            self.failed(tally.error)
+            return report
+        self.asked, self.last_error = True, None
+        if self.replica.core.complete and (tally.caught_up or self.replica.core.mode == "pushOnly"):
+            self.last_sync = time.time()
+        self._events.emit("onSyncComplete", report)
+        return report
+
+    def close(self) -> None:
+        """Let go of the gateway and of the database, after the round that is under way."""
+        with self._one:
+            self.transport.close()
+            self.replica.close()
+            self._lock.release()
+
+    def _learn_schemas(self, tally: Tally) -> None:
+        """Once a process, and when an edit did not fit, ask whether the gateway's schemas have grown."""
+        if any(edit.code == SchemaError.code for edit in tally.refused):
+            self._schemas_known = False
+        if not self._schemas_known and isinstance(self.transport, SchemaTransport):
+            try:
+                self._schemas.synchronise_all(self.transport)
+                self._schemas_known = True
+            except LakeSyncError as error:
+                tally.error = error
