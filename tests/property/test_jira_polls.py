@@ -54,6 +54,9 @@ def test_the_last_poll_ends_in_the_truth(seed, lag):
         made.landing.dies = False
         assert made.poll(census=True, deleted_share=1.0).error is None
         assert made.seen() == made.expected()
+        deleted = {(table, change.row_id) for table, change in made.landing.changes if change.op == "DELETE"}
+        there = {(table, row_id) for table, rows in made.landing.rows.items() for row_id in rows}
+        assert deleted.isdisjoint(there), "keys and numbers are never given again: who is there was never away"
         before = len(made.landing.changes)
         made.poll(census=True)
         assert len(made.landing.changes) == before, "a poll of the same makes no delta"

@@ -35,13 +35,13 @@ _LOG_MS = 29 * 86_400_000
 class SalesforceSource:
     """An organisation as one user sees it. A cursor knows for which filter it is: with another it begins again."""
 
-    def __init__(self, config: ConnectorConfig, *, bulk_rows: int = BULK_ROWS, **patience: Any) -> None:
-        """Args: bulk_rows: above which a first load is a bulk job; patience: of `HttpApi`."""
+    def __init__(self, config: ConnectorConfig, *, bulk_rows: int | None = None, **patience: Any) -> None:
+        """Args: bulk_rows: instead of `BULK_ROWS`; patience: of `HttpApi`."""
         settings = config.settings
         self._client = SalesforceClient(settings, **patience)
         self._filter: str | None = settings.get("soqlFilter")
         self._condition = condition(self._filter, "soqlFilter") if self._filter else ""
-        self._bulk_rows = bulk_rows
+        self._bulk_rows = BULK_ROWS if bulk_rows is None else bulk_rows
         schemas = {schema.table: schema for schema in SALESFORCE}
         self.tables = tuple(
             Table(table, schema=partial(schemas.get, table))
