@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 
@@ -60,11 +61,17 @@ class Record:
                 return self.id
             case "IsDeleted":
                 return self.deleted
-            case "CreatedDate":
-                return spelled(self.created)
-            case "LastModifiedDate" | "SystemModstamp":
-                return spelled(self.modified)
+            case _ if name in TIMES:
+                return spelled(TIMES[name](self))
         return self.fields.get(name)
+
+
+TIMES: dict[str, Callable[[Record], int]] = {
+    "CreatedDate": attrgetter("created"),
+    "LastModifiedDate": attrgetter("modified"),
+    "SystemModstamp": attrgetter("modified"),
+}
+"""The fields of every object that are moments, in milliseconds."""
 
 
 @dataclass

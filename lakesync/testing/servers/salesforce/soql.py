@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from lakesync.testing.servers.salesforce.org import FIELDS, RELATIONS, Record, SalesforceOrg
+from lakesync.testing.servers.salesforce.org import FIELDS, RELATIONS, TIMES, Record, SalesforceOrg
 
 _TOKEN = re.compile(
     r"""\s*(?:('(?:[^'\\]|\\.)*')|(!=|<>|>=|<=|[=<>(),])"""
@@ -163,6 +163,9 @@ class _Parser:
         if sign not in _COMPARE or negated:
             raise SoqlError("MALFORMED_QUERY", f"unexpected token: '{sign}'")
         value, compare = _value(self._take()), _COMPARE[sign]
+        if name in TIMES and isinstance(value, float):
+            at = TIMES[name]  # not spelled and read again, for organisations of a million records
+            return lambda record: compare(at(record) / 1000, value)
 
         def test(record: Record) -> bool:
             held = _comparable(self._org.field_of(record, name))
