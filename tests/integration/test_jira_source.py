@@ -146,6 +146,13 @@ def test_many_comments_are_paged(acme):
     assert len(acme.ids("jira_comments")) == 230
 
 
+def test_many_projects_are_paged(acme):
+    for number in range(130):
+        acme.site.add_project(f"P{number}")
+    assert acme.poll().error is None
+    assert acme.ids("jira_projects") == acme.site.projects.keys()
+
+
 def test_a_census_finds_what_was_deleted(acme):
     issues = [acme.site.add_issue("SUP", str(number)) for number in range(30)]
     acme.site.add_comment(issues[0], document("gone with it"))
