@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import random
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -18,6 +19,7 @@ from lakesync.connectors.sql.statements import marked
 from lakesync.connectors.sql.values import as_json
 from lakesync.exceptions import AdapterError, ConfigurationError
 from lakesync.testing.landing import MemoryLanding
+from tests.property.test_jira_polls import Dying, Killed
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -106,6 +108,69 @@ def test_what_commits_late_is_read_however_polls_and_commits_fall(steps):
     assert set(landing.rows["orders"]) == {row_id for _, row_id, _ in database.rows}
     settled = poll(source, landing).tables[0]
     assert settled.rows <= 1, "nobody is late any more: it is read from the newest on"
+
+
+class Whole:
+    """A table that changes between two readings of it, and whose readings may break off."""
+
+    def __init__(self, chance):
+        self.chance, self.rows, self.gone, self.rests = chance, {}, set(), False
+
+    @contextmanager
+    def reading(self):
+        for _ in range(0 if self.rests else self.chance.randrange(3)):
+            row_id = f"r{self.chance.randrange(12)}"
+            if self.chance.random() < 0.4:
+                self.rows.pop(row_id, None)
+                self.gone.add(row_id)
+            else:
+                self.rows[row_id] = self.chance.randrange(3)
+        yield WholeSnapshot(self, dict(self.rows))
+
+    def quoted(self, name):
+        return name
+
+    text = quoted
+
+    def close(self):
+        pass
+
+
+class WholeSnapshot:
+    horizon = None
+
+    def __init__(self, table, rows):
+        self.table, self.rows = table, rows
+
+    def columns(self, _):
+        return [Column("id", "string"), Column("size", "number")]
+
+    def pages(self, statement, values=()):
+        found = [(row_id, size) for row_id, size in self.rows.items() if not values or row_id in values]
+        names = ["id"] if statement.startswith("SELECT id") else ["id", "size"]
+        for start in range(0, len(found), 3):
+            if not self.table.rests and self.table.chance.random() < 0.1:
+                raise AdapterError("the connection was lost")
+            yield names, [row[: len(names)] for row in found[start : start + 3]]
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_a_table_that_is_compared_whole_ends_as_it_is(seed):
+    table = Whole(random.Random(seed))
+    of = {"table": "orders", "query": "SELECT * FROM orders", "strategy": {"type": "diff"}}
+    source = SqlSource(lambda _: table, ConnectorConfig("gw", "db", "postgres", {}, {"tables": [of]}))
+    landing = Dying(source.tables, table.chance)
+    for _ in range(8):
+        with suppress(Killed):
+            poll(source, landing, budget_bytes=40)
+    table.rests, landing.dies = True, False
+    assert poll(source, landing).error is None
+    assert {row_id: row["size"] for row_id, row in landing.rows["orders"].items()} == table.rows
+    assert {change.row_id for _, change in landing.changes if change.op == "DELETE"} <= table.gone
+    before = len(landing.changes)
+    poll(source, landing)
+    assert len(landing.changes) == before, "a poll of the same makes no delta"
 
 
 @pytest.mark.parametrize(
