@@ -12,7 +12,7 @@ from websockets.streams import StreamReader
 
 from lakesync import hlc
 from lakesync.delta import delta_id
-from lakesync.types import Claims, ColumnValue, Op, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
+from lakesync.types import Claims, ColumnValue, Op, PushResult, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, encode_frame
 from tests.property.feed_model import TABLE, Row, apply_page
@@ -58,6 +58,10 @@ class LiveClient:
         self.stuck = False
         self.last: SyncResponse | None = None
         """The answer to its last pull."""
+        self.requests: deque[SyncPull | SyncPush] = deque()
+        """Over HTTP, and not at the server yet."""
+        self.awaited: SyncPull | SyncPush | None = None
+        """The request over HTTP whose answer it waits for."""
         self._asked: list[RowDelta] | None = None
         """What a push asked that has no answer yet; empty: a pull did."""
         self._stamp = hlc.encode(1_600_000_000_000, 0) + clock
@@ -72,7 +76,7 @@ class LiveClient:
     @property
     def can_act(self) -> bool:
         """It has a step to do."""
-        return bool(self.script) and (self._asked is None or self.script[0][0] not in ("pull", "push"))
+        return bool(self.script) and (self._asked is None or self.script[0][0] in ("edit", "cut", "reload"))
 
     def act(self) -> None:
         """Do the next step of the script."""
@@ -85,6 +89,11 @@ class LiveClient:
             case "push":
                 if self.outbox:
                     self._ask(self.outbox[: self.batch])
+            case "get":
+                self._request([] if not self.stuck else self.outbox[: self.batch])
+            case "post":
+                if self.outbox:
+                    self._request(self.outbox[: self.batch])
             case "cut":
                 self.cut()
             case "reload":
@@ -95,17 +104,27 @@ class LiveClient:
         """Lose the line, and what is on it."""
         if self.frames is not None:
             self.frames.cut = True
-        self.frames, self._asked, self.heard = None, None, False
+        self.frames, self._asked, self.awaited, self.heard = None, None, None, False
 
     def _ask(self, part: Sequence[RowDelta]) -> None:
         assert self.frames is not None
-        self._asked = list(part)
-        if part:
-            self.pushed |= {delta.delta_id: delta for delta in part}
-            frame = encode_frame(FrameTag.PUSH, protobuf.encode_push(SyncPush(self.name, tuple(part))))
+        message = self._message(part)
+        if isinstance(message, SyncPush):
+            frame = encode_frame(FrameTag.PUSH, protobuf.encode_push(message))
         else:
-            frame = encode_frame(FrameTag.PULL, protobuf.encode_pull(SyncPull(self.name, self.cursor, self.page)))
+            frame = encode_frame(FrameTag.PULL, protobuf.encode_pull(message))
         self.frames.up.append(frame)
+
+    def _request(self, part: Sequence[RowDelta]) -> None:
+        """Over HTTP, without a line; what is on its way may come late, when nobody waits for it any more."""
+        self.cut()
+        self.awaited = self._message(part)
+        self.requests.append(self.awaited)
+
+    def _message(self, part: Sequence[RowDelta]) -> SyncPull | SyncPush:
+        self._asked = list(part)
+        self.pushed |= {delta.delta_id: delta for delta in part}
+        return SyncPush(self.name, tuple(part)) if part else SyncPull(self.name, self.cursor, self.page)
 
     def _edit(self, op: Op, row_id: str, values: Row) -> None:
         """As far as plain SQL can."""
@@ -142,8 +161,16 @@ class LiveClient:
             else:
                 self.cut()
             return
-        answer, asked = protobuf.decode_response(frame), self._asked
-        self._asked = None
+        self._answered(protobuf.decode_response(frame), live=True)
+
+    def receive(self, answer: SyncPage | PushResult) -> None:
+        """Take the answer to the request that it waits for."""
+        self.awaited = None
+        deltas, more = tuple(answer.deltas), isinstance(answer, SyncPage) and answer.has_more
+        self._answered(SyncResponse(deltas, answer.server_hlc, more), live=False)
+
+    def _answered(self, answer: SyncResponse, *, live: bool) -> None:
+        asked, self._asked = self._asked, None
         if asked:
             assert answer.server_hlc > 0, "L8: a client with cursor 0 asks for a checkpoint again"
             done = {delta.delta_id for delta in asked}
@@ -151,7 +178,7 @@ class LiveClient:
             self.cursor = answer.server_hlc
             self.stuck = self.stuck and bool(self.outbox)
         elif self._apply(answer):
-            self.last, self.heard = answer, True
+            self.last, self.heard = answer, live
             if answer.deltas:
                 self.cursor = answer.server_hlc
         else:

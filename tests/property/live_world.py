@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from starlette.types import Message
 
@@ -25,6 +26,7 @@ from gateway.services import Services
 from gateway.settings import GatewaySettings
 from lakesync.engine import Engine, SyncGateway
 from lakesync.staging.shards import ShardMap
+from lakesync.types import PushResult, SyncPage, SyncPull, SyncPush
 from tests.property.held_store import Event, HeldShards, HeldStore
 from tests.property.live_client import Frames, LiveClient
 
@@ -88,6 +90,14 @@ class _Connected:
     task: asyncio.Task[None]
 
 
+class _Requested(NamedTuple):
+    """A request over HTTP that has come to the server."""
+
+    client: LiveClient
+    message: SyncPull | SyncPush
+    answer: Future[SyncPage] | Future[PushResult]
+
+
 class Loop(asyncio.SelectorEventLoop):
     """Time passes when somebody says so."""
 
@@ -113,6 +123,7 @@ class Crowd:
         self.gateway = gateway
         self.clients = clients
         self._connected: list[_Connected] = []
+        self._requested: list[_Requested] = []
 
     async def play(self, order: Sequence[tuple[int, int]] = ()) -> None:
         """Let everything happen that can, in an order of choice; where that says nothing, what began first first."""
@@ -150,6 +161,7 @@ class Crowd:
 
     async def close(self) -> None:
         """Every server ends its connections."""
+        await self._settle(_TURNS)  # one may have been asked for just now
         for service in self.services:
             service.hub.drain()
             service.hub.close()
@@ -171,13 +183,31 @@ class Crowd:
                 yield Event(f"take {name}", each.client.take)
             if frames.up and each.line.open:
                 yield Event(f"arrive {name}", each.line.arrive)
+        for place, asked in enumerate(self._requested):
+            if asked.answer.done():
+                yield Event(f"receive {asked.client.name}", partial(self._receive, place))
         for client in self.clients:
+            if client.requests:
+                yield Event(f"request {client.name}", partial(self._request, client))
             if client.frames is None and client.wants_line:
                 for place, services in enumerate(self.services):
                     yield Event(f"connect {client.name} {place}", partial(self._connect, client, services))
             elif client.can_act:
                 yield Event(f"{client.script[0][0]} {client.name}", client.act)
         self._connected = [each for each in self._connected if not each.task.done()]
+
+    def _request(self, client: LiveClient) -> None:
+        """The oldest of its requests comes to the server."""
+        message = client.requests.popleft()
+        if isinstance(message, SyncPush):
+            self._requested.append(_Requested(client, message, self.gateway.submit_push(message, client.claims)))
+        else:
+            self._requested.append(_Requested(client, message, self.gateway.submit_page(message, client.claims)))
+
+    def _receive(self, place: int) -> None:
+        client, message, answer = self._requested.pop(place)
+        if client.awaited is message:
+            client.receive(answer.result())
 
     def _connect(self, client: LiveClient, services: Services) -> None:
         line = Line()

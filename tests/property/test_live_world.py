@@ -37,6 +37,7 @@ steps = st.one_of(
     st.tuples(st.just("edit"), ops, rows, values),
     st.tuples(st.just("edit"), ops, rows, values),
     st.sampled_from([("pull",), ("push",), ("push",), ("cut",), ("reload",)]),
+    st.sampled_from([("pull",), ("push",), ("cut",), ("get",), ("post",)]),
 )
 order = st.lists(st.tuples(st.integers(-1, 40), st.integers(0, 3)), max_size=200)
 
