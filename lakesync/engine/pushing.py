@@ -54,7 +54,7 @@ class CheckedPush(NamedTuple):
 
 
 def _ready(deltas: Sequence[RowDelta]) -> Ready:
-    return Ready(pack(deltas), by_row(deltas), len({delta.delta_id for delta in deltas}) == len(deltas))
+    return Ready(pack(deltas), by_row(deltas, spelled=True), len({delta.delta_id for delta in deltas}) == len(deltas))
 
 
 def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits) -> PushResult:

@@ -14,6 +14,7 @@ from lakesync.staging.moves import told_at_birth
 from lakesync.staging.records import ARRIVAL_STEP, DELETED, Move, MoveKind, StoredRow
 from lakesync.staging.store import Commit
 from lakesync.types import Op, RowDelta, RowKey
+from lakesync.wire.json import encode_delta
 
 
 class Named(NamedTuple):
@@ -22,6 +23,8 @@ class Named(NamedTuple):
     rows: Mapping[RowKey, Sequence[RowDelta]]
     columns: tuple[str, ...]
     """Of each delta, where all name the same in the same order; else none."""
+    spelled: Sequence[bytes] = ()
+    """Each row's delta as it is sent, where that was made already."""
 
 
 _EVERYTHING = (EVERYTHING,)
@@ -113,14 +116,20 @@ class _Touch:
 _OVERWRITES = {op: _Touch.overwrite(op) for op in ("INSERT", "UPDATE")}
 
 
-def by_row(deltas: Sequence[RowDelta]) -> Named:
-    """A push's deltas, one at least, row by row, in order of first appearance."""
+def by_row(deltas: Sequence[RowDelta], *, spelled: bool = False) -> Named:
+    """A push's deltas, one at least, row by row, in order of first appearance.
+
+    Args:
+        deltas: those of the push.
+        spelled: where all of them may make new rows, make too what is kept of those.
+    """
     rows: dict[RowKey, list[RowDelta]] = {(delta.table, delta.row_id): [delta] for delta in deltas}
     if len(rows) < len(deltas):
         rows = {}
         for delta in deltas:
             rows.setdefault(delta.key, []).append(delta)
-    return Named(rows, _columns_of_each(deltas))
+    births = spelled and len(rows) == len(deltas) and {delta.op for delta in deltas} == {"INSERT"}
+    return Named(rows, _columns_of_each(deltas), [encode_delta(delta) for delta in deltas] if births else ())
 
 
 def _columns_of_each(deltas: Sequence[RowDelta]) -> tuple[str, ...]:
@@ -150,7 +159,8 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
         named: its deltas, `by_row`.
         arrival: the push's last arrival.
     """
-    rows, alike = named
+    rows, alike, spelled = named
+    texts = iter(spelled)
     hot = commit.hot_rows(rows.keys())
     allowed = frozenset(sender.keys)
     after: dict[RowKey, HotRow] = {}
@@ -162,7 +172,7 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
     at = arrival - ARRIVAL_STEP * len(rows)
     for key, changes in rows.items():
         at += ARRIVAL_STEP
-        before, delta = hot.get(key), changes[0]
+        before, delta, text = hot.get(key), changes[0], next(texts, None)
         if (
             before is not None
             and delta.hlc > before.newest
@@ -180,7 +190,7 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
         if before is None and delta.op == "INSERT" and delta.columns and len(changes) == 1:
             keys = _keys_at_birth(delta, index)
             if keys in stays or not allowed.isdisjoint(keys):
-                after[key] = HotRow.of_birth(delta, keys, at)
+                after[key] = HotRow.of_birth(delta, keys, at, text)
                 stays[keys] = at
                 continue
         row = before.merged() if before is not None else StoredRow(*key, arrival=0, state=RowState())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from sys import intern
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from lakesync.lww import LiveDelta, RowState
 from lakesync.staging.records import DELETED, StoredRow
 from lakesync.types import ColumnValue, RowDelta
+from lakesync.wire.json import decode_deltas, encode_delta
 
 WRITERS_KEPT = 8
 """Writers remembered a row; one that fell out is treated as unsure."""
@@ -22,6 +24,14 @@ _NEVER = 1 << 63
 
 _Wrote = tuple[str, int, Any, int]
 """Client and arrival of a delta; the same of the one before it that waits, or None; how many wait up to it."""
+
+
+class Birth(msgspec.Struct, frozen=True, gc=False):
+    """The INSERT by which a row is born, of a sender who sees the row."""
+
+    spelled: bytes
+    """As it is sent."""
+    client_id: str
 
 
 class HotRow(msgspec.Struct, gc=False):
@@ -40,7 +50,7 @@ class HotRow(msgspec.Struct, gc=False):
     """The arrival of a `stay` move in all of them that no `Move` tells of; 0 where there is none."""
     born: int
     """The arrival of a `join` move into all of them that no `Move` tells of, before `stayed`; 0 where there is none."""
-    _row: StoredRow | RowDelta
+    _row: StoredRow | RowDelta | Birth
     _columns: tuple[str, ...] = ()
     """Those that wait to be merged."""
     _cells: tuple[ColumnValue, ...] = ()
@@ -55,14 +65,28 @@ class HotRow(msgspec.Struct, gc=False):
         return HotRow(live[-1].hlc if live else _NEVER, row.keys, stayed, born, row)
 
     @staticmethod
-    def of_birth(delta: RowDelta, keys: tuple[str, ...], at: int) -> HotRow:
-        """A row by its first delta, an INSERT with columns, of a sender who sees the row under one of `keys`."""
-        return HotRow(delta.hlc, keys, 0, at, delta)
+    def of_birth(delta: RowDelta, keys: tuple[str, ...], at: int, spelled: bytes | None = None) -> HotRow:
+        """A row by its first delta, an INSERT with columns, of a sender who sees the row under one of `keys`.
+
+        Args:
+            delta: the INSERT.
+            keys: the row's bucket keys.
+            at: its arrival.
+            spelled: the delta as it is sent, where that was made already.
+        """
+        return HotRow(delta.hlc, keys, 0, at, delta if spelled is None else Birth(spelled, intern(delta.client_id)))
 
     @property
-    def birth(self) -> RowDelta | None:
+    def birth(self) -> Birth | None:
         """The INSERT that the row is, unless more is known of it; it arrived at `born`."""
-        return self._row if isinstance(self._row, RowDelta) and self._wrote is None else None
+        if isinstance(self._row, RowDelta):
+            self.rest()
+        return self._row if isinstance(self._row, Birth) and self._wrote is None else None
+
+    def rest(self) -> None:
+        """Hold a birth as it is sent, which is little: while its parts are at hand, and nothing else needs them."""
+        if isinstance(self._row, RowDelta):
+            self._row = Birth(encode_delta(self._row), intern(self._row.client_id))
 
     def overwritten(self, delta: RowDelta, columns: tuple[str, ...], at: int, client_id: str) -> HotRow:
         """The row after a delta that overwrites some of it.
@@ -85,6 +109,8 @@ class HotRow(msgspec.Struct, gc=False):
     def merged(self) -> StoredRow:
         """The row, not to be changed."""
         row, wrote = self._row, self._wrote
+        if isinstance(row, Birth):
+            row = decode_birth(row.spelled)
         if isinstance(row, RowDelta):
             row = self._row = born_row(row, self.keys, self.born)
         if wrote is not None:
@@ -98,6 +124,12 @@ class HotRow(msgspec.Struct, gc=False):
             row = self._row = after
             self._columns, self._cells, self._wrote = (), (), None
         return row
+
+
+def decode_birth(spelled: bytes) -> RowDelta:
+    """An INSERT that was kept as it is sent."""
+    (delta,) = decode_deltas(b"[%b]" % spelled)
+    return delta
 
 
 def born_row(delta: RowDelta, keys: tuple[str, ...], at: int) -> StoredRow:

@@ -21,13 +21,15 @@ _WRITES = st.lists(
 )
 
 
-@given(_WRITES, st.booleans())
-def test_a_row_is_the_same_merged_at_once_or_later(writes, born):
+@given(_WRITES, st.booleans(), st.booleans())
+def test_a_row_is_the_same_merged_at_once_or_later(writes, born, rests):
     eager = StoredRow("t", "r", arrival=0, state=RowState())
     hot = HotRow.of(eager.copy())
     if born:
         birth = RowDelta("INSERT", "t", "r", "c0", (ColumnValue.of("a", 0), ColumnValue.of("d", 0)), 0, "0" * 64)
         hot, eager = HotRow.of_birth(birth, ("*",), 1), born_row(birth, ("*",), 1)
+        if rests:
+            hot.rest()
     for number, (writer, op, columns, looked_at) in enumerate(writes, 1):
         client, at = f"c{writer}", number * ARRIVAL_STEP
         cells = () if op == "DELETE" else tuple(ColumnValue.of(*cell) for cell in columns.items())

@@ -119,6 +119,24 @@ class Behind:
         """Write a bit; False while there is more of what the journal held when this began."""
         return self._try(self._write_on) is not False
 
+    @property
+    def may_go_on(self) -> bool:
+        """Whether there is anything for `write_beside`: what was frozen is of groups that were committed."""
+        return self._state.frozen and self._state.intact and not self._state.guarded
+
+    def write_beside(self, over: Callable[[], bool]) -> None:
+        """Write bits of what is frozen, to be committed later, until something else is over."""
+
+        def write() -> None:
+            try:
+                while not over() and not self._state.write_on():
+                    pass
+            except Exception as exc:
+                self.lose(exc)
+                raise
+
+        self._try(write)
+
     def _write_on(self) -> bool:
         self.ensure()
         try:

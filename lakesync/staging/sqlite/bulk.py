@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _MOST = 256
-_WIDTHS = (1, 16, 64, 128, _MOST)
+_WIDTHS = (1, 16, 64, 100, 128, _MOST)
 """How many values a statement that looks for some asks for: few forms, which stay prepared."""
+_FORMS = 64
+"""Statements whose text is kept."""
 
 
 def insert(sql: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]], conflict: str = "") -> None:
@@ -25,10 +28,26 @@ def insert(sql: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]], co
         into: the table, or `table (columns)`.
         conflict: an `ON CONFLICT` clause.
     """
-    for part in parts(rows, _MOST):
-        one = f"({','.join('?' * len(part[0]))})"
-        every = ",".join([one] * len(part))
-        sql.execute(f"INSERT INTO {into} VALUES {every} {conflict}", tuple(chain.from_iterable(part)))
+    if rows:
+        insert_flat(sql, into, len(rows[0]), list(chain.from_iterable(rows)), conflict)
+
+
+def insert_flat(sql: sqlite3.Connection, into: str, width: int, values: Sequence[Any], conflict: str = "") -> None:
+    """Insert rows whose values stand one behind the other.
+
+    Args:
+        into: the table, or `table (columns)`.
+        width: values of a row.
+        conflict: an `ON CONFLICT` clause.
+    """
+    for part in parts(values, _MOST * width):
+        sql.execute(_insertion(into, width, len(part) // width, conflict), part)
+
+
+@lru_cache(_FORMS)
+def _insertion(into: str, width: int, rows: int, conflict: str) -> str:
+    every = ",".join([f"({','.join('?' * width)})"] * rows)
+    return f"INSERT INTO {into} VALUES {every} {conflict}"
 
 
 def search(

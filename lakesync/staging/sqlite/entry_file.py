@@ -19,6 +19,8 @@ from lakesync.types import RowKey
 
 _BIT = 128
 """Entries that are written at a time."""
+_WIDE = 7
+"""Columns of an entry."""
 _PUT = (
     "ON CONFLICT (bucket, number) DO UPDATE SET"
     " first = CASE first WHEN 0 THEN excluded.first ELSE first END,"
@@ -74,6 +76,18 @@ class EntryFile:
                 values.append((self._buckets.make(gateway, bucket), number, *arrivals, bool(change.inside)))
             bulk.insert(self._sql, "entry", values, _PUT)
             yield len(places)
+
+    def write_joins(self, gateway: str, joins: Sequence[tuple[tuple[str, ...], int, int]]) -> None:
+        """Write that rows joined their buckets: the bucket keys, number and arrival of each."""
+        places: dict[tuple[str, ...], list[int]] = {}
+        values: list[int] = []
+        for buckets, number, at in joins:
+            numbers = places.get(buckets)
+            if numbers is None:
+                numbers = places[buckets] = [self._buckets.make(gateway, bucket) for bucket in buckets]
+            for bucket in numbers:
+                values += (bucket, number, at, at, 0, at, 1)
+        bulk.insert_flat(self._sql, "entry", _WIDE, values, _PUT)
 
     def after(self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int) -> Iterator[Entry]:
         """Entries in order of `changed`: one index range a bucket, merged, read no further than asked for."""

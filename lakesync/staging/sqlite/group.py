@@ -136,7 +136,7 @@ class GroupCommit:
     def _commit(self) -> None:
         self._check_transactions()
         crash_point("staging.before_commit")
-        self._behind.note(self._journal.commit())
+        self._behind.note(self._journal.commit(self._behind.write_beside if self._behind.may_go_on else None))
         crash_point("staging.after_commit")
         try:
             self._state.keep()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,7 +80,8 @@ class _Group:
 class Journal:
     """The journal's connection, with every gateway's head in memory.
 
-    All methods belong to the owner thread. What changed since a mark can be taken back.
+    All methods belong to the owner thread; a thread of its own waits for the disk where there is something to do
+    meanwhile. What changed since a mark can be taken back.
     """
 
     def __init__(self, folder: Path, wall: Callable[[], int], shard: str = MAIN_SHARD) -> None:
@@ -96,6 +98,7 @@ class Journal:
         self.sql.execute("INSERT INTO store VALUES (1, ?) ON CONFLICT DO NOTHING", (uuid.uuid4().hex,))
         (self.store_id,) = self.sql.execute("SELECT store_id FROM store").fetchone()
         self.heads: dict[str, Head] = {head.gateway: head for head in self._stored_heads()}
+        self._disk = ThreadPoolExecutor(1, f"commits of {LOG_FILE}")
         self.unpacked_bytes = 0
         """Of all bodies that were ever appended, before they were compressed; it only grows."""
         self._group = _Group(alone=False)
@@ -105,6 +108,7 @@ class Journal:
 
     def close(self) -> None:
         """Release the file."""
+        self._disk.shutdown()
         self.sql.close()
 
     # -- one group of works, and one work in it ------------------------------------------------------------------
@@ -119,13 +123,26 @@ class Journal:
         """Whether the group's transaction is open: SQLite ends one on its own when a disk is full."""
         return self.sql.in_transaction
 
-    def commit(self) -> set[str]:
-        """Make the group durable; the gateways whose heads moved."""
+    def commit(self, meanwhile: Callable[[Callable[[], bool]], None] | None = None) -> set[str]:
+        """Make the group durable; the gateways whose heads moved.
+
+        Args:
+            meanwhile: called while the disk is waited for, with what tells whether that is over; it does not touch the
+                journal.
+        """
         group = self._group
         self._write()
         for gateway in group.moved:
             self._write_head(self.heads[gateway])
-        self.sql.execute("COMMIT")
+        if meanwhile is None:
+            self.sql.execute("COMMIT")
+        else:
+            committed = self._disk.submit(self.sql.execute, "COMMIT")
+            try:
+                meanwhile(committed.done)
+            finally:
+                wait([committed])
+            committed.result()
         self._group = _Group(alone=False)
         return group.moved
 

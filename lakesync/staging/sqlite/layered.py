@@ -63,6 +63,11 @@ class LayeredFile(StateFile):
         """Whether a layer is being written bit by bit."""
         return self._frozen is not None
 
+    @property
+    def guarded(self) -> bool:
+        """Whether the group has written to the file what is taken back with it."""
+        return self._guards > 0
+
     def freeze(self) -> None:
         """Set apart what is in memory now, for `write_on`."""
         self._finish()
@@ -145,18 +150,30 @@ class LayeredFile(StateFile):
     def _written(self, layer: Layer) -> Iterator[None]:
         """Write a layer, rows first; stops after each bit.
 
-        New rows get their numbers bucket by bucket, and in each as they came, which is how a page reads them.
+        New rows get their numbers bucket by bucket, and in each as they came, which is how a page reads them. Those
+        that are what their INSERT made of them are written with their entries.
         """
         self._begin()
         numbers: dict[str, dict[RowKey, int]] = {}
+        joined: dict[str, int] = {}
         for gateway, waiting in layer.rows.items():
             of_rows = numbers[gateway] = {}
-            for keys in bulk.parts(_by_home(waiting), _BIT):
-                of_rows |= self._rows.put(gateway, {key: waiting[key] for key in keys})
-                self.left -= len(keys)
+            joined[gateway] = 0
+            moved = layer.changes.moved(gateway)
+            for part in bulk.parts(_by_home(waiting), _BIT):
+                told = layer.changes.told.get(gateway, {})  # a reading may have had the entries written
+                joins = []
+                for (key, hot), number in zip(part, self._rows.put(gateway, part), strict=True):
+                    if hot.birth and key in told and key not in moved:
+                        joins.append((hot.keys, number, hot.born))
+                    else:
+                        of_rows[key] = number
+                self._entries.write_joins(gateway, joins)
+                joined[gateway] += len(joins)
+                self.left -= len(part) + len(joins)
                 yield
         layer.rows_written = True
-        yield from self._written_entries(layer.changes, layer.rows, numbers)
+        yield from self._written_entries(layer.changes.without_births(layer.rows, joined), layer.rows, numbers)
 
     def _written_entries(
         self, changes: Changes, rows: Rows, numbers: Mapping[str, Mapping[RowKey, int]]
@@ -180,6 +197,9 @@ class LayeredFile(StateFile):
         return self._front.rows.get(gateway, {}), frozen  # a layer that is being written must not grow
 
 
-def _by_home(rows: Mapping[RowKey, HotRow]) -> list[RowKey]:
+def _by_home(rows: Mapping[RowKey, HotRow]) -> list[tuple[RowKey, HotRow]]:
     """Rows that are to stand together beside each other, otherwise as they came."""
-    return sorted(rows, key=lambda key: home_of(rows[key].keys))
+    as_they_came = list(rows.items())
+    if len({hot.keys for _, hot in as_they_came}) == 1:
+        return as_they_came
+    return sorted(as_they_came, key=lambda row: home_of(row[1].keys))

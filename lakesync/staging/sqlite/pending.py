@@ -31,6 +31,26 @@ class Changes:
     def __bool__(self) -> bool:
         return any(self.moves.values()) or any(self.told.values())
 
+    def moved(self, gateway: str) -> set[RowKey]:
+        """The rows of which `moves` tells."""
+        return {(table, row_id) for _, table, row_id in self.moves.get(gateway, ())}
+
+    def without_births(self, rows: Rows, births: Mapping[str, int]) -> Changes:
+        """What is left of this when the moves that births tell, apart from rows that moved besides, are written.
+
+        Args:
+            rows: of the layer.
+            births: how many tell, by gateway.
+        """
+        left = Changes()
+        left.moves = self.moves
+        for gateway, keys in self.told.items():
+            if births.get(gateway, 0) < len(keys):
+                held, moved = rows.get(gateway, {}), self.moved(gateway)
+                others = [key for key in keys if key in moved or key not in held or not held[key].birth]
+                left.told[gateway] = dict.fromkeys(others)
+        return left
+
     def folded(self, rows: Rows) -> dict[str, dict[EntryKey, EntryChange]]:
         """One change an entry, by gateway.
 

@@ -8,22 +8,23 @@ A row that the feed knows of and the file does not hold yet has its number alone
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
-from lakesync.staging.hot_rows import HotRow, born_row
+from lakesync.staging.hot_rows import HotRow, born_row, decode_birth
 from lakesync.staging.records import StoredRow
 from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.numbers import Numbers
 from lakesync.staging.sqlite.rowcache import Held, RowCache
 from lakesync.staging.whole import spell_client, spelled_of
 from lakesync.types import RowKey
-from lakesync.wire.json import decode_deltas, encode_delta
 
 _CACHED_BYTES = 16 << 20
 """What is held of decoded rows, by their size in the file; in memory they take several times as much."""
 _SENT = "row_state (number, gateway, table_name, row_id, spelled, deltas, writers, writers_floor, born)"
+_WIDE = 9
+"""Columns of `_SENT`."""
 _PUT_SENT = (
     "ON CONFLICT (number) DO UPDATE SET spelled = excluded.spelled, deltas = excluded.deltas,"
     " writers = excluded.writers, writers_floor = excluded.writers_floor, born = excluded.born"
@@ -79,29 +80,37 @@ class RowFile:
         rows = self._sql.execute(_SCAN, (gateway, *(after or ("", "")), limit)).fetchall()
         return [row for kept in rows if (row := _read(*kept)) is not None]
 
-    def put(self, gateway: str, rows: Mapping[RowKey, HotRow]) -> dict[RowKey, int]:
+    def put(self, gateway: str, rows: Collection[tuple[RowKey, HotRow]]) -> list[int]:
         """Write rows, which must not be changed afterwards; their numbers."""
-        named = self._named
-        numbers = self.numbers(gateway, [key for key, hot in rows.items() if not hot.birth or (gateway, key) in named])
-        sent: list[tuple[object, ...]] = []
+        named, new = self._named, self._numbers.new
+        may_have = [key for key, hot in rows if not hot.birth or (named and (gateway, key) in named)]
+        known = self.numbers(gateway, may_have)
+        numbers: list[int] = []
+        writers: dict[str, bytes] = {}
+        sent: list[object] = []
         kept = []
-        for key, hot in rows.items():
-            number = numbers.get(key)
+        for key, hot in rows:
+            number = known.get(key) if known else None
             if number is None:
-                number = numbers[key] = self._numbers.new(gateway, hot.keys)
+                number = new(gateway, hot.keys)
+            numbers.append(number)
             if birth := hot.birth:
-                writers, born = b"[%b]" % spell_client(birth.client_id), _encode((hot.born, hot.keys))
-                sent.append((number, gateway, *key, encode_delta(birth), 1, writers, 0, born))
+                client_id = birth.client_id
+                writer = writers.get(client_id)
+                if writer is None:
+                    writer = writers[client_id] = b"[%b]" % spell_client(client_id)
+                born = _encode((hot.born, hot.keys))
+                sent += (number, gateway, key[0], key[1], birth.spelled, 1, writer, 0, born)
                 continue
             row = hot.merged()
             body = _encode(row)
-            sent.append((number, gateway, *key, *spelled_of(row), None))
+            sent += (number, gateway, *key, *spelled_of(row), None)
             kept.append((number, body))
             self._cache.put(gateway, Held(row, number, len(body)))
-        bulk.insert(self._sql, _SENT, sent, _PUT_SENT)
+        bulk.insert_flat(self._sql, _SENT, _WIDE, sent, _PUT_SENT)
         bulk.insert(self._sql, "row_body", kept, _PUT_KEPT)
         if named:
-            named.difference_update([(gateway, key) for key in rows])
+            named.difference_update([(gateway, key) for key, _ in rows])
         return numbers
 
     def numbers(self, gateway: str, keys: Iterable[RowKey]) -> dict[RowKey, int]:
@@ -141,5 +150,4 @@ def _read(body: bytes | None, born: bytes | None, spelled: bytes | None) -> Stor
     if born is None or spelled is None:
         return None
     at, keys = _decode_born(born)
-    (delta,) = decode_deltas(b"[%b]" % spelled)
-    return born_row(delta, keys, at)
+    return born_row(decode_birth(spelled), keys, at)

@@ -47,14 +47,19 @@ class State(LayeredFile):
         front, frozen = (held.get for held in self._unwritten(gateway))
         found = {key: hot for key in keys if (hot := front(key)) is not None}
         if len(found) < len(keys):
-            missing = [key for key in keys if key not in found]
-            found.update((key, hot) for key in missing if (hot := frozen(key)) is not None)
-            missing = [key for key in missing if key not in found]
+            missing = [key for key in keys if key not in found] if found else list(keys)
+            older = {key: hot for key in missing if (hot := frozen(key)) is not None}
+            if older:
+                found |= older
+                missing = [key for key in missing if key not in older]
             found.update((key, HotRow.of(row)) for key, row in self._rows.get(gateway, missing).items())
         return found
 
     def put_rows(self, gateway: str, rows: Mapping[RowKey, HotRow], stays: Stays) -> None:
         """Write rows, and what they tell of moves; they must not be changed afterwards."""
+        for row in rows.values():
+            if row.born:
+                row.rest()
         pending.put_rows(self._front, gateway, rows, self._undo)
         if stays:
             pending.put_stays(self._front, gateway, rows, stays, self._undo)
