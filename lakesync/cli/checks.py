@@ -97,6 +97,8 @@ def ports(config: Config) -> Check:
     """The ports that `lakesync up` takes."""
     taken = []
     ours = {urlsplit(str(running(config, name).get("url") or "")).port for name in ("gateway", "dagster")}
+    if gateway(config).state == "ok":
+        ours.add(urlsplit(address(config)).port)
     wanted = {"--port": config.gateway.port, "--dagster-port": config.dagster.port}
     for option, port in wanted.items():
         if port and port not in ours and _taken(port):

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import typer
@@ -17,7 +18,7 @@ from lakesync.cli import output
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Json, settings
-from lakesync.exceptions import LakeSyncError
+from lakesync.exceptions import ConfigurationError, LakeSyncError
 from lakesync.references import KINDS, follow
 
 app = command_app()
@@ -53,6 +54,7 @@ def migrate(
     A run that was killed goes on where it was when the same command is given again.
     """
     from lakesync.adapters import as_database, open_adapter
+    from lakesync.adapters.base import Held
     from lakesync.adapters.migrate import ProgressFile, Scope, digest, migrate_adapter
 
     scope = Scope(
@@ -63,11 +65,18 @@ def migrate(
     )
     uris = [_followed("--from", source), _followed("--to", destination)]
     named = hashlib.sha256(msgspec.json.encode([*uris, scope])).hexdigest()[:16]
+    if (absent := _absent(uris[0])) is not None:
+        raise ConfigurationError(f"--from names {absent}, which is not there: give the path of what is to be moved")
     folder = settings(data).data_dir / "migrations"
     with ExitStack() as closing:
-        old, new = (as_database(open_adapter(uri)) for uri in uris)
-        for opened in (old, new):
-            closing.callback(opened.close)
+        old = as_database(open_adapter(uris[0]))
+        closing.callback(old.close)
+        if dry_run and _absent(uris[1]) is not None:
+            theirs = digest(old, scope)
+            _tell({"source": theirs.deltas, "destination": 0, "equal": theirs == Held(0, 0)}, as_json=as_json)
+            return
+        new = as_database(open_adapter(uris[1]))
+        closing.callback(new.close)
         if dry_run:
             theirs, ours = digest(old, scope), digest(new, scope)
             _tell({"source": theirs.deltas, "destination": ours.deltas, "equal": theirs == ours}, as_json=as_json)
@@ -100,6 +109,13 @@ def _tell(report: dict[str, Any], *, as_json: bool) -> None:
 def _followed(option: str, uri: str) -> str:
     refers = uri.startswith(KINDS) and not uri.startswith("file://")  # that is an adapter's own
     return follow(option, uri, Path()) if refers else uri
+
+
+def _absent(uri: str) -> Path | None:
+    """A file or folder of this machine that is not there; to open its adapter would make it."""
+    parts = urlsplit(uri)
+    place = Path("/", unquote(parts.path).lstrip("/"))
+    return place if parts.scheme in ("file", "sqlite") and not place.exists() else None
 
 
 def _hlc(day: datetime) -> int:

@@ -80,8 +80,9 @@ def push(
             taken, refused, server_hlc = _push(transport, who, batch)
             accepted += taken
             rejected += len(refused)
+            named = {delta.delta_id: f"row {delta.row_id!r} of {delta.table}" for delta in batch} if refused else {}
             for each in refused:
-                output.note(f"refused {each.delta_id}: {each.code}: {each.message}")
+                output.note(f"refused {named[each.delta_id]}: {each.code}: {each.message} (delta {each.delta_id})")
     transport.close()
     output.facts({"accepted": accepted, "rejected": rejected, "serverHlc": str(server_hlc)}, as_json=as_json)
     if rejected:

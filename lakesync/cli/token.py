@@ -9,7 +9,7 @@ import typer
 
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
-from lakesync.cli.options import Data, Json, read_text, settings
+from lakesync.cli.options import Data, Gateway, Json, read_text, settings
 
 app = command_app(
     "Make the tokens that clients and admins show a gateway, and read them.",
@@ -24,14 +24,14 @@ def token() -> None:
 
 @app.command(
     epilog=examples(
-        ("lakesync token create --gateway shop --client alice", ""),
+        ("lakesync token create --client alice", "for the gateway of the project's file"),
         ("lakesync token create --gateway shop --client ops --role admin --claim team=ops", "for the admin routes"),
         ("export LAKESYNC_TOKEN=$(lakesync token create -g shop -c ops --role admin)", "for the other commands"),
     )
 )
 def create(
-    gateway: Annotated[str, typer.Option("--gateway", "-g", help="The gateway id that the token is for.")],
     client: Annotated[str, typer.Option("--client", "-c", help="The client id.")],
+    gateway: Gateway = None,
     role: Annotated[str, typer.Option(help="client or admin.")] = "client",
     claim: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeat it for a list.")] = None,
     hours: Annotated[float, typer.Option(help="How long it is good for.", min=0.001)] = 24.0,
@@ -41,23 +41,24 @@ def create(
 ) -> None:
     """Print a token, signed with LAKESYNC_JWT_SECRET or the secret that `lakesync up` made in the data folder."""
     from lakesync.cli import output
-    from lakesync.cli.remote import secret_of, sign
+    from lakesync.cli.remote import secret_of, sign, which_gateway
     from lakesync.exceptions import ConfigurationError
     from lakesync.validation import check_gateway_id, check_id
 
     if role not in ("client", "admin"):
         raise typer.BadParameter(f"--role is {role!r}, it must be client or admin")
-    wrong = check_gateway_id(gateway) or check_id("the client id", client)
-    if wrong is not None:
+    wrong = (gateway and check_gateway_id(gateway)) or check_id("the client id", client)
+    if wrong:
         raise typer.BadParameter(wrong)
     config = settings(data)
+    chosen = which_gateway(config, gateway)
     secret = secret_of(config)
     if not secret:
         raise ConfigurationError(
             f"There is no secret to sign with: set LAKESYNC_JWT_SECRET, or name the folder of a `lakesync up` with "
             f"--data ({config.data_dir} has none)."
         )
-    made = sign(secret, gateway, client, role, seconds=hours * 3600, claims=_claims(claim or []))
+    made = sign(secret, chosen, client, role, seconds=hours * 3600, claims=_claims(claim or []))
     if as_json:
         output.record({"token": made})
     else:

@@ -286,6 +286,13 @@ def command(tmp_path, *options, crash=""):
     )
 
 
+def test_a_source_that_is_not_there_is_not_made(tmp_path):
+    told = command(tmp_path, "--dry-run")
+    assert (told.returncode, told.stdout) == (2, "")
+    assert "source.db, which is not there" in told.stderr
+    assert not (tmp_path / "source.db").exists()
+
+
 def test_the_command_goes_on_after_a_kill(tmp_path):
     source = SqliteAdapter(tmp_path / "source.db")
     fill(source)
@@ -295,6 +302,7 @@ def test_the_command_goes_on_after_a_kill(tmp_path):
         "destination": 0,
         "equal": False,
     }
+    assert not (tmp_path / "objects").exists()
     assert command(tmp_path, crash="migrate.after_copy:3").returncode == -9
     assert command(tmp_path, crash="migrate.after_page:2").returncode == -9
     ended = command(tmp_path, "--json")

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from lakesync import config
 from lakesync.cli.app import app
+from lakesync.cli.checks import ports
 from lakesync.cli.ending import ExitCode
 from lakesync.cli.process import free_ports
 from tests.cli_page import BLOCKS
@@ -109,12 +111,20 @@ def test_who_would_get_and_lose_what_for_every_client_that_was_seen(played, tmp_
     assert all(each["after"] == each["added"] == 0 for each in found)
 
 
+def test_the_port_of_a_gateway_that_is_ready_is_not_taken_by_another_program(project, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_GATEWAY_PORT", project.url.rpartition(":")[2])
+    monkeypatch.setenv("LAKESYNC_DAGSTER_PORT", "0")
+    assert ports(config.load()).state == "ok"
+    monkeypatch.setenv("LAKESYNC_GATEWAY_URL", "http://127.0.0.1:1")
+    assert ports(config.load()).state == "warning"
+
+
 def test_what_is_refused_is_named_and_the_rest_goes_on(played, tmp_path):
     mixed = '{"row_id": "m1", "owner": "alice"}\n{"row_id": "m2", "owner": "bob"}\n'
     told = command("push", _file(tmp_path, mixed), "--table", "todos", "--client", "alice", "--json")
     assert told.exit_code == ExitCode.PARTIAL
     assert json.loads(told.stdout)["accepted"] == json.loads(told.stdout)["rejected"] == 1
-    assert "FORBIDDEN" in told.stderr
+    assert "refused row 'm2' of todos: FORBIDDEN" in told.stderr
     told = command("push", _file(tmp_path, mixed.splitlines()[1]), "--table", "todos", "--client", "alice")
     assert told.exit_code == ExitCode.INVALID
     told = command("push", _file(tmp_path, '{"row_id": 1, "done": "perhaps"}'), "--table", "todos", "--client", "alice")

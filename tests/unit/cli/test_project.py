@@ -24,6 +24,14 @@ def test_what_init_writes_is_what_up_reads(run):
     assert run("rules", "validate", "rules.json", "--schemas", "schemas").exit_code == 0
 
 
+def test_a_token_is_for_the_projects_gateway_unless_told_otherwise(run, monkeypatch):
+    assert run("init", "--gateway", "shop").exit_code == 0
+    monkeypatch.setenv("LAKESYNC_JWT_SECRET", "s" * 32)
+    for words, gateway in ((), "shop"), (("--gateway", "other"), "other"):
+        made = run("token", "create", "--client", "alice", *words).stdout
+        assert json.loads(run("token", "show", "--json", stdin=made).stdout)["gw"] == gateway
+
+
 def test_init_writes_over_nothing_unless_told_to(run):
     assert run("init", "shop").exit_code == 0
     Path("shop/rules.json").write_text("mine")
