@@ -3,6 +3,7 @@
 import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 from urllib.parse import urlsplit
 
@@ -20,9 +21,11 @@ from lakesync.adapters.migrate import Scope, digest
 from lakesync.adapters.places import place_of
 from lakesync.config_places import DeclaredCopies, DeclaredDestination, DeclaredFlow, DeclaredMigration
 from lakesync.delta import extract_delta
+from lakesync.engine import Engine
 from lakesync.exceptions import NotFoundError
 from lakesync.schema import parse_schema
-from lakesync.types import SyncPush
+from lakesync.staging import open_store
+from lakesync.types import SyncPull, SyncPush
 from resources.destinations import follow, in_the_lake
 from resources.flows import flow
 from resources.lake.checks import ledger_against_lake
@@ -110,7 +113,8 @@ class World:
         polled = PolledConnector(self.name, "desk", "jira", ("issues",), 1000)  # which never landed anything
         assets = erasure_assets(SchemaSnapshot((SCHEMA,), connectors=(polled,)), config)
         with Pipeline(config) as pipeline, dg.DagsterInstance.ephemeral() as instance:
-            pipeline.store = self.store
+            if not config.staging.url.startswith("postgresql:"):  # else it is the run's to open
+                pipeline.store = self.store
             done = dg.materialize(assets, resources={"pipeline": pipeline}, instance=instance, raise_on_error=False)
         told = [each.metadata for each in done.asset_materializations_for_node("erasure__report")]
         failed = {each.step_key: str(each.event_specific_data) for each in done.all_events if each.is_step_failure}
@@ -227,6 +231,37 @@ def test_b7_what_is_erased_is_gone_after_a_crash_at_every_step(spark, spark_serv
     assert world.checkpoint().tables[0].rows == 2
     assert world.holding(SECRET) == []
     assert world.holding("of bob")
+
+
+def test_b7_a_run_that_opens_a_postgres_staging_erases_too(spark, spark_server, own_database, tmp_path):
+    engine = Engine(open_store(own_database, wall_ms), wall_ms)
+    engine.open()
+    try:
+        world = World(spark, SimpleNamespace(engine=engine), tmp_path, "erasing_postgres")
+        world.write("bob", "shared", title="of bob", body=1)
+        world.write("ann", "shared", title=SECRET)
+        world.write("bob", "erased", title=SECRET)
+        world.flush()
+        world.merge()
+        world.write("ann", "hers", body=SECRET)  # which no flush has taken yet
+        world.store.erase_client(world.name, "ann")
+        erased = world.store.erase_row(world.name, "notes", "erased")
+        assert world.holding(SECRET)
+
+        report, failed = world.run_erasure(spark_server["config"].replace(staging={"url": own_database}))
+        assert not failed
+        assert report["confirmed"].value == 2
+        assert open_requests(world.store) == {}
+        assert world.holding(SECRET) == []
+        assert world.checkpoint().arrival > erased.arrival
+        page = world.gateway.handle_pull(SyncPull("cy", 0, 10))
+        told = {each.row_id: {cell.column: cell.decoded() for cell in each.columns} for each in page.deltas}
+        assert told == {"shared": {"title": "of bob", "body": 1}}
+        lake = {row: state.values() for (_, row), state in states(spark.table(world.names.state("notes"))).items()}
+        assert lake.pop("shared").keys() == {"title", "body"}
+        assert not any(lake.values())
+    finally:
+        engine.close()
 
 
 def test_b7_destinations_lose_it_too_and_until_all_have_the_request_stays_open(spark, spark_server, serve, tmp_path):
