@@ -31,5 +31,5 @@ def figures(columns: dict[str, str], source: str, *, dialect: str) -> str:
             case "whole":
                 parts += [f"coalesce(sum({column} % {MODULUS}), 0)", f"min({column})", f"max({column})"]
             case "truth":
-                parts.append(f"coalesce(sum(CAST({column} AS INTEGER)), 0)")
+                parts.append(f"coalesce(sum(CASE WHEN {column} THEN 1 ELSE 0 END), 0)")
     return f"SELECT {', '.join(parts)} FROM {source}"
