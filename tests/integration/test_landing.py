@@ -219,6 +219,29 @@ def test_little_is_landed_compared_and_told_without_a_query_of_spark(spark, name
     assert again.compare("issues", Census(None, iter([["r0"]]))).known == 300
 
 
+def test_files_from_which_rows_were_deleted_are_read_without_them(spark, names):
+    landing, gateway = opened(spark, names), Gateway()
+    rows = [SourceRow(f"r{number}", {"uid": f"u{number}", "title": "old"}) for number in range(50)]
+    landing.land([Page("issues", rows, cursor={"at": 1})])
+    delivery(landing, gateway).deliver(ISSUES)
+    landing.settle("issues", least=0)
+    landing.land([Page("issues", [SourceRow("r1", {"uid": "u1", "title": "of another"})], cursor={"at": 2})])
+    for name, deleted in ((known_name(names), "row_id = 'r7'"), (landing_name(names), "row_id = 'r1' AND landing = 2")):
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
+        spark.sql(f"DELETE FROM {name} WHERE {deleted}")
+        assert spark.table(f"{name}.delete_files").count() == 1
+
+    landing = opened(spark, names)
+    assert landing.cursor("issues") == {"at": 2}
+    assert landing.compare("issues", Census(None, iter([[]]))).known == 49
+    rows[7] = SourceRow("r7", {"uid": "u7", "title": "new"})
+    landing.land([Page("issues", rows, cursor={"at": 3})])
+    pushed = len(gateway.pushed)
+    delivery(landing, gateway).deliver(ISSUES)
+    assert [(each.op, each.row_id) for each in gateway.changes()[pushed:]] == [("INSERT", "r7")]
+    assert [spark.table(f"{name}.delete_files").count() for name in (known_name(names), landing_name(names))] == [0, 0]
+
+
 def test_b7_an_erased_row_leaves_no_file_of_what_landed(spark, names):
     landing, gateway = opened(spark, names), Gateway()
     rows = [SourceRow("a", {"uid": "1", "title": "the-erased-text"}), SourceRow("b", {"uid": "2", "title": "kept"})]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from resources.lake.data_files import DataFiles, read_files
+from resources.lake.data_files import DataFiles
 from resources.lake.landing.tables import OLD_MARK, LandedFile
 from resources.lake.places import on_s3, place_of
 from transforms.landed import GONE, PLACE, ROW, WHOLE, delta_batch
@@ -59,13 +59,9 @@ class Landed(NamedTuple):
         for place, files in self.known:
             if bucket is not None and bucket != place:
                 continue
-            if files.deletes:
-                found = read_files(files, KNOWN_ROWS)
-            else:
-                found = (rows for path in files.data for rows in _read(path, KNOWN_ROWS.names, among))
-            for rows in found:
-                wanted = pc.not_equal(rows["row_id"], OLD_MARK)
-                yield rows.filter(wanted if among is None else pc.and_(wanted, pc.is_in(rows["row_id"], among)))
+            for path in files.data:
+                for rows in _read(path, KNOWN_ROWS.names, among):
+                    yield rows.filter(pc.not_equal(rows["row_id"], OLD_MARK))
 
 
 def _read(path: str, columns: list[str], among: pa.Array | None) -> Iterator[pa.Table]:

@@ -12,7 +12,6 @@ from resources.lake.commits import MovedError, commit_files, set_properties
 from resources.lake.landing.tables import BUCKETS, ConnectorTables, Mark, known_name
 from resources.lake.spread import ROWS_HERE, told
 from resources.lake.table_files import WRITTEN, WRITTEN_SCHEMA, Layout, data_files, write_data_file
-from resources.lake.upkeep import join_deleted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,9 +38,6 @@ def fold(tables: ConnectorTables, folding: Folding, mark: Mark, rows: int) -> No
     table_name = folding.landed.table
     with tables.opened(known_name(tables.names)) as table:
         held = [task for tasks in tables.known(table).get(table_name, {}).values() for task in tasks]
-        if any(task.delete_files for task in held):  # as versions before this one left them
-            join_deleted(tables.spark, tables.names, known_name(tables.names))
-            raise MovedError(f"files of `known` were joined first, for {table_name}")
         layout = Layout.of(table)
         folders = [tables.partition(table_name, bucket) for bucket in range(BUCKETS)]
         write = _writer(layout, folders, folding, (tables.gateway, tables.connector, table_name))
