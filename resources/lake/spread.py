@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -56,12 +58,14 @@ def in_tasks(spark: SparkSession, count: int, part: Part, schema: str | StructTy
     return spark.range(0, count, 1, max(1, count)).mapInArrow(run, schema)
 
 
+@cache
 def _settle() -> None:
     """A task's process works on its one core, and keeps memory that it frees for what it does next.
 
     A page given back is cleared by the kernel when it is asked for again: with pyarrow's own allocator, and glibc's as
-    it comes, up to a third of a task's time.
+    it comes, up to a third of a task's time. Spark's worker looks for garbage after each task: not among modules.
     """
+    gc.freeze()
     pa.set_cpu_count(1)
     pa.set_memory_pool(pa.system_memory_pool())
     libc = ctypes.CDLL(None)

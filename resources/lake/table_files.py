@@ -7,6 +7,7 @@ much as writing them does here.
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -51,6 +52,7 @@ DELETES = pa.schema(
 """Of a file of deleted rows' places, in order of both."""
 
 _COMPRESSION, _LEVEL = "zstd", 1
+_IN_MAP = ".key_value."
 _ALL_METRICS = {"write.metadata.metrics.default": "full"}
 _UNIQUE = frozenset(("delta_id", "row_id", "_row", "hlc", "seq", "ordinal", "value", "_arrival"))
 
@@ -63,6 +65,9 @@ class Layout(NamedTuple):
     folder: str
     coded: tuple[str, ...] = ()
     """Leaves of which a dictionary is made: not where nearly each value is another, as then plain ones take less."""
+    bounded: tuple[str, ...] | None = None
+    """Leaves of which the least and the greatest value are noted; None: of all. Nobody looks for what is in a map, and
+    ids that are hashes are everywhere between the two."""
 
     @classmethod
     def of(cls, table: Table) -> Layout:
@@ -75,7 +80,8 @@ class Layout(NamedTuple):
         ]
         leaves = parquet_path_to_id_mapping(table.schema())
         coded = tuple(leaf for leaf in leaves if leaf.rpartition(".")[2] not in _UNIQUE)
-        return cls(pa.schema(fields), f"{table.location()}/data", coded)
+        bounded = tuple(leaf for leaf in leaves if _is_bounded(leaf))
+        return cls(pa.schema(fields), f"{table.location()}/data", coded, bounded)
 
 
 def write_data_file(
@@ -105,6 +111,7 @@ def write_data_file(
             compression=_COMPRESSION,
             compression_level=_LEVEL,
             use_dictionary=list(layout.coded),
+            write_statistics=list(layout.bounded) if layout.bounded is not None else True,
             metadata_collector=footers,
         ) as writer,
     ):
@@ -132,6 +139,8 @@ def data_files(
         deletes: whether these are files of `DELETES`, rather than of the table's rows.
     """
     from pyiceberg.io.pyarrow import (
+        MetricModeTypes,
+        MetricsMode,
         compute_statistics_plan,
         data_file_statistics_from_parquet_metadata,
         parquet_path_to_id_mapping,
@@ -142,6 +151,9 @@ def data_files(
     schema, properties = (_deletes_schema(), _ALL_METRICS) if deletes else (table.schema(), table.properties)
     plan = compute_statistics_plan(schema, dict(properties))
     places = parquet_path_to_id_mapping(schema)
+    unbounded = {field for leaf, field in places.items() if not _is_bounded(leaf)}
+    nothing = MetricsMode(MetricModeTypes.NONE)
+    plan = {field: replace(each, mode=nothing) if field in unbounded else each for field, each in plan.items()}
     found = []
     for row in written.to_pylist():
         footer = pq.read_metadata(pa.BufferReader(row["footer"]))
@@ -161,6 +173,10 @@ def data_files(
             )
         )
     return found
+
+
+def _is_bounded(leaf: str) -> bool:
+    return _IN_MAP not in leaf and leaf != "delta_id"
 
 
 def _deletes_schema() -> Schema:

@@ -28,9 +28,12 @@ if TYPE_CHECKING:
 
     from lakesync.staging.records import Batch
 
-DELTAS_A_TASK = 64_000
+DELTAS_A_TASK = 250_000
 STORED_BYTES_A_TASK = 16 << 20
-"""What one Spark task decodes and writes at most, about; where deltas are narrow their number says."""
+"""What one Spark task decodes and writes at most, about; where deltas are narrow their number says.
+
+A task costs as much to begin as 50,000 of them.
+"""
 
 STORED_BYTES_HERE = 2 << 20
 """Up to which the run's own process does it, if there are no more than `ROWS_HERE` deltas."""
@@ -148,9 +151,9 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _tasks(batch: Batch) -> int:
-    """An even number where there are several, for two cores have it about as often as four."""
+    """An even number, for two cores have it about as often as four."""
     tasks = max(-(-batch.deltas // DELTAS_A_TASK), -(-batch.bytes // STORED_BYTES_A_TASK), 1)
-    return tasks + tasks % 2 if tasks > 1 else tasks
+    return tasks + tasks % 2
 
 
 def _number_of_days(batch: Batch) -> int:
