@@ -98,11 +98,13 @@ class Moving:
         for _ in range(changes):
             shake(desk, chance)
         desk.api.page_limit, desk.api.answer = 7, self
+        self.calls, self.toggled = 0, -20
         self.missed = set()
         """Issues of a project that was hidden: what changed of them meanwhile, only their next change tells."""
 
     def __call__(self, request):
         site = self.desk.site
+        self.calls += 1
         for _ in range(self.chance.choice([0, 0, 1, 3])):
             shake(self.desk, self.chance)
             if site.index_lag_ms and site.issues and self.chance.random() < 0.2:
@@ -112,7 +114,8 @@ class Moving:
                 return Answer(503, "down", {"Retry-After": "0"})
             case 1:
                 return Answer(429, None, {"Retry-After": "0"})
-            case 2:
+            case 2 if self.calls >= self.toggled + 20:  # not hidden and shown again between two calls of one question
+                self.toggled = self.calls
                 self.hide(hidden=not site.projects["OPS"].hidden)
             case 3:
                 self.desk.api.token_ms = self.chance.choice([-1, 600_000])

@@ -181,6 +181,28 @@ def test_what_is_hidden_from_the_account_stays(acme):
     assert acme.ids("jira_projects") == {"SUP"}
 
 
+@pytest.mark.parametrize("hidden", [True, False])
+def test_what_is_hidden_or_shown_again_while_it_is_asked_for_stays(acme, hidden):
+    acme.site.add_issue("OPS", "one")
+    acme.poll(settings={"includeComments": False})
+    ops, answer = acme.site.projects["OPS"], acme.api.answer
+    ops.hidden = not hidden
+
+    def changing(request):
+        if request.path.endswith("/bulkfetch") and hidden:
+            ops.hidden = True
+        done = answer(request)
+        if request.path.endswith("/bulkfetch") and not hidden:
+            ops.hidden = False
+        return done
+
+    if hidden:
+        acme.site.unindex(next(iter(acme.site.issues.values())))
+    acme.api.answer = changing
+    acme.poll(census=True, settings={"includeComments": False})
+    assert acme.ids() == {"OPS-1"}
+
+
 def test_an_issue_that_leaves_the_filter_goes(acme):
     done = acme.site.add_issue("SUP", "finished")
     acme.site.add_issue("SUP", "open")

@@ -100,6 +100,23 @@ def test_a_record_that_leaves_the_filter_goes(acme):
     assert acme.seen().keys() == acme.expected().keys() - {record.id}
 
 
+def test_a_record_that_is_hidden_while_the_filter_is_asked_for_stays(acme):
+    record = acme.org.add("Account", Name="Acme", Type="Customer")
+    settings = {**ACCOUNTS_ALONE, "soqlFilter": "Type = 'Customer'"}
+    acme.poll(settings=settings)
+    record.fields["Type"] = "Former"  # told by no change, and back before the second question
+    answer = acme.api.answer
+
+    def changing(request):
+        if "Id IN" in request.query.get("q", "") and "Type" in request.query["q"]:
+            record.hidden, record.fields["Type"] = True, "Customer"
+        return answer(request)
+
+    acme.api.answer = changing
+    acme.poll(settings=settings, census=True)
+    assert acme.ids() == {record.id}
+
+
 def test_a_record_that_nobody_told_of_is_read_by_a_census(acme):
     record = acme.org.add("Account", Name="shared late")
     record.hidden = True

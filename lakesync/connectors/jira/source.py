@@ -181,8 +181,7 @@ class JiraSource:
                 return
 
     def _gone(self, keys: set[str]) -> set[str]:
-        known = sorted(keys)
-        there: set[str] = set()
+        known, there, before = sorted(keys), set[str](), self._shown()
         for start in range(0, len(known), PAGE):
             piece = known[start : start + PAGE]
             found = {issue["key"] for issue in self._client.fetch(piece, ("project",))} & set(piece)
@@ -190,8 +189,13 @@ class JiraSource:
         absent = keys - there
         if not absent:
             return set()
-        shown = {row["key"] for page in self._client.pages("/project/search", "values") for row in page} | self._trash()
+        # a project that was shown or hidden meanwhile says nothing of its issues
+        shown = (before & self._shown()) | self._trash()
         return {key for key in absent if key.rpartition("-")[0] in shown}
+
+    def _shown(self) -> set[str]:
+        """The keys of the projects that the account may browse now."""
+        return {project["key"] for page in self._client.pages("/project/search", "values") for project in page}
 
     def _matching(self, keys: Sequence[str]) -> set[str]:
         """Which of these issues, which are there, are in the filter."""

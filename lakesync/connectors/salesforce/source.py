@@ -79,15 +79,22 @@ class SalesforceSource:
         was deleted for good more than 30 days ago: it stays.
         """
         ids = {row.row_id for row in rows}
-        deleted, here = self._log(table) & ids, set[str]()
-        name = OBJECTS[table].name
-        for piece in _divided(sorted(ids - deleted)):
-            for page in self._client.query(
-                f"SELECT Id, IsDeleted FROM {name} WHERE Id IN ({_list(piece)})", deleted=True
-            ):
+        logged = self._log(table) & ids
+        deleted, here = self._there(table, ids - logged)
+        if self._filter and here and (outside := here - self._matching(table, here)):
+            # what was hidden between the two questions is not outside of the filter
+            deleted |= set().union(*self._there(table, outside))
+        return logged | deleted
+
+    def _there(self, table: str, ids: set[str]) -> tuple[set[str], set[str]]:
+        """Which of these records are deleted, and which are there, as far as the user sees them."""
+        deleted, here = set[str](), set[str]()
+        for piece in _divided(sorted(ids)):
+            soql = f"SELECT Id, IsDeleted FROM {OBJECTS[table].name} WHERE Id IN ({_list(piece)})"
+            for page in self._client.query(soql, deleted=True):
                 for record in page["records"]:
                     (deleted if record["IsDeleted"] else here).add(record["Id"])
-        return deleted | (here - self._matching(table, here) if self._filter else set())
+        return deleted, here
 
     def probes(self) -> Iterator[Probe]:
         """Whether the user may read what the connector polls."""
