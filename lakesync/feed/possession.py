@@ -34,8 +34,15 @@ def of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Pos
     if written is None:
         return Has.UNSURE if held is Has.NO and row.writers_floor > writers_known_from(at) else held
     if written > 0:
-        return Has.OWN if not at.moved and all(entry.left <= written for entry in history) else Has.UNSURE
+        alone = not at.moved and all(entry.left <= written for entry in history)
+        return Has.OWN if alone and not (held is not Has.NO and _lost_to_others(row, client_id, at)) else Has.UNSURE
     return Has.YES if held is Has.YES and written == 0 else Has.UNSURE
+
+
+def _lost_to_others(row: StoredRow, client_id: str, at: Position) -> bool:
+    """Whether a row lost columns since the base by another's doing: who had them, and made it again, may have them."""
+    tombstone = row.state.tombstone
+    return row.emptied > at.base and (tombstone is None or tombstone[1] != client_id)
 
 
 def writers_known_from(at: Position) -> int:

@@ -237,5 +237,18 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, -3, 0),
     rules=1,
 )
+@example(  # a client inserts a row that it comes to have before that is pushed; meanwhile another deletes what it was
+    history=[
+        ("edit", 2, "DELETE", "r1", {}),
+        ("disconnect", 1),
+        ("edit", 1, "UPDATE", "r1", {"y": 2, "group": "a", "x": 1}),
+        ("core edit", 0, "UPDATE", "r1", {"group": "a"}),
+        ("core", 1, "whole"),
+        ("push", 1, "whole"),
+        ("core", 1, "whole"),
+    ],
+    skews=(-30, -30, 3),
+    rules=0,
+)
 def test_every_client_ends_with_its_rows(history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int) -> None:
     play(history, skews, rules)
