@@ -1,4 +1,7 @@
-"""What must hold before anything follows: nothing lost, nothing twice, state equal to history, frames to their cut."""
+"""What must hold before anything follows: nothing lost, nothing twice, state equal to history, frames to their cut.
+
+Values that do not fit their column are told, and hold nothing up.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
@@ -31,20 +34,19 @@ class Check(NamedTuple):
     find: Callable[[Pipeline, Scope], Sequence[msgspec.Struct]]
     """Looks for what must not be; empty when all is well."""
     remedy: str
+    blocking: bool = True
+    """Whether what follows is not made; else it is a warning."""
 
 
 def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
-    """Those of the history, of each state table and of the checkpoint; each asset's in one step, all of them blocking.
+    """Those of the history, of each state table and of the checkpoint; each asset's in one step.
 
     In a run for some days they look at those; in one for none, such as the nightly audit, at everything.
     """
     return [
-        _blocking(DELTAS, _OF_HISTORY),
-        *(
-            _blocking(state_key(schema.table, where), _of_table(schema.table, where))
-            for schema, where in snapshot.states
-        ),
-        _blocking(CHECKPOINT, _OF_CHECKPOINT),
+        _held(DELTAS, _OF_HISTORY),
+        *(_held(state_key(schema.table, where), _of_table(schema.table, where)) for schema, where in snapshot.states),
+        _held(CHECKPOINT, _OF_CHECKPOINT),
     ]
 
 
@@ -100,6 +102,11 @@ def _of_table(table: str, namespace: str) -> tuple[Check, ...]:
         names, whose = pipeline.names_in(namespace), pipeline.gateways_in(namespace)
         return unlike_merge(pipeline.spark, table, names, gateways=whose, days=scope.days, seed=scope.seed)
 
+    def unfit(pipeline: Pipeline, _scope: Scope) -> Sequence[msgspec.Struct]:
+        from resources.lake.checks import unfit_values
+
+        return unfit_values(pipeline.spark, table, pipeline.names_in(namespace))
+
     remedy = "Launch the job `tables` with `rebuild: true` for this table: it is made again from the history."
     return (
         Check("row_once", f"No row of `{table}` is there twice.", doubled_rows, remedy),
@@ -108,6 +115,13 @@ def _of_table(table: str, namespace: str) -> tuple[Check, ...]:
             f"A sample of rows of `{table}` is what the gateway's own merge makes of their deltas.",
             unmerged_rows,
             remedy,
+        ),
+        Check(
+            "values_fit",
+            f"Every value of `{table}` is of its column's type.",
+            unfit,
+            "The column has null there, and `lakesync.rejected` the value: have it written as what the schema says.",
+            blocking=False,
         ),
     )
 
@@ -140,12 +154,14 @@ def named(found: Sequence[msgspec.Struct]) -> str:
     return ", ".join(first) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
 
 
-def _blocking(key: dg.AssetKey, held: Sequence[Check]) -> dg.AssetChecksDefinition:
+def _held(key: dg.AssetKey, held: Sequence[Check]) -> dg.AssetChecksDefinition:
     by_key = {dg.AssetCheckKey(key, check.name): check for check in held}
 
     @dg.multi_asset_check(
         name=f"{'__'.join(key.path)}_checks",
-        specs=[dg.AssetCheckSpec(one.name, asset=key, description=one.description, blocking=True) for one in held],
+        specs=[
+            dg.AssetCheckSpec(one.name, asset=key, description=one.description, blocking=one.blocking) for one in held
+        ],
         can_subset=True,
     )
     def check(
@@ -167,6 +183,7 @@ def _result(key: dg.AssetCheckKey, check: Check, found: Sequence[msgspec.Struct]
         passed=not found,
         asset_key=key.asset_key,
         check_name=key.name,
+        severity=dg.AssetCheckSeverity.ERROR if check.blocking else dg.AssetCheckSeverity.WARN,
         description=f"{len(found)} found: {named(found)}. {check.remedy}" if found else None,
         metadata={
             "count": len(found),

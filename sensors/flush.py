@@ -83,7 +83,7 @@ def due(
 def cut_short(instance: dg.DagsterInstance, now_ms: int) -> Due | None:
     """What the newest flush left undone when it failed: its batch may be in the lake, and its tables not merged.
 
-    Where a check failed, doing it again helps nobody, and the next push asks for the next flush.
+    Where a check that blocks failed, doing it again helps nobody, and the next push asks for the next flush.
     """
     newest = instance.get_run_records(dg.RunsFilter(tags={REQUESTED_BY: FLUSH_SENSOR}), limit=1)
     if not newest or newest[0].dagster_run.status is not dg.DagsterRunStatus.FAILURE:
@@ -92,7 +92,8 @@ def cut_short(instance: dg.DagsterInstance, now_ms: int) -> Due | None:
     if SET_ASIDE in run.tags:  # what could be done was, and what waits still is due by itself
         return None
     for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION):
-        if entry.dagster_event is not None and not entry.dagster_event.asset_check_evaluation_data.passed:
+        told = entry.dagster_event.asset_check_evaluation_data if entry.dagster_event is not None else None
+        if told is not None and not told.passed and told.severity is dg.AssetCheckSeverity.ERROR:
             return None
     days = days_asked(run.tags)
     return Due("failure", (), _start_ms(days[0]) if days else now_ms, now_ms)

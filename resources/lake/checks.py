@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
 from lakesync.hlc import COUNTER_BITS, MAX_DRIFT_MS
+from resources.lake.catalogue import iceberg_table
 from resources.lake.connection import lake_errors
 from resources.lake.few_rows import few_rows
-from resources.lake.tables import NAMES, LakeNames, ensure_deltas
+from resources.lake.tables import NAMES, REJECTED_PROPERTY, LakeNames, ensure_deltas, read_version
 from transforms.ledger import id_sums, id_sums_of
 
 if TYPE_CHECKING:
@@ -59,6 +60,16 @@ class FutureDelta(msgspec.Struct, frozen=True):
     client_id: str
     delta_id: str
     ahead_ms: int
+
+
+class UnfitValue(msgspec.Struct, frozen=True):
+    """A live value that its column cannot hold, so that the state table has null there."""
+
+    gateway: str
+    key: str
+    """Row id and column."""
+    type: str
+    """Of the column."""
 
 
 @lake_errors
@@ -121,6 +132,25 @@ def future_deltas(
     ahead = _deltas(spark, names, days).select("gateway", "client_id", "delta_id", (wall[0] - wall[1]).alias("ahead"))
     found = ahead.where(sf.col("ahead") > MAX_DRIFT_MS).limit(limit).collect()
     return [FutureDelta(row["gateway"], row["client_id"], row["delta_id"], row["ahead"]) for row in found]
+
+
+@lake_errors
+def unfit_values(spark: SparkSession, table: str, names: LakeNames = NAMES, limit: int = 100) -> list[UnfitValue]:
+    """Values of a state table that are in `rejected`; where the table counts none, that is all that is read."""
+    with iceberg_table(spark, names.state(table)) as found:
+        properties = found.properties if found is not None else read_version(spark, names.state(table)).properties
+    if int(properties.get(REJECTED_PROPERTY, "0")) == 0:
+        return []
+    columns = ["gateway", "row_id", "column_name", "type", "table_name"]
+    few = few_rows(spark, names.rejected, _strings(columns))
+    rows: list[dict[str, Any]]
+    if few is not None:
+        rows = few.filter(pc.equal(few["table_name"], names.called(table))).slice(0, limit).to_pylist()
+    else:
+        of_table = spark.table(names.rejected).where(sf.col("table_name") == names.called(table))
+        rows = of_table.limit(limit).select(*columns).toArrow().to_pylist()
+    unfit = (UnfitValue(row["gateway"], f"{row['row_id']} {row['column_name']}", row["type"]) for row in rows)
+    return sorted(unfit, key=lambda one: (one.gateway, one.key))
 
 
 def _sums(spark: SparkSession, names: LakeNames, days: Collection[date] | None) -> Iterable[Mapping[str, Any]]:

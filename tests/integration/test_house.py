@@ -15,6 +15,7 @@ from lakesync.exceptions import IntegrityError
 from lakesync.schema import parse_schema
 from lakesync.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
+from resources.lake.catalogue import iceberg_table
 from resources.snapshot import registered
 from resources.spark import session
 from tests.integration.gateway_support import SERVICE, wall_ms
@@ -100,7 +101,7 @@ def test_what_runs_tell_keep_and_hold_back(house, spark_server):
     assert failed(first) == set()
     series = told(first)
     assert set(series) == set(EVERY)
-    assert (series["deltas"]["deltas_in"], series["deltas"]["dagster/row_count"]) == (40, 40)
+    assert [series["deltas"][name] for name in ("deltas_in", "duplicates", "dagster/row_count")] == [40, 0, 40]
     for table in TABLES:
         of_table = series[f"tables/{table}"]
         assert (of_table["deltas_in"], of_table["rows_merged"], of_table["tombstones"]) == (20, 20, 0)
@@ -119,6 +120,8 @@ def test_what_runs_tell_keep_and_hold_back(house, spark_server):
 
     # A merge of so small a table would mend it, so nothing is pushed to it.
     with session(spark_server["config"]) as spark:
+        with iceberg_table(spark, "lake.tab_house.planes") as table:
+            assert series["tables/planes"]["dagster/uri"] == table.location()
         spark.sql("INSERT INTO lake.tab_house.planes SELECT * FROM lake.tab_house.planes WHERE _row = '7'")
     third = house.run()
     assert not third.success

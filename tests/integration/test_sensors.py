@@ -221,19 +221,25 @@ def test_a_flush_that_was_cut_short_is_asked_for_again_though_nothing_waits(hous
     assert house.tick().skip_message.startswith("nothing is due")
 
 
-def test_a_flush_that_a_check_ended_is_not(house):
+@pytest.mark.parametrize("severity", dg.AssetCheckSeverity)
+def test_a_flush_that_a_check_ended_is_not_but_what_is_a_warning_ends_none(house, severity):
     @dg.asset
     def table():
         pass
 
     @dg.asset_check(asset=table, blocking=True)
     def key_unique():
-        return dg.AssetCheckResult(passed=False)
+        return dg.AssetCheckResult(passed=False, severity=severity)
+
+    @dg.asset(deps=[table])
+    def follows():
+        raise dg.Failure
 
     tags = {REQUESTED_BY: FLUSH_SENSOR}
-    run = dg.materialize([table, key_unique], instance=house.instance, tags=tags, raise_on_error=False)
+    run = dg.materialize([table, key_unique, follows], instance=house.instance, tags=tags, raise_on_error=False)
     assert house.instance.get_run_by_id(run.run_id).status is dg.DagsterRunStatus.FAILURE
-    assert house.tick().skip_message.startswith("nothing is due")
+    ended = severity is dg.AssetCheckSeverity.ERROR
+    assert house.tick().skip_message.startswith("nothing is due" if ended else "1 flushes in a row failed")
 
 
 def test_rules_that_made_the_newest_checkpoint_useless_are_a_reason_once(house):

@@ -77,13 +77,13 @@ def test_every_state_table_is_partitioned_by_arrival_day_and_backfilled_in_one_r
         assert node.backfill_policy == dg.BackfillPolicy.single_run()
 
 
-def test_every_check_blocks_what_follows_but_that_of_being_late(graph):
+def test_every_check_blocks_what_follows_but_those_of_being_late_and_of_types(graph):
     names = {}
     for key in graph.asset_check_keys:
         names.setdefault(key.asset_key.to_user_string(), set()).add(key.name)
-        assert graph.get(key).blocking == (key.name != "fresh")
+        assert graph.get(key).blocking == (key.name not in {"fresh", "values_fit"})
         assert graph.get(key).description.endswith(".")
-    of_table = {"row_once", "state_equals_merge", "fresh"}
+    of_table = {"row_once", "state_equals_merge", "values_fit", "fresh"}
     assert names == {
         "deltas": {"ledger_equals_lake", "delta_once", "no_future_hlc", "fresh"},
         "tables/flights": of_table,
@@ -148,7 +148,11 @@ def test_a_table_of_another_namespace_is_an_asset_of_its_own_with_its_pool_check
     graph = make_definitions(config, SchemaSnapshot((FLIGHTS, PLANES), namespaces=apart)).resolve_asset_graph()
     key = dg.AssetKey(["tables_shop", "flights"])
     assert graph.get(key).pools == {"lakesync_table_shop__flights"}
-    assert {each.name for each in graph.get_check_keys_for_assets({key})} == {"row_once", "state_equals_merge", "fresh"}
+    assert {each.name for each in graph.get_check_keys_for_assets({key})} >= {
+        "row_once",
+        "state_equals_merge",
+        "values_fit",
+    }
     for group in ("maintenance", "erasure"):
         again = graph.get(dg.AssetKey([group, *key.path]))
         assert key in again.parent_keys
