@@ -21,7 +21,8 @@ COLUMNS = {
     "nested": "composed",
     "parquet on local disk": "Parquet, disk",
     "json on local disk": "JSON, disk",
-    "parquet on s3": "Parquet, S3",
+    "parquet on s3": "Parquet, S3 (moto)",
+    "parquet on strict s3": "Parquet, S3 (versitygw)",
 }
 OBJECTS = {"local disk": "local disk", "s3": "S3 (moto)", "strict s3": "S3 (versitygw)"}
 FILES = {
@@ -38,9 +39,20 @@ HEAD = """# Conformance, adapter by adapter
 
 What `tests/conformance` found of each adapter in one run: `scripts/conformance-table` runs it and writes this page.
 MySQL is tested on MariaDB, S3 on moto and, where there is Go to build it, versitygw, BigQuery on an emulator;
-*composed* is every composition, one within another. A number is how many cases passed where there are several; an
-empty place is a test that does not run over that adapter, as it keeps no tables of rows, has no server to kill, or no
-disk to fill.
+*composed* is every composition, one within another. A number is how many cases passed where there are several.
+
+Why a place is empty:
+
+- Object stores and compositions keep no tables of rows of their own, and whoever follows follows each part of a
+  composition by itself. What compositions do when a part fails is in `test_adapter_compositions.py`.
+- SQLite and the local disk have no server, connections or credentials; a process that dies over them is under
+  *Following* and in `test_adapters_crash.py`.
+- JSON differs from Parquet by how an object is spelled: what is the store's is shown with Parquet.
+- S3's failures are shown where they can be made: moto keeps its objects in memory, so its server is not killed, nor its
+  disk filled; versitygw is.
+- BigQuery's disk is Google's, and its emulator is not killed in the middle: a process that dies between its statements
+  is under *Following*, an answer that is lost under *Failures*.
+- Iceberg is read only: `test_adapters_iceberg.py`.
 
 """
 

@@ -144,16 +144,30 @@ def versitygw() -> Path:
     return program
 
 
+class StrictS3Server(Server):
+    """versitygw: an S3 on a disk that lets in the key `k` with the secret `s` alone."""
+
+    def __init__(self, folder: Path, disk: Path | None = None) -> None:
+        """Start it; buckets are on `disk`, or in its folder."""
+        super().__init__("versitygw", folder)
+        self._buckets = (disk or folder) / "buckets"
+        self._buckets.mkdir()
+        self.again()
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+
+    def again(self) -> None:
+        """Start it."""
+        command = [str(versitygw()), "--port", f"127.0.0.1:{self.port}", "posix", str(self._buckets)]
+        self.start(command, self.listens, {"ROOT_ACCESS_KEY": "k", "ROOT_SECRET_KEY": "s"})
+
+
 @contextmanager
-def strict_s3_server() -> Iterator[str]:
-    """versitygw as `http://HOST:PORT`: an S3 on a disk that lets in the key `k` with the secret `s` alone."""
+def strict_s3_server(disk: Path | None = None) -> Iterator[StrictS3Server]:
+    """versitygw, its buckets on a disk of the caller's or its own."""
     with _folder() as folder:
-        server = Server("versitygw", folder)
-        (folder / "buckets").mkdir()
-        command = [str(versitygw()), "--port", f"127.0.0.1:{server.port}", "posix", str(folder / "buckets")]
-        server.start(command, server.listens, {"ROOT_ACCESS_KEY": "k", "ROOT_SECRET_KEY": "s"})
+        server = StrictS3Server(folder, disk)
         try:
-            yield f"http://127.0.0.1:{server.port}"
+            yield server
         finally:
             server.kill()
 

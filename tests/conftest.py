@@ -112,8 +112,8 @@ def strict_s3_endpoint():
     """An S3 that checks keys, shared; for deep tests, as Go builds it first."""
     if shutil.which("go") is None:
         pytest.skip("there is no Go to build versitygw with")
-    with strict_s3_server() as endpoint:
-        yield endpoint
+    with strict_s3_server() as server:
+        yield server.endpoint
 
 
 @pytest.fixture(scope="session")

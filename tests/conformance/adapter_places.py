@@ -97,6 +97,32 @@ def bigquery_uri(folder: Path) -> str:
     return f"bigquery://p/{name}?endpoint={endpoint}"
 
 
+def through(kind: str, port: int, folder: Path) -> DatabaseAdapter:
+    """An adapter over a server that is reached at another port of loopback than its own."""
+    uri = _URIS[kind](folder)
+    return as_database(open_adapter(uri.replace(f":{port_of(kind)}", f":{port}")))
+
+
+def port_of(kind: str) -> int:
+    """Where the server behind a place listens."""
+    return int(SERVERS[NEEDS[kind]].rpartition("127.0.0.1:")[2].partition("/")[0])
+
+
+def _s3_uri(folder: Path, objects: Callable[[Path], LakeAdapter], fixture: str) -> str:
+    objects(folder).close()
+    bucket = _own(folder).replace("_", "-")
+    return f"s3://{bucket}/a/b?endpoint={SERVERS[fixture]}&region=us-east-1&access_key=k&secret_key=s"
+
+
+_URIS: dict[str, Callable[[Path], str]] = {
+    "postgres": postgres_uri,
+    "mariadb": mysql_uri,
+    "bigquery": bigquery_uri,
+    "parquet on s3": lambda folder: _s3_uri(folder, s3_objects, "s3_endpoint"),
+    "parquet on strict s3": lambda folder: _s3_uri(folder, strict_s3_objects, "strict_s3_endpoint"),
+}
+
+
 def nested(folder: Path) -> DatabaseAdapter:
     """Every composition, one within another."""
     opened = [SqliteAdapter(folder / f"{name}.db") for name in ("primary", "secondary", "hot", "cold")]
@@ -120,6 +146,7 @@ DATABASES: dict[str, Callable[[Path], DatabaseAdapter]] = {
     "parquet on local disk": lambda folder: ObjectDeltas(LocalDisk(folder / "objects")),
     "json on local disk": lambda folder: ObjectDeltas(LocalDisk(folder / "objects"), "json"),
     "parquet on s3": lambda folder: ObjectDeltas(s3_objects(folder)),
+    "parquet on strict s3": lambda folder: ObjectDeltas(strict_s3_objects(folder)),
 }
 """A place for deltas over a fresh folder; called again, another one over the same deltas."""
 
@@ -128,6 +155,7 @@ NEEDS = {
     "postgres": "postgres_uri",
     "mariadb": "mariadb_uri",
     "parquet on s3": "s3_endpoint",
+    "parquet on strict s3": "strict_s3_endpoint",
     "s3": "s3_endpoint",
     "strict s3": "strict_s3_endpoint",
 }
@@ -136,13 +164,22 @@ NEEDS = {
 TABLES = ("sqlite", "postgres", "mariadb", "bigquery")
 """These keep tables of rows and marks too."""
 
-KEEPS_BATCHES = {"parquet on local disk", "json on local disk", "parquet on s3"}
+DEEP = {"parquet on strict s3"}
+"""These are tried where deep tests are: what stands behind them is built first."""
+
+KEEPS_BATCHES = {"parquet on local disk", "json on local disk", "parquet on s3", "parquet on strict s3"}
 """These give a delta, in order of arrival, once for each batch that it came in."""
 
 COARSE_ARRIVALS = {"json on local disk"}
 """These give every delta of a batch the batch's last arrival."""
 
-EXAMPLES = {"nested": 8, "postgres": 12, "mariadb": 8, "bigquery": 2, "parquet on s3": 4, "s3": 4, "strict s3": 4}
+EXAMPLES = {
+    "nested": 8,
+    "postgres": 12,
+    "mariadb": 8,
+    "bigquery": 2,
+    **dict.fromkeys(("parquet on s3", "parquet on strict s3", "s3", "strict s3"), 4),
+}
 """How many histories are tried where each costs a server's time; 40 elsewhere."""
 
 UNDER_TEST = os.environ.get("LAKESYNC_ADAPTER_UNDER_TEST")

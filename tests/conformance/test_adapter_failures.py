@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -11,17 +12,18 @@ from pathlib import Path
 from urllib.parse import quote
 
 import psycopg
+import pymysql
 import pytest
 import requests
 
-from lakesync.adapters import DeltaQuery, LocalDisk, ObjectDeltas, SqliteAdapter
-from lakesync.adapters.bigquery import BigQueryAdapter
+from lakesync.adapters import DeltaQuery, LocalDisk, ObjectDeltas, SqliteAdapter, bigquery
 from lakesync.adapters.mysql import MySqlAdapter
 from lakesync.adapters.postgres import PostgresAdapter
 from lakesync.adapters.s3 import S3Objects
 from lakesync.adapters.selection import held
 from lakesync.cli.process import free_ports
 from lakesync.exceptions import AdapterError
+from tests.backend_servers import mariadb_server, strict_s3_server
 from tests.conformance import adapter_places
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapters import batch, everything
@@ -95,11 +97,51 @@ def test_connections_that_waited_through_a_restart_are_not_used(wired):
     assert len(everything(wired.adapter)) == 499
 
 
-def test_an_answer_of_s3_that_is_lost_is_not_another_writers(s3_endpoint, tmp_path):
+@pytest.mark.parametrize("kind", [pytest.param("bigquery", marks=pytest.mark.deep), "parquet on s3"])
+def test_connections_that_were_cut_are_made_again(request, kind, tmp_path):
+    request.param = kind
+    adapter_places.start_server(request)
+    wire = Wire(adapter_places.port_of(kind))
+    adapter = adapter_places.through(kind, wire.port, tmp_path)
+    adapter.insert_deltas(SOME)
+    assert wire.cut() > 0
+    more = batch(2, make_delta("c", 1_000, "r", x="v"))
+    assert adapter.insert_deltas(more) == held(more.deltas)
+    assert len(everything(adapter)) == 500
+    adapter.close()
+    wire.close()
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", ["parquet on strict s3"])
+def test_an_object_store_that_dies_while_it_is_written_holds_all_or_nothing(monkeypatch, kind, tmp_path):
+    with strict_s3_server() as server:
+        monkeypatch.setitem(adapter_places.SERVERS, adapter_places.NEEDS[kind], server.endpoint)
+        wire = Wire(server.port)
+        adapter = adapter_places.through(kind, wire.port, tmp_path)
+
+        def crash():
+            server.kill()
+            server.again()
+
+        wire.when(b"PUT /", crash)
+        with suppress(AdapterError):  # or the driver asks again
+            adapter.insert_deltas(SOME)
+        assert wire.passed == 1
+        assert len(everything(adapter)) in {0, 499}
+        assert adapter.insert_deltas(SOME) == held(SOME.deltas)
+        assert len(everything(adapter)) == 499
+        adapter.close()
+        wire.close()
+
+
+@pytest.mark.parametrize("kind", ["parquet on s3"])
+def test_an_answer_of_s3_that_is_lost_is_not_another_writers(kind, s3_endpoint, tmp_path):
     adapter_places.SERVERS["s3_endpoint"] = s3_endpoint
     adapter_places.s3_objects(tmp_path)
     wire = Wire(int(s3_endpoint.rpartition(":")[2]))
     bucket = adapter_places._own(tmp_path).replace("_", "-")
+    assert kind == "parquet on s3"
     store = S3Objects(
         bucket, endpoint=f"http://127.0.0.1:{wire.port}", region="us-east-1", access_key="k", secret_key="s"
     )
@@ -122,7 +164,7 @@ def test_an_answer_of_bigquery_that_is_lost_doubles_nothing(bigquery_endpoint, t
     adapter_places.SERVERS["bigquery_endpoint"] = bigquery_endpoint
     uri, port = adapter_places.bigquery_uri(tmp_path), bigquery_endpoint.rpartition(":")[2]
     wire = Wire(int(port))
-    adapter = BigQueryAdapter(uri.replace(f":{port}", f":{wire.port}"))
+    adapter = bigquery.BigQueryAdapter(uri.replace(f":{port}", f":{wire.port}"))
     adapter.prepare()
     wire.lose_the_answer_to(words)
     with suppress(AdapterError):  # or the driver asks what became of its job
@@ -143,9 +185,12 @@ def closed_door(kind, request):
         return MySqlAdapter(f"mysql://u:secret@127.0.0.1:{nobody}/db")
     if kind == "parquet on s3, nobody there":
         return ObjectDeltas(S3Objects("b", endpoint=f"http://127.0.0.1:{nobody}", **_KEYS))
+    if kind == "bigquery, nobody there":
+        request.getfixturevalue("monkeypatch").setattr(bigquery, "_SECONDS", 1.0)  # for which its driver asks again
+        return bigquery.BigQueryAdapter(f"bigquery://p/d?endpoint=http://127.0.0.1:{nobody}")
     if kind == "bigquery, no credentials":
         request.getfixturevalue("monkeypatch").setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
-        return BigQueryAdapter("bigquery://p/d")
+        return bigquery.BigQueryAdapter("bigquery://p/d")
     if kind == "parquet on s3, wrong key":
         endpoint = request.getfixturevalue("s3_endpoint")
         requests.put(f"{endpoint}/guarded", timeout=30).raise_for_status()
@@ -175,6 +220,7 @@ def closed_door(kind, request):
         "postgres, nobody there",
         "mariadb, nobody there",
         "parquet on s3, nobody there",
+        "bigquery, nobody there",
         "postgres, wrong password",
         "mariadb, wrong password",
         "bigquery, no credentials",
@@ -204,17 +250,17 @@ def small_disk():
 
 
 @contextmanager
-def on_sqlite(folder):
-    yield SqliteAdapter(folder / "d.db")
+def on_sqlite(folder, request):
+    yield SqliteAdapter(folder / "d.db"), None
 
 
 @contextmanager
-def on_objects(folder):
-    yield ObjectDeltas(LocalDisk(folder / "o"))
+def on_objects(folder, request):
+    yield ObjectDeltas(LocalDisk(folder / "o")), None
 
 
 @contextmanager
-def on_postgres(folder):
+def on_postgres(folder, request):
     """With its tables there alone; its log is on another disk."""
     with postgres_server() as server:
         tables, owner = folder / "tables", server.data.stat().st_uid
@@ -222,14 +268,47 @@ def on_postgres(folder):
         os.chown(tables, owner, owner)
         with psycopg.connect(server.uri, autocommit=True) as sql:
             sql.execute(f"CREATE TABLESPACE small LOCATION '{tables}'".encode())
-        yield PostgresAdapter(f"{server.uri}?options={quote('-cdefault_tablespace=small')}")
+        yield PostgresAdapter(f"{server.uri}?options={quote('-cdefault_tablespace=small')}"), None
+
+
+@contextmanager
+def on_mariadb(folder, request):
+    """With one database's tables there alone; its log is on another disk. It dies where it cannot write a page."""
+    if shutil.which("mariadbd") is None:
+        pytest.skip("there is no mariadbd: scripts/install --dev installs it where apt-get may")
+    with mariadb_server() as server:
+        own = server.folder / "data" / "small"
+        with pymysql.connect(host="127.0.0.1", port=server.port, user="root") as sql, sql.cursor() as cursor:
+            cursor.execute("CREATE DATABASE small")
+        shutil.move(own, folder / "small")
+        own.symlink_to(folder / "small")
+
+        def start_again():
+            server.kill()
+            server.again()
+
+        yield MySqlAdapter(f"{server.uri}/small"), start_again
+
+
+@contextmanager
+def on_strict_s3(folder, request):
+    with strict_s3_server(folder) as server:
+        request.getfixturevalue("monkeypatch").setitem(adapter_places.SERVERS, "strict_s3_endpoint", server.endpoint)
+        yield adapter_places.DATABASES["parquet on strict s3"](folder), None
 
 
 @pytest.mark.parametrize(
-    "place", [on_sqlite, on_objects, on_postgres], ids=["sqlite", "parquet on local disk", "postgres"]
+    "place",
+    [
+        pytest.param(on_sqlite, id="sqlite"),
+        pytest.param(on_objects, id="parquet on local disk"),
+        pytest.param(on_postgres, id="postgres"),
+        pytest.param(on_mariadb, id="mariadb"),
+        pytest.param(on_strict_s3, id="parquet on strict s3", marks=pytest.mark.deep),
+    ],
 )
-def test_a_full_disk_loses_nothing_that_was_held(small_disk, place):
-    with place(small_disk) as adapter:
+def test_a_full_disk_loses_nothing_that_was_held(request, small_disk, place):
+    with place(small_disk, request) as (adapter, start_again):
         kept = 0
         for number in range(1, 200):
             made = batch(
@@ -241,8 +320,12 @@ def test_a_full_disk_loses_nothing_that_was_held(small_disk, place):
                 break
             kept += 20
         assert 0 < kept < 199 * 20
-        assert len(everything(adapter)) == kept
+        if start_again is None:
+            assert len(everything(adapter)) == kept
         subprocess.run(["mount", "-o", "remount,size=32m", str(small_disk)], check=True)
+        if start_again is not None:
+            start_again()
+            assert len(everything(adapter)) == kept
         assert adapter.insert_deltas(made) == held(made.deltas)
         assert len(everything(adapter)) == kept + 20
         adapter.close()

@@ -19,11 +19,11 @@ from lakesync.delta import jcs_raw
 from lakesync.lww import RowState
 from lakesync.testing import strategies
 from lakesync.types import RowDelta
-from tests.conformance.adapter_places import COARSE_ARRIVALS, DATABASES, EXAMPLES, KEEPS_BATCHES, start_server
+from tests.conformance.adapter_places import COARSE_ARRIVALS, DATABASES, DEEP, EXAMPLES, KEEPS_BATCHES, start_server
 from tests.conformance.book import make_delta
 
 
-@pytest.fixture(params=list(DATABASES))
+@pytest.fixture(params=[pytest.param(kind, marks=[pytest.mark.deep] * (kind in DEEP)) for kind in DATABASES])
 def kind(request):
     """Each kind of place in turn."""
     start_server(request)

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter, StoredDelta
+from lakesync.adapters import SqliteAdapter, StoredDelta, bigquery
 from lakesync.adapters.base import DeltaBatch
 from lakesync.adapters.following import Choice, OlderRows, Standing, follow_history, standing, united
+from lakesync.cli.process import free_ports
 from lakesync.crash import VARIABLE
-from lakesync.exceptions import ConfigurationError, IntegrityError
+from lakesync.exceptions import AdapterError, ConfigurationError, IntegrityError
 from lakesync.lww import RowState
-from tests.conformance.adapter_places import DATABASES, TABLES, start_server
+from tests.conformance.adapter_places import DATABASES, SERVERS, TABLES, port_of, start_server, through
 from tests.conformance.book import make_delta
+from tests.conformance.killed_follower import follow
 from tests.conformance.test_adapter_tables import NOTES, parsed, rows
 from tests.conformance.test_adapters import everything
 from tests.conformance.told_history import history, pushes
+from tests.conformance.wire import Wire
+from tests.forked import Forked
 
 EVERYTHING = Choice()
 
@@ -39,6 +41,14 @@ def once(adapter, made):
     assert at.deltas == len(wanted)
 
 
+def shows(adapter, made):
+    """Its table of rows is what the newest delta of each says."""
+    latest = {}
+    for delta in sorted((delta for _, _, some in made for delta in some), key=lambda delta: delta.hlc):
+        latest[delta.row_id] = 10 * (delta.hlc // 100) + delta.hlc % 100
+    assert {row: int(float(cells["size"])) for row, cells in rows(adapter).items()} == latest
+
+
 @pytest.mark.parametrize("kind", [*TABLES, "parquet on local disk"])
 def test_what_a_follower_lacks_it_takes_once(request, kind, tmp_path):
     request.param = kind
@@ -52,10 +62,7 @@ def test_what_a_follower_lacks_it_takes_once(request, kind, tmp_path):
     once(adapter, made)
     assert carry(adapter, made) == []
     if kind in TABLES:
-        latest = {row: max(d.hlc for _, _, some in made for d in some if d.row_id == row) for row in rows(adapter)}
-        assert {row: int(float(cells["size"])) for row, cells in rows(adapter).items()} == {
-            row: 10 * (hlc // 100) + hlc % 100 for row, hlc in latest.items()
-        }
+        shows(adapter, made)
         with adapter._executor.connect() as connection:
             props = "JSON '{\"mine\": 1}'" if kind == "bigquery" else "'{\"mine\": 1}'"
             connection.execute(f"UPDATE notes SET props = {props} WHERE row_id = 'r1'")
@@ -84,39 +91,56 @@ def test_another_choice_begins_anew_and_another_run_is_refused(tmp_path):
     adapter.close()
 
 
-KILLED = """
-import sys
-from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter
-from lakesync.adapters.following import Choice, follow_history
-from tests.conformance.told_history import history, pushes
-
-kind, path = sys.argv[1:]
-adapter = SqliteAdapter(path) if kind == "sqlite" else ObjectDeltas(LocalDisk(path))
-list(follow_history(adapter, "leaf", Choice(), history(pushes()), at_once=5))
-"""
+SQL = ("sql.before_rows:2", "sql.before_mark:2", "sql.after_follow:1", "follow.after_part:1")
+OBJECTS = ("objects.before_mark:2", "follow.after_part:2")
+DATABASES_KILLED = ("sqlite", "postgres", "mariadb", "bigquery")
+BY_DEFAULT = {"sql.before_mark:2", "objects.before_mark:2", "local.after_place:3"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "place"),
-    [
-        ("sqlite", "sql.before_mark:2"),
-        ("sqlite", "follow.after_part:2"),
-        ("objects", "objects.before_mark:2"),
-        ("objects", "local.after_place:3"),
-    ],
-)
-def test_a_follower_that_is_killed_goes_on(tmp_path, kind, place):
-    path = str(tmp_path / "there")
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, kind, path], env={**os.environ, VARIABLE: place}, check=False
-    )
-    assert killed.returncode == -9
-    adapter = SqliteAdapter(path) if kind == "sqlite" else ObjectDeltas(LocalDisk(path))
+def kills():
+    """Every place of every kind; by default the one between what was written and the mark that tells of it."""
+    places = [(kind, place) for kind in DATABASES_KILLED for place in SQL]
+    for kind in ("parquet on local disk", "parquet on s3"):
+        places += [(kind, place) for place in OBJECTS]
+    places += [("parquet on local disk", place) for place in ("local.before_place:3", "local.after_place:3")]
+    for kind, place in places:
+        marks = () if place in BY_DEFAULT else (pytest.mark.deep,)
+        yield pytest.param(kind, place, id=f"{kind}, {place}", marks=marks)
+
+
+@pytest.mark.parametrize(("kind", "place"), kills())
+def test_a_follower_that_is_killed_goes_on(request, kind, place, tmp_path):
+    request.param = kind
+    start_server(request)
+    count = 4 if kind == "bigquery" else 12
+    environment = {**os.environ, VARIABLE: place}
+    assert Forked(follow, kind, tmp_path, dict(SERVERS), count, environment=environment).wait(120) == -9
+    adapter, made = DATABASES[kind](tmp_path), pushes(count)
     before = standing(adapter, "leaf", EVERYTHING).deltas
-    again = carry(adapter, pushes(), at_once=5)
-    assert 0 < sum(part.deltas for part in again) == 36 - before
-    once(adapter, pushes())
+    again = carry(adapter, made, at_once=5)
+    assert 0 < sum(part.deltas for part in again) == 3 * count - before
+    once(adapter, made)
+    if kind in TABLES:
+        shows(adapter, made)
     adapter.close()
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb", "bigquery", "parquet on s3"])
+def test_a_follower_whose_place_is_away_is_told_and_catches_up(request, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(bigquery, "_SECONDS", 1.0)  # for which its driver asks again
+    request.param = kind
+    start_server(request)
+    (port,) = free_ports(1)
+    adapter, made = through(kind, port, tmp_path), pushes(4)
+    with pytest.raises(AdapterError) as told:
+        carry(adapter, made)
+    assert "secret" not in str(told.value)
+    monkeypatch.setattr(bigquery, "_SECONDS", 60.0)
+    wire = Wire(port_of(kind), at=port)
+    carry(adapter, made, at_once=5)
+    once(adapter, made)
+    adapter.close()
+    wire.close()
 
 
 def test_rows_of_a_hot_tier_know_what_went_to_the_cold_one(tmp_path):

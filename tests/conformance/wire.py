@@ -11,10 +11,11 @@ from contextlib import suppress
 class Wire:
     """Listens on loopback and carries bytes, until it is armed and a client says the words."""
 
-    def __init__(self, port: int) -> None:
-        """Args: port: of the server, on loopback."""
+    def __init__(self, port: int, at: int = 0) -> None:
+        """Args: port: of the server, on loopback; at: its own, a free one unless given."""
         self._target = ("127.0.0.1", port)
-        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._listening = socket.create_server(("127.0.0.1", at))
+        self._open: list[socket.socket] = []
         self.port: int = self._listening.getsockname()[1]
         self._words: bytes | None = None
         self._then: Callable[[], None] | None = None
@@ -30,6 +31,13 @@ class Wire:
         """Once: do something, then carry the words on, and cut the connection where there is nobody any more."""
         self._words, self._then = words, then
 
+    def cut(self) -> int:
+        """Every connection there is, as a restart does; how many."""
+        sides, self._open = self._open, []
+        for side in sides:
+            _cut(side)
+        return len(sides) // 2
+
     def close(self) -> None:
         """Take no more connections."""
         self._listening.close()
@@ -38,10 +46,15 @@ class Wire:
         while True:
             try:
                 client, _ = self._listening.accept()
-                server = socket.create_connection(self._target)
             except OSError:
                 return
+            try:
+                server = socket.create_connection(self._target)
+            except OSError:  # it is away: so are we
+                _cut(client)
+                continue
             lost = threading.Event()
+            self._open += [client, server]
             for run in (self._up, self._down):
                 threading.Thread(target=run, args=(client, server, lost), daemon=True).start()
 

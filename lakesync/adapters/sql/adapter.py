@@ -170,6 +170,7 @@ class SqlAdapter:
                 else:
                     marks.check(connection, mark)
                 incoming.bring()
+                crash_point("sql.before_rows")
                 for schema in schemas:
                     self._write_followed(connection, schema, rows_named(deltas, schema.table), beside)
                 crash_point("sql.before_mark")
