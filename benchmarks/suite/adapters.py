@@ -3,7 +3,9 @@
 Rates are deltas, or rows, a second; `_ratio` is ours by the driver's. Postgres, MariaDB and S3 (moto) are started here,
 as the tests start them, so `scripts/install --dev` comes first. `cpu_us` is processor time of this process, `server_us`
 the database server's. Postgres is set up as its operator would for bulk loads, unless `--untuned`, and read after
-`VACUUM ANALYZE`, which it does by itself within a minute or so. `append_keyed` is its driver's COPY, of bytes that were
+`VACUUM ANALYZE`, which it does by itself within a minute or so. It has taken as much before, unless `--cold`: one that
+was made a second ago zeroes the files of its log, and touches its memory for the first time, while it is measured.
+`append_keyed` is its driver's COPY, of bytes that were
 made ready before, into a table with the keys and indexes of ours: what no adapter can pass.
 """
 
@@ -59,6 +61,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--deltas", type=int, default=200_000, help="appended and read back, a batch of 100,000 a time")
     parser.add_argument("--rows", type=int, default=100_000, help="upserted into as many that are there")
     parser.add_argument("--untuned", action="store_true", help="leave Postgres as it comes")
+    parser.add_argument("--cold", action="store_true", help="measure Postgres from its first row on")
     parser.add_argument("--backends", default="postgres,mariadb,s3", help="which")
 
 
@@ -112,14 +115,19 @@ def _postgres(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[
     ready = [list(binary(iter([plain.slice(start, _PAGE)]))) for start in range(0, len(plain), _PAGE)]
     names = ", ".join(f'"{name}"' for name in plain.column_names)
 
-    def append_keyed() -> None:
+    def append_keyed(table: str = "keyed") -> None:
+        sql.execute(f"CREATE TABLE {table} (LIKE {DELTAS} INCLUDING ALL)")
         for parts in ready:
-            with sql.cursor() as cursor, cursor.copy(f"COPY keyed ({names}) FROM STDIN (FORMAT binary)") as copy:
+            with sql.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN (FORMAT binary)") as copy:
                 for part in parts:
                     copy.write(part)
 
+    if not options.cold:
+        adapter.prepare()
+        append_keyed("before")
+        sql.execute("DROP TABLE before")
+        sql.execute("CHECKPOINT")  # its log's files are there to be written again
     figures = _sql_figures(adapter, deltas, options.rows, append, read, pid, settle)
-    sql.execute(f"CREATE TABLE keyed (LIKE {DELTAS} INCLUDING ALL)")
     figures |= _timed("append_keyed_driver", len(deltas), append_keyed, pid)
     return figures | {"append_keyed_ratio": round(figures["append_rate"] / figures["append_keyed_driver_rate"], 2)}
 
