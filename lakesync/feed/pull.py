@@ -74,6 +74,7 @@ class _Walk:
         self._access = access
         self._limit = limit
         self.buckets = sorted({*at.then, *at.now, *at.reach, own_bucket(client_id)})
+        self._known = frozenset(self.buckets)
         self._moved = at.then ^ at.now if at.moved else frozenset[str]()
         self._writers = writers
         self.parts: list[bytes] = []
@@ -208,10 +209,19 @@ class _Walk:
             self.count += len(lacks)
             self.told = max(self.told, place, self._at.turn)
 
+    def _visible(self, row: StoredRow) -> bool:
+        """Whether the client may see the row, and will learn when that ends.
+
+        While rows are brought in line with new rules, one that stands under keys of others still, which were never in
+        force for this client, would be gone from them without a word to it. It comes with the keys of the new ones.
+        """
+        access = self._access
+        return access.shows(row) or (access.sees(row) and not self._known.isdisjoint(row.keys))
+
     def _lacks(self, row: StoredRow, history: list[Entry]) -> list[RowDelta]:
         """What the client lacks of one row."""
         client_id, at = self._client_id, self._at
-        if not self._access.sees(row):
+        if not self._visible(row):
             return [render.delete(row)] if may_hold_hidden(row, history, client_id, at) else []
         has = of_visible(row, history, client_id, at)
         if has is Has.NO:

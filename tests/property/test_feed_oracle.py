@@ -237,6 +237,34 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(0, -3, 0),
     rules=1,
 )
+@example(  # the rules change twice while a client is away, and what it has is deleted before it is in line again
+    history=[
+        ("edit", 2, "INSERT", "r2", {"group": "a", "x": 1}),
+        ("cycle", 2, 1, "whole", "whole"),
+        ("cycle", 0, 3, "whole", "whole"),
+        ("cycle", 0, 3, "whole", "whole"),
+        ("rules", 2, 2),
+        ("rules begin", 0, 4),
+        ("pull", 0, 3, "whole"),
+        ("edit", 2, "DELETE", "r2", {}),
+        ("push", 2, "whole"),
+    ],
+    skews=(0, 0, 0),
+    rules=0,
+)
+@example(  # the same of a row that it wrote itself
+    history=[
+        ("connect", 0, 1),
+        ("edit", 0, "UPDATE", "r2", {"group": "a", "x": 1}),
+        ("push connected", 0, 3),
+        ("rules", 2, 2),
+        ("rules begin", 0, 4),
+        ("edit", 1, "DELETE", "r2", {"group": "a", "y": 0}),
+        ("cycle", 0, 1, "whole", "whole"),
+    ],
+    skews=(0, 0, 0),
+    rules=0,
+)
 @example(  # a client inserts a row that it comes to have before that is pushed; meanwhile another deletes what it was
     history=[
         ("edit", 2, "DELETE", "r1", {}),
