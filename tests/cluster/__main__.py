@@ -31,7 +31,9 @@ BUCKET = "lake"
 
 
 def main(
-    rows: Annotated[int, typer.Option(help="Rows of the table; 20,000 are merged without workers.", min=20_001)] = 60_000,
+    rows: Annotated[
+        int, typer.Option(help="Rows of the table; 20,000 are merged without workers.", min=20_001)
+    ] = 60_000,
     catalogue: Annotated[str, typer.Option(help="rest, or postgres.")] = "rest",
 ) -> None:
     """Run the assets on a Spark cluster of two workers, over S3, Postgres and a catalogue; kill a worker in a merge.
