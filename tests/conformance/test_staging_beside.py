@@ -82,17 +82,14 @@ def written(pushes, tmp_path):
 
 def test_rows_are_written_while_the_journal_waits_for_the_disk(store, tmp_path):
     begun = threading.Event()
+    journal = store._open.journal.sql
 
     def executed(statement):
-        if "INTO row_state" in statement:
+        if "INTO row_state" in statement and journal.in_transaction:
             begun.set()
 
-    def begins():
-        begun.clear()
-        return begun.wait(10)
-
     store._read(lambda: store._open.state.sql.set_trace_callback(executed))
-    refuse(store, "journal", _COMMIT, unless=begins)
+    refuse(store, "journal", _COMMIT, unless=lambda: begun.wait(10))
     push(store, Feed(), *rows(7))
     store._read(lambda: store._open.state.sql.set_trace_callback(None))
     refuse(store, "journal", None)

@@ -59,7 +59,7 @@ class House:
         return deltas[0].delta_id
 
     def run(self, job, config=None):
-        """A job's run: the assets that it made, the checks that failed, and what it failed for."""
+        """A job's run: the assets that it made, the checks that failed beside a warning, and what it failed for."""
         config = config or self.config
         definitions = make_definitions(config, registered(self.engine.store, config.namespaces.own))
         today = time.strftime("%Y-%m-%d", time.gmtime())
@@ -74,7 +74,8 @@ class House:
                 raise_on_error=False,
             )
         made = {event.asset_key.to_user_string() for event in done.get_asset_materialization_events()}
-        unmet = [one.check_name for one in done.get_asset_check_evaluations() if not one.passed]
+        checked = [each for each in done.get_asset_check_evaluations() if each.severity is dg.AssetCheckSeverity.ERROR]
+        unmet = [each.check_name for each in checked if not each.passed]
         failed = " ".join(str(each.event_specific_data) for each in done.all_events if each.is_step_failure)
         return made, unmet, failed
 
