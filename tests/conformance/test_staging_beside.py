@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from lakesync.exceptions import StagingUnavailableError
-from lakesync.staging.sqlite import SqliteStore, WriteBehind
+from lakesync.staging.sqlite import SqliteStore, WriteBehind, behind
 from lakesync.testing.clock import ManualClock
 from tests.conformance.book import contents, make_delta
 from tests.conformance.calls import push, read
@@ -29,14 +29,32 @@ def opened(folder):
 
 
 @pytest.fixture
-def store(tmp_path):
-    """A store of whose first 700 rows some are written, and in which a bit is written with each commit."""
-    here = opened(tmp_path / "staging")
+def store(tmp_path, monkeypatch):
+    """A store that is about to write the first bit of 700 rows, and waits for the test to `go_on`."""
+    here, turn = opened(tmp_path / "staging"), threading.Event()
+    state, journal = here._open.state, here._open.journal.sql
+    write_on = state.write_on
+
+    def in_turn():
+        if not journal.in_transaction:
+            assert turn.wait(10)
+        return write_on()
+
+    monkeypatch.setattr(state, "write_on", in_turn)
+    monkeypatch.setattr(behind, "_SECONDS_AT_A_TIME", 0.0)
+    here.go_on = turn.set
     for number in range(7):
         push(here, Feed(), *rows(number))
-    assert here._read(lambda: here._open.behind.may_go_on)
     yield here
+    turn.set()
     here.close()
+
+
+def push_beside(store, number):
+    """Push where the store has nothing else to do than to write what is left of the 700."""
+    pushed = store.submit("g", Feed().push(rows(number)))
+    store.go_on()
+    pushed.result(20)
 
 
 def rows(number):
@@ -50,13 +68,13 @@ def rows(number):
 _COMMIT = (sqlite3.SQLITE_TRANSACTION, "COMMIT")
 
 
-def refuse(store, database, what, unless=lambda: False):
-    """Have SQLite refuse to do something with the `journal` or the `state`; None allows everything again."""
+def refuse(connection, what, unless=lambda: False):
+    """Have SQLite refuse to do something over a connection that nobody uses now; None allows everything again."""
 
     def asked(action, first, *_):
         return sqlite3.SQLITE_DENY if (action, first) == what and not unless() else sqlite3.SQLITE_OK
 
-    store._read(lambda: getattr(store._open, database).sql.set_authorizer(asked if what else None))
+    connection.set_authorizer(asked if what else None)
 
 
 def check_whole(store, tmp_path, expected):
@@ -81,35 +99,35 @@ def written(pushes, tmp_path):
 
 
 def test_rows_are_written_while_the_journal_waits_for_the_disk(store, tmp_path):
-    begun = threading.Event()
-    journal = store._open.journal.sql
+    begun, state, journal = threading.Event(), store._open.state.sql, store._open.journal.sql
 
     def executed(statement):
         if "INTO row_state" in statement and journal.in_transaction:
             begun.set()
 
-    store._read(lambda: store._open.state.sql.set_trace_callback(executed))
-    refuse(store, "journal", _COMMIT, unless=lambda: begun.wait(10))
-    push(store, Feed(), *rows(7))
-    store._read(lambda: store._open.state.sql.set_trace_callback(None))
-    refuse(store, "journal", None)
+    state.set_trace_callback(executed)
+    refuse(journal, _COMMIT, unless=lambda: begun.wait(10))
+    push_beside(store, 7)
+    store._read(lambda: (state.set_trace_callback(None), refuse(journal, None)))
     check_whole(store, tmp_path, written(range(8), tmp_path))
 
 
 def test_a_commit_that_fails_takes_back_its_own_group_alone(store, tmp_path):
-    refuse(store, "journal", _COMMIT)
+    journal = store._open.journal.sql
+    refuse(journal, _COMMIT)
     with pytest.raises(StagingUnavailableError, match="nothing was committed"):
-        push(store, Feed(), *rows(7))
-    refuse(store, "journal", None)
+        push_beside(store, 7)
+    store._read(lambda: refuse(journal, None))
     push(store, Feed(), *rows(8))
     check_whole(store, tmp_path, written([*range(7), 8], tmp_path))
 
 
 def test_a_bit_that_cannot_be_written_does_not_touch_the_push(store, tmp_path):
-    refuse(store, "state", (sqlite3.SQLITE_INSERT, "entry"))
+    state = store._open.state.sql
+    refuse(state, (sqlite3.SQLITE_INSERT, "entry"))
     with capture_logs() as told:
-        push(store, Feed(), *rows(7))
-        refuse(store, "state", None)
+        push_beside(store, 7)
+        store._read(lambda: refuse(state, None))
     assert "state not written behind" in [each["event"] for each in told]
     push(store, Feed(), *rows(8))
     check_whole(store, tmp_path, written(range(9), tmp_path))
