@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 from benchmarks.load import Sample
@@ -35,8 +36,8 @@ def usage(used: Usage, deltas: int) -> dict[str, Any]:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of the values are, nearest rank."""
-    return round(ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))], 2)
+    """The least of the values that `percent` of them do not exceed: nearest rank."""
+    return round(ordered[max(0, ceil(len(ordered) * percent / 100) - 1)], 2)
 
 
 def _rate(samples: Sequence[Sample], begun: float) -> int:
