@@ -56,10 +56,13 @@ def commit_files(
     if (current.snapshot_id if current else None) != snapshot:
         raise MovedError(f"{name} was read at {snapshot} and is at {current.snapshot_id if current else None}")
     transaction = _AsRead(table)
-    update = transaction.update_snapshot()
-    producer: _MergeAppendFiles | _OverwriteFiles = RowDelta(transaction, deletes) if deletes else update.merge_append()
+    producer: _MergeAppendFiles | _OverwriteFiles
     if removed:
-        producer = update.overwrite()
+        producer = transaction.update_snapshot().overwrite()
+    elif deletes:
+        producer = RowDelta(transaction, deletes)
+    else:
+        producer = transaction.update_snapshot().merge_append()
     for file in added:
         producer.append_data_file(file)
     for file in removed:
