@@ -74,7 +74,6 @@ class _Walk:
         self._access = access
         self._limit = limit
         self.buckets = sorted({*at.then, *at.now, *at.reach, own_bucket(client_id)})
-        self._known = frozenset(self.buckets)
         self._moved = at.then ^ at.now if at.moved else frozenset[str]()
         self._writers = writers
         self.parts: list[bytes] = []
@@ -216,7 +215,7 @@ class _Walk:
         force for this client, would be gone from them without a word to it. It comes with the keys of the new ones.
         """
         access = self._access
-        return access.shows(row) or (access.sees(row) and not self._known.isdisjoint(row.keys))
+        return access.shows(row) or (access.sees(row) and not set(row.keys).isdisjoint(self.buckets))
 
     def _lacks(self, row: StoredRow, history: list[Entry]) -> list[RowDelta]:
         """What the client lacks of one row."""
