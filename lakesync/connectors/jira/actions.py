@@ -64,12 +64,7 @@ def _young(client: JiraClient, project: str) -> Iterator[Json]:
 def _indexed(client: JiraClient, project: str, asked_ms: int) -> Iterator[Json]:
     """Those that the search finds, from a day before an action was asked for by a clock that may be wrong."""
     jql = combined(None, f"project = {quoted(project)}", f"created >= {asked_ms - DAY_MS}", order="created ASC")
-    token = None
-    while True:
-        page = client.search(jql, ("summary",), token=token, properties=(MARK,))
-        yield from page["issues"]
-        if (token := page.get("nextPageToken")) is None:
-            return
+    return chain.from_iterable(client.searched(jql, ("summary",), properties=(MARK,)))
 
 
 def _add_comment(client: JiraClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:

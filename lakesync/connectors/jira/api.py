@@ -75,6 +75,17 @@ class JiraClient:
             asked["properties"] = list(properties)
         return self.post("/search/jql", asked)
 
+    def searched(
+        self, jql: str, fields: Sequence[str], size: int = PAGE, *, properties: Sequence[str] = ()
+    ) -> Iterator[list[Json]]:
+        """The issues of a search, page by page."""
+        token = None
+        while True:
+            page = self.search(jql, fields, size, token=token, properties=properties)
+            yield page["issues"]
+            if (token := page.get("nextPageToken")) is None:
+                return
+
     def fetch(self, keys: Sequence[str], fields: Sequence[str], *, properties: Sequence[str] = ()) -> list[Json]:
         """Those of at most 100 issues that are there and may be seen, as they are now."""
         body = {"issueIdsOrKeys": list(keys), "fields": list(fields)}

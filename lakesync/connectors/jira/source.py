@@ -173,12 +173,8 @@ class JiraSource:
 
     def _keys(self) -> Iterator[Sequence[str]]:
         jql = combined(self._jql, "updated >= 0", order="key ASC")
-        token: str | None = None
-        while True:
-            page = self._client.search(jql, ("key",), KEYS_PAGE, token=token)
-            yield [issue["key"] for issue in page["issues"]]
-            if (token := page.get("nextPageToken")) is None:
-                return
+        for issues in self._client.searched(jql, ("key",), KEYS_PAGE):
+            yield [issue["key"] for issue in issues]
 
     def _gone(self, keys: set[str]) -> set[str]:
         known, there, before = sorted(keys), set[str](), self._shown()
