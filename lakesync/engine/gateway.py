@@ -273,7 +273,7 @@ class SyncGateway(ImperativeGateway, Embedding):
         )
 
     def _push(self, request: CheckedPush) -> Future[PushResult]:
-        ready = request.made_ready()
+        ready = request.made_ready(spelled=self._store.spells_births)
         return self._store.submit(self.gateway_id, lambda commit: push_work(commit, ready, self.rules, self._limits))
 
     def _page(self, request: PullRequest) -> Future[SyncPage]:

@@ -48,13 +48,18 @@ class CheckedPush(NamedTuple):
     ready: Ready | None = None
     """Of all of its deltas, where they were made ready beforehand."""
 
-    def made_ready(self) -> CheckedPush:
-        """The same with its deltas made ready: by the thread that decoded them, while they are at hand."""
-        return self._replace(ready=_ready(self.push.deltas)) if self.push.deltas else self
+    def made_ready(self, *, spelled: bool) -> CheckedPush:
+        """The same with its deltas made ready: by the thread that decoded them, while they are at hand.
+
+        Args:
+            spelled: whether the store keeps new rows as they are sent.
+        """
+        return self._replace(ready=_ready(self.push.deltas, spelled=spelled)) if self.push.deltas else self
 
 
-def _ready(deltas: Sequence[RowDelta]) -> Ready:
-    return Ready(pack(deltas), by_row(deltas, spelled=True), len({delta.delta_id for delta in deltas}) == len(deltas))
+def _ready(deltas: Sequence[RowDelta], *, spelled: bool = False) -> Ready:
+    distinct = len({delta.delta_id for delta in deltas}) == len(deltas)
+    return Ready(pack(deltas), by_row(deltas, spelled=spelled), distinct)
 
 
 def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits) -> PushResult:

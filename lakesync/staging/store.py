@@ -358,6 +358,10 @@ class StagingStore(PipelineStore, Protocol):
     def shared(self) -> bool:
         """Whether other processes may work on it too."""
 
+    @property
+    def spells_births(self) -> bool:
+        """Whether it keeps a new row as it is sent, so that it is well spelled by whoever has its INSERT at hand."""
+
     def open(self, replayer: Replayer) -> None:
         """Apply migrations, replay what the last owner left, make ready.
 

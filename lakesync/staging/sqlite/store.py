@@ -73,6 +73,7 @@ class SqliteStore(ErasingStore, HoldingStore):
     """
 
     shared = False
+    spells_births = True
 
     def __init__(
         self,
