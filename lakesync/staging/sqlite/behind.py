@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import NamedTuple
 
@@ -96,6 +97,15 @@ class Behind:
         _log.warning("state lost, it is made again from the journal", error=str(exc))
         self._state.rollback()
 
+    @contextmanager
+    def _or_lost(self) -> Iterator[None]:
+        """Where what is done to the state fails, it is lost."""
+        try:
+            yield
+        except Exception as exc:
+            self.lose(exc)
+            raise
+
     def write(self) -> None:
         """Make the state durable as far as the journal is.
 
@@ -103,12 +113,9 @@ class Behind:
             sqlite3.Error: it cannot be written; it is made again from the journal before anything else happens.
         """
         self.ensure()
-        try:
+        with self._or_lost():
             self._write_all()
             self._state.harden()
-        except Exception as exc:
-            self.lose(exc)
-            raise
         self.durable.update(self._held)
 
     def try_write(self) -> None:
@@ -128,18 +135,15 @@ class Behind:
         """Write bits of what is frozen, to be committed later, until something else is over."""
 
         def write() -> None:
-            try:
+            with self._or_lost():
                 while not over() and not self._state.write_on():
                     pass
-            except Exception as exc:
-                self.lose(exc)
-                raise
 
         self._try(write)
 
     def _write_on(self) -> bool:
         self.ensure()
-        try:
+        with self._or_lost():
             if not self._frozen:
                 self._frozen, self._moved = self._heads(), set()
                 self._frozen_bytes, self._frozen_at = self._journal.unpacked_bytes, monotonic()
@@ -154,9 +158,6 @@ class Behind:
                 self._write_all()
             else:
                 self._hold(self._frozen)
-        except Exception as exc:
-            self.lose(exc)
-            raise
         return True
 
     def _left_after(self) -> float:
