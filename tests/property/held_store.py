@@ -119,6 +119,8 @@ class HeldStore:
 
     def _run(self, work: _Work) -> None:
         self.waiting.remove(work)
+        if not work.answer.set_running_or_notify_cancel():  # as the store's: who asked has gone away
+            return
         if not work.writes and not self.loose:
             for listener, notices in self._listeners:
                 while notices:

@@ -18,6 +18,7 @@ from starlette.types import Message
 
 from gateway.admission import Caller
 from gateway.app import create_app
+from gateway.drain import Drain
 from gateway.exchange import Exchange
 from gateway.live.connection import LiveConnection
 from gateway.live.hub import Hub
@@ -108,6 +109,10 @@ class Loop(asyncio.SelectorEventLoop):
         return self.now
 
 
+class UnrestError(AssertionError):
+    """Something can happen still."""
+
+
 class Crowd:
     """Clients, servers and the store, one event after another."""
 
@@ -125,10 +130,14 @@ class Crowd:
         self._connected: list[_Connected] = []
         self._requested: list[_Requested] = []
 
-    async def play(self, order: Sequence[tuple[int, int]] = ()) -> None:
-        """Let everything happen that can, in an order of choice; where that says nothing, what began first first."""
+    async def play(self, order: Sequence[tuple[int, int]] = (), most: int = 5000) -> None:
+        """Let everything happen that can, in an order of choice; where that says nothing, what began first first.
+
+        Raises:
+            UnrestError: the world has not come to rest after the `most` events that there may be.
+        """
         choices = iter(order)
-        for _ in range(5000):
+        for _ in range(most):
             events = list(self._events())
             if not events:
                 if not await self._pass_time():
@@ -140,7 +149,7 @@ class Crowd:
                 continue
             events[choice % len(events)].happen()
             await self._settle(turns or _TURNS)
-        raise AssertionError("the world does not come to rest")
+        raise UnrestError(f"the world does not come to rest in {most} events")
 
     async def follow(self, *names: str) -> None:
         """Let these events happen, one after another; `…` stands for whatever can, except what is named next."""
@@ -148,11 +157,15 @@ class Crowd:
             if name == "…":
                 await self._all_but(names[place + 1] if place + 1 < len(names) else "")
                 continue
-            events = list(self._events())
-            event = next((event for event in events if event.name == name), None)
-            assert event is not None, f"{name!r} cannot happen now, only {[event.name for event in events]}"
-            event.happen()
+            self.happen(name)
             await self._settle(_TURNS)
+
+    def happen(self, name: str) -> None:
+        """Let this event happen; nobody notices yet."""
+        events = list(self._events())
+        event = next((event for event in events if event.name == name), None)
+        assert event is not None, f"{name!r} cannot happen now, only {[event.name for event in events]}"
+        event.happen()
 
     async def _all_but(self, name: str) -> None:
         while event := next((event for event in self._events() if event.name != name), None):
@@ -160,17 +173,20 @@ class Crowd:
             await self._settle(_TURNS)
 
     async def close(self) -> None:
-        """Every server ends its connections."""
-        await self._settle(_TURNS)  # one may have been asked for just now
+        """Every server ends its connections, wherever the history has come to, as one that stops does."""
         for service in self.services:
             service.hub.drain()
+            service.drain.draining = True
+        await self._settle(_TURNS)
+        while event := next(self.store.events(), None):
+            event.happen()
+            await self._settle(_TURNS)
+        for service in self.services:
             service.hub.close()
         self.store.held = False
-        while self.store.waiting or self.store.done:
-            for event in list(self.store.events()):
-                event.happen()
-            await self._settle(_TURNS)
-        await asyncio.gather(*(each.task for each in self._connected))
+        for each in self._connected:
+            assert each.task.done(), f"{each.client.name}'s line does not end"
+            each.task.result()
 
     def _events(self) -> Iterator[Event]:
         yield from self.store.events()
@@ -277,7 +293,8 @@ class Places:
             loose: as `HeldStore.loose`.
         """
         services = [
-            replace(self._services, hub=Hub(cast("Any", self._store), 1000, lambda _: None)) for _ in range(processes)
+            replace(self._services, drain=Drain(), hub=Hub(cast("Any", self._store), 1000, lambda _: None))
+            for _ in range(processes)
         ]
         self._store.held, self._store.loose = True, loose
         return Crowd(self._store, services, gateway, clients)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import hypothesis.strategies as st
@@ -20,7 +21,7 @@ from lakesync.types import SyncPull
 from tests.integration.live_model import merged
 from tests.property.feed_model import Row
 from tests.property.live_client import LiveClient
-from tests.property.live_world import Crowd, Places, run
+from tests.property.live_world import Crowd, Places, UnrestError, run
 
 RULES = parse_rules(
     {
@@ -110,8 +111,13 @@ def play_out(
     *,
     filtered: bool,
     loose: bool,
+    most: int = 5000,
 ) -> None:
-    """Play a history, and compare everybody with the model in the end."""
+    """Play a history, and compare everybody with the model in the end.
+
+    Raises:
+        UnrestError: it is not at its end after the `most` events that there may be.
+    """
     gateway = places.gateway()
     if filtered:
         gateway.set_rules(RULES)
@@ -123,7 +129,7 @@ def play_out(
     async def play() -> None:
         crowd = places.crowd(gateway, clients, processes, loose=loose)
         try:
-            await crowd.play(order)
+            await crowd.play(order, most)
             await end(crowd, filtered)
         finally:
             await crowd.close()
@@ -150,6 +156,29 @@ def test_w2_in_any_order_every_client_is_told_what_it_lacks(places: Places, **hi
 @given(**histories)
 def test_w2_holds_over_shards_too(sharded: Places, **history: Any) -> None:
     play_out(sharded, **history)
+
+
+@settings(deadline=None, max_examples=15)
+@given(**histories, most=st.integers(0, 60))
+def test_w1_a_server_that_stops_ends_every_line_wherever_its_clients_are(
+    places: Places, most: int, **history: Any
+) -> None:
+    with suppress(UnrestError):
+        play_out(places, **history, most=most)
+
+
+def test_w1_a_line_that_is_on_its_way_in_when_its_server_stops_ends_too(places: Places) -> None:
+    ann = LiveClient("ann", "a")
+    ann.script.append(("pull",))
+
+    async def play() -> None:
+        crowd = places.crowd(places.gateway(), (ann,))
+        crowd.happen("connect ann 0")
+        await crowd.close()
+        assert ann.frames is not None
+        assert ann.frames.reason.startswith("1001")
+
+    run(play())
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
