@@ -1,4 +1,4 @@
-"""`log.db`: gateways and their heads, log rows, ids, client records, configuration.
+"""The journal's groups of works: what they write, and every gateway's head in memory.
 
 What pushes write waits in memory until their group commits; everything else is written at once, in a savepoint of its
 work.
@@ -6,8 +6,7 @@ work.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,38 +15,17 @@ import msgspec
 
 from lakesync.exceptions import NotFoundError
 from lakesync.schema import TableSchema
-from lakesync.staging.decoding import decode_client, decode_rules, decode_schema
 from lakesync.staging.head import MAIN_SHARD, Head, new_config
-from lakesync.staging.ledger import NOTHING, Tally, day_of, signed, unsigned
-from lakesync.staging.log_rows import next_entry, row_of, size_of
-from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry, SchemaVersion
-from lakesync.staging.restored_log import ANYONE
-from lakesync.staging.sqlite import bulk
-from lakesync.staging.sqlite.files import LOG_FILE, connect, migrate
+from lakesync.staging.log_rows import next_entry, size_of
+from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry
+from lakesync.staging.sqlite.files import LOG_FILE
+from lakesync.staging.sqlite.journal_file import Client, JournalFile
 from lakesync.staging.sqlite.undo import Undo
 from lakesync.types import Claims
 from lakesync.wire.log import PackedDeltas, unpack_ids, unpacked_size
 
-_Client = tuple[str, str]
-"""`(gateway, client id)`."""
-
-_REPLAY_CHUNK = 200
 _REMEMBERED = 4096
 """Clients, and writers, whose numbers are held in memory."""
-_PUT_WRITER = "ON CONFLICT (gateway, client_id) DO UPDATE SET hlc_high = excluded.hlc_high, widest = excluded.widest"
-_PUT_CLIENT = "ON CONFLICT (gateway, client_id) DO UPDATE SET record = excluded.record"
-_PUT_LEDGER = "ON CONFLICT (gateway, day) DO UPDATE SET count = excluded.count, id_sum = excluded.id_sum"
-_ENTRY = (
-    "SELECT gateway, shard, epoch, seq, arrival, client_id, hlc_low, hlc_high, count, ids, body, claims FROM log"
-    " WHERE gateway = ? AND shard = ? AND epoch = ? AND seq > ? ORDER BY seq LIMIT ?"
-)
-_CLIENT = "SELECT record FROM client WHERE gateway = ? AND client_id IN (?, ?) ORDER BY client_id DESC LIMIT 1"
-_HEADS = (
-    "SELECT id, epoch, config_version, rules, rules_version, write_scope, arrival, shard, last_seq, last_arrival,"
-    " flushed_seq, trimmed_seq, deltas, bytes, flush_requested_ms, flush_requested_seq"
-    " FROM gateway JOIN shard ON shard.gateway = gateway.id"
-)
-_encode = msgspec.json.Encoder().encode
 
 V = TypeVar("V")
 
@@ -67,9 +45,13 @@ class _Group:
         self.direct = False
         """The work under way has a savepoint."""
         self.moved: set[str] = set()
+        self.forget_waiting()
+
+    def forget_waiting(self) -> None:
+        """Nothing waits, apart from heads."""
         self.entries: list[tuple[LogEntry, int]] = []
-        self.writers: dict[_Client, tuple[int, int]] = {}
-        self.clients: dict[_Client, ClientRecord] = {}
+        self.writers: dict[Client, tuple[int, int]] = {}
+        self.clients: dict[Client, ClientRecord] = {}
 
     @property
     def waits(self) -> bool:
@@ -77,8 +59,8 @@ class _Group:
         return bool(self.entries or self.writers or self.clients)
 
 
-class Journal:
-    """The journal's connection, with every gateway's head in memory.
+class Journal(JournalFile):
+    """The journal's file, and what waits in memory for it.
 
     All methods belong to the owner thread; a thread of its own waits for the disk where there is something to do
     meanwhile. What changed since a mark can be taken back.
@@ -90,26 +72,22 @@ class Journal:
         Raises:
             StagingVersionError: it was written by a newer version.
         """
-        self.path = folder / LOG_FILE
+        super().__init__(folder)
         self.wall = wall
         self._shard = shard
-        self.sql = connect(self.path)
-        migrate(self.sql, "sqlite/log", self.path)
-        self.sql.execute("INSERT INTO store VALUES (1, ?) ON CONFLICT DO NOTHING", (uuid.uuid4().hex,))
-        (self.store_id,) = self.sql.execute("SELECT store_id FROM store").fetchone()
-        self.heads: dict[str, Head] = {head.gateway: head for head in self._stored_heads()}
+        self.heads: dict[str, Head] = {head.gateway: head for head in self.stored_heads()}
         self._disk = ThreadPoolExecutor(1, f"commits of {LOG_FILE}")
         self.unpacked_bytes = 0
         """Of all bodies that were ever appended, before they were compressed; it only grows."""
         self._group = _Group(alone=False)
-        self._writers: dict[_Client, tuple[int, int]] = {}
-        self._clients: dict[_Client, ClientRecord] = {}
+        self._writers: dict[Client, tuple[int, int]] = {}
+        self._clients: dict[Client, ClientRecord] = {}
         self._answers: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
 
     def close(self) -> None:
         """Release the file."""
         self._disk.shutdown()
-        self.sql.close()
+        super().close()
 
     # -- one group of works, and one work in it ------------------------------------------------------------------
 
@@ -133,7 +111,7 @@ class Journal:
         group = self._group
         self._write()
         for gateway in group.moved:
-            self._write_head(self.heads[gateway])
+            self.write_head(self.heads[gateway])
         if meanwhile is None:
             self.sql.execute("COMMIT")
         else:
@@ -169,7 +147,7 @@ class Journal:
         if group.direct:
             self.sql.execute("ROLLBACK TO work")
             self._forget()
-            group.entries, group.writers, group.clients = [], {}, {}
+            group.forget_waiting()
         group.undo.take_back(mark)
 
     def direct(self) -> None:
@@ -208,18 +186,16 @@ class Journal:
         """Write what waits in memory."""
         group = self._group
         if group.entries:
-            rows = [row_of(entry, committed_ms) for entry, committed_ms in group.entries]
-            bulk.insert(self.sql, "log", rows)
-            self._count(rows)
+            self.write_entries(group.entries)
         if group.writers:
             _remember(self._writers, group.writers)
-            values = [(*client, *numbers) for client, numbers in group.writers.items()]
-            bulk.insert(self.sql, "writer", values, _PUT_WRITER)
+            self.write_writers(group.writers)
         if group.clients:
             _remember(self._clients, group.clients)
-            records = [(gateway, name, _encode(record)) for (gateway, name), record in group.clients.items()]
-            bulk.insert(self.sql, "client", records, _PUT_CLIENT)
-        group.entries, group.writers, group.clients = [], {}, {}
+            self.write_clients(group.clients)
+        group.forget_waiting()
+
+    # -- gateways ------------------------------------------------------------------------------------------------
 
     def head(self, gateway: str) -> Head:
         """A gateway's head.
@@ -237,79 +213,25 @@ class Journal:
         self._group.undo.update(self.heads, {head.gateway: head})
         self._group.moved.add(head.gateway)
 
-    # -- gateways ------------------------------------------------------------------------------------------------
-
     def ensure_gateway(self, gateway: str) -> None:
         """Make a gateway; its epoch is the wall time, so that a store made anew never has an old one's."""
         if gateway in self.heads:
             return
         self.direct()
         epoch = max(1, self.wall())
-        self.sql.execute(
-            "INSERT INTO gateway (id, epoch, arrival, config_version, rules_version) VALUES (?, ?, 0, 0, 0)",
-            (gateway, epoch),
-        )
+        self.write_gateway(gateway, epoch)
         self.set_head(Head(gateway=gateway, epoch=epoch, config=new_config(), shard=self._shard))
-
-    def _write_head(self, head: Head) -> None:
-        self.sql.execute("UPDATE gateway SET arrival = ? WHERE id = ?", (head.arrival, head.gateway))
-        self.sql.execute(
-            "INSERT OR REPLACE INTO shard VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                head.gateway,
-                head.shard,
-                head.last_seq,
-                head.last_arrival,
-                head.flushed_seq,
-                head.trimmed_seq,
-                head.deltas,
-                head.bytes,
-                head.flush_requested_ms,
-                head.flush_requested_seq,
-            ),
-        )
-
-    def _stored_heads(self) -> Iterator[Head]:
-        heads = self.sql.execute(_HEADS).fetchall()
-        for gateway, epoch, version, rules, rules_version, write_scope, *progress in heads:
-            config = GatewayConfig(
-                version=version,
-                schemas=dict(self._schemas(gateway)),
-                rules=decode_rules(rules) if rules is not None else None,
-                rules_version=rules_version,
-                write_scope=write_scope,
-            )
-            yield Head(gateway, epoch, config, *progress)
-
-    # -- configuration -------------------------------------------------------------------------------------------
 
     def put_schema(self, gateway: str, version: int, schema: TableSchema) -> None:
         """Write a table's schema under its new version."""
         self.direct()
-        self.sql.execute(
-            "INSERT OR REPLACE INTO table_schema VALUES (?, ?, ?, ?)",
-            (gateway, schema.table, version, msgspec.json.encode(schema)),
-        )
+        self.write_schema(gateway, version, schema)
 
     def put_config(self, gateway: str, config: GatewayConfig) -> None:
         """Write a gateway's configuration, its schemas excepted."""
         self.direct()
-        self.sql.execute(
-            "UPDATE gateway SET config_version = ?, rules = ?, rules_version = ?, write_scope = ? WHERE id = ?",
-            (
-                config.version,
-                msgspec.json.encode(config.rules) if config.rules is not None else None,
-                config.rules_version,
-                config.write_scope,
-                gateway,
-            ),
-        )
+        self.write_config(gateway, config)
         self.set_head(msgspec.structs.replace(self.head(gateway), config=config))
-
-    def _schemas(self, gateway: str) -> Iterator[tuple[str, SchemaVersion]]:
-        query = "SELECT table_name, version, body FROM table_schema WHERE gateway = ?"
-        for table, version, body in self.sql.execute(query, (gateway,)):
-            yield table, SchemaVersion(version, decode_schema(body))
 
     # -- clients -------------------------------------------------------------------------------------------------
 
@@ -318,11 +240,9 @@ class Journal:
         place = (gateway, client_id)
         known = self._group.clients.get(place) or self._clients.get(place)
         if known is None:
-            found = self.sql.execute(_CLIENT, (gateway, client_id, ANYONE)).fetchone()
-            if found is None:
-                return None
-            known = msgspec.structs.replace(decode_client(found[0]), client_id=client_id)
-            _remember(self._clients, {place: known})
+            known = self.stored_client(gateway, client_id)
+            if known is not None:
+                _remember(self._clients, {place: known})
         return known
 
     def put_client(self, gateway: str, record: ClientRecord) -> None:
@@ -334,25 +254,16 @@ class Journal:
         place = (gateway, client_id)
         known = self._group.writers.get(place) or self._writers.get(place)
         if known is None:
-            query = "SELECT hlc_high, widest FROM writer WHERE gateway = ? AND client_id = ?"
-            found = self.sql.execute(query, place).fetchone()
-            if found is None:
+            known = self.stored_writer(gateway, client_id)
+            if known is None:
                 return (-1, 0)
-            known = (found[0], found[1])
             _remember(self._writers, {place: known})
         return known
 
     def known_ids(self, gateway: str, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """Ids of the client's log rows that reach into `low..high`, narrowed to it.
-
-        A row that does ends at `high + widest` at the latest, so this is one bounded range of the index.
-        """
+        """Ids of the client's log rows that reach into `low..high`, narrowed to it."""
         _, widest = self.writer(gateway, client_id)
-        rows = self.sql.execute(
-            "SELECT ids FROM log WHERE gateway = ? AND client_id = ? AND hlc_high BETWEEN ? AND ? AND hlc_low <= ?",
-            (gateway, client_id, low, high + widest, high),
-        )
-        packed = [ids for (ids,) in rows]
+        packed = self.stored_ids(gateway, client_id, low, high, widest)
         packed += [
             entry.ids
             for entry, _ in self._group.entries
@@ -375,31 +286,8 @@ class Journal:
         self.set_head(head.appended(arrival, entry.count, size_of(entry)))
         return entry
 
-    def _count(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Add log rows, as `row_of` has them, to the ledger."""
-        days: dict[tuple[str, str], Tally] = {}
-        for gateway, _, _, _, arrival, _, _, _, count, id_sum, *_ in rows:
-            place = (gateway, day_of(arrival))
-            days[place] = days.get(place, NOTHING).plus(count, unsigned(id_sum))
-        for place, tally in days.items():
-            query = "SELECT count, id_sum FROM ledger WHERE gateway = ? AND day = ?"
-            for count, id_sum in self.sql.execute(query, place).fetchall():
-                days[place] = tally.plus(count, unsigned(id_sum))
-        values = [(*place, tally.deltas, signed(tally.id_sum), 0, 0) for place, tally in days.items()]
-        bulk.insert(self.sql, "ledger", values, _PUT_LEDGER)
 
-    def entries_above(self, head: Head, seq: int) -> Iterator[LogEntry]:
-        """The log rows of a shard above `seq`, in order, read a chunk at a time."""
-        while True:
-            chunk = self.sql.execute(_ENTRY, (head.gateway, head.shard, head.epoch, seq, _REPLAY_CHUNK)).fetchall()
-            for *values, claims in chunk:
-                yield LogEntry(*(*values, msgspec.json.decode(claims, type=Claims)))
-            if len(chunk) < _REPLAY_CHUNK:
-                return
-            seq = chunk[-1][3]
-
-
-def _remember(known: dict[_Client, V], new: Mapping[_Client, V]) -> None:
+def _remember(known: dict[Client, V], new: Mapping[Client, V]) -> None:
     if len(known) + len(new) > _REMEMBERED:
         known.clear()
     known.update(new)

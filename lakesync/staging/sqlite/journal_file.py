@@ -1,0 +1,183 @@
+"""The file `log.db`: the statements by which it is read and written, within whatever transaction is open."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lakesync.schema import TableSchema
+from lakesync.staging.decoding import decode_client, decode_rules, decode_schema
+from lakesync.staging.head import Head
+from lakesync.staging.ledger import NOTHING, Tally, day_of, signed, unsigned
+from lakesync.staging.log_rows import row_of
+from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry, SchemaVersion
+from lakesync.staging.restored_log import ANYONE
+from lakesync.staging.sqlite import bulk
+from lakesync.staging.sqlite.files import LOG_FILE, connect, migrate
+from lakesync.types import Claims
+
+Client = tuple[str, str]
+"""`(gateway, client id)`."""
+
+_REPLAY_CHUNK = 200
+_PUT_WRITER = "ON CONFLICT (gateway, client_id) DO UPDATE SET hlc_high = excluded.hlc_high, widest = excluded.widest"
+_PUT_CLIENT = "ON CONFLICT (gateway, client_id) DO UPDATE SET record = excluded.record"
+_PUT_LEDGER = "ON CONFLICT (gateway, day) DO UPDATE SET count = excluded.count, id_sum = excluded.id_sum"
+_ENTRY = (
+    "SELECT gateway, shard, epoch, seq, arrival, client_id, hlc_low, hlc_high, count, ids, body, claims FROM log"
+    " WHERE gateway = ? AND shard = ? AND epoch = ? AND seq > ? ORDER BY seq LIMIT ?"
+)
+_CLIENT = "SELECT record FROM client WHERE gateway = ? AND client_id IN (?, ?) ORDER BY client_id DESC LIMIT 1"
+_WRITER = "SELECT hlc_high, widest FROM writer WHERE gateway = ? AND client_id = ?"
+_IDS = "SELECT ids FROM log WHERE gateway = ? AND client_id = ? AND hlc_high BETWEEN ? AND ? AND hlc_low <= ?"
+_HEADS = (
+    "SELECT id, epoch, config_version, rules, rules_version, write_scope, arrival, shard, last_seq, last_arrival,"
+    " flushed_seq, trimmed_seq, deltas, bytes, flush_requested_ms, flush_requested_seq"
+    " FROM gateway JOIN shard ON shard.gateway = gateway.id"
+)
+_encode = msgspec.json.Encoder().encode
+
+
+class JournalFile:
+    """The journal's connection. All methods belong to the owner thread."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open or make `log.db`.
+
+        Raises:
+            StagingVersionError: it was written by a newer version.
+        """
+        self.path = folder / LOG_FILE
+        self.sql = connect(self.path)
+        migrate(self.sql, "sqlite/log", self.path)
+        self.sql.execute("INSERT INTO store VALUES (1, ?) ON CONFLICT DO NOTHING", (uuid.uuid4().hex,))
+        (self.store_id,) = self.sql.execute("SELECT store_id FROM store").fetchone()
+
+    def close(self) -> None:
+        """Release the file."""
+        self.sql.close()
+
+    # -- gateways and their configuration ------------------------------------------------------------------------
+
+    def stored_heads(self) -> Iterator[Head]:
+        """Every gateway's head."""
+        heads = self.sql.execute(_HEADS).fetchall()
+        for gateway, epoch, version, rules, rules_version, write_scope, *progress in heads:
+            config = GatewayConfig(
+                version=version,
+                schemas=dict(self._schemas(gateway)),
+                rules=decode_rules(rules) if rules is not None else None,
+                rules_version=rules_version,
+                write_scope=write_scope,
+            )
+            yield Head(gateway, epoch, config, *progress)
+
+    def _schemas(self, gateway: str) -> Iterator[tuple[str, SchemaVersion]]:
+        query = "SELECT table_name, version, body FROM table_schema WHERE gateway = ?"
+        for table, version, body in self.sql.execute(query, (gateway,)):
+            yield table, SchemaVersion(version, decode_schema(body))
+
+    def write_gateway(self, gateway: str, epoch: int) -> None:
+        """Add a gateway."""
+        self.sql.execute(
+            "INSERT INTO gateway (id, epoch, arrival, config_version, rules_version) VALUES (?, ?, 0, 0, 0)",
+            (gateway, epoch),
+        )
+
+    def write_head(self, head: Head) -> None:
+        """Write a head, its configuration excepted."""
+        self.sql.execute("UPDATE gateway SET arrival = ? WHERE id = ?", (head.arrival, head.gateway))
+        self.sql.execute(
+            "INSERT OR REPLACE INTO shard VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                head.gateway,
+                head.shard,
+                head.last_seq,
+                head.last_arrival,
+                head.flushed_seq,
+                head.trimmed_seq,
+                head.deltas,
+                head.bytes,
+                head.flush_requested_ms,
+                head.flush_requested_seq,
+            ),
+        )
+
+    def write_schema(self, gateway: str, version: int, schema: TableSchema) -> None:
+        """Write a table's schema under its new version."""
+        self.sql.execute(
+            "INSERT OR REPLACE INTO table_schema VALUES (?, ?, ?, ?)",
+            (gateway, schema.table, version, _encode(schema)),
+        )
+
+    def write_config(self, gateway: str, config: GatewayConfig) -> None:
+        """Write a gateway's configuration, its schemas excepted."""
+        rules = _encode(config.rules) if config.rules is not None else None
+        self.sql.execute(
+            "UPDATE gateway SET config_version = ?, rules = ?, rules_version = ?, write_scope = ? WHERE id = ?",
+            (config.version, rules, config.rules_version, config.write_scope, gateway),
+        )
+
+    # -- clients -------------------------------------------------------------------------------------------------
+
+    def stored_client(self, gateway: str, client_id: str) -> ClientRecord | None:
+        """What is known of a client."""
+        found = self.sql.execute(_CLIENT, (gateway, client_id, ANYONE)).fetchone()
+        return msgspec.structs.replace(decode_client(found[0]), client_id=client_id) if found is not None else None
+
+    def write_clients(self, clients: Mapping[Client, ClientRecord]) -> None:
+        """Write client records whole."""
+        records = [(*client, _encode(record)) for client, record in clients.items()]
+        bulk.insert(self.sql, "client", records, _PUT_CLIENT)
+
+    def stored_writer(self, gateway: str, client_id: str) -> tuple[int, int] | None:
+        """The client's highest accepted hlc and the width of its widest push."""
+        found: tuple[int, int] | None = self.sql.execute(_WRITER, (gateway, client_id)).fetchone()
+        return found
+
+    def write_writers(self, writers: Mapping[Client, tuple[int, int]]) -> None:
+        """Write what `stored_writer` tells of clients."""
+        bulk.insert(self.sql, "writer", [(*client, *numbers) for client, numbers in writers.items()], _PUT_WRITER)
+
+    # -- the log -------------------------------------------------------------------------------------------------
+
+    def stored_ids(self, gateway: str, client_id: str, low: int, high: int, widest: int) -> list[bytes]:
+        """The packed ids of the client's log rows that reach into `low..high`.
+
+        A row that does ends at `high + widest` at the latest, so this is one bounded range of the index.
+        """
+        rows = self.sql.execute(_IDS, (gateway, client_id, low, high + widest, high))
+        return [packed for (packed,) in rows]
+
+    def write_entries(self, entries: Iterable[tuple[LogEntry, int]]) -> None:
+        """Add log rows, each with the server's clock in milliseconds, and their share of the ledger."""
+        rows = [row_of(entry, committed_ms) for entry, committed_ms in entries]
+        bulk.insert(self.sql, "log", rows)
+        self._count(rows)
+
+    def _count(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Add log rows, as `row_of` has them, to the ledger."""
+        days: dict[tuple[str, str], Tally] = {}
+        for gateway, _, _, _, arrival, _, _, _, count, id_sum, *_ in rows:
+            place = (gateway, day_of(arrival))
+            days[place] = days.get(place, NOTHING).plus(count, unsigned(id_sum))
+        for place, tally in days.items():
+            query = "SELECT count, id_sum FROM ledger WHERE gateway = ? AND day = ?"
+            for count, id_sum in self.sql.execute(query, place).fetchall():
+                days[place] = tally.plus(count, unsigned(id_sum))
+        values = [(*place, tally.deltas, signed(tally.id_sum), 0, 0) for place, tally in days.items()]
+        bulk.insert(self.sql, "ledger", values, _PUT_LEDGER)
+
+    def entries_above(self, head: Head, seq: int) -> Iterator[LogEntry]:
+        """The log rows of a shard above `seq`, in order, read a chunk at a time."""
+        while True:
+            chunk = self.sql.execute(_ENTRY, (head.gateway, head.shard, head.epoch, seq, _REPLAY_CHUNK)).fetchall()
+            for *values, claims in chunk:
+                yield LogEntry(*(*values, msgspec.json.decode(claims, type=Claims)))
+            if len(chunk) < _REPLAY_CHUNK:
+                return
+            seq = chunk[-1][3]
