@@ -22,7 +22,7 @@ from lakesync.engine.following import Follower, Interest, Standing
 from lakesync.exceptions import AuthError, LakeSyncError, StagingUnavailableError, ValidationError
 from lakesync.types import SyncPull, SyncResponse
 from lakesync.wire import protobuf
-from lakesync.wire.frames import FrameTag, decode_frame
+from lakesync.wire.frames import FrameTag, decode_frame, encode_answer
 
 if TYPE_CHECKING:
     from gateway.live.room import Room
@@ -119,8 +119,9 @@ class LiveConnection:
                 work = _WORKS[tag]
                 answer = await (self._push(exchange, body) if tag is FrameTag.PUSH else self._pull(exchange, body))
             exchange.status = 200
-            exchange.bytes_out = len(answer)
-            await self._send(answer)
+            frame = encode_answer(answer)
+            exchange.bytes_out = len(frame)
+            await self._send(frame)
         except Exception as error:  # every error has to be answered, whatever it is
             late = isinstance(error, TimeoutError) and deadline.expired()
             self._refuse(exchange, StagingUnavailableError(_LATE) if late else error)

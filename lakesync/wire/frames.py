@@ -1,4 +1,4 @@
-"""What carries messages: WebSocket frames with a tag byte, and the checkpoint stream's length framing."""
+"""What carries messages: WebSocket frames, and the checkpoint stream's length framing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ MAX_FRAME_BYTES = 16 << 20
 """The largest frame of a checkpoint, without its length."""
 
 _LENGTH_BYTES = 4
+_CURSOR_ZERO = b"\x11" + bytes(8)
+"""A SyncResponse whose `server_hlc` is 0, as field 2."""
 
 
 class FrameTag(IntEnum):
@@ -39,6 +41,15 @@ def decode_frame(frame: bytes) -> tuple[FrameTag, bytes]:
         return FrameTag(frame[0]), frame[1:]
     except ValueError:
         raise ValidationError(f"frame tag {frame[0]:#04x} is none of 0x01 push, 0x02 pull, 0x03 broadcast") from None
+
+
+def encode_answer(message: bytes) -> bytes:
+    """The untagged WebSocket frame that answers a push or a pull with a SyncResponse.
+
+    The reference's client overlooks a frame of fewer than two bytes and goes on to wait for an answer. A response of
+    nothing but defaults has no bytes, so its cursor is spelled out: that is the same message.
+    """
+    return message or _CURSOR_ZERO
 
 
 def encode_checkpoint_frame(message: bytes) -> bytes:

@@ -18,6 +18,7 @@ from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, encode_frame
 from tests.integration.gateway_support import DEADLINE, Client, wall_ms
 from tests.integration.live_crowd import dial
+from tests.integration.live_support import OVERLOOKED
 from tests.property.feed_model import Row, apply_page
 
 TABLE = "notes"
@@ -90,6 +91,7 @@ class StockClient:
     def _takes(self, frame: bytes | str, answers: asyncio.Queue[SyncResponse | BaseException]) -> bool:
         """Take a frame, before the next one is looked at; whether it could be."""
         assert isinstance(frame, bytes)
+        assert len(frame) >= OVERLOOKED, "nobody looks at this answer"
         if frame[:1] == bytes((FrameTag.BROADCAST,)):
             return self._take_broadcast(protobuf.decode_response(frame[1:]))
         answer = protobuf.decode_response(frame)

@@ -17,6 +17,9 @@ from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, encode_frame
 from tests.integration.gateway_support import DEADLINE, Client
 
+OVERLOOKED = 2
+"""Frames of fewer bytes the reference's client does not look at."""
+
 
 def decoded(deltas: Sequence[dict[str, Any]]) -> tuple[RowDelta, ...]:
     """Deltas as the engine has them."""
@@ -80,5 +83,6 @@ class Live:
     def _receive(self) -> tuple[bool, SyncResponse]:
         frame = self.socket.recv(DEADLINE)
         assert isinstance(frame, bytes)
+        assert len(frame) >= OVERLOOKED, "the reference's client overlooks such a frame, and waits for ever"
         tagged = frame[:1] == bytes((FrameTag.BROADCAST,))
         return tagged, protobuf.decode_response(frame[1:] if tagged else frame)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.gateway_support import Client, delta
-from tests.integration.live_support import Live
+from lakesync.types import SyncPull, SyncResponse
+from lakesync.wire import protobuf
+from lakesync.wire.frames import FrameTag
+from tests.integration.gateway_support import DEADLINE, Client, delta
+from tests.integration.live_support import OVERLOOKED, Live
 
 
 def ops(page):
@@ -32,6 +35,15 @@ def test_push_and_pull_round_trip(pair, prefix):
         assert not page.has_more
         assert live.pull(page.server_hlc).deltas == ()
     assert bob.pull(str(page.server_hlc)).json()["deltas"] == []
+
+
+def test_a_pull_from_an_empty_gateway_is_answered_with_a_frame_that_is_looked_at(pair):
+    with Live(pair[0]) as live:
+        live.send(FrameTag.PULL, protobuf.encode_pull(SyncPull("alice", 0, 1000)))
+        frame = live.socket.recv(DEADLINE)
+        assert len(frame) >= OVERLOOKED
+        assert protobuf.decode_response(frame) == SyncResponse((), 0)
+        live.push(delta("t1", {"n": 1}, client="alice"))
 
 
 def test_a_change_is_broadcast_to_whoever_lacks_it(pair):
