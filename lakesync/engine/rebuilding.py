@@ -17,7 +17,7 @@ from lakesync.engine.engine import Engine
 from lakesync.exceptions import ConfigurationError
 from lakesync.feed.apply import arrivals_of
 from lakesync.feed.settle import moves_of
-from lakesync.hlc import start_of
+from lakesync.hlc import start_of, wall_of
 from lakesync.lww import RowState
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging import open_store
@@ -29,7 +29,10 @@ from lakesync.staging.shards import ShardMap, shard_urls
 from lakesync.types import RowDelta
 
 MARGIN_MS = 60_000
-"""How far above the clock arrivals go on: one that was handed out just before the store was lost lies below."""
+"""How far above the clock, and all that the lake holds, arrivals go on.
+
+One that was handed out just before the store was lost lies below.
+"""
 
 _DELTAS_A_COMMIT = 5_000
 
@@ -90,7 +93,7 @@ def rebuild(
         wall: the server's clock in milliseconds.
         history: the lake.
         replace: a store that is there already is set aside.
-        margin_ms: how far above the clock arrivals go on.
+        margin_ms: how far above the clock, and all that the lake holds, arrivals go on.
         on_progress: called with a gateway and the number of its deltas so far.
         shards: where tables have stores of their own: each gets what belongs to it, whatever shard it was in.
         only: the one shard whose store is made again; the others stay as they are.
@@ -109,7 +112,7 @@ def rebuild(
         return [
             made
             for gateway in history.gateways()
-            for made in _rebuild_gateway(stores, home, gateway, history, start_of(wall() + margin_ms), on_progress)
+            for made in _rebuild_gateway(stores, home, gateway, history, (wall(), margin_ms), on_progress)
         ]
 
 
@@ -131,7 +134,7 @@ def _rebuild_gateway(
     home: Callable[[str], str],
     gateway: str,
     history: History,
-    floor: int,
+    above: tuple[int, int],
     on_progress: Callable[[str, int], object],
 ) -> list[Rebuilt]:
     config = history.config(gateway)
@@ -149,6 +152,9 @@ def _rebuild_gateway(
             pushes, deltas, _ = told[name]
             told[name] = pushes + len(own), deltas + sum(len(push.deltas) for push in own), own[-1].arrival
         on_progress(gateway, sum(deltas for _, deltas, _ in told.values()))
+    now_ms, margin_ms = above
+    newest_ms = max(wall_of(newest) for _, _, newest in told.values())  # ahead of a clock that was put back since
+    floor = start_of(max(now_ms, newest_ms) + margin_ms)
     made = []
     for name, store in stores.items():
         store.run(gateway, lambda commit: commit.restore_end(floor))

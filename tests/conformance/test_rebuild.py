@@ -247,6 +247,21 @@ def test_ids_and_ledger_come_back_and_what_is_there_waits_for_nothing(url, clock
     engine.close()
 
 
+def test_arrivals_of_a_clock_that_was_put_back_since_are_not_handed_out_again(url, clock):
+    clock.advance(3_600_000)
+    engine = opened(url, clock)
+    a, _ = story(engine, clock)
+    lake = Lake()
+    carry(lake, engine)
+    clock.advance(30_000)
+    a.push(engine, make_delta("a", clock.now_ms << 16, "never carried", team="red"))
+    known = engine.store.read("g", lambda view: view.arrival).result()
+    engine.close()
+    clock.advance(-3_600_000)
+    (done,) = rebuild(url, clock, lake, replace=True)
+    assert done.arrival > known
+
+
 def test_a_store_in_the_way_is_set_aside_only_when_that_was_asked(url, clock):
     engine = opened(url, clock)
     story(engine, clock)

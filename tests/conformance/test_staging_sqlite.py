@@ -202,6 +202,24 @@ def test_a_lost_state_whose_bodies_are_trimmed_is_named(store, folder, clock, bo
         SqliteStore(folder, clock).open(Book())
 
 
+@pytest.mark.parametrize("left", [None, b""], ids=["gone", "empty"])
+def test_a_lost_journal_is_named_and_its_rows_are_left(store, folder, clock, book, left):
+    push(store, book, *numbered(3))
+    expected = seen(store)
+    store.close()
+    kept = (folder / "log.db").read_bytes()
+    (folder / "log.db").unlink()
+    if left is not None:
+        (folder / "log.db").write_bytes(left)
+    with pytest.raises(IntegrityError, match="put it back"):
+        SqliteStore(folder, clock).open(Book())
+    (folder / "log.db").write_bytes(kept)
+    again = SqliteStore(folder, clock)
+    again.open(Book())
+    assert seen(again) == expected
+    again.close()
+
+
 def test_a_state_of_another_store_is_not_used(store, folder, tmp_path, clock, book):
     push(store, book, *numbered(3))
     expected = seen(store)

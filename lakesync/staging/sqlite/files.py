@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.exceptions import IntegrityError, StagingUnavailableError
 from lakesync.staging.migrations import pending
 
 LOG_FILE = "log.db"
@@ -49,6 +50,30 @@ class OwnerLock:
     def release(self) -> None:
         """Let the next owner in."""
         os.close(self._file)
+
+
+def check_journal(folder: Path) -> None:
+    """Whether the journal is there where its rows are: without it they would be taken for nobody's, and go.
+
+    Raises:
+        IntegrityError: it is not.
+    """
+    journal, state = folder / LOG_FILE, folder / STATE_FILE
+    if _size(journal) or not _size(state):
+        return
+    with closing(sqlite3.connect(state)) as connection:
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'applied'").fetchone() is None:
+            return
+        gateways = [name for (name,) in connection.execute("SELECT DISTINCT gateway FROM applied ORDER BY gateway")]
+    if gateways:
+        raise IntegrityError(
+            f"{state} holds rows of {len(gateways)} gateways, {gateways[0]!r} first, but {journal} is gone: put it "
+            f"back, run `lakesync staging rebuild --from-lake`, or remove {state} to begin with nothing"
+        )
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def connect(path: Path, cache_mib: int = _CACHE_MIB) -> sqlite3.Connection:

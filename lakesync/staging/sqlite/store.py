@@ -19,7 +19,7 @@ from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerD
 from lakesync.staging.sqlite.behind import Behind, WriteBehind
 from lakesync.staging.sqlite.commit import SqliteCommit, SqliteView
 from lakesync.staging.sqlite.drafts import check_no_draft
-from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock
+from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, check_journal
 from lakesync.staging.sqlite.group import GroupCommit
 from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.owner import Owner
@@ -48,6 +48,7 @@ class _Opened:
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as opening:
             opening.callback(OwnerLock(folder).release)
+            check_journal(folder)
             self.journal = Journal(folder, wall, shard)
             opening.callback(self.journal.close)
             self.state = State(folder, self.journal.store_id)
@@ -106,7 +107,7 @@ class SqliteStore(ErasingStore, HoldingStore):
         Raises:
             StagingVersionError: the store was written by a newer version.
             StagingUnavailableError: it has another owner, or cannot be read.
-            IntegrityError: `state.db` is not this store's and bodies were trimmed.
+            IntegrityError: `state.db` is not this store's and bodies were trimmed, or `log.db` is gone.
         """
         if self._opened is not None:
             raise StagingUnavailableError(f"the staging store {self._folder} is open already")
