@@ -1,13 +1,13 @@
 """Destinations follow `deltas`: one Spark task a leaf reads what it lacks and writes it, transaction by transaction.
 
-What moves goes from the lake's files through an executor into the destination; the step's own process sees marks and
-counts alone.
+What moves goes from the lake's files through an executor into the destination, a transaction's worth at a time; the
+step's own process sees marks and counts alone. The task opens the files itself; where it cannot, Spark reads them.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -28,8 +28,9 @@ from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.exceptions import LakeSyncError
 from lakesync.schema import TableSchema
 from resources.lake.connection import lake_errors
+from resources.lake.history.ordered import Stretch, in_order, stretches
 from resources.lake.tables import NAMES, LakeNames, at, ensure_deltas
-from resources.tasks import failure, opened, raise_failure
+from resources.tasks import failure, on_executors, opened, raise_failure
 from transforms.decode import day_of
 
 if TYPE_CHECKING:
@@ -95,10 +96,8 @@ def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES) ->
     lacking = {name: begun.streams.get(name, -1) for name in history if begun.streams.get(name, -1) < history[name]}
     if not lacking and shown == begun.shown:
         return Followed(0, 0, begun, history)
-    rows = _lacking(spark, snapshot, names, follower.choice, lacking, history)
-    told = _told(rows, _Task(follower, history))
-    reached = msgspec.json.decode(told[-1][1], type=Standing) if told else begun
-    return Followed(sum(deltas for deltas, _ in told), len(told), reached, history)
+    told = _taken(spark, follower, snapshot, names, lacking, history)
+    return Followed(sum(part.deltas for part in told), len(told), told[-1].standing if told else begun, history)
 
 
 @lake_errors
@@ -173,19 +172,43 @@ def _chosen(rows: DataFrame, choice: Choice) -> DataFrame:
 
 
 @lake_errors
-def _told(lacking: DataFrame, task: _Task) -> list[tuple[int, str]]:
-    """Have a task take it; what it says of each part.
+def _taken(
+    spark: SparkSession,
+    follower: Follower,
+    snapshot: int,
+    names: LakeNames,
+    lacking: Mapping[str, int],
+    history: Mapping[str, int],
+) -> list[Taken]:
+    """Have a task take what is lacking; what it says of each part.
 
     Raises:
         LakeSyncError: as the task raised it.
     """
-    rows = lacking.mapInArrow(task, _TOLD).collect()
+    found = stretches(spark, names.deltas, snapshot, lacking)
+    if found is not None:
+        return on_executors(spark, [_Reading(follower, found, lacking, history)], Taken)[0]
+    shown = _lacking(spark, snapshot, names, follower.choice, lacking, history)
+    rows = shown.mapInArrow(_Shown(follower, history), _TOLD).collect()
     raise_failure(row["failure"] for row in rows)
-    return [(row["deltas"], row["standing"]) for row in rows]
+    return [Taken(row["deltas"], msgspec.json.decode(row["standing"], type=Standing)) for row in rows]
 
 
-class _Task:
-    """What the executor runs."""
+class _Reading(NamedTuple):
+    """What the executor runs where it reads the history by itself."""
+
+    follower: Follower
+    found: Sequence[Stretch]
+    lacking: Mapping[str, int]
+    upto: Mapping[str, int]
+
+    def run(self) -> Iterator[Taken]:
+        history = in_order(self.found, self.lacking, self.follower.choice, HISTORY)
+        return _take(self.follower, history, self.upto)
+
+
+class _Shown:
+    """What the executor runs where Spark shows it the history."""
 
     def __init__(self, follower: Follower, upto: Mapping[str, int]) -> None:
         self._follower = msgspec.json.encode(follower)

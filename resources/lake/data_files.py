@@ -86,13 +86,13 @@ def files_at(
     return files
 
 
-def read_files(files: DataFiles, schema: pa.Schema) -> Iterator[pa.Table]:
+def read_files(files: DataFiles, schema: pa.Schema, at_once: int = ROWS_AT_ONCE) -> Iterator[pa.Table]:
     """The columns of a schema, some rows of a file after others, without deleted ones; in a task, on its one core."""
     deleted = _deleted(files.deletes)
     for path in files.data:
         gone = deleted.get(path)
         begin = 0
-        for batch in _opened(path).iter_batches(ROWS_AT_ONCE, columns=schema.names, use_threads=False):
+        for batch in _opened(path).iter_batches(at_once, columns=schema.names, use_threads=False):
             table = pa.Table.from_batches([batch])
             if gone is not None:
                 first, last = np.searchsorted(gone, (begin, begin + table.num_rows))

@@ -1,0 +1,113 @@
+"""The history in order of arrival, as a task reads it: every delta once, in order, whatever is in memory at once."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.types import DateType, IntegerType, LongType, MapType, NestedField, StringType
+
+from lakesync.adapters.following import Choice
+from resources.lake.commits import commit_files
+from resources.lake.history.log_files import bucketed, partition_of
+from resources.lake.history.ordered import in_order, ordered, stretches_of
+from resources.lake.table_files import Layout, data_files, write_data_file
+from transforms.decode import DELTAS_ARROW, day_of
+
+DAY_START = 1_790_000_000_000 << 16
+ICEBERG = {pa.string(): StringType(), pa.int64(): LongType(), pa.int32(): IntegerType(), pa.date32(): DateType()}
+COLUMNS = MapType(100, StringType(), 101, StringType(), value_required=False)
+FIELDS = [
+    NestedField(number, field.name, ICEBERG.get(field.type, COLUMNS)) for number, field in enumerate(DELTAS_ARROW, 1)
+]
+SPEC = PartitionSpec(
+    PartitionField(1, 1000, BucketTransform(4), "gateway_bucket"), PartitionField(8, 1001, IdentityTransform(), "day")
+)
+PLACES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(0, 3)), unique=True, max_size=60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(PLACES, st.integers(1, 9), st.integers(1, 20))
+def test_rows_come_in_order_whatever_is_in_memory(places, chunk, part):
+    tables = [
+        pa.table(dict(zip(("arrival", "seq", "ordinal"), map(list, zip(*some, strict=True)), strict=True)))
+        for some in (places[start : start + chunk] for start in range(0, len(places), chunk))
+    ]
+    found = [tuple(row.values()) for table in ordered(tables, part) for row in table.to_pylist()]
+    assert found == sorted(places)
+
+
+@pytest.fixture
+def history(tmp_path):
+    catalogue = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    catalogue.create_namespace("lakesync")
+    properties = {f"write.metadata.metrics.column.{name}": "full" for name in ("batch_id", "gateway", "table_name")}
+    yield catalogue.create_table("lakesync.deltas", Schema(*FIELDS), partition_spec=SPEC, properties=properties)
+    catalogue.close()
+
+
+def deltas(shard, numbers, tables=("notes", "events"), gateway="g"):
+    """One delta a push."""
+    arrivals = [DAY_START + 256 * number for number in numbers]
+    size = len(arrivals)
+    columns = {
+        "gateway": [gateway] * size,
+        "shard": [shard] * size,
+        "epoch": [1] * size,
+        "batch_id": [f"b{number // 10}" for number in numbers],
+        "seq": list(numbers),
+        "ordinal": [0] * size,
+        "arrival": arrivals,
+        "day": [day_of(DAY_START)] * size,
+        "table_name": [tables[number % len(tables)] for number in numbers],
+        "row_id": [f"r{number}" for number in numbers],
+        "op": ["INSERT"] * size,
+        "client_id": ["c"] * size,
+        "hlc": arrivals,
+        "delta_id": [f"{number:064x}" for number in numbers],
+        "width": [1] * size,
+        "columns": [[("x", str(number))] for number in numbers],
+    }
+    return pa.table([pa.array(columns[field.name], field.type) for field in DELTAS_ARROW], DELTAS_ARROW)
+
+
+def commit(table, *files):
+    """Each in a file of its own, in the order of its buckets."""
+    folder, values = partition_of(table, "g", day_of(DAY_START))
+    made = []
+    for rows in files:
+        groups, properties = bucketed(rows)
+        made.append(write_data_file(Layout.of(table), folder, groups, properties))
+    snapshot = table.current_snapshot()
+    added = data_files(table, pa.Table.from_batches(made), lambda _: values)
+    commit_files(table, snapshot.snapshot_id if snapshot else None, added)
+    return table.catalog.load_table(table.name())
+
+
+def read(table, after, choice, part=7):
+    found = stretches_of(table, table.current_snapshot().snapshot_id, after)
+    batches = in_order(found, after, choice, ("shard", "arrival", "columns"), part)
+    return found, [(row["shard"], dict(row["columns"])["x"]) for batch in batches for row in batch.to_pylist()]
+
+
+def test_files_are_read_in_order_of_arrival_beyond_the_marks(history):
+    joined = deltas("main", [*range(20, 30), *range(40, 50)])
+    table = commit(history, deltas("main", range(30, 40)), deltas("main", range(20)), deltas("two", range(12)), joined)
+    after = {"g/main": DAY_START + 256 * 4, "g/two": DAY_START + 256 * 99}
+    found, rows = read(table, after, Choice())
+    assert [(stretch.shard, len(stretch.files.data)) for stretch in found] == [("main", 1), ("main", 2)]
+    assert rows == [("main", str(number)) for number in range(5, 50)]
+    assert read(table, {"g/main": -1, "g/two": -1}, Choice(tables=("notes",), without=("events",)))[1] == [
+        *(("main", str(number)) for number in range(0, 50, 2)),
+        *(("two", str(number)) for number in range(0, 12, 2)),
+    ]
+    assert read(table, {"g/main": -1}, Choice(without=("notes",), gateways=("other",)))[1] == []
+    assert read(table, {}, Choice()) == ([], [])
+
+
+def test_a_file_of_several_streams_is_for_spark(history):
+    table = commit(history, pa.concat_tables([deltas("main", range(3)), deltas("two", range(3))]))
+    assert stretches_of(table, table.current_snapshot().snapshot_id, {"g/main": -1}) is None
