@@ -2,9 +2,10 @@
 
 HOW is `migrate`, `tier`, `flow`, `push`, a flow into the gateway at the second URI, or `follow`, a destination that
 takes what the lake holds whose folder is the first; `history` fills such a lake with as many deltas as the second says,
-by a Spark whose memory nobody counts. Prints one JSON object: what was moved, seconds, and memory: of this process,
-which is the step, of Spark's JVM, and of the JVM and its Python workers together, each as the greatest sum of resident
-memory that was seen. Pages that processes share count once for each.
+by a Spark whose memory nobody counts. Prints one JSON object: what was moved, seconds, and memory: resident memory of
+this process, which is the step, of Spark's JVM, and of the JVM and its Python workers together, where pages that
+processes share count once for each; and `all_mib`, what all of them take of the machine, where they count once. Each is
+the greatest that was seen, `all_begin_mib` what Spark and the step took before.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pydantic import SecretStr
 
 from benchmarks.lake import Lake, Story, lake, write_history
 from benchmarks.server import SECRET
-from benchmarks.usage import Watched
+from benchmarks.usage import Shared, Watched
 from lakesync.adapters.flowing import Sieve
 from lakesync.adapters.following import Choice
 from lakesync.adapters.migrate import Scope
@@ -50,7 +51,13 @@ def _filled(place: Path, count: int) -> dict[str, float]:
 def _measured(place: Path, how: str, source: str, target: str, heap: str) -> dict[str, float]:
     with lake(place, heap) as bench:
         step, jvm = Watched(os.getpid()), Watched(bench.watched.pid)
-        with step.measured() as own, jvm.measured() as java, bench.watched.measured() as executors:
+        together = Shared(step.pid, jvm.pid)
+        with (
+            step.measured() as own,
+            jvm.measured() as java,
+            bench.watched.measured() as executors,
+            together.measured() as memory,
+        ):
             begun = time.perf_counter()
             count = _WAYS[how](bench, Backend("source", source), target, place)
             seconds = time.perf_counter() - begun
@@ -61,7 +68,8 @@ def _measured(place: Path, how: str, source: str, target: str, heap: str) -> dic
         "rss_step_mib": own[0].rss_peak_mib,
         "rss_jvm_mib": java[0].rss_peak_mib,
         "rss_spark_mib": executors[0].rss_peak_mib,
-        "rss_sum_mib": round(own[0].rss_peak_mib + executors[0].rss_peak_mib, 1),
+        "all_begin_mib": memory[0],
+        "all_mib": memory[1],
     }
 
 

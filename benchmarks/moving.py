@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pymysql
 
 from benchmarks.suite.adapters import deltas_between
 from lakesync.adapters.base import DatabaseAdapter
@@ -21,8 +23,28 @@ from lakesync.adapters.lifecycle import LifecycleAdapter
 from lakesync.adapters.migrate import migrate_adapter
 from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.adapters.several import write_arrow
+from tests.backend_servers import mariadb_server
+from tests.postgres_server import postgres_server
 
 PART = 50_000
+
+
+def place(servers: ExitStack, given: str | None, default: str) -> str:
+    """The URI of an empty place; `postgres` and `mariadb` are servers that are started for it.
+
+    Args:
+        servers: closed where they are to end.
+        given: a URI or one of those names.
+        default: where nothing is given.
+    """
+    if given == "postgres":
+        return servers.enter_context(postgres_server()).uri
+    if given == "mariadb":
+        server = servers.enter_context(mariadb_server())
+        with pymysql.connect(host="127.0.0.1", port=server.port, user="root") as sql, sql.cursor() as cursor:
+            cursor.execute("CREATE DATABASE bench CHARACTER SET utf8mb4")
+        return f"{server.uri}/bench"
+    return given or default
 
 
 def fill(uri: str, count: int) -> None:

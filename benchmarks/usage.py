@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -26,6 +26,27 @@ class Usage(NamedTuple):
     rss_peak_mib: float
 
 
+class Shared:
+    """What processes and their children take of memory together: a page that several have counts once in all."""
+
+    def __init__(self, *pids: int) -> None:
+        """Args: pids: whose."""
+        self._processes = [psutil.Process(pid) for pid in pids]
+
+    @contextmanager
+    def measured(self) -> Iterator[list[float]]:
+        """The sum when the block began, and the greatest that was seen, in MiB; the list holds both at the end."""
+        found: list[float] = []
+        samples = [self._pss()]
+        with _sampling(lambda: samples.append(self._pss())):
+            yield found
+        found += [samples[0], max(samples)]
+
+    def _pss(self) -> float:
+        everyone = {each.pid: each for one in self._processes for each in (one, *one.children(recursive=True))}
+        return round(_sum(everyone.values(), lambda one: one.memory_full_info().pss) / _MIB, 1)
+
+
 class Watched:
     """A running process that is measured."""
 
@@ -40,21 +61,10 @@ class Watched:
         """What is used inside of the block; the list holds it at the end."""
         found: list[Usage] = []
         samples = [self._rss()]
-        done = threading.Event()
-
-        def sample() -> None:
-            while not done.wait(_SAMPLE_SECONDS):
-                samples.append(self._rss())
-
-        sampler = threading.Thread(target=sample, daemon=True)
-        sampler.start()
-        cpu, begun = self._cpu(), time.perf_counter()
-        try:
+        with _sampling(lambda: samples.append(self._rss())):
+            cpu, begun = self._cpu(), time.perf_counter()
             yield found
-        finally:
             seconds, used = time.perf_counter() - begun, self._cpu() - cpu
-            done.set()
-            sampler.join()
         samples.append(self._rss())
         found.append(Usage(round(seconds, 2), round(used, 2), samples[0], samples[-1], max(samples)))
 
@@ -84,10 +94,32 @@ class Watched:
         return self._sum(used)
 
     def _sum(self, ask: Callable[[psutil.Process], float]) -> float:
-        total = 0.0
-        for one in [self._process, *(self._process.children(recursive=True) if self._family else ())]:
-            try:
-                total += ask(one)
-            except psutil.NoSuchProcess:  # between being listed and being asked
-                continue
-        return total
+        return _sum([self._process, *(self._process.children(recursive=True) if self._family else ())], ask)
+
+
+@contextmanager
+def _sampling(sample: Callable[[], object]) -> Iterator[None]:
+    """Take samples for as long as the block lasts."""
+    done = threading.Event()
+
+    def run() -> None:
+        while not done.wait(_SAMPLE_SECONDS):
+            sample()
+
+    sampler = threading.Thread(target=run, daemon=True)
+    sampler.start()
+    try:
+        yield
+    finally:
+        done.set()
+        sampler.join()
+
+
+def _sum(processes: Iterable[psutil.Process], ask: Callable[[psutil.Process], float]) -> float:
+    total = 0.0
+    for one in processes:
+        try:
+            total += ask(one)
+        except psutil.NoSuchProcess:  # between being listed and being asked
+            continue
+    return total

@@ -1,18 +1,20 @@
 """Flows: deltas a second from one backend to another, into a gateway, and from the lake, by Spark's executors.
 
-By default from SQLite to Parquet on this machine's disk; `--from` and `--to` take any adapter's URI, of an empty place.
-The `rss_` figures are those of `scripts/bench migrate --heap`. With `push_` before them they are of the flow into the
-gateway, whose own memory, that of a server that takes as many deltas, is `gateway_rss_peak_mib`; with `follow_`, of a
-destination that takes what the lake holds.
+By default from SQLite to Parquet on this machine's disk; `--from` and `--to` take any adapter's URI, of an empty place,
+or `postgres` or `mariadb`, which are started then. The figures of memory are those of `scripts/bench migrate --heap`.
+With `push_` before them they are of the flow into the gateway, whose own memory, that of a server that takes as many
+deltas, is `gateway_rss_peak_mib`; with `follow_`, of a destination that takes what the lake holds, by default SQLite,
+or what `--leaf` says.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from contextlib import ExitStack
 from typing import Any
 
 from benchmarks import server
-from benchmarks.moving import fill, moved
+from benchmarks.moving import fill, moved, place
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -20,26 +22,29 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--deltas", type=int, default=200_000, help="to be moved")
     parser.add_argument("--from", dest="source", help="URI of an empty place; default: SQLite")
     parser.add_argument("--to", dest="destination", help="URI of an empty place; default: Parquet on disk")
+    parser.add_argument("--leaf", help="URI of an empty place that follows the lake; default: SQLite")
     parser.add_argument("--heap", default="512m", help="heap of Spark's JVM")
     parser.add_argument("--ways", default="flow,push,follow", help="which")
 
 
 def run(options: Namespace) -> dict[str, Any]:
     """Measure."""
-    with server.folder(options.folder) as place:
-        source, found = options.source or f"sqlite://{place}/source.db", dict[str, Any]()
-        target, ways = options.destination or f"file://{place}/objects", options.ways.split(",")
+    found, ways = dict[str, Any](), options.ways.split(",")
+    with server.folder(options.folder) as folder, ExitStack() as servers:
+        source = place(servers, options.source, f"sqlite://{folder}/source.db")
         if ways != ["follow"]:
             fill(source, options.deltas)
         if "flow" in ways:
+            target = place(servers, options.destination, f"file://{folder}/objects")
             found |= moved("flow", source, target, options.heap)
         if "push" in ways:
-            with server.gateway(place, LAKESYNC_SERVICE_TOKEN=server.SECRET) as gateway, gateway.measured() as used:
+            with server.gateway(folder, LAKESYNC_SERVICE_TOKEN=server.SECRET) as gateway, gateway.measured() as used:
                 found |= _named("push", moved("push", source, f"http://127.0.0.1:{gateway.port}", options.heap))
             found["gateway_rss_peak_mib"] = used[0].rss_peak_mib
         if "follow" in ways:
-            moved("history", str(place / "lake"), str(options.deltas), options.heap)
-            found |= _named("follow", moved("follow", str(place / "lake"), f"sqlite://{place}/leaf.db", options.heap))
+            lake, leaf = str(folder / "lake"), place(servers, options.leaf, f"sqlite://{folder}/leaf.db")
+            moved("history", lake, str(options.deltas), options.heap)
+            found |= _named("follow", moved("follow", lake, leaf, options.heap))
     return {"deltas": options.deltas, **found}
 
 

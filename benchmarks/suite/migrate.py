@@ -1,18 +1,20 @@
 """Migration: deltas a second from one backend to another, read, written, read back and compared at the end.
 
-By default from SQLite to Parquet on this machine's disk; `--from` and `--to` take any adapter's URI, of an empty place.
-`rss_peak_mib` is the memory of the process that moves, which does not grow with what is moved. With `--heap` executors
-move, and memory is `rss_step_mib` of the asset's step, `rss_jvm_mib` of Spark's JVM, `rss_spark_mib` of the JVM and its
-Python workers, and `rss_sum_mib` of all of them: the greatest resident memory, shared pages counted for each process.
+By default from SQLite to Parquet on this machine's disk; `--from` and `--to` take any adapter's URI, of an empty place,
+or `postgres` or `mariadb`, which are started then. `rss_peak_mib` is the memory of the process that moves, which does
+not grow with what is moved. With `--heap` executors move, and memory is `rss_step_mib` of the asset's step,
+`rss_jvm_mib` of Spark's JVM and `rss_spark_mib` of the JVM and its Python workers, the greatest resident memory; and
+`all_mib`, what all of them took of the machine, where a page that several share counts once (`all_begin_mib` before).
 """
 
 from __future__ import annotations
 
 import tempfile
 from argparse import ArgumentParser, Namespace
+from contextlib import ExitStack
 from typing import Any
 
-from benchmarks.moving import fill, moved
+from benchmarks.moving import fill, moved, place
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -26,10 +28,11 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> dict[str, Any]:
     """Measure."""
-    with tempfile.TemporaryDirectory(dir=options.folder, prefix="lakesync-bench-") as folder:
-        source = options.source or f"sqlite://{folder}/source.db"
+    with ExitStack() as servers:
+        folder = servers.enter_context(tempfile.TemporaryDirectory(dir=options.folder, prefix="lakesync-bench-"))
+        source = place(servers, options.source, f"sqlite://{folder}/source.db")
         fill(source, options.deltas)
-        target = options.destination or f"file://{folder}/objects"
+        target = place(servers, options.destination, f"file://{folder}/objects")
         found = moved("migrate", source, target, options.heap)
         if options.one_way:
             return {"deltas": options.deltas, **found}

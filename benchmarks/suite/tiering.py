@@ -1,16 +1,17 @@
 """Tiering: deltas a second from a hot tier to a cold one, copied, read back, and only then removed.
 
 By default from SQLite to Parquet on this machine's disk;
-`--hot` and `--cold` take any adapter's URI, of an empty place.
+`--hot` and `--cold` take any adapter's URI, of an empty place, or `postgres`, which is started then.
 """
 
 from __future__ import annotations
 
 import tempfile
 from argparse import ArgumentParser, Namespace
+from contextlib import ExitStack
 from typing import Any
 
-from benchmarks.moving import fill, moved
+from benchmarks.moving import fill, moved, place
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -23,10 +24,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> dict[str, Any]:
     """Measure."""
-    with tempfile.TemporaryDirectory(dir=options.folder, prefix="lakesync-bench-") as folder:
-        hot = options.hot or f"sqlite://{folder}/hot.db"
+    with ExitStack() as servers:
+        folder = servers.enter_context(tempfile.TemporaryDirectory(dir=options.folder, prefix="lakesync-bench-"))
+        hot = place(servers, options.hot, f"sqlite://{folder}/hot.db")
+        cold = place(servers, options.cold, f"file://{folder}/objects")
         fill(hot, options.deltas)
-        return {
-            "deltas": options.deltas,
-            **moved("tier", hot, options.cold or f"file://{folder}/objects", options.heap),
-        }
+        return {"deltas": options.deltas, **moved("tier", hot, cold, options.heap)}
