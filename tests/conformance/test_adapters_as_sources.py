@@ -8,7 +8,7 @@ from lakesync.adapters import DeltaBatch, StoredDelta
 from lakesync.adapters.bigquery import BigQueryAdapter
 from lakesync.rules.model import parse_rules
 from lakesync.types import SyncPull
-from tests.conformance.adapter_places import DATABASES, start_server
+from tests.conformance.adapter_places import DATABASES, DEEP, start_server
 from tests.integration.embedded.embedded_support import Author, gateway_over
 
 RULES = {
@@ -17,9 +17,9 @@ RULES = {
 }
 
 
-@pytest.fixture(params=["postgres", "mariadb", "bigquery", "parquet on s3", "nested"])
+@pytest.fixture(params=[pytest.param(kind, marks=[pytest.mark.deep] * (kind in DEEP)) for kind in DATABASES])
 def source(request, tmp_path):
-    """Each kind that the tests of sources do not have already."""
+    """Each kind."""
     start_server(request)
     opened = DATABASES[request.param](tmp_path)
     yield opened

@@ -12,15 +12,18 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pymysql
+import requests
 
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
 from lakesync.crash import VARIABLE
+from tests.backend_servers import mariadb_server, s3_server
 from tests.conformance.book import make_delta
 from tests.forked import Forked
 from tests.move_storm.moves import MOVES, POINTS, Verdict, held, judged, points
@@ -37,7 +40,7 @@ def main() -> int:
     parser.add_argument("--pages", type=int, default=8, help="that each move has")
     parser.add_argument("--page", type=int, default=50, help="deltas of one")
     parser.add_argument("--moves", default="migration,tiering,flow", help="which")
-    parser.add_argument("--targets", default="sqlite,file,postgresql", help="schemes of where to")
+    parser.add_argument("--targets", default="sqlite,file,postgresql", help="schemes of where to; mysql and s3 too")
     options = parser.parse_args()
     total, told = options.pages * options.page, []
     with ExitStack() as stack:
@@ -60,13 +63,13 @@ def main() -> int:
 
 
 class _Places:
-    """Fresh places for each move."""
+    """Fresh places for each move, on servers that are started when the first is wanted."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
         self.start = folder / "start.db"
         self._stack = stack
-        self._postgres: str | None = None
+        self._servers: dict[str, str] = {}
         self._made = 0
 
     def fresh(self, scheme: str) -> tuple[str, str]:
@@ -74,17 +77,34 @@ class _Places:
         self._made += 1
         source = self.folder / f"source-{self._made}.db"
         shutil.copy(self.start, source)
-        if scheme == "postgresql":
-            return f"sqlite://{source}", self._schema()
+        make = {"postgresql": self._schema, "mysql": self._database, "s3": self._bucket}.get(scheme)
+        if make is not None:
+            return f"sqlite://{source}", make()
         ending = ".db" if scheme == "sqlite" else ""
         return f"sqlite://{source}", f"{scheme}://{self.folder}/target-{self._made}{ending}"
 
     def _schema(self) -> str:
-        if self._postgres is None:
-            self._postgres = self._stack.enter_context(postgres_server()).uri
-        with psycopg.connect(self._postgres, autocommit=True) as sql:
+        uri = self._server("postgresql", lambda: self._stack.enter_context(postgres_server()).uri)
+        with psycopg.connect(uri, autocommit=True) as sql:
             sql.execute(f"CREATE SCHEMA storm_{self._made}".encode())
-        return f"{self._postgres}?options=-csearch_path%3Dstorm_{self._made}"
+        return f"{uri}?options=-csearch_path%3Dstorm_{self._made}"
+
+    def _database(self) -> str:
+        uri = self._server("mysql", lambda: self._stack.enter_context(mariadb_server()).uri)
+        port = int(uri.rpartition(":")[2])
+        with pymysql.connect(host="127.0.0.1", port=port, user="root") as sql, sql.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE storm_{self._made}")
+        return f"{uri}/storm_{self._made}"
+
+    def _bucket(self) -> str:
+        endpoint = self._server("s3", lambda: self._stack.enter_context(s3_server()))
+        requests.put(f"{endpoint}/storm-{self._made}", timeout=30).raise_for_status()
+        return f"s3://storm-{self._made}/a?endpoint={endpoint}&region=us-east-1&access_key=k&secret_key=s"
+
+    def _server(self, scheme: str, start: Callable[[], str]) -> str:
+        if scheme not in self._servers:
+            self._servers[scheme] = start()
+        return self._servers[scheme]
 
 
 def _fill(path: Path, count: int) -> None:

@@ -63,10 +63,13 @@ POINTS = {
     "flow": ("flow.after_page",),
 }
 """Where a process dies, whatever the target; the last of each is where a page has ended."""
+_SQL = {"flow": ("sql.before_mark", "sql.after_follow"), "": ("sql.after_commit",)}
 POINTS_AT = {
-    "sqlite": {"flow": ("sql.before_mark", "sql.after_follow"), "": ("sql.after_commit",)},
+    "sqlite": _SQL,
+    "postgresql": _SQL,
+    "mysql": _SQL,
     "file": {"flow": ("objects.before_mark",), "": ("local.before_place", "local.after_place")},
-    "postgresql": {"flow": ("sql.before_mark", "sql.after_follow"), "": ("sql.after_commit",)},
+    "s3": {"flow": ("objects.before_mark",), "": ()},
 }
 """Within a target, by its scheme: of flows, and of what writes batches."""
 
