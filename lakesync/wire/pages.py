@@ -21,6 +21,7 @@ Cells = tuple[ColumnValue, ...]
 
 _AT_ONCE = 100
 """Deltas whose columns are decoded together: they stay in the processor's own memory."""
+_ONE_IN = 20
 
 
 class PageDelta(OfRow, msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -92,6 +93,15 @@ def cells_of(deltas: Sequence[RowDelta]) -> Iterator[Sequence[Cells]]:
         except MALFORMED as error:
             raise ValidationError(f"columns of a page: {error}") from None
         yield found
+
+
+def about_bytes(deltas: Sequence[RowDelta]) -> int:
+    """How long the JSON of their columns is, told from one delta in twenty."""
+    some = cast("Sequence[RowDelta | PageDelta]", deltas[::_ONE_IN])
+    return _ONE_IN * sum(
+        len(delta.cells) if isinstance(delta, PageDelta) else sum(len(cell.value) for cell in delta.columns)
+        for delta in some
+    )
 
 
 def flat(cells: Sequence[Cells]) -> list[ColumnValue]:
