@@ -16,6 +16,11 @@ from lakesync.exceptions import AuthError, ForbiddenError, ValidationError
 from lakesync.types import Claims
 from lakesync.validation import check_gateway_id
 
+_NO_TOKEN = {
+    "http": "a token is needed; send it in the header 'Authorization: Bearer TOKEN' (a query would be logged)",
+    "websocket": "a token is needed; send it in the header 'Authorization: Bearer TOKEN', or as ?token=TOKEN",
+}
+
 
 class Caller(NamedTuple):
     """An admitted caller and the gateway that it may use."""
@@ -62,9 +67,7 @@ async def admit(request: HTTPConnection, *, admin: bool = False, token: str | No
     if services.verifier is not None:
         token = bearer(authorization(request.headers)) or token
         if not token:
-            raise AuthError(
-                "a token is needed; send it in the header 'Authorization: Bearer TOKEN' (a query would be logged)"
-            )
+            raise AuthError(_NO_TOKEN[request.scope["type"]])
         identity = services.verifier.verify(token)
         exchange.client = identity.client_id
         if identity.gateway != gateway_id:

@@ -12,9 +12,11 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.auth import TokenVerifier
+from gateway.console.route import routes as console_routes
 from gateway.drain import Drain
 from gateway.errors import http_error_response
 from gateway.exchange import Exchange, ExchangeRecorder
@@ -73,7 +75,11 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a redirect would be to whatever host the request names
-        routes=[*(route for operation in OPERATIONS for route in operation.routes()), *live_routes()],
+        routes=[
+            *(route for operation in OPERATIONS for route in operation.routes()),
+            *live_routes(),
+            *console_routes(),
+        ],
     )
     app.state.services = Services(
         settings=settings,
@@ -91,7 +97,15 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
 
 async def _no_route(request: Request, raised: Exception) -> Response:
     error = cast("HTTPException", raised)
+    headers = {"Allow": ", ".join(_methods(request))} if error.status_code == 405 else error.headers
     exchange = Exchange.of(request)
     exchange.code = NotFoundError.code if error.status_code == 404 else ValidationError.code
     message = f"{error.detail}: {request.method} {request.url.path}; /openapi.json names every route"
-    return http_error_response(error.status_code, message, exchange.code, exchange.request_id, error.headers)
+    return http_error_response(error.status_code, message, exchange.code, exchange.request_id, headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """What a path takes: its methods stand in routes of their own."""
+    routes = (route for route in request.app.routes if isinstance(route, Route))
+    found = [route.methods or () for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for methods in found for method in methods})

@@ -21,6 +21,8 @@ Role = Literal["client", "admin"]
 ALGORITHM = "HS256"
 REMEMBERED_TOKENS = 10_000
 MAX_TOKEN_CHARS = 8192
+CLOCK_SKEW_SECONDS = 5
+"""How far the clock of whoever made a token may be ahead: `iat` and `nbf` are good as much earlier."""
 LAST_SECOND = 253_402_300_799
 """The end of the year 9999: a token that expires later was not meant to expire."""
 
@@ -71,6 +73,7 @@ class TokenVerifier:
                     token,
                     secret,
                     algorithms=[ALGORITHM],
+                    leeway=CLOCK_SKEW_SECONDS,
                     options={"require": ["sub", "gw", "exp"], "verify_exp": False, "verify_aud": False},
                 )
             except jwt.InvalidSignatureError:

@@ -42,6 +42,13 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     """`table.column` that its values point to, for lineage and joins; not enforced."""
 
 
+class Reference(msgspec.Struct, frozen=True):
+    """What a column points to, in the reference's own form; its `cardinality` is not kept."""
+
+    table: str
+    column: str
+
+
 class TableSchema(msgspec.Struct, frozen=True, rename="camel", cache_hash=True):
     """A synced table. Make it with `parse_schema`, which checks it."""
 
@@ -73,7 +80,7 @@ def parse_schema(obj: Any) -> TableSchema:
         SchemaError: it is not of the documented form; the message names the column.
     """
     try:
-        schema = msgspec.convert(obj, TableSchema)
+        schema = msgspec.convert(_references_as_text(obj), TableSchema)
     except msgspec.ValidationError as error:
         raise SchemaError(f"the table schema is not of the documented form: {error}") from None
     _check_names(schema)
@@ -135,6 +142,21 @@ def check_delta(schema: TableSchema, delta: RowDelta) -> str | None:
                 "send a value of that type or null"
             )
     return None
+
+
+def _references_as_text(obj: Any) -> Any:
+    """A schema whose columns name what they point to as `table.column`, where they do so as an object."""
+    columns = obj.get("columns") if isinstance(obj, dict) else None
+    if not isinstance(columns, list):
+        return obj
+    return obj | {"columns": [_reference_as_text(column) for column in columns]}
+
+
+def _reference_as_text(column: Any) -> Any:
+    if not isinstance(column, dict) or not isinstance(column.get("references"), dict):
+        return column
+    reference = msgspec.convert(column["references"], Reference)
+    return column | {"references": f"{reference.table}.{reference.column}"}
 
 
 def _check_names(schema: TableSchema) -> None:

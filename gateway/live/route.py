@@ -15,7 +15,7 @@ from gateway.live.protocol import wire_of
 from gateway.operations import PREFIXES
 from gateway.services import Services
 from gateway.serving import KNOWS_RESYNC
-from lakesync.exceptions import ForbiddenError, LakeSyncError, StagingUnavailableError, ValidationError
+from lakesync.exceptions import ForbiddenError, LakeSyncError, NotFoundError, StagingUnavailableError, ValidationError
 
 
 async def live(websocket: WebSocket) -> None:
@@ -41,6 +41,12 @@ async def live(websocket: WebSocket) -> None:
     finally:
         services.hub.leave(caller.gateway, connection)
         services.metrics.connections.set(len(services.hub))
+
+
+async def nowhere(websocket: WebSocket) -> None:
+    """Say as HTTP would that there is no WebSocket under a path."""
+    message = f"Not Found: {websocket.url.path} is no WebSocket; connect to /sync/{{gateway}}/ws"
+    await _refuse(websocket, Services.of(websocket), Exchange.begin(websocket.scope), NotFoundError(message))
 
 
 async def _admitted(websocket: WebSocket, services: Services) -> Caller:
@@ -77,7 +83,7 @@ async def upgrade_missing(request: Request) -> Response:
 
 def routes() -> list[BaseRoute]:
     """The Starlette routes."""
-    return [
+    known: list[BaseRoute] = [
         route
         for prefix in PREFIXES
         for route in (
@@ -85,3 +91,4 @@ def routes() -> list[BaseRoute]:
             Route(prefix + ROUTE, upgrade_missing, methods=["GET"], name=f"upgrade {prefix}"),
         )
     ]
+    return [*known, WebSocketRoute("/{path:path}", nowhere)]

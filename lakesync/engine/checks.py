@@ -10,6 +10,7 @@ from lakesync.exceptions import (
     BackpressureError,
     ClockDriftError,
     ForbiddenError,
+    RefusedError,
     Rejection,
     SchemaMismatchError,
     ValidationError,
@@ -19,9 +20,11 @@ from lakesync.staging.records import GatewayConfig
 from lakesync.types import Claims, RowDelta, SyncPull, SyncPush
 from lakesync.validation import misshapen
 
+_CLOCK = "; set the client's clock"
+
 
 def check_request(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits) -> None:
-    """Everything that can be said of a push without the store.
+    """Everything that can be said of a push without the store. Every delta that is refused is named, each for its own.
 
     Raises:
         ValidationError: too many deltas, or deltas of the wrong shape.
@@ -42,21 +45,10 @@ def check_request(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLim
             ],
         )
     faulty = misshapen(push.deltas)
-    if faulty:
-        raise ValidationError(_summary(faulty, len(push.deltas)), faulty)
-    foreign = [
-        Rejection(
-            delta.delta_id, ForbiddenError.code, f"clientId is {delta.client_id!r}, the token's sub is {sender!r}"
-        )
-        for delta in push.deltas
-        if delta.client_id != sender
-    ]
-    if foreign:
-        raise ForbiddenError(_summary(foreign, len(push.deltas)), foreign)
+    foreign = any(delta.client_id != sender for delta in push.deltas)
     newest = max([delta.hlc for delta in push.deltas], default=0)
-    if hlc.wall_of(newest) > now_ms + hlc.MAX_DRIFT_MS:
-        ahead = list(_ahead(push.deltas, now_ms))
-        raise ClockDriftError(_summary(ahead, len(push.deltas)) + "; set the client's clock", ahead)
+    if faulty or foreign or hlc.wall_of(newest) > now_ms + hlc.MAX_DRIFT_MS:
+        raise _refusal(push, faulty, now_ms, sender)
 
 
 def check_pull(pull: SyncPull, claims: Claims) -> None:
@@ -103,6 +95,25 @@ def check_backlog(backlog_bytes: int, limits: EngineLimits) -> None:
             f"more than {limits.max_backpressure_bytes}: try again later",
             retry_after=limits.retry_after,
         )
+
+
+def _refusal(push: SyncPush, faulty: list[Rejection], now_ms: int, sender: object) -> RefusedError:
+    """The error of a push that holds deltas that cannot be taken: of a wrong shape before those of others' names."""
+    known = {rejection.delta_id for rejection in faulty}
+    rest = [delta for delta in push.deltas if delta.delta_id not in known]
+    foreign = [
+        Rejection(
+            delta.delta_id, ForbiddenError.code, f"clientId is {delta.client_id!r}, the token's sub is {sender!r}"
+        )
+        for delta in rest
+        if delta.client_id != sender
+    ]
+    ahead = list(_ahead([delta for delta in rest if delta.client_id == sender], now_ms))
+    rejected = [*faulty, *foreign, *ahead]
+    summary = _summary(rejected, len(push.deltas))
+    if faulty:
+        return ValidationError(summary, rejected)
+    return ForbiddenError(summary, rejected) if foreign else ClockDriftError(summary + _CLOCK, rejected)
 
 
 def _ahead(deltas: Iterable[RowDelta], now_ms: int) -> Iterable[Rejection]:

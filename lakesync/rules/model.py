@@ -64,7 +64,7 @@ def parse_rules(obj: Any) -> SyncRules:
     if isinstance(version, float) and version.is_integer():
         version = int(version)  # JSON does not tell 1.0 from 1
     if type(version) is not int or version < 1:
-        raise ValidationError(f"version {version!r} is no positive integer")
+        raise ValidationError(f'version {version!r} is no positive integer: send {{"version": 1, "buckets": […]}}')
     buckets = tuple(_bucket(item, place) for place, item in enumerate(_list(obj, "buckets", "sync rules")))
     seen: dict[str, int] = {}
     for place, bucket in enumerate(buckets):

@@ -44,7 +44,9 @@ def test_an_unknown_path_and_method_have_the_form_of_every_error(served):
     assert (missing.status_code, missing.json()["code"]) == (404, "NOT_FOUND")
     method = requests.delete(served.url + "/health", timeout=DEADLINE)
     assert (method.status_code, method.json()["code"]) == (405, "VALIDATION_ERROR")
-    assert method.headers["allow"]
+    assert method.headers["allow"] == "GET, HEAD"
+    several = requests.put(served.url + "/admin/schema/gw", timeout=DEADLINE)
+    assert (several.status_code, several.headers["allow"]) == (405, "GET, HEAD, POST")
 
 
 def test_an_allowed_origin_may_ask_and_read(serve):

@@ -115,6 +115,18 @@ def test_a_refused_push_names_every_refused_delta_and_keeps_nothing(served):
     assert alice.call("GET", "/sync/{gw}/metrics").json()["logSize"] == 0
 
 
+def test_deltas_that_are_refused_for_different_reasons_are_all_named(served):
+    alice = served.client()
+    faults = {"FORBIDDEN": delta("t1", {"n": 1}, client="bob"), "VALIDATION_ERROR": delta("t", {"n": 1})}
+    faults["VALIDATION_ERROR"]["rowId"] = ""
+    faults["CLOCK_DRIFT"] = delta("t2", {"n": 1}, hlc=(wall_ms() + 60_000) << 16)
+    answer = alice.push(delta("t3", {"n": 1}), *faults.values())
+    assert (answer.status_code, answer.json()["code"]) == (400, "VALIDATION_ERROR")
+    assert {each["code"]: each["deltaId"] for each in answer.json()["rejected"]} == {
+        code: each["deltaId"] for code, each in faults.items()
+    }
+
+
 def test_a_push_in_anothers_name_is_refused(served):
     answer = served.client("mallory").push(delta("t1", {"n": 1}, client="alice"))
     assert answer.status_code == 403

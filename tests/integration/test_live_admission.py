@@ -54,6 +54,12 @@ def test_a_gateway_id_of_another_form_is_refused(served):
     assert refused(client)[0] == 400
 
 
+def test_a_path_that_is_no_websocket_is_told_so(served):
+    status, body = refused(served.client("gw/nothing"), query="/")
+    assert (status, body["code"]) == (404, "NOT_FOUND")
+    assert "/sync/{gateway}/ws" in body["error"]
+
+
 def test_an_unknown_gateway_is_refused_where_none_is_made(serve):
     closed = serve(auto_create=False)
     status, body = refused(closed.client())

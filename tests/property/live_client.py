@@ -154,6 +154,7 @@ class LiveClient:
         if not self.frames.down:
             raise AssertionError(f"{self.name}'s line was ended: {self.frames.reason}")
         frame = _message(self.frames.down.popleft())
+        assert len(frame) > 1, f"{self.name} would overlook this answer, and wait for ever"
         if frame[:1] == bytes((FrameTag.BROADCAST,)):
             page = protobuf.decode_response(frame[1:])
             if self._apply(page):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import jwt
 import pytest
 
@@ -43,6 +45,16 @@ def test_a_remembered_token_expires():
     for _ in range(2):
         with pytest.raises(AuthError, match="expired"):
             verifier.verify(given)
+
+
+@pytest.mark.parametrize("claim", ["iat", "nbf"])
+def test_the_clock_of_whoever_made_a_token_may_be_a_little_ahead(claim):
+    verifier = TokenVerifier([SECRET])
+    verifier.verify(token(exp=time.time() + 60, **{claim: time.time() + auth.CLOCK_SKEW_SECONDS - 1}))
+    with pytest.raises(AuthError, match="not yet valid"):
+        verifier.verify(token(exp=time.time() + 60, **{claim: time.time() + 60}))
+    with pytest.raises(AuthError, match="expired"):
+        verifier.verify(token(exp=time.time() - 1))
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):

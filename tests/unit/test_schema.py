@@ -38,6 +38,15 @@ def test_a_schema_reads_back_from_its_json():
     assert b'"sourceTable":"src"' in msgspec.json.encode(found)
 
 
+def test_what_a_column_points_to_may_be_said_in_the_references_own_form():
+    reference = {"table": "issues", "column": "key", "cardinality": "many-to-one"}
+    found = schema(columns=[{"name": "issue", "type": "string", "references": reference}])
+    assert found.columns[0].references == "issues.key"
+    assert found == schema(columns=[{"name": "issue", "type": "string", "references": "issues.key"}])
+    with pytest.raises(SchemaError, match="column"):
+        schema(columns=[{"name": "issue", "type": "string", "references": {"table": "issues"}}])
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
