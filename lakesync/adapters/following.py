@@ -37,7 +37,7 @@ from lakesync.schema import TableSchema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-AT_ONCE = 50_000
+AT_ONCE = 25_000
 """Deltas from which a database's transaction ends, at the next whole arrival."""
 HISTORY = (*COLUMNS, "shard", "batch_id")
 """The columns of the lake's `deltas` that a follower is given."""

@@ -85,6 +85,7 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
     home = _package("pyspark")
     options = [
         f"-Xmx{config.spark.memory}",
+        "-Xms128m",  # by itself a 64th of the machine's memory, which is filled before anything is collected
         "-XX:+ExitOnOutOfMemoryError",
         "-Duser.timezone=UTC",
         f"-Djava.io.tmpdir={folder / 'tmp'}",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from lakesync.adapters.following import Choice
 
-PART = 50_000
+PART = 25_000
 """Rows that are put in order in memory."""
 
 _BATCH = 5_000
