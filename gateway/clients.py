@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import inf
 
 import msgspec
 
@@ -42,6 +43,8 @@ class ClientStanding(msgspec.Struct, frozen=True, rename="camel"):
     """Server wall time of that cursor: everything up to then was sent to it."""
     has_more: bool
     """More was waiting for it when it was handed that cursor."""
+    behind_ms: int | None
+    """For how long, at most, it has lacked something by now; 0: it has everything. None: it never pulled."""
     connected: bool
     """It holds a WebSocket to this process."""
 
@@ -62,21 +65,22 @@ class SeenClients:
         seen = self._note(gateway, client_id)
         seen.pulled_ms, seen.cursor, seen.has_more = self._now_ms(), cursor, has_more
 
-    def standing(self, gateway: str, followers: Iterable[Follower], limit: int) -> list[ClientStanding]:
+    def standing(self, gateway: str, newest: int, followers: Iterable[Follower], limit: int) -> list[ClientStanding]:
         """The clients of a gateway, the one that is furthest behind first.
 
         Args:
             gateway: its id.
+            newest: arrival of its newest commit.
             followers: those that are connected, with their cursors after the latest broadcast.
             limit: how many to tell of.
         """
         connected = {follower.client_id: follower for follower in followers}
         found = [
-            _standing(client_id, seen, connected.get(client_id))
+            self._standing(client_id, seen, connected.get(client_id), newest)
             for (of, client_id), seen in self._seen.items()
             if of == gateway
         ]
-        return sorted(found, key=lambda each: (each.cursor_hlc, each.client_id))[:limit]
+        return sorted(found, key=_furthest_first)[:limit]
 
     def _note(self, gateway: str, client_id: str) -> _Seen:
         key = (gateway, client_id)
@@ -92,18 +96,30 @@ class SeenClients:
     def _now_ms(self) -> int:
         return int(self._now() * 1000)
 
+    def _standing(self, client_id: str, seen: _Seen, follower: Follower | None, newest: int) -> ClientStanding:
+        cursor, has_more = seen.cursor, seen.has_more
+        if follower is not None and follower.cursor > cursor:
+            cursor, has_more = follower.cursor, follower.more
+        told_until = wall_of(newest) + 1 if follower is not None else seen.pulled_ms
+        return ClientStanding(
+            client_id=client_id,
+            seen_ms=seen.seen_ms,
+            pulled_ms=seen.pulled_ms,
+            pushed_ms=seen.pushed_ms,
+            cursor_hlc=cursor,
+            cursor_ms=wall_of(cursor) or None,
+            has_more=has_more,
+            behind_ms=_behind(cursor, newest, None if has_more else told_until, self._now_ms()) if cursor else None,
+            connected=follower is not None,
+        )
 
-def _standing(client_id: str, seen: _Seen, follower: Follower | None) -> ClientStanding:
-    cursor, has_more = seen.cursor, seen.has_more
-    if follower is not None and follower.cursor > cursor:
-        cursor, has_more = follower.cursor, follower.more
-    return ClientStanding(
-        client_id=client_id,
-        seen_ms=seen.seen_ms,
-        pulled_ms=seen.pulled_ms,
-        pushed_ms=seen.pushed_ms,
-        cursor_hlc=cursor,
-        cursor_ms=wall_of(cursor) or None,
-        has_more=has_more,
-        connected=follower is not None,
-    )
+
+def _behind(cursor: int, newest: int, told_until: int | None, now: int) -> int:
+    """A cursor stays where it is while nothing concerns its client: what it was told until then it has all the same."""
+    if cursor >= newest or (told_until is not None and told_until > wall_of(newest)):
+        return 0
+    return max(1, now - max(wall_of(cursor), told_until or 0))
+
+
+def _furthest_first(client: ClientStanding) -> tuple[float, int, str]:
+    return (-inf if client.behind_ms is None else -client.behind_ms, client.cursor_hlc, client.client_id)

@@ -108,7 +108,8 @@ async def admin_metrics(request: Request) -> Response:
     tables = None
     if by_table == "true":
         tables = await run_in_threadpool(Waiting(gateway.gateway_id, services.engine.store).table_stats)
-    clients = services.clients.standing(gateway.gateway_id, services.hub.followers(gateway.gateway_id), limit)
+    followers = services.hub.followers(gateway.gateway_id)
+    clients = services.clients.standing(gateway.gateway_id, stats.last_arrival, followers, limit)
     known: dict[str, Any] = msgspec.structs.asdict(stats)
     cut = await run_in_threadpool(services.engine.store.newest_cut, gateway.gateway_id)
     told = OperatorStats(

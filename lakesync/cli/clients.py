@@ -36,7 +36,7 @@ def clients(
     from lakesync.cli.remote import connect
 
     told = connect(url, gateway, token_file, data).get("/admin/metrics/{gateway}", clients=limit)
-    rows = [standing(told, each) for each in told["clients"]]
+    rows = [standing(each) for each in told["clients"]]
     output.records(
         rows if as_json else map(in_words, rows),
         as_json=as_json,
@@ -45,11 +45,10 @@ def clients(
     )
 
 
-def standing(told: dict[str, Any], client: dict[str, Any]) -> dict[str, Any]:
-    """A client's line of `/admin/metrics`, with how far it is behind the newest commit."""
-    newest, cursor = int(told["lastArrival"]), int(client["cursorHlc"])
-    behind = max(0, newest - cursor) / 65_536_000 if cursor else None
-    return {**client, "lagSeconds": None if behind is None else round(behind, 3)}
+def standing(client: dict[str, Any]) -> dict[str, Any]:
+    """A client's line of `/admin/metrics`, with how long it has lacked something, in seconds."""
+    behind = client["behindMs"]
+    return {**client, "lagSeconds": None if behind is None else round(behind / 1000, 3)}
 
 
 def in_words(client: dict[str, Any]) -> dict[str, Any]:

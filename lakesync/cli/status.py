@@ -40,7 +40,7 @@ def status(
 ) -> None:
     """Show at a glance how far gateway, clients, lake and pipeline are.
 
-    A client lacks a row: its line says how far behind the newest commit it is; `lakesync explain` says why.
+    A client lacks a row: its line says for how long it has lacked something; `lakesync explain` says why.
     Exit code 6: the gateway answered, and lake or pipeline, which are configured here, did not.
     """
     from lakesync.cli.remote import connect
@@ -101,7 +101,7 @@ def _whole(
             }
             for name in names
         ],
-        "clients": [standing(told, each) for each in told["clients"]],
+        "clients": [standing(each) for each in told["clients"]],
         "runs": runs,
     }
 

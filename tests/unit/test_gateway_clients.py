@@ -17,20 +17,48 @@ def test_the_one_that_is_furthest_behind_comes_first():
     seen.pulled("gw", "slow", 3 << 16, has_more=True)
     seen.pushed("gw", "mute")
     seen.pulled("other", "elsewhere", 1 << 16, has_more=False)
-    told = seen.standing("gw", [], 10)
+    told = seen.standing("gw", 9 << 16, [], 10)
     assert [each.client_id for each in told] == ["mute", "slow", "quick"]
     assert [(each.cursor_ms, each.has_more) for each in told] == [(None, False), (3, True), (9, False)]
     assert {each.seen_ms for each in told} == {5000}
-    assert [each.client_id for each in seen.standing("gw", [], 1)] == ["mute"]
+    assert [each.client_id for each in seen.standing("gw", 9 << 16, [], 1)] == ["mute"]
 
 
 def test_a_broadcast_takes_a_client_further():
     seen = SeenClients()
     seen.pulled("gw", "a", 3 << 16, has_more=True)
-    (told,) = seen.standing("gw", [follower("a", 7 << 16)], 10)
+    (told,) = seen.standing("gw", 9 << 16, [follower("a", 7 << 16)], 10)
     assert (told.cursor_ms, told.has_more, told.connected) == (7, False, True)
-    (told,) = seen.standing("gw", [follower("a", 2 << 16)], 10)
+    (told,) = seen.standing("gw", 9 << 16, [follower("a", 2 << 16)], 10)
     assert (told.cursor_ms, told.has_more, told.connected) == (3, True, True)
+
+
+def behind(seen: SeenClients, newest: int, *followers: Follower) -> int | None:
+    (told,) = seen.standing("gw", newest << 16, followers, 10)
+    return told.behind_ms
+
+
+def test_how_long_a_client_has_lacked_something_grows_until_it_comes():
+    now = 1.0
+    seen = SeenClients(lambda: now)
+    seen.pushed("gw", "a")
+    assert behind(seen, 900) is None, "it never pulled"
+    seen.pulled("gw", "a", 900 << 16, has_more=False)
+    assert behind(seen, 900) == 0
+    now = 3.0
+    assert behind(seen, 1500) == 2000, "since its pull, which was after its cursor's commit"
+    now = 60.0
+    assert behind(seen, 1500) == 59_000, "though nothing was committed since"
+    seen.pulled("gw", "a", 1200 << 16, has_more=True)
+    assert behind(seen, 1500) == 58_800, "since its cursor, for more was waiting"
+    seen.pulled("gw", "a", 1200 << 16, has_more=False)
+    assert behind(seen, 1500) == 0, "what came since does not concern it, and its cursor stays"
+
+
+def test_who_is_connected_is_told_at_once_of_what_concerns_it():
+    seen = SeenClients(lambda: 60.0)
+    seen.pulled("gw", "a", 900 << 16, has_more=False)
+    assert behind(seen, 59_990, follower("a", 900 << 16)) == 0
 
 
 def test_the_one_that_was_not_seen_for_the_longest_time_is_forgotten(monkeypatch):
@@ -38,4 +66,4 @@ def test_the_one_that_was_not_seen_for_the_longest_time_is_forgotten(monkeypatch
     seen = SeenClients()
     for client in ("a", "b", "c", "a", "d", "e"):
         seen.pushed("gw", client)
-    assert sorted(each.client_id for each in seen.standing("gw", [], 10)) == ["a", "d", "e"]
+    assert sorted(each.client_id for each in seen.standing("gw", 9 << 16, [], 10)) == ["a", "d", "e"]
