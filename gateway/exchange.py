@@ -19,12 +19,11 @@ log = structlog.get_logger("gateway")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _KEY = "lakesync.exchange"
-SECURITY_HEADERS = [
+_SECURITY_HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cross-origin-resource-policy", b"cross-origin"),
 ]
 
@@ -46,6 +45,8 @@ class Exchange:
     status: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    policy: bytes = b"default-src 'none'; frame-ancestors 'none'"
+    """What a browser may do with the answer, as Content-Security-Policy."""
 
     @staticmethod
     def of(request: HTTPConnection) -> Exchange:
@@ -66,7 +67,8 @@ class Exchange:
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """What every answer carries."""
-        return [*SECURITY_HEADERS, (b"x-request-id", self.request_id.encode())]
+        own = ((b"content-security-policy", self.policy), (b"x-request-id", self.request_id.encode()))
+        return [*_SECURITY_HEADERS, *own]
 
     def record(self, method: str, metrics: Metrics) -> None:
         """Count and log it, at its end."""
@@ -103,7 +105,6 @@ class ExchangeRecorder:
             await self._app(scope, receive, send)
             return
         exchange = Exchange.begin(scope)
-        headers = exchange.headers()
 
         async def counted_receive() -> Message:
             message = await receive()
@@ -113,7 +114,7 @@ class ExchangeRecorder:
         async def headed_send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *headers]
+                message["headers"] = [*message.get("headers", ()), *exchange.headers()]
             else:
                 exchange.bytes_out += len(message.get("body", b""))
             await send(message)

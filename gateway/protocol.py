@@ -12,7 +12,7 @@ import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.errors import http_error_response
-from gateway.exchange import SECURITY_HEADERS, new_request_id
+from gateway.exchange import Exchange, new_request_id
 from lakesync.exceptions import ValidationError
 
 log = structlog.get_logger("gateway")
@@ -107,7 +107,7 @@ class BoundedHttp(HttpToolsProtocol):
         request_id = new_request_id()
         log.info("head refused", status=status, reason=message, request_id=request_id)
         answer = http_error_response(status, message, ValidationError.code, request_id, None)
-        headers: list[Any] = [*answer.raw_headers, *SECURITY_HEADERS, (b"x-request-id", request_id.encode())]
+        headers: list[Any] = [*answer.raw_headers, *Exchange(request_id).headers()]
         head = b"".join(b"%s: %s\r\n" % header for header in headers)
         self.transport.write(b"HTTP/1.1 %d Refused\r\n%sconnection: close\r\n\r\n%s" % (status, head, answer.body))
         self.transport.write_eof()

@@ -43,6 +43,11 @@ COMMANDS: dict[str, Named] = {
     ),
     "status": Named("status", _KNOW, "Show at a glance how far gateway, clients, lake and pipeline are."),
     "clients": Named("clients", _KNOW, "Show each client of a gateway, the one that is furthest behind first."),
+    "console": Named(
+        "console",
+        _KNOW,
+        "Print the address of the gateway's page for operators: who is behind, and why a client lacks a row.",
+    ),
     "explain": Named("explain", _KNOW, "Say why a client sees a row or does not, clause by clause."),
     "row": Named("row", _KNOW, "Look at one row of the lake."),
     "trace": Named("trace", _KNOW, "Follow a delta: client, commit, flush batch, snapshot, and who holds it."),

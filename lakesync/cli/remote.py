@@ -29,7 +29,8 @@ CLIENT_ID = "lakesync-cli"
 """Who a command is where nobody says, and the secret is at hand."""
 
 _WHICH = "which gateway? Give --gateway ID, set LAKESYNC_REMOTE_GATEWAY, or write it into [remote] of lakesync.toml"
-_MINUTES = 10
+_SECONDS = 600.0
+"""How long the token of one command is good."""
 _TIMEOUT = 60.0
 
 
@@ -101,6 +102,7 @@ def connect(
     role: Role = "admin",
     client: str | None = None,
     named: bool = True,
+    seconds: float = _SECONDS,
 ) -> Remote:
     """The gateway that options, variables and files name, with a token for it.
 
@@ -108,6 +110,7 @@ def connect(
         role: of a token that has to be made.
         client: whom it is made for; None: the commands themselves.
         named: whether a gateway id is needed.
+        seconds: for how long that token is good.
 
     Raises:
         ConfigurationError: nobody says which gateway, its id or address cannot be one, or the token's file cannot be
@@ -119,7 +122,7 @@ def connect(
     if chosen is None and named:
         raise ConfigurationError(_WHICH)
     if token is None and chosen is not None:
-        token = _made_token(config, chosen, client or CLIENT_ID, role)
+        token = _made_token(config, chosen, client or CLIENT_ID, role, seconds)
     if client is not None and token is not None and claims_in(token).get("sub") != client:
         raise AuthError(
             f"the token is for client {claims_in(token).get('sub')!r}, not for {client!r}: leave --client out"
@@ -198,10 +201,10 @@ def sign(secret: str, gateway: str, client: str, role: str, *, seconds: float, c
     return jwt.encode(payload, secret, algorithm="HS256")
 
 
-def _made_token(config: Config, gateway: str, client: str, role: Role) -> str | None:
-    """A short-lived one where the secret is at hand; None where there is none: the server may need none."""
+def _made_token(config: Config, gateway: str, client: str, role: Role, seconds: float) -> str | None:
+    """One where the secret is at hand; None where there is none: the server may need none."""
     secret = secret_of(config)
-    return sign(secret, gateway, client, role, seconds=_MINUTES * 60, claims={}) if secret else None
+    return sign(secret, gateway, client, role, seconds=seconds, claims={}) if secret else None
 
 
 def _brief(error: Exception) -> str:

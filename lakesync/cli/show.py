@@ -56,7 +56,9 @@ class Display:
         """Everything is ready."""
         self._console.print(
             f"\n[bold green]LakeSync is up.[/]  gateway [bold]{config.gateway.url}[/]  "
-            f"pipeline [bold]{config.dagster.url}[/]\n[dim]data and logs: {folder}; Ctrl-C stops everything[/]\n"
+            f"pipeline [bold]{config.dagster.url}[/]\n"
+            "[dim]`lakesync console --open` shows clients, and why one lacks a row[/]\n"
+            f"[dim]data and logs: {folder}; Ctrl-C stops everything[/]\n"
         )
         self._event(event="up", gateway=config.gateway.url, dagster=config.dagster.url, data_dir=str(folder))
 

@@ -1,0 +1,39 @@
+// What changes seldom: work that was set aside, what clients had done, rules, tables.
+
+import { element, offer, show, table } from "./dom.js";
+import { ago, count } from "./words.js";
+
+async function aside(api, again) {
+  const { deadLetters } = await api.get("dead-letters");
+  const act = (label, work) => element("button", { onclick: () => work().then(again) }, label);
+  const rows = deadLetters.map((each) => [
+    each.table,
+    count(each.deltaCount),
+    each.failure,
+    String(each.attempts),
+    element("span", {}, act("Retry", () => api.post(`dead-letters/${each.jobId}`)), act("Drop", () => api.delete(`dead-letters/${each.jobId}`))),
+  ]);
+  show("aside", table(["table", "deltas", "failure", "tries", ""], rows, "Nothing: all work for destinations was done, or is still tried."));
+}
+
+async function done(api) {
+  const { entries } = await api.get("actions", { limit: 20 });
+  const rows = entries.map((each) => [ago(each.atMs), each.clientId, `${each.connector}: ${each.actionType}`, String(each.attempt), each.code ?? "done", `${each.ms} ms`]);
+  show("done", table(["when", "client", "action", "try", "outcome", "took"], rows, "No action was asked for yet."));
+}
+
+async function rules(api) {
+  const told = await api.get("sync-rules");
+  show("rules", told.rules ? element("pre", {}, JSON.stringify(told.rules, null, 2)) : element("p", { className: "none" }, "None were set: every client sees every row."));
+}
+
+/** The names of tables, to choose from. What waits is read from the log: ask once. */
+export async function tables(api) {
+  const [{ schemas }, { tables: waiting }] = await Promise.all([api.get("schema"), api.get("metrics", { clients: 0, tables: true })]);
+  offer("tables", [...new Set([...schemas, ...(waiting ?? [])].map((each) => each.table))].sort());
+}
+
+/** Ask once and show it. */
+export async function refresh(api) {
+  await Promise.all([aside(api, () => aside(api)), done(api), rules(api)]);
+}

@@ -1,0 +1,76 @@
+// How far a gateway and its clients are.
+
+import { line } from "./chart.js";
+import { element, offer, show, table } from "./dom.js";
+import { ago, bytes, count, span, wall } from "./words.js";
+
+const KEPT = 150;
+const LATE_MS = 60_000;
+const past = { waiting: [], behind: [] };
+
+function tile(name, value, ...more) {
+  return element("div", { className: "tile" }, element("h3", {}, name), element("p", {}, value), ...more);
+}
+
+function remember(values, value) {
+  values.push(value);
+  if (values.length > KEPT) values.shift();
+  return values;
+}
+
+function checkpoint(told) {
+  if (told.cut === null) return ["none yet", element("small", {}, "new clients pull from 0")];
+  const served = told.cut.rulesVersion === told.rulesVersion;
+  const rows = `${count(told.cut.rows)} rows, ${bytes(told.cut.bytes)}`;
+  return [ago(told.cut.createdMs), element("small", {}, served ? rows : `${rows}; not served, for rules are newer`)];
+}
+
+function tiles(told, newest) {
+  const oldest = told.oldestMs === null ? "nothing waits" : `the oldest for ${span(Date.now() - told.oldestMs)}`;
+  const late = told.clients.filter((client) => (client.behindMs ?? Infinity) > LATE_MS).length;
+  show(
+    "tiles",
+    tile("Newest commit", ago(newest) || "none yet"),
+    tile(
+      "Waits for the lake",
+      `${count(told.logSize)} ${told.logSize === 1 ? "delta" : "deltas"}`,
+      element("small", {}, `${bytes(told.byteSize)}; ${oldest}`),
+      line(remember(past.waiting, told.logSize), "deltas that waited, these five minutes"),
+    ),
+    tile("Last flush", ago(told.flushedMs) || "none yet"),
+    tile("Checkpoint", ...checkpoint(told)),
+    tile(
+      "Clients",
+      late ? `${late} of ${told.clients.length} behind` : `${told.clients.length}, none behind`,
+      element("small", {}, "by a minute or more"),
+      line(remember(past.behind, Math.max(0, ...told.clients.map((client) => client.behindMs ?? 0))), "the furthest behind, these five minutes"),
+    ),
+    tile("Rules", told.rulesVersion ? `version ${told.rulesVersion}` : "none", element("small", {}, told.rulesVersion ? "" : "every client sees every row")),
+  );
+}
+
+function clients(told, choose) {
+  const furthest = Math.max(LATE_MS, ...told.clients.map((client) => client.behindMs ?? 0));
+  const rows = told.clients.map((client) => {
+    const behind = client.behindMs;
+    const words = behind === null ? "never pulled" : behind === 0 ? "none" : span(behind);
+    const meter = element("meter", { max: furthest, high: LATE_MS, optimum: 0, value: behind ?? furthest, title: words });
+    const state = (client.connected ? "connected" : "polls") + (client.hasMore ? ", more waits for it" : "");
+    const name = element("button", { className: "link", title: "why does it lack a row?", onclick: () => choose(client.clientId) }, client.clientId);
+    return [name, element("span", {}, meter, ` ${words}`), state, ago(client.seenMs), ago(client.pulledMs), ago(client.pushedMs)];
+  });
+  show("clients", table(["client", "lag", "state", "seen", "pulled", "pushed"], rows, "No client has talked to this process of the gateway since it started."));
+}
+
+/** Ask once and show it; `choose` is called with the client whose line is clicked. */
+export async function refresh(api, choose) {
+  const [told, unready] = await Promise.all([api.get("metrics", { clients: 200 }), api.ready()]);
+  const newest = wall(told.lastArrival);
+  tiles(told, newest);
+  clients(told, choose);
+  offer("client-ids", told.clients.map((client) => client.clientId));
+  const ready = document.getElementById("ready");
+  ready.textContent = unready === null ? "ready" : `not ready: ${unready}`;
+  ready.className = `chip ${unready === null ? "good" : "bad"}`;
+  return told.clients.map((client) => client.clientId);
+}

@@ -1,0 +1,45 @@
+"""`GET /console` and the files of its page, under every prefix. The page holds nothing: it asks the admin routes."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.exchange import Exchange
+from gateway.operations import PREFIXES
+from lakesync.exceptions import NotFoundError
+
+_PAGE = Path(__file__).with_name("page")
+_MEDIA = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+_FILES = {file.name: (file.read_bytes(), _MEDIA[file.suffix]) for file in sorted(_PAGE.iterdir())}
+_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""The page loads its own files, asks its own gateway, and nothing else."""
+
+
+async def _file(request: Request, name: str | None = None) -> Response:
+    exchange = Exchange.of(request)
+    exchange.route, exchange.policy = "/console", _POLICY
+    found = _FILES.get(name or request.path_params["file"])
+    if found is None:
+        raise NotFoundError(f"the console has no file {request.path_params['file']!r}; the page is /console")
+    content, media = found
+    return Response(content, media_type=media)
+
+
+def routes() -> list[Route]:
+    """The Starlette routes."""
+    return [
+        route
+        for prefix in PREFIXES
+        for route in (
+            Route(f"{prefix}/console", partial(_file, name="index.html"), methods=["GET"], name=f"console {prefix}"),
+            Route(f"{prefix}/console/{{file}}", _file, methods=["GET"], name=f"console file {prefix}"),
+        )
+    ]

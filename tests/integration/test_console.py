@@ -1,0 +1,121 @@
+"""The page for operators, in a browser: who is behind, and why a client lacks a row."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import requests
+from playwright.sync_api import expect, sync_playwright
+from typer.testing import CliRunner
+
+from lakesync.cli.app import app
+from lakesync.cli.ending import ExitCode
+from tests.integration.gateway_support import DEADLINE, SECRET, delta
+
+RULES = {
+    "version": 1,
+    "buckets": [
+        {"name": "team", "tables": ["todos"], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}
+    ],
+}
+TEAMS = {"alice": "red", "bob": "red", "carol": "blue"}
+
+
+@pytest.fixture(scope="module")
+def page():
+    """A page of a browser, in which nothing may fail or be loaded from elsewhere."""
+    if (chromium := shutil.which("chromium")) is None:
+        pytest.skip("there is no Chromium: scripts/install --dev installs it where apt-get may")
+    faults: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        )
+        opened = browser.new_page()
+        opened.set_default_timeout(DEADLINE * 1000)
+        opened.on("pageerror", lambda error: faults.append(str(error)))
+        opened.on("console", lambda told: faults.append(told.text) if "Content Security Policy" in told.text else None)
+        yield opened
+        browser.close()
+    assert faults == []
+
+
+@pytest.fixture(scope="module")
+def world(serve):
+    """A gateway whose rules show a row to two clients of three; one has not asked since the row came."""
+    served = serve()
+    admin = served.client().admin()
+    assert admin.call("POST", "/admin/sync-rules/{gw}", json=RULES).ok
+    clients = {name: served.client(name, admin.gateway, team=team) for name, team in TEAMS.items()}
+    clients["bob"].pull()
+    clients["alice"].push(delta("<b>t1</b>", {"title": "Buy milk", "team": "red"}, client="alice"))
+    clients["alice"].pull()
+    clients["carol"].pull()
+    return served, admin
+
+
+def signed_in(world):
+    """The page's address, as the command prints it."""
+    served, admin = world
+    told = CliRunner().invoke(
+        app, ["console", "--url", served.url, "-g", admin.gateway], env={"LAKESYNC_JWT_SECRET": SECRET}
+    )
+    assert told.exit_code == 0, told.output
+    return told.stdout.strip()
+
+
+def test_an_operator_sees_which_clients_lack_a_row_and_why(page, world):
+    page.goto(signed_in(world))
+    assert "token" not in page.url
+    expect(page.get_by_role("status").first).to_have_text("ready")
+    expect(page.locator("#tiles")).to_contain_text("1 delta")
+    page.get_by_label("Table", exact=True).fill("todos")
+    page.get_by_label("Table", exact=True).dispatch_event("change")
+    expect(page.locator("#rows option")).to_have_attribute("value", "<b>t1</b>")
+    page.get_by_label("Row", exact=True).fill("<b>t1</b>")
+    page.get_by_role("button", name="Explain").click()
+    lines = page.locator("#because tbody tr")
+    expect(lines).to_have_count(len(TEAMS))
+    verdicts = {line.locator("td").nth(0).inner_text(): line.locator("td").nth(1).inner_text() for line in lines.all()}
+    assert verdicts == {"alice": "delivered", "bob": "waiting", "carol": "hidden"}
+    lines.get_by_role("button", name="carol").click()
+    expect(page.locator("#because h3")).to_contain_text("<b>t1</b>")
+    expect(page.locator("#because tbody").first).to_contain_text("team eq jwt:team")
+    expect(page.locator("#because tbody").first).to_contain_text("✗ does not hold")
+
+
+def test_what_an_operator_asks_wrongly_is_said_on_the_page(page, world):
+    page.goto(signed_in(world))
+    for name, value in (("Table", "todos"), ("Row", "t1"), ("Client", "carol"), ("With other claims", "{")):
+        page.get_by_label(name, exact=True).fill(value)
+    page.get_by_role("button", name="Explain").click()
+    expect(page.locator("#because")).to_contain_text("claims must be a JSON object")
+    page.get_by_role("button", name="Sign out").click()
+    page.get_by_label("Admin token").fill("no token")
+    page.get_by_label("Gateway").fill(world[1].gateway)
+    page.get_by_role("button", name="Look").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    expect(page.get_by_role("button", name="Look")).to_be_visible()
+
+
+def test_the_page_is_open_and_holds_nothing_but_itself(world):
+    served, _ = world
+    for path, media in (
+        ("/console", "text/html"),
+        ("/v1/console", "text/html"),
+        ("/console/main.js", "text/javascript"),
+    ):
+        answer = requests.get(served.url + path, timeout=DEADLINE)
+        assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (200, media)
+        assert "script-src 'self'" in answer.headers["content-security-policy"]
+    for path in ("/console/../route.py", "/console/%2e%2e%2froute.py", "/console/route.py"):
+        request = requests.Request("GET", served.url + path).prepare()
+        request.url = served.url + path
+        with requests.Session() as session:
+            assert session.send(request, timeout=DEADLINE).json()["code"] == "NOT_FOUND"
+
+
+def test_the_command_says_that_nobody_is_there():
+    told = CliRunner().invoke(app, ["console", "--url", "http://127.0.0.1:9", "-g", "shop"], env={"LAKESYNC_TOKEN": ""})
+    assert told.exit_code == ExitCode.UNREACHABLE
