@@ -50,8 +50,7 @@ Why a place is empty:
 - JSON differs from Parquet by how an object is spelled: what is the store's is shown with Parquet.
 - S3's failures are shown where they can be made: moto keeps its objects in memory, so its server is not killed, nor its
   disk filled; versitygw is.
-- BigQuery's disk is Google's, and its emulator is not killed in the middle: a process that dies between its statements
-  is under *Following*, an answer that is lost under *Failures*.
+- BigQuery's disk is Google's.
 - Iceberg is read only: `test_adapters_iceberg.py`.
 
 """

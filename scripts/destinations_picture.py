@@ -98,7 +98,7 @@ def _servers(stack: ExitStack) -> dict[str, str]:
     """Where each backend is, as variables."""
     endpoint = stack.enter_context(s3_server())
     requests.put(f"{endpoint}/events", timeout=30)
-    emulator = stack.enter_context(bigquery_server())
+    emulator = stack.enter_context(bigquery_server()).endpoint
     about = {"datasetReference": {"projectId": "p", "datasetId": "analytics"}}
     requests.post(f"{emulator}/bigquery/v2/projects/p/datasets", json=about, timeout=60)
     maria = stack.enter_context(mariadb_server())

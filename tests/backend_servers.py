@@ -172,15 +172,30 @@ def strict_s3_server(disk: Path | None = None) -> Iterator[StrictS3Server]:
             server.kill()
 
 
+class BigQueryServer(Server):
+    """The emulator of BigQuery; one that is to die keeps what it holds on disk, and may be started again."""
+
+    def __init__(self, folder: Path, dies: str | None = None) -> None:
+        """Start it; `dies` in the middle of a statement, as `bigquery_launcher.py` says: `MERGE:2`."""
+        super().__init__("bigquery", folder)
+        self._where = [] if dies is None else ["--data-dir", str(folder / "data")]
+        self.again(dies)
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+
+    def again(self, dies: str | None = None) -> None:
+        """Start it."""
+        command = [_launcher("bigquery_launcher.py"), "start", "--rest-port", str(self.port), "--grpc-port", "0"]
+        environment = {} if dies is None else {"BIGQUERY_DIES": dies}
+        self.start([str(SERVERS / "python"), *command, *self._where], self.listens, environment)
+
+
 @contextmanager
-def bigquery_server() -> Iterator[str]:
-    """The emulator of BigQuery, as `http://HOST:PORT`."""
+def bigquery_server(dies: str | None = None) -> Iterator[BigQueryServer]:
+    """The emulator of BigQuery."""
     with _folder() as folder:
-        server = Server("bigquery", folder)
-        command = [_launcher("bigquery_launcher.py"), "start", "--rest-port", str(server.port), "--grpc-port", "0"]
-        server.start([str(SERVERS / "python"), *command], server.listens)
+        server = BigQueryServer(folder, dies)
         try:
-            yield f"http://127.0.0.1:{server.port}"
+            yield server
         finally:
             server.kill()
 

@@ -119,8 +119,8 @@ def strict_s3_endpoint():
 @pytest.fixture(scope="session")
 def bigquery_endpoint():
     """An emulator of BigQuery, shared."""
-    with bigquery_server() as endpoint:
-        yield endpoint
+    with bigquery_server() as server:
+        yield server.endpoint
 
 
 @pytest.fixture

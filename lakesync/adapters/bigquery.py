@@ -62,9 +62,10 @@ class BigQueryDialect(Dialect):
         return _TYPES.get(kind, "STRING")
 
     def scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
-        """A table that the executor names for its connection alone, and removes."""
+        """A table that the executor names for its connection alone, and removes; one left by a crash goes in a day."""
         defined = ", ".join(f"{column.name} {self.column(column.kind)}" for column in columns)
-        return [f"CREATE OR REPLACE TABLE {name} ({defined})"]
+        gone = "expiration_timestamp = TIMESTAMP_ADD(CURRENT_TIMESTAMP(), INTERVAL 1 DAY)"
+        return [f"CREATE OR REPLACE TABLE {name} ({defined}) OPTIONS ({gone})"]
 
     def merge(self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]) -> str:
         """MERGE."""
@@ -165,17 +166,18 @@ class _BigQueryConnection:
         self._token = uuid.uuid4().hex[:12]
         self._scratch: set[str] = set()
         self._retry = retry.DEFAULT_RETRY.with_timeout(_SECONDS)
+        self._job_retry = retry.DEFAULT_JOB_RETRY.with_timeout(_SECONDS)
 
     def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
         job = self._job(statement, values)
-        job.result(retry=self._retry, timeout=None)
+        self._result(job)
         return int(job.num_dml_affected_rows or 0)
 
     def rows(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
-        return [tuple(row.values()) for row in self._job(statement, values).result(retry=self._retry, timeout=None)]
+        return [tuple(row.values()) for row in self._result(self._job(statement, values))]
 
     def arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
-        found = self._job(statement, values).result(retry=self._retry, timeout=None)
+        found = self._result(self._job(statement, values))
         return found.to_arrow(create_bqstorage_client=False).cast(schema)
 
     def columns(self, table: str) -> list[str]:
@@ -233,7 +235,12 @@ class _BigQueryConnection:
         ]
         config = bigquery.QueryJobConfig(default_dataset=self._dataset, query_parameters=parameters)
         named = _SCRATCH.sub(lambda found: self._own(found[0]), statement)
-        return self._client.query(named, job_config=config, retry=self._retry, timeout=_SECONDS)
+        # Without `job_retry=None` the driver tries for five minutes to begin a job where nobody is there any more.
+        return self._client.query(named, job_config=config, retry=self._retry, timeout=_SECONDS, job_retry=None)
+
+    def _result(self, job: bigquery.QueryJob) -> Any:
+        """What it found; a job that failed where that is known to pass is begun again."""
+        return job.result(retry=self._retry, timeout=None, job_retry=self._job_retry)
 
 
 def _lines(rows: pa.Table, types: dict[str, str]) -> bytes:

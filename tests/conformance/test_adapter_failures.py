@@ -23,7 +23,7 @@ from lakesync.adapters.s3 import S3Objects
 from lakesync.adapters.selection import held
 from lakesync.cli.process import free_ports
 from lakesync.exceptions import AdapterError
-from tests.backend_servers import mariadb_server, strict_s3_server
+from tests.backend_servers import bigquery_server, mariadb_server, strict_s3_server
 from tests.conformance import adapter_places
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapters import batch, everything
@@ -174,6 +174,29 @@ def test_an_answer_of_bigquery_that_is_lost_doubles_nothing(bigquery_endpoint, t
     assert len(everything(adapter)) == 499
     adapter.close()
     wire.close()
+
+
+@pytest.mark.parametrize(
+    "dies",
+    [
+        pytest.param("MERGE:1", id="bigquery, in a merge"),
+        pytest.param("COPY:1", id="bigquery, in a load", marks=pytest.mark.deep),
+    ],
+)
+def test_a_bigquery_that_dies_in_the_middle_holds_all_or_nothing(monkeypatch, tmp_path, dies):
+    with bigquery_server(dies=dies) as server:
+        monkeypatch.setitem(adapter_places.SERVERS, "bigquery_endpoint", server.endpoint)
+        monkeypatch.setattr(bigquery, "_SECONDS", 1.0)  # for which its driver asks again
+        adapter = adapter_places.DATABASES["bigquery"](tmp_path)
+        with pytest.raises(AdapterError):
+            adapter.insert_deltas(SOME)
+        assert not server.listens()
+        server.again()
+        monkeypatch.setattr(bigquery, "_SECONDS", 60.0)
+        assert everything(adapter) == []
+        assert adapter.insert_deltas(SOME) == held(SOME.deltas)
+        assert len(everything(adapter)) == 499
+        adapter.close()
 
 
 def closed_door(kind, request):

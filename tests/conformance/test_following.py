@@ -16,7 +16,8 @@ from lakesync.cli.process import free_ports
 from lakesync.crash import VARIABLE
 from lakesync.exceptions import AdapterError, ConfigurationError, IntegrityError
 from lakesync.lww import RowState
-from tests.conformance.adapter_places import DATABASES, SERVERS, TABLES, port_of, start_server, through
+from tests.backend_servers import bigquery_server
+from tests.conformance.adapter_places import DATABASES, NEEDS, SERVERS, TABLES, port_of, start_server, through
 from tests.conformance.book import make_delta
 from tests.conformance.killed_follower import follow
 from tests.conformance.test_adapter_tables import NOTES, parsed, rows
@@ -123,6 +124,26 @@ def test_a_follower_that_is_killed_goes_on(request, kind, place, tmp_path):
     if kind in TABLES:
         shows(adapter, made)
     adapter.close()
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", ["bigquery"])
+@pytest.mark.parametrize("dies", ["COPY:3", "MERGE:3", "COPY:4", "MERGE:4", "UPDATE:1"])
+def test_a_follower_whose_bigquery_dies_in_the_middle_goes_on(kind, dies, tmp_path, monkeypatch):
+    with bigquery_server(dies=dies) as server:
+        monkeypatch.setitem(SERVERS, NEEDS[kind], server.endpoint)
+        monkeypatch.setattr(bigquery, "_SECONDS", 1.0)  # for which its driver asks again
+        adapter, made = DATABASES[kind](tmp_path), pushes(4)
+        with pytest.raises(AdapterError):
+            carry(adapter, made, at_once=5)
+        assert not server.listens()
+        server.again()
+        monkeypatch.setattr(bigquery, "_SECONDS", 60.0)
+        before = standing(adapter, "leaf", EVERYTHING).deltas
+        assert sum(part.deltas for part in carry(adapter, made, at_once=5)) == 12 - before
+        once(adapter, made)
+        shows(adapter, made)
+        adapter.close()
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mariadb", "bigquery", "parquet on s3"])
