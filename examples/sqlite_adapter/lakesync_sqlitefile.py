@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value
+from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value, arrow_of
 from lakesync.exceptions import AdapterError
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ class FileConnection:
 
     def arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
         """Run a query that may find much."""
-        found = [dict(zip(schema.names, row, strict=True)) for row in self.rows(statement, values)]
-        return type(schema.empty_table()).from_pylist(found, schema=schema)
+        return arrow_of(self.rows(statement, values), schema)
 
     def columns(self, table: str) -> list[str]:
         """The names of a table's columns."""
