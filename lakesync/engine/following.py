@@ -52,17 +52,22 @@ class Standing:
     """What they could see when the cursor was handed out; None where that was not looked at yet."""
     interest: Interest = _NOTHING
     """All that concerned them since they follow: rows leave buckets that they were once allowed to see."""
+    knows_resync: bool = False
+    """They understand RESYNC_REQUIRED, and take an INSERT of a row that they have."""
+    haunted: bool = False
+    """They may hold rows that the gateway never knew."""
 
     def value(self) -> tuple[object, ...]:
         """Equal for standings of which one may stand for the other."""
         access = self.access
         if access is None:
-            return (self.cursor, self.limit, self.more, None, self.interest)
+            return (self.cursor, self.limit, self.more, None, self.interest, self.haunted)
         # what the claims say is in the keys, except for keys that are not in use yet and for rules not yet applied
         claims = (
             msgspec.json.encode(access.claims, order="sorted") if self.interest.prefixes or access.directly else b""
         )
-        return (self.cursor, self.limit, self.more, access.rules_version, access.keys, claims, self.interest)
+        keys = (access.rules_version, access.keys, claims)
+        return (self.cursor, self.limit, self.more, keys, self.interest, self.haunted)
 
 
 @dataclass(slots=True, eq=False)
@@ -165,7 +170,8 @@ def _begin(
     scope = record.scopes[-1] if record.scopes else None
     good = scope is not None and access.same_as(scope) and 0 <= scope.start <= standing.cursor
     good = good and not record.sources  # a shared page does not know what one of them has from a source
-    return replace(standing, access=access if good else None, interest=interest)
+    haunted = record.haunted and not standing.knows_resync
+    return replace(standing, access=access if good else None, interest=interest, haunted=haunted)
 
 
 def concerned(view: View, claims: Claims, access: Access, before: Interest, rules: RulesCache) -> Interest:
@@ -187,6 +193,7 @@ def _look_at(view: View, group: Group, rules: RulesCache, known: dict[tuple[obje
         return Found(standing, pull=True)
     keys = standing.interest.buckets | access.keys
     at = Position(standing.cursor, standing.cursor, view.arrival, resync=False, origin=0, then=keys, now=keys, reach={})
+    at = at._replace(haunted=standing.haunted)
     writers: set[str] = set()
     shared = pull_page(view, _NOBODY, at, access, standing.limit, writers)
     doubted = at._replace(exact=False, reach=dict.fromkeys(keys, Reach(standing.cursor, view.arrival)))

@@ -76,8 +76,10 @@ def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
                 f"the cursor {pull.since_hlc} is not one of this gateway's: "
                 "pull again from 0, keeping what was not pushed yet"
             )
-        record = record or stranger(pull.client_id, view.epoch, access.keys)
+        record = replace(record or stranger(pull.client_id, view.epoch, access.keys), haunted=True)
         at = again(record, view.arrival, access)
+    if record is not None and not request.resync_refused:  # our client takes an INSERT of a row that it has
+        at = at._replace(haunted=record.haunted)
     page = pull_page(view, pull.client_id, at, access, pull.max_deltas)
     return Reading(pull.since_hlc, record, at, access, page, view.arrival)
 
@@ -85,7 +87,7 @@ def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
 def settled_cursor(request: PullRequest, reading: Reading) -> int | None:
     """The cursor of an answer of which nothing has to be remembered; None where something has."""
     record = reading.record
-    if reading.page.deltas or not reading.complete:
+    if reading.page.deltas or not reading.complete or (reading.at.resync and reading.at.haunted):
         return None
     if record is None:
         return 0 if reading.newest == 0 else None  # nothing was given to it, so it need not count as seen
@@ -115,7 +117,12 @@ def remember_page(
     if latest is not None and _tellings(latest) != _tellings(reading.record):
         reading = read(commit, request)
     record = latest or reading.record or ClientRecord(client_id, commit.epoch, request.now_ms)
-    record = replace(record, last_seen_ms=request.now_ms, followed=record.followed or not request.confirmed)
+    record = replace(
+        record,
+        last_seen_ms=request.now_ms,
+        followed=record.followed or not request.confirmed,
+        haunted=record.haunted or (reading.record is not None and reading.record.haunted),
+    )
     record = in_scope(record, reading.access, reading.newest, reading.page.told)
     if request.confirmed and not reading.complete:  # the walk goes on in doubt, also where the server does it
         record = with_broadcasts(record, reading.newest)

@@ -15,7 +15,7 @@ import msgspec
 from lakesync.engine.access import RulesCache
 from lakesync.engine.engine import Engine
 from lakesync.exceptions import ConfigurationError
-from lakesync.feed.apply import arrivals_of
+from lakesync.feed.apply import arrivals_of, move, own_bucket
 from lakesync.feed.settle import moves_of
 from lakesync.hlc import start_of, wall_of
 from lakesync.lww import RowState
@@ -201,6 +201,8 @@ def _restore(commit: Restoring, pushes: list[LakePush], index: BucketIndex) -> N
             row = rows[key]
             row.arrival = row.writers_floor = arrival
             moves += moves_of(row, index)
+            if not index.everything:  # whoever wrote to it may not see it, and have it
+                moves.append(move(row, own_bucket(push.client_id), arrival, "own"))
     commit.put_rows(rows.values())
     commit.put_moves(moves)
 

@@ -41,9 +41,9 @@ def with_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
 
 
 def stranger(client_id: str, epoch: int, keys: Iterable[str]) -> ClientRecord:
-    """A client that may hold any row that was ever inside of these keys."""
+    """A client that may hold any row that was ever inside of these keys, and others that nobody knows any more."""
     past = tuple(PastKey(key, 0, _EVER) for key in sorted(keys))
-    return ClientRecord(client_id, epoch, 0, past=past, wrote=True)
+    return ClientRecord(client_id, epoch, 0, past=past, wrote=True, haunted=True)
 
 
 def in_scope(record: ClientRecord, access: Access, newest: int, told: int) -> ClientRecord:

@@ -66,6 +66,8 @@ class Position(NamedTuple):
     turn: int = 0
     redo: tuple[Range, ...] = ()
     redo_first: bool = True
+    haunted: bool = False
+    """It may hold rows that the gateway never knew: of none is it certain that the client lacks it."""
 
     @property
     def moved(self) -> bool:

@@ -32,7 +32,8 @@ def of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Pos
         held = Has.UNSURE  # it came back under another key, and no UPDATE says what it lost meanwhile
     written = _written_since(row, client_id, at)
     if written is None:
-        return Has.UNSURE if held is Has.NO and row.writers_floor > writers_known_from(at) else held
+        doubted = at.haunted or row.writers_floor > writers_known_from(at)
+        return Has.UNSURE if held is Has.NO and doubted else held
     if written > 0:
         alone = not at.moved and all(entry.left <= written for entry in history)
         return Has.OWN if alone and not (held is not Has.NO and _lost_to_others(row, client_id, at)) else Has.UNSURE
@@ -101,7 +102,7 @@ def certainly_lacks(entry: Entry, at: Position, told: int) -> bool:
     Args:
         told: `told_since_base`.
     """
-    return not at.resync and _by_entry(entry, at, told) is Has.NO
+    return not (at.resync or at.haunted) and _by_entry(entry, at, told) is Has.NO
 
 
 def _of_entry(entry: Entry, row: StoredRow, at: Position, told: int) -> Has:

@@ -12,6 +12,7 @@ from tests.property.feed_history import History
 from tests.property.feed_postgres import LostCommitsHistory, PostgresHistory, ProcessesHistory
 from tests.property.test_feed_conflicts import LetterHistory
 from tests.property.test_full_disk import FullDiskHistory
+from tests.property.test_rebuilt_oracle import RebuiltHistory
 from tests.property.test_sharded_oracle import ShardedHistory
 
 
@@ -26,6 +27,7 @@ def histories_over(place: str) -> Iterator[type[History]]:
             "sharded": ShardedHistory,
             "full-shards": FullShardsHistory,
             "conflicts": LetterHistory,
+            "rebuilt": RebuiltHistory,
         }
         yield kinds[place]
         return

@@ -86,10 +86,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--failures", type=int, default=3, help="stop after so many")
     parser.add_argument(
         "--over",
-        choices=("sqlite", "full-disk", "sharded", "full-shards", "postgres", "processes", "lost-commits", "conflicts"),
+        choices=(
+            "sqlite",
+            "full-disk",
+            "sharded",
+            "full-shards",
+            "postgres",
+            "processes",
+            "lost-commits",
+            "conflicts",
+            "rebuilt",
+        ),
         default="sqlite",
-        help="the store, its disk full now and then, two processes over Postgres, commits lost there, or the "
-        "reference's client to the letter of its conflicts; default: sqlite",
+        help="the store, its disk full now and then, two processes over Postgres, commits lost there, the reference's "
+        "client to the letter of its conflicts, or a store that is lost and made again from the lake; default: sqlite",
     )
     options = parser.parse_args(arguments)
     cases, number, found = 0, options.seed, 0

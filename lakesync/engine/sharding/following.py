@@ -48,7 +48,7 @@ def follow(
     inner: dict[str, list[Standing]] = {}
     for name, part in parts.items():
         there = [
-            (client_id, claims, Standing(own[name], standing.limit, interest=_interest_in(name, standing)))
+            (client_id, claims, _in_shard(name, own[name], standing))
             for (client_id, claims, standing), own in zip(newcomers, cursors, strict=True)
         ]
         inner[name] = yield from of_shard(name, part.submit_follow(there))
@@ -124,12 +124,17 @@ def _joined(standing: Standing, cursor: int, parts: Mapping[str, Standing]) -> S
         limit=standing.limit,
         more=standing.more,
         access=Access(claims, frozenset(), 0) if knows else None,
+        knows_resync=standing.knows_resync,
         interest=Interest(
             frozenset().union(*(each.buckets for each in interests)),
             frozenset().union(*(each.prefixes for each in interests)),
         ),
         parts=parts,
     )
+
+
+def _in_shard(name: str, cursor: int, standing: Standing) -> Standing:
+    return Standing(cursor, standing.limit, interest=_interest_in(name, standing), knows_resync=standing.knows_resync)
 
 
 def _interest_in(name: str, standing: Standing) -> Interest:

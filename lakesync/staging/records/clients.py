@@ -94,3 +94,5 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     """How far the client is with each source that it ever pulled from."""
     handed: Handed | None = None
     """What cursors stand for that a sharded gateway handed out; kept in the default shard alone."""
+    haunted: bool = False
+    """It may hold rows that the gateway never knew, as from before the store was lost: none is certainly new to it."""

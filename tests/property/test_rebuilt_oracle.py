@@ -1,0 +1,129 @@
+"""L1, L4, L11, R5 over stores that are lost, with pushes that never reached the lake or without, and made again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, example, given, settings
+
+from lakesync.engine.rebuilding import LakePush, rebuild
+from lakesync.staging.records import GatewayConfig
+from lakesync.wire.log import decode_body
+from tests.property.feed_history import History, play
+from tests.property.feed_model import StockClient
+from tests.property.feed_steps import RULES, histories, people, skews
+
+_UNKNOWN = ("rules", "rules begin", "reindex", "claims", "core claims", "erase")
+"""What a rebuilt store cannot know: rules and claims that were in force before, what the lake has yet to erase."""
+_LOG = "SELECT seq, arrival, client_id, body FROM log WHERE gateway = ? AND seq > ? ORDER BY seq"
+
+
+@st.composite
+def _lost(draw: st.DrawFn) -> list[tuple[Any, ...]]:
+    history = [step for step in draw(histories) if step[0] not in _UNKNOWN]
+    for step in draw(st.lists(st.tuples(st.just("lose"), people, st.booleans()), min_size=1, max_size=2)):
+        history.insert(draw(st.integers(0, len(history))), step)
+    return history
+
+
+class RebuiltHistory(History):
+    """A history in which the store is lost."""
+
+    histories = _lost()
+
+    def __init__(self, *arguments: Any) -> None:
+        self.lake: list[LakePush] = []
+        self.carried = 0
+        """The seq of the last log row that is there."""
+        self.gone: set[str] = set()
+        """Rows of which something was acknowledged and lost."""
+        super().__init__(*arguments)
+
+    # -- the lake ------------------------------------------------------------------------------------------------
+
+    def gateways(self) -> list[str]:
+        """As `rebuilding.History`."""
+        return ["g"]
+
+    def config(self, gateway: str) -> GatewayConfig:  # noqa: ARG002 as the protocol has it
+        """As `rebuilding.History`."""
+        return self.known
+
+    def pushes(self, gateway: str) -> Iterator[LakePush]:  # noqa: ARG002 as the protocol has it
+        """As `rebuilding.History`."""
+        return iter(self.lake)
+
+    # -- what happens --------------------------------------------------------------------------------------------
+
+    def _do(self, kind: str, client: StockClient, *detail: Any) -> None:
+        if kind == "lose":
+            self._lose(*detail)
+        else:
+            super()._do(kind, client, *detail)
+
+    def _flush(self) -> None:
+        asked = self.carried
+        entries = self.world.engine.store.submit("g", lambda commit: commit._ask(_LOG, asked)).result()  # type: ignore[attr-defined]
+        for seq, arrival, client_id, body in entries:
+            self.lake.append(LakePush(arrival, client_id, decode_body(body)))
+            self.carried = seq
+        super()._flush()
+
+    def _lose(self, carried: bool) -> None:
+        """The store is lost, after a flush or not, and made again."""
+        if carried:
+            self._flush()
+        world = self.world
+        kept = {delta.delta_id for push in self.lake for delta in push.deltas}
+        self.gone |= {delta.row_id for delta in world.log if delta.delta_id not in kept}
+        world.log = [delta for delta in world.log if delta.delta_id in kept]
+        world._seen &= kept
+        self.known = world.engine.store.gateway_config("g")
+        self.cuts = {}
+        self.close()
+        (done,) = rebuild(f"sqlite://{self.folder}", lambda: self.now + self.ahead, self, replace=True)
+        self.carried = done.pushes
+        for replaced in self.folder.parent.glob(f"{self.folder.name}.replaced-*"):
+            shutil.rmtree(replaced)
+        world.engine = self._open()
+        for client in self.clients:
+            client.disconnect()
+
+    def _check_rows(self, client: StockClient) -> None:
+        """A row of which something was lost, and that the gateway does not show the client now, it may have still."""
+        shown = self.world.visible_to(client.claims)
+        kept = {row_id: row for row_id, row in client.rows.items() if row_id in shown or row_id not in self.gone}
+        assert kept == shown, client.name
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+@given(history=RebuiltHistory.histories, skews=skews, rules=st.integers(0, len(RULES) - 1))
+@example(  # its own row, which it may not see
+    history=[("edit", 0, "INSERT", "r3", {}), ("push", 0, "whole"), ("flush", 0, 2), ("lose", 1, False)],
+    skews=(0, 0, 0),
+    rules=3,
+)
+@example(  # a row that was lost with the store comes again, from one who had been sent it
+    history=[
+        ("edit", 0, "INSERT", "r2", {"x": 1}),
+        ("push", 0, "whole"),
+        ("flush", 0, 1),
+        ("edit", 0, "INSERT", "r1", {"x": 1}),
+        ("push", 0, "whole"),
+        ("cycle", 1, 2, "whole", "whole"),
+        ("lose", 0, False),
+        ("cycle", 0, 2, "whole", "whole"),
+        ("edit", 1, "UPDATE", "r1", {"y": 2}),
+        ("cycle", 1, 2, "whole", "whole"),
+        ("cycle", 1, 2, "whole", "whole"),
+    ],
+    skews=(0, 0, 0),
+    rules=0,
+)
+def test_l4_l11_every_client_of_a_rebuilt_store_ends_with_its_rows(
+    history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int
+) -> None:
+    play(history, skews, rules, RebuiltHistory)
