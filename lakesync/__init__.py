@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lakesync.client.opening import open_client as open  # noqa: A004 as in gzip.open
-    from lakesync.delta import delta_id, extract_delta, jcs
+    from lakesync.delta import delta_id, extract_delta, jcs, make_action
     from lakesync.engine import Engine, SyncGateway, open_gateway
     from lakesync.exceptions import LakeSyncError, TerminalError, TransientError
     from lakesync.flush import AdaptiveBuffer, FlushSettings
@@ -50,6 +50,7 @@ __all__ = [
     "delta_id",
     "extract_delta",
     "jcs",
+    "make_action",
     "open",
     "open_gateway",
     "parse_rules",
@@ -58,7 +59,7 @@ __all__ = [
 
 _PLACES = {
     "lakesync.client.opening": ("open",),
-    "lakesync.delta": ("delta_id", "extract_delta", "jcs"),
+    "lakesync.delta": ("delta_id", "extract_delta", "jcs", "make_action"),
     "lakesync.engine": ("Engine", "SyncGateway", "open_gateway"),
     "lakesync.exceptions": ("LakeSyncError", "TerminalError", "TransientError"),
     "lakesync.flush": ("AdaptiveBuffer", "FlushSettings"),

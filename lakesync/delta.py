@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from lakesync.exceptions import ValidationError
-from lakesync.types import ColumnValue, Op, RowDelta
+from lakesync.types import Action, ColumnValue, Op, RowDelta
 
 MAX_DEPTH = 100
 """How many lists and objects may stand inside one another in a value."""
@@ -78,6 +78,27 @@ def action_id(*, client_id: str, hlc: int, connector: str, action_type: str, par
         f'{{"actionType":{_quote(action_type)},"clientId":{_quote(client_id)},"connector":{_quote(connector)},'
         f'"hlc":"{hlc}","params":{text}}}'
     )
+
+
+def make_action(
+    connector: str,
+    action_type: str,
+    params: Mapping[str, Any],
+    *,
+    client_id: str,
+    hlc: int,
+    idempotency_key: str | None = None,
+) -> Action:
+    """An action, under the id of what it asks for.
+
+    Raises:
+        ValidationError: the params are no JSON object.
+    """
+    if not isinstance(params, Mapping):
+        raise ValidationError(f"params are {params!r}: give a JSON object")
+    body = msgspec.Raw(jcs(dict(params)).encode())
+    identity = action_id(client_id=client_id, hlc=hlc, connector=connector, action_type=action_type, params=body)
+    return Action(client_id, hlc, connector, action_type, body, identity, idempotency_key)
 
 
 def extract_delta(

@@ -140,6 +140,10 @@ class ActionResult(msgspec.Struct, frozen=True, rename="camel"):
     """A JSON object."""
     server_hlc: int
 
+    def decoded(self) -> Any:
+        """The data as Python reads them."""
+        return msgspec.json.decode(self.data)
+
 
 class ActionFailure(msgspec.Struct, frozen=True, rename="camel"):
     """An action that was not done; a retryable one may be sent again under the same id."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Raw
 
 from lakesync.client.core.lane import FIRST_DELAY, LONGEST_DELAY
 from lakesync.client.replica import Replica
-from lakesync.delta import action_id, jcs
-from lakesync.exceptions import NotFoundError, ValidationError
+from lakesync.delta import make_action
+from lakesync.exceptions import NotFoundError
 from lakesync.types import Action, ActionFailure, ActionResult
 
 ActionStatus = Literal["waiting", "done", "failed"]
@@ -69,19 +69,14 @@ class ActionQueue:
         Raises:
             ValidationError: the params are no JSON object.
         """
-        if not isinstance(params, Mapping):
-            raise ValidationError(f"params are {params!r}: give a JSON object")
-        body = Raw(jcs(dict(params)).encode())
+        make = partial(make_action, connector, action_type, params, idempotency_key=idempotency_key)
 
         def work(core: Any) -> Action:
-            hlc = core.stamp()
-            who = core.client_id
-            name = action_id(client_id=who, hlc=hlc, connector=connector, action_type=action_type, params=body)
-            action = Action(who, hlc, connector, action_type, body, name, idempotency_key)
+            action = make(client_id=core.client_id, hlc=core.stamp())
             self._db.execute(
                 "INSERT INTO _lakesync_actions (id, status, due, attempts, body, code, message) "
                 "VALUES (?, 'waiting', 0, 0, ?, '', '')",
-                (name, _encode(action)),
+                (action.action_id, _encode(action)),
             )
             return action
 

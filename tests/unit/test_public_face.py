@@ -29,6 +29,7 @@ NAMES = {
     "delta_id",
     "extract_delta",
     "jcs",
+    "make_action",
     "open",
     "open_gateway",
     "parse_rules",

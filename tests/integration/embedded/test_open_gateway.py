@@ -12,12 +12,13 @@ from contextlib import ExitStack, suppress
 import pytest
 
 import lakesync
-from lakesync import FlushSettings
+from lakesync import ActionPush, FlushSettings, make_action
 from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter
 from lakesync.engine import Engine
 from lakesync.engine.flushing import Housekeeping
-from lakesync.exceptions import BackpressureError, ConfigurationError, FlushError, NotFoundError
+from lakesync.exceptions import BackpressureError, ConfigurationError, FlushError, NotFoundError, ValidationError
 from lakesync.flush import MemoryFlushQueue, Outlet
+from lakesync.handlers import ActionDescriptor
 from lakesync.rules.presets import pass_all, user_scoped
 from lakesync.schema import parse_schema
 from lakesync.staging import open_store
@@ -107,6 +108,24 @@ def test_schemas_rules_and_sources_are_there_from_the_start(clock, tmp_path):
             clock.advance(1)
             author.push(gateway, author.delta("mine", {"u": "b"}), author.delta("other", {"u": "c"}))
             assert {delta.row_id for delta in gateway.handle_pull(SyncPull("b", 0)).deltas} == {"mine"}
+
+
+class Desk:
+    supported_actions = (ActionDescriptor("create_ticket", "Open a ticket"),)
+
+    def execute_action(self, action, context):
+        return {"title": action.params["title"], "for": context.claims["sub"]}
+
+
+def test_an_application_makes_actions_and_reads_their_outcome():
+    clock = lakesync.HLC()
+    with lakesync.open_gateway("app") as gateway:
+        gateway.register_action_handler("desk", Desk())
+        asked = make_action("desk", "create_ticket", {"title": "lamp"}, client_id="alice", hlc=clock.now())
+        (done,) = gateway.handle_action(ActionPush("alice", (asked,))).results
+        assert (done.action_id, done.decoded()) == (asked.action_id, {"title": "lamp", "for": "alice"})
+    with pytest.raises(ValidationError, match="JSON object"):
+        make_action("desk", "create_ticket", ["lamp"], client_id="alice", hlc=clock.now())
 
 
 def test_what_cannot_be_used_is_said_on_opening(tmp_path):
