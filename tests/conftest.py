@@ -11,6 +11,7 @@ from pyspark.sql.connect.client import SparkConnectClient
 from lakesync import config
 from lakesync.cli.process import free_ports
 from tests.backend_servers import SparkServer, bigquery_server, mariadb_server, s3_server, strict_s3_server
+from tests.deepened import deepen
 from tests.parallel import Rooms, turn
 from tests.postgres_server import database, postgres_server
 
@@ -24,8 +25,11 @@ os.environ.setdefault(
 settings.register_profile("soak", max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: turn(item.nodeid))
+    if config.getoption("--hypothesis-profile") == "soak":
+        for item in items:
+            deepen(item)
 
 
 def pytest_xdist_make_scheduler(config, log):
