@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 
+import msgspec
 import pytest
 
 import lakesync
@@ -114,7 +115,7 @@ class Desk:
     supported_actions = (ActionDescriptor("create_ticket", "Open a ticket"),)
 
     def execute_action(self, action, context):
-        return {"title": action.params["title"], "for": context.claims["sub"]}
+        return {"title": msgspec.json.decode(action.params)["title"], "for": context.claims["sub"]}
 
 
 def test_an_application_makes_actions_and_reads_their_outcome():
