@@ -13,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.errors import http_error_response
 from gateway.exchange import Exchange, new_request_id
+from gateway.joined import JoinedTransport
 from lakesync.exceptions import ValidationError
 
 log = structlog.get_logger("gateway")
@@ -38,6 +39,7 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head."""
         super().connection_made(transport)
+        self.transport = JoinedTransport(transport, self.loop)
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -74,6 +76,12 @@ class BoundedHttp(HttpToolsProtocol):
                 self._refuse(431, _TOO_LONG)
                 raise ValidationError(_TOO_LONG)  # stops the parser
         super().on_headers_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection over as it is."""
+        if isinstance(self.transport, JoinedTransport):
+            self.transport = self.transport.bare
+        super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP."""
