@@ -15,7 +15,7 @@ def deepen(item: pytest.Item) -> None:
     test = getattr(item, "obj", None)
     test = getattr(test, "__func__", test)
     own = getattr(test, "_hypothesis_internal_use_settings", None)
-    if own is not None:
+    if test is not None and own is not None:
         many = settings(
             own,
             max_examples=settings().max_examples,

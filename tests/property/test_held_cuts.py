@@ -1,0 +1,109 @@
+"""K1: cuts are published long after the gateway was held for them, whatever happens meanwhile; newcomers start there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from lakesync.staging.records import Cut, Hold, StoredRow
+from lakesync.staging.sharded import ShardedStore
+from tests.property.feed_history import History, play
+from tests.property.feed_model import Row, StockClient
+from tests.property.feed_steps import GROUPS, RULES, cycle, edit, limits, people, rules
+from tests.property.test_sharded_oracle import ShardedHistory
+
+_between = st.lists(
+    st.one_of(
+        edit, edit, cycle, cycle, rules, st.tuples(st.sampled_from(["flush", "erase", "crash", "idle"]), people, limits)
+    ),
+    max_size=5,
+)
+
+
+@st.composite
+def _cut_late(draw: st.DrawFn) -> list[tuple[Any, ...]]:
+    """Two cuts, and a newcomer behind each, with anything in between."""
+    history: list[tuple[Any, ...]] = draw(_between)
+    for kind in ["hold", "late cut", "newcomer"] * 2:
+        history += [(kind, draw(people), draw(limits)), *draw(_between)]
+    return history
+
+
+class _HeldHistory(History):
+    """A history of cuts that are made as the pipeline makes them."""
+
+    histories = _cut_late()
+
+    def __init__(self, folder: Path, skews: Sequence[int] = (0, 0, 0), rules: int = 0) -> None:
+        super().__init__(folder, skews, rules)
+        self.held: tuple[Hold, dict[str, Row], list[StoredRow]] | None = None
+        self.first_syncs = 0
+
+    def _do(self, kind: str, client: StockClient, *detail: Any) -> None:
+        match kind:
+            case "hold":
+                hold = self.world.engine.store.hold("g")
+                self.held = hold, self.world.rows(), self._scanned()
+            case "late cut":
+                self._publish()
+            case "newcomer":
+                self._come(GROUPS[detail[0] - 1])
+            case _:
+                super()._do(kind, client, *detail)
+
+    def _scanned(self) -> list[StoredRow]:
+        return self.world.engine.store.submit("g", lambda commit: commit.scan_rows(None, 100)).result()
+
+    def _publish(self) -> None:
+        """What was held last, where it is known by which rules its rows stand."""
+        if self.held is None:
+            return
+        hold, values, rows = self.held
+        if hold.rules_version is None or not hold.arrival:
+            return
+        cut = Cut("g", hold.epoch, hold.arrival, hold.rules_version, (), self.now, hold.shards)
+        if self.world.engine.store.publish_cut(cut):
+            self._keep(hold.arrival, values, rows)
+
+    def _keep(self, arrival: int, values: dict[str, Row], rows: list[StoredRow]) -> None:
+        self.cuts[arrival] = values, rows
+
+    def _come(self, groups: list[str]) -> None:
+        """Somebody new starts from the newest cut, or from nothing, and pulls once."""
+        newcomer = StockClient(f"n{len(self.clients)}", groups, 0)
+        self.clients.append(newcomer)
+        self.world.ever_visible[newcomer.name] = set()
+        self.world.clients = [*self.world.clients, newcomer]
+        self.world.look()
+        self._first_sync(newcomer, lost=False)
+        self.first_syncs += newcomer.cursor > 0
+        self._pull(newcomer, 2, "whole")
+
+
+class _HeldShards(_HeldHistory, ShardedHistory):
+    """The same over shards, which are held at one arrival."""
+
+    def _scanned(self) -> list[StoredRow]:
+        store = self.world.engine.store
+        assert isinstance(store, ShardedStore)
+        scans = [each.submit("g", lambda commit: commit.scan_rows(None, 100)) for each in store.stores.values()]
+        return [row for scan in scans for row in scan.result()]
+
+    def _keep(self, arrival: int, values: dict[str, Row], rows: list[StoredRow]) -> None:
+        super()._keep(arrival, values, rows)
+        self.cuts.newest = {"all": (values, rows)}  # a client's cursor is of the gateway's own making
+
+
+@pytest.mark.parametrize("kind", [_HeldHistory, _HeldShards], ids=["one store", "shards"])
+def test_k1_a_cut_that_is_published_late_is_what_newcomers_start_from(kind: type[_HeldHistory]) -> None:
+    @settings(deadline=None, max_examples=25)
+    @given(history=kind.histories, skews=st.just((0, 0, 0)), rules=st.integers(0, len(RULES) - 1))
+    def every_history(history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int) -> None:
+        play(history, skews, rules, kind)
+
+    every_history()
