@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from sys import intern
-from typing import Any
 
 import msgspec
 
@@ -22,8 +20,16 @@ _NEVER = 1 << 63
 """Above every hlc."""
 
 
-_Wrote = tuple[str, int, Any, int]
-"""Client and arrival of a delta; the same of the one before it that waits, or None; how many wait up to it."""
+class _Wrote(msgspec.Struct, frozen=True, gc=False):
+    """Who wrote a delta that waits. There are many of them at a time, which the garbage collector need not look at."""
+
+    client_id: str
+    at: int
+    """Its arrival."""
+    before: _Wrote | None
+    """The same of the one before it that waits."""
+    waiting: int
+    """How many wait up to it."""
 
 
 class Birth(msgspec.Struct, frozen=True, gc=False):
@@ -99,11 +105,11 @@ class HotRow(msgspec.Struct, gc=False):
         """
         row, before = self._row, self._wrote
         if before is not None:
-            if self._columns != columns or before[3] == _MOST_NOTED:
+            if self._columns != columns or before.waiting == _MOST_NOTED:
                 row, before = self.merged(), None
-            elif before[0] == client_id:
-                before = before[2]
-        wrote = (client_id, at, before, 1 if before is None else before[3] + 1)
+            elif before.client_id == client_id:
+                before = before.before
+        wrote = _Wrote(client_id, at, before, 1 if before is None else before.waiting + 1)
         return HotRow(delta.hlc, self.keys, at, self.born, row, columns, delta.columns, delta.delta_id, wrote)
 
     def merged(self) -> StoredRow:
@@ -114,13 +120,12 @@ class HotRow(msgspec.Struct, gc=False):
         if isinstance(row, RowDelta):
             row = self._row = born_row(row, self.keys, self.born)
         if wrote is not None:
-            client_id, at, _, _ = wrote
+            client_id, at = wrote.client_id, wrote.at
             columns = {name: cell.value.copy() for name, cell in zip(self._columns, self._cells, strict=True)}
             newest = LiveDelta(self.newest, client_id, self._delta_id, columns, len(columns))
             after = row.after(row.state.below(newest), at)
             after.touched.update(dict.fromkeys(columns, at))
-            for client_id, at in _in_order(wrote):
-                note_writer(after, client_id, at)
+            _note_updates(after, wrote)
             row = self._row = after
             self._columns, self._cells, self._wrote = (), (), None
         return row
@@ -138,15 +143,6 @@ def born_row(delta: RowDelta, keys: tuple[str, ...], at: int) -> StoredRow:
     stamp, touched = delta.stamp, dict.fromkeys(columns, at)
     state = RowState([LiveDelta(*stamp, delta.delta_id, columns, len(columns))], None, stamp)
     return StoredRow(delta.table, delta.row_id, at, state, touched, {delta.client_id: (at, at)}, keys=keys)
-
-
-def _in_order(wrote: _Wrote | None) -> Iterator[tuple[str, int]]:
-    """Client and arrival of each delta that waits, the newest last."""
-    newest_first = []
-    while wrote is not None:
-        client_id, at, wrote, _ = wrote
-        newest_first.append((client_id, at))
-    return reversed(newest_first)
 
 
 def overwrite(row: StoredRow, delta: RowDelta, at: int) -> StoredRow:
@@ -167,3 +163,23 @@ def note_writer(row: StoredRow, client_id: str, at: int, *, inserted: bool = Fal
     writers[client_id] = (place, at)  # behind the others: they stand in order of their latest deltas
     if len(writers) > WRITERS_KEPT:
         row.writers_floor = max(row.writers_floor, writers.pop(next(iter(writers)))[1])
+
+
+def _note_updates(row: StoredRow, newest: _Wrote) -> None:
+    """`note_writer` for each UPDATE that waits, the oldest first: there are many of them to a row."""
+    writers, floor = row.writers, row.writers_floor
+    waiting = []
+    wrote: _Wrote | None = newest
+    while wrote is not None:
+        waiting.append(wrote)
+        wrote = wrote.before
+    for each in reversed(waiting):
+        client_id, at = each.client_id, each.at
+        known = writers.pop(client_id, None)
+        if known is not None:
+            writers[client_id] = (known[0], at)
+            continue
+        writers[client_id] = (0, at)
+        if len(writers) > WRITERS_KEPT:
+            floor = max(floor, writers.pop(next(iter(writers)))[1])
+    row.writers_floor = floor

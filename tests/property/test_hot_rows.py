@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakesync.lww import RowState
+from lakesync.lww import LiveDelta, RowState
 from lakesync.staging.hot_rows import WRITERS_KEPT, HotRow, born_row, note_writer
 from lakesync.staging.records import ARRIVAL_STEP, StoredRow
 from lakesync.types import ColumnValue, RowDelta
@@ -43,3 +45,16 @@ def test_a_row_is_the_same_merged_at_once_or_later(writes, born, rests):
         if looked_at:
             assert hot.merged() == eager
     assert hot.merged() == eager
+
+
+def test_what_waits_to_be_merged_is_nothing_for_the_garbage_collector_to_look_at():
+    deltas = [
+        RowDelta("UPDATE", "t", "r", f"c{number % 3}", (ColumnValue.of("a", number),), number, f"{number:064x}")
+        for number in range(1, 30)
+    ]
+    rows = [HotRow.of(StoredRow("t", "r", arrival=0, state=RowState([LiveDelta(0, "c", "0" * 64, {}, 0)])))] * 100
+    gc.collect()
+    before = len(gc.get_objects())
+    for delta in deltas:
+        rows = [row.overwritten(delta, ("a",), delta.hlc, delta.client_id) for row in rows]
+    assert len(gc.get_objects()) - before < len(rows)
