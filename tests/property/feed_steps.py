@@ -66,7 +66,7 @@ trouble = st.one_of(
     st.tuples(
         st.sampled_from(["restart", "idle", "idle", "flush", "cut", "checkpoint", "erase", "crash"]), people, limits
     ),
-    st.tuples(st.just("clock"), people, st.sampled_from([-40, 40])),
+    st.tuples(st.just("clock"), people, st.sampled_from([-40, 40, -3_600_000, 3_600_000])),
 )
 
 
