@@ -12,10 +12,14 @@ from typing import Any, ParamSpec, Self, TypeVar
 from lakesync.client.actions import QueuedAction
 from lakesync.client.client import Client
 from lakesync.client.core import Edit
+from lakesync.client.events import Event
 from lakesync.client.history import Version
 from lakesync.client.opening import open_client
 from lakesync.client.status import SyncReport, SyncStatus
 from lakesync.client.table import Row
+from lakesync.client.transports.base import Token
+from lakesync.client.verify import TableCheck
+from lakesync.exceptions import ConfigurationError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,10 +71,17 @@ class AsyncClient:
 
         A transaction is one such piece of work: `await db.run(book)`, where `book` does `with db.transaction():`.
         """
-        client = self._client
-        if client is None:
-            raise RuntimeError("the client is not open: use `async with`")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, client))
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, self._opened()))
+
+    @property
+    def client_id(self) -> str:
+        """Who this is."""
+        return self._opened().client_id
+
+    def _opened(self) -> Client:
+        if self._client is None:
+            raise ConfigurationError("the client is not open: use `async with`")
+        return self._client
 
     def __getitem__(self, table: str) -> AsyncTable:
         """A synced table."""
@@ -95,6 +106,19 @@ class AsyncClient:
     async def pending(self) -> list[Edit]:
         """See `Client.pending`."""
         return await self.run(lambda db: db.pending())
+
+    async def verify(self) -> dict[str, TableCheck]:
+        """See `Client.verify`."""
+        return await self.run(lambda db: db.verify())
+
+    async def set_token(self, token: Token) -> None:
+        """See `Client.set_token`; a function that gives one is called in the client's threads."""
+        await self.run(lambda db: db.set_token(token))
+
+    async def on(self, event: Event, listener: Callable[..., Any]) -> None:
+        """Be told of an event; the listener is called in the loop that this is awaited in."""
+        loop = asyncio.get_running_loop()
+        await self.run(lambda db: db.on(event, lambda *what: loop.call_soon_threadsafe(listener, *what)))
 
     async def retry(self, *numbers: int) -> None:
         """See `Client.retry`."""

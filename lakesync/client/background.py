@@ -15,7 +15,7 @@ from lakesync.client.exchange import Tally, answer_of
 from lakesync.client.replica import SyncThread
 from lakesync.client.transports.base import Line, RealtimeTransport
 from lakesync.exceptions import LakeSyncError
-from lakesync.types import SyncPull
+from lakesync.types import SyncPull, SyncResponse
 
 if TYPE_CHECKING:
     from lakesync.client.rounds import Rounds
@@ -96,7 +96,9 @@ class Background:
             if time.monotonic() >= self._next_pull:
                 self._next_pull = time.monotonic() + self._interval * random.uniform(0.9, 1.1)  # noqa: S311 no secret
                 rounds.want()
-            waits = [rounds.carry_all(tally), rounds.do_actions(tally)]
+            waits = [rounds.carry_all(tally, self._stopping.is_set)]
+            if not self._stopping.is_set():
+                waits.append(rounds.do_actions(tally))
             rounds.end(tally)
         return min([self._next_pull - time.monotonic(), *(wait for wait in waits if wait is not None)])
 
@@ -154,13 +156,13 @@ class Background:
         self._listen(line, left)
 
     def _pull(self, line: Line, request: SyncPull, tally: Tally) -> None:
-        replica = self._rounds.replica
+        replica, rounds = self._rounds.replica, self._rounds
         until = time.monotonic() + ANSWER
         try:
             line.pull(request)
             while (got := line.receive(until - time.monotonic())) is None or got[0]:
                 if got is not None:
-                    tally.add(None, None, replica.receive(Broadcast(got[1])))
+                    self._told(got[1], tally)
                 elif time.monotonic() >= until:
                     replica.receive(Lost("no answer in time"))
                     raise UnreachableError("the gateway does not answer on the WebSocket")
@@ -170,7 +172,10 @@ class Background:
                 replica.receive(answer_of(error))
             raise
         self._lane.succeeded()
-        tally.add(request, got[1], replica.receive(got[1]))
+        rounds.count(request, got[1], replica.receive(got[1]), tally)
+
+    def _told(self, page: SyncResponse, tally: Tally) -> None:
+        self._rounds.count(None, None, self._rounds.replica.receive(Broadcast(page)), tally)
 
     def _listen(self, line: Line, seconds: float) -> None:
         """Take broadcasts until there is something else to do."""
@@ -182,7 +187,7 @@ class Background:
             if got is not None:
                 tally = Tally()
                 with rounds.exclusively():
-                    tally.add(None, None, replica.receive(Broadcast(got[1])))
+                    self._told(got[1], tally)
                     rounds.end(tally)
                 break
             if replica.version() != version:

@@ -60,7 +60,7 @@ class Client:
         self.db = db
         self.transport = transport
         replica = Replica(db.path, name, parsed, mode=mode, limits=limits, wall=wall)
-        replica.app_writes = lambda: db.conn.in_transaction
+        replica.app_writes, replica.check_open = lambda: db.held, db.check_open
         self.coordinator = SyncCoordinator(replica, transport, interval=interval)
         self._replica = replica
         self._closed = threading.Event()
@@ -108,6 +108,7 @@ class Client:
         for rows in db.watch("SELECT * FROM todos WHERE NOT done"):
             show(rows)
         """
+        self.db.check_open()
         return Watch(self.db.path, sql, params, self._replica.tables(), _dicts, self._closed)
 
     def history(self, table: str, row_id: str) -> list[Version]:
@@ -207,8 +208,9 @@ class Client:
         """Stop synchronising and close the database; what waits to be sent stays in it."""
         if not self._closed.is_set():
             self._closed.set()
-            self.coordinator.close()
-            self.db.close()
+            if not self.db.forked:  # else all of it is the parent's
+                self.coordinator.close()
+                self.db.close()
 
     destroy = close
     """The reference's name."""
@@ -223,6 +225,7 @@ class Client:
         return [edit.number for edit in self.pending() if edit.status == "refused"]
 
     def _columns(self, sql: str, params: Any) -> dict[str, list[Any]]:
+        self.db.check_open()
         return frames.columns(self.db.path, self._replica.store.schemas.get(sql), sql, params)
 
 

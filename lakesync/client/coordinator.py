@@ -10,6 +10,7 @@ from typing import Any
 from lakesync.client.actions import ActionQueue
 from lakesync.client.background import Background
 from lakesync.client.core import Edit, Mode
+from lakesync.client.errors import DbError, TableError
 from lakesync.client.events import Event, Events
 from lakesync.client.exchange import Tally
 from lakesync.client.replica import Replica
@@ -197,6 +198,7 @@ class SyncCoordinator:
 
     def _ask_for(self, mode: Mode | None, source: str | None = None) -> SyncReport:
         rounds = self._rounds
+        self.replica.check_ready()  # a thread that has a transaction open must not wait for one that waits for it
         with rounds.exclusively():
             kept = self.replica.core.mode
             tally = Tally()
@@ -210,6 +212,9 @@ class SyncCoordinator:
                 if mode is None:
                     self.actions.hurry()
                     rounds.do_actions(tally)
+            except (DbError, TableError) as error:
+                rounds.failed(error)
+                raise
             finally:
                 self.replica.core.mode = kept
             report = rounds.end(tally)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakesync.client.errors import DbError
+from lakesync.client.errors import DbError, TableError
 from lakesync.exceptions import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
@@ -68,6 +70,17 @@ def asked(db: sqlite3.Connection, sql: str, params: Any) -> sqlite3.Cursor:
     return cursor
 
 
+def fault(error: sqlite3.Error, what: str) -> DbError | TableError:
+    """What an error of SQLite means to an app: `what` cannot be used now, or a synced table is not what it was."""
+    if isinstance(error, sqlite3.IntegrityError) and "_lakesync" not in str(error):
+        return TableError(f"a table does not take what others wrote: {error}: take that constraint or trigger away")
+    if "no such" in str(error) and "_lakesync" not in str(error):
+        return TableError(
+            f"a synced table was remade or taken away meanwhile: {error}: open the database anew, which mends it"
+        )
+    return DbError(f"{what} cannot be used now: {error}")
+
+
 class LocalDB:
     """The file, and the connection that the app writes with. Whatever is written to synced tables is tracked."""
 
@@ -84,6 +97,10 @@ class LocalDB:
             self.path = Path(name)
         self.conn = connect(self.path, autocommit=False)
         """A plain `sqlite3.Connection`; commit what you write with it. One thread at a time."""
+        self._one = threading.RLock()
+        self._writer: int | None = None
+        self._process = os.getpid()
+        self._closed = False
 
     @property
     def backend(self) -> str:
@@ -101,39 +118,92 @@ class LocalDB:
         Raises:
             ValidationError: the statement gives no rows, or would write.
         """
-        within = self.conn.in_transaction
-        self.conn.execute("PRAGMA query_only = ON")
-        try:
-            cursor = asked(self.conn, sql, params)
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor]
-        finally:
-            self.conn.execute("PRAGMA query_only = OFF")
-            if self.conn.in_transaction and not within:  # sqlite3 has begun one for what would write
-                self.conn.rollback()
+        with self.alone():
+            within = self.conn.in_transaction
+            self.conn.execute("PRAGMA query_only = ON")
+            try:
+                cursor = asked(self.conn, sql, params)
+                names = [column[0] for column in cursor.description]
+                return [dict(zip(names, row, strict=True)) for row in cursor]
+            finally:
+                self.conn.execute("PRAGMA query_only = OFF")
+                if self.conn.in_transaction and not within:  # sqlite3 has begun one for what would write
+                    self.conn.rollback()
+
+    def alone(self) -> AbstractContextManager[Any]:
+        """Inside, no other thread uses the connection by this object meanwhile; those that do wait.
+
+        Raises:
+            ConfigurationError: it was closed, or opened by the process that this one was forked from.
+        """
+        self.check_open()
+        return self._one
+
+    def check_open(self) -> None:
+        """Refuse to go on with what was closed, or left behind by a fork.
+
+        Raises:
+            ConfigurationError: open it anew.
+        """
+        if os.getpid() != self._process:
+            raise ConfigurationError(f"{self.path} was opened before a fork: open it anew in the new process")
+        if self._closed:
+            raise ConfigurationError(f"{self.path} was closed: open it anew")
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of what is written inside, or none; within the transaction that is open, if one is."""
-        if self.conn.in_transaction:
-            yield self.conn
-            return
-        try:
-            self.conn.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            raise DbError(f"{self.path} cannot be written now: {error}") from error
-        try:
-            yield self.conn
-            self.conn.commit()
-        except BaseException:
-            self.conn.rollback()
-            raise
+        """All of what is written inside, or none; within the transaction that this thread has open, if it has one.
+
+        Raises:
+            DbError: the database cannot be written now: it is locked, or the disk is full.
+            ConfigurationError: as for `alone`.
+        """
+        with self.alone():
+            if self.conn.in_transaction:
+                yield self.conn
+                return
+            try:
+                self.conn.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                raise self._unwritable(error) from error
+            self._writer = threading.get_ident()
+            try:
+                yield self.conn
+                self._commit()
+            except BaseException:
+                self.conn.rollback()
+                raise
+            finally:
+                self._writer = None
+
+    @property
+    def held(self) -> bool:
+        """Whether a transaction is open that ends only after what this thread does now."""
+        return not self._closed and self.conn.in_transaction and self._writer in (None, threading.get_ident())
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the one that opened the file: a connection is for one process."""
+        return os.getpid() != self._process
 
     def close(self) -> None:
-        """Close the connection; what was not committed is undone."""
-        self.conn.close()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        """Close the connection; what was not committed is undone. Further calls do nothing."""
+        with self._one:
+            if self._closed:
+                return
+            self._closed = True
+            self.conn.close()
+            if self._temporary is not None:
+                self._temporary.cleanup()
+
+    def _commit(self) -> None:
+        try:
+            self.conn.commit()
+        except sqlite3.OperationalError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: sqlite3.OperationalError) -> DbError:
+        return DbError(f"{self.path} cannot be written now: {error}")
 
 
 class SyncLock:
@@ -157,6 +227,8 @@ class SyncLock:
             holder.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:
             holder.close()
+            if error.sqlite_errorcode not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise DbError(f"{self._path}, which says who synchronises, cannot be written now: {error}") from error
             raise DbError(
                 f"another client synchronises {self._path.name.removesuffix('-lakesync')!r} at the moment: "
                 "write to the database here, it will send it"

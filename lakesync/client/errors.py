@@ -19,6 +19,12 @@ class DbError(TransientError):
     code = "DB_ERROR"
 
 
+class TableError(TerminalError):
+    """A synced table of the app's is not what it was: it has lost a column, or refuses what others wrote."""
+
+    code = "TABLE_ERROR"
+
+
 def answered(
     code: str, message: str, rejected: tuple[Rejection, ...] = (), retry_after: float | None = None
 ) -> LakeSyncError:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from lakesync.client.ahead import Ahead
 from lakesync.client.core import FetchCheckpoint, Lost, Refused
 from lakesync.client.core.messages import Answer, Request
 from lakesync.client.core.records import Changes, Edit
-from lakesync.client.errors import DbError, UnreachableError
+from lakesync.client.errors import DbError, TableError, UnreachableError
 from lakesync.client.replica import Replica
 from lakesync.client.transports.base import CheckpointTransport, MeasuredTransport, SyncTransport
 from lakesync.exceptions import ClockDriftError, LakeSyncError, NotFoundError, RefusedError, TransientError
-from lakesync.types import PushResult, SyncPush, SyncResponse
+from lakesync.types import PushResult, SyncPull, SyncPush, SyncResponse
 
 if TYPE_CHECKING:
     from lakesync.client.checkpoint import Progress
@@ -36,6 +37,8 @@ class Tally(msgspec.Struct):
     """The newest failure, None once something succeeded after it."""
     asked: bool = False
     """Whether the gateway was asked anything, or spoke."""
+    grown: bool = False
+    """Whether a row came with a column that its table here lacks."""
     caught_up: bool = False
     """Whether the gateway said what it has."""
 
@@ -59,18 +62,19 @@ class Exchange:
         self._replica = replica
         self._transport = transport
         self._progress = progress
+        self._ahead = Ahead(transport.pull, replica.limits.pull_deltas)
 
     def carry(self, request: Request, tally: Tally) -> None:
         """Ask the gateway, and give the core what came back.
 
         Raises:
-            DbError: the client's database cannot take it; the request counts as unanswered.
+            DbError, TableError: the client's database cannot take it; the request counts as unanswered.
         """
         tally.asked = True
         answer: Answer | None
         try:
             answer = self._ask(request, tally)
-        except DbError:
+        except (DbError, TableError):
             raise
         except LakeSyncError as error:
             tally.error = explained(error, self.clock_offset)
@@ -84,9 +88,25 @@ class Exchange:
             tally.error = None
         if answer is not None:
             changes = self._replica.receive(answer)
-            tally.add(request, answer, changes)
+            self.count(request, answer, changes, tally)
             if any(edit is not None and edit.status == "refused" for edit in changes.edits.values()):
                 tally.error = None  # it is told edit by edit
+
+    def rest(self) -> None:
+        """After some requests: nothing is under way any more, not even pages that were asked for ahead."""
+        self._ahead.stop()
+
+    def count(self, request: Request | None, answer: Answer | None, changes: Changes, tally: Tally) -> None:
+        """Count in what an answer, or a page that nobody asked for, has changed."""
+        tally.add(request, answer, changes)
+        if changes.known and not tally.grown:
+            types = self._replica.types()
+            tally.grown = any(
+                not part.columns.keys() <= types[table].keys()
+                for (table, _), row in changes.known.items()
+                if row is not None and table in types
+                for part in row.state.live
+            )
 
     @property
     def clock_offset(self) -> float | None:
@@ -94,6 +114,9 @@ class Exchange:
         return self._transport.clock_offset if isinstance(self._transport, MeasuredTransport) else None
 
     def _ask(self, request: Request, tally: Tally) -> PushResult | SyncResponse | None:
+        if isinstance(request, SyncPull):
+            return self._ahead.page(request)
+        self._ahead.stop()  # a page that was asked for before a push must not be applied after it
         if isinstance(request, SyncPush):
             return self._transport.push(request)
         if isinstance(request, FetchCheckpoint):
@@ -105,8 +128,7 @@ class Exchange:
                 loaded = load_checkpoint(self._replica, checkpoint, self._progress)
             tally.pulled += loaded.rows
             tally.tables |= loaded.tables
-            return None
-        return self._transport.pull(request)
+        return None
 
 
 def answer_of(error: LakeSyncError) -> Refused | Lost:

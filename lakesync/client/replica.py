@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from lakesync.client.core import Changes, ClientCore, CoreLimits, Edit, Mode, Wait
 from lakesync.client.core.messages import Answer, Request
-from lakesync.client.database import connect
+from lakesync.client.database import connect, fault
 from lakesync.client.errors import DbError
 from lakesync.client.store_sqlite import SqliteClientStore
 from lakesync.exceptions import ConfigurationError, IntegrityError
@@ -62,10 +62,12 @@ class Replica:
         self._lock = threading.RLock()
         self._stamped = wall is None
         self.app_writes: Callable[[], bool] = lambda: False
-        """Whether the app has a transaction open on its own connection."""
+        """Whether the app has a transaction open on its own connection, that this thread would wait for."""
+        self.check_open: Callable[[], None] = lambda: None
+        """Raises where the app's database was closed, or opened by the process that this one was forked from."""
         self._live = False
         self._client_id = client_id
-        self._limits = limits
+        self.limits = limits or CoreLimits()
         self._wall = wall or wall_clock
         self.path = path
         self.mode: Mode = mode
@@ -77,6 +79,8 @@ class Replica:
             self._core = self._make_core()
             if not self.store.position().client_id:
                 self.store.commit(Changes(position=replace(self.store.position(), client_id=client_id)))
+            if self.store.remade:
+                self.step(self._mend)
         except sqlite3.Error as error:
             self.db.close()
             raise DbError(f"{path} cannot be used now: {error}") from error
@@ -94,10 +98,10 @@ class Replica:
 
         Raises:
             DbError: the database cannot be written now; nothing was changed.
-            ConfigurationError: the app has a transaction open, which this would wait for.
+            TableError: the app's own table cannot take it; nothing was changed.
+            ConfigurationError: as for `check_ready`.
         """
-        if self.app_writes() and not isinstance(threading.current_thread(), SyncThread):
-            raise ConfigurationError("a transaction is open on db.conn: commit it or roll it back first")
+        self.check_ready()
         with self._lock:
             try:
                 while self._record_some():
@@ -107,10 +111,20 @@ class Replica:
                     return work(self._core)
             except sqlite3.Error as error:
                 self._core = self._make_core()
-                raise DbError(f"the client's database cannot be used now: {error}") from error
+                raise fault(error, "the client's database") from error
             except BaseException:
                 self._core = self._make_core()  # what it knows may have been undone
                 raise
+
+    def check_ready(self) -> None:
+        """Refuse what would wait for itself, or use what is not there any more.
+
+        Raises:
+            ConfigurationError: the app has a transaction open, or the database was closed, or opened before a fork.
+        """
+        self.check_open()
+        if self.app_writes() and not isinstance(threading.current_thread(), SyncThread):
+            raise ConfigurationError("a transaction is open on db.conn: commit it or roll it back first")
 
     def next_request(self) -> Request | Wait:
         """What to ask the gateway now."""
@@ -130,7 +144,12 @@ class Replica:
         return self.step(lambda core: core.edits())
 
     def read(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query on the sync connection."""
+        """The rows of a query on the sync connection.
+
+        Raises:
+            ConfigurationError: the database was closed, or opened before a fork.
+        """
+        self.check_open()
         with self._lock:
             return self.db.execute(statement, parameters).fetchall()
 
@@ -200,7 +219,7 @@ class Replica:
                 self.db.execute("PRAGMA synchronous = FULL")
 
     def _make_core(self) -> ClientCore:
-        core = ClientCore(self.store, self._client_id, mode=self.mode, limits=self._limits, wall=self._wall)
+        core = ClientCore(self.store, self._client_id, mode=self.mode, limits=self.limits, wall=self._wall)
         if self._live:
             core.connected()
         return core

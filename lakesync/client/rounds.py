@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from lakesync.client.acting import Acting
 from lakesync.client.actions import ActionQueue
 from lakesync.client.core import Wait
+from lakesync.client.core.messages import Answer, Request
+from lakesync.client.core.records import Changes
 from lakesync.client.database import SyncLock
 from lakesync.client.events import Events
 from lakesync.client.exchange import Exchange, Tally
@@ -53,7 +55,9 @@ class Rounds:
 
         Raises:
             DbError: another client of the file does.
+            ConfigurationError: the database was closed, or opened before a fork.
         """
+        self.replica.check_open()
         with self._one:
             self.take_file()
             yield
@@ -74,11 +78,20 @@ class Rounds:
         """Carry a request of the core by the transport."""
         self._exchange.carry(request, tally)
 
-    def carry_all(self, tally: Tally) -> float | None:
-        """Carry requests until there is nothing to do; seconds until there is again."""
-        while not isinstance(request := self.replica.next_request(), Wait):
-            self.carry(request, tally)
-        return request.seconds
+    def count(self, request: Request | None, answer: Answer | None, changes: Changes, tally: Tally) -> None:
+        """Count in what a page changed that came by another way than `carry`."""
+        self._exchange.count(request, answer, changes, tally)
+
+    def carry_all(self, tally: Tally, stopping: Callable[[], bool] = lambda: False) -> float | None:
+        """Carry requests until there is nothing to do, or somebody stops it; seconds until there is again."""
+        try:
+            while not isinstance(request := self.replica.next_request(), Wait):
+                self.carry(request, tally)
+                if stopping():
+                    return None
+            return request.seconds
+        finally:
+            self._exchange.rest()
 
     def do_actions(self, tally: Tally) -> float | None:
         """Send the actions that are due; seconds until one is."""
@@ -118,8 +131,8 @@ class Rounds:
             self._lock.release()
 
     def _learn_schemas(self, tally: Tally) -> None:
-        """Once a process, and when an edit did not fit, ask whether the gateway's schemas have grown."""
-        if any(edit.code == SchemaError.code for edit in tally.refused):
+        """Once a process, and when an edit or a page did not fit, ask whether the gateway's schemas have grown."""
+        if tally.grown or any(edit.code == SchemaError.code for edit in tally.refused):
             self._schemas_known = False
         if not self._schemas_known and isinstance(self.transport, SchemaTransport):
             try:

@@ -1,28 +1,11 @@
-"""How a table of the app and its schema grow."""
+"""How a table's schema grows."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lakesync.exceptions import ConfigurationError, SchemaError
+from lakesync.exceptions import SchemaError
 from lakesync.schema import TableSchema
-
-_OWN = ("_lakesync", "sqlite_")
-
-
-def check_names(schema: TableSchema) -> None:
-    """Refuse names that mean something in the app's database.
-
-    Raises:
-        ConfigurationError: which, and what to do.
-    """
-    if schema.table.lower().startswith(_OWN):
-        raise ConfigurationError(f"table {schema.table!r} has a name of SQLite's or LakeSync's own: choose another")
-    for column in schema.columns:
-        if column.name.lower() == "row_id":
-            raise ConfigurationError(
-                f"table {schema.table!r} has the row's id in row_id by itself: leave that column out of its schema"
-            )
 
 
 def grown(old: TableSchema, new: TableSchema) -> TableSchema:

@@ -19,6 +19,14 @@ DECLARED: dict[ColumnType, str] = {
     "null": "TEXT",
 }
 """A column's declared type."""
+STRICT: dict[ColumnType, str] = {
+    "string": "TEXT",
+    "number": "ANY",
+    "boolean": "INTEGER",
+    "json": "TEXT",
+    "null": "TEXT",
+}
+"""The same in a STRICT table."""
 
 SqlValue = str | int | float | None
 

@@ -9,8 +9,9 @@ import msgspec
 from msgspec import Raw
 
 from lakesync.client.core.records import UNSWEPT, KnownRow
+from lakesync.client.own_tables import defaults, is_strict
 from lakesync.client.page_lots import Kept
-from lakesync.client.sql_values import DECLARED, SqlValue, fits, from_sql, to_sql
+from lakesync.client.sql_values import DECLARED, STRICT, SqlValue, fits, from_sql, to_sql
 from lakesync.client.stamps import Names, Record, Stamps, stamps_of
 from lakesync.client.tracking import was
 from lakesync.exceptions import IntegrityError
@@ -50,6 +51,8 @@ class SqliteRows:
         self._db = db
         self._names = names
         self._types: dict[str, dict[str, ColumnType]] = {}
+        self.filled: set[str] = set()
+        """Tables in which SQLite fills in columns that an INSERT leaves out: theirs must name them all."""
 
     def make(self) -> None:
         """Create what is kept beside the app's tables."""
@@ -61,9 +64,12 @@ class SqliteRows:
         columns = "".join(f', "{name}" {DECLARED[kind]}' for name, kind in types.items())
         self._db.execute(f'CREATE TABLE IF NOT EXISTS "{table}" (row_id TEXT PRIMARY KEY NOT NULL{columns})')
         there = {name.lower() for _, name, *_ in self._db.execute(f'PRAGMA table_info("{table}")')}
-        for name, kind in types.items():
-            if name.lower() not in there:
-                self._db.execute(f'ALTER TABLE "{table}" ADD COLUMN "{name}" {DECLARED[kind]}')
+        missing = [name for name in types if name.lower() not in there]
+        declared = STRICT if missing and is_strict(self._db, table) else DECLARED
+        for name in missing:
+            self._db.execute(f'ALTER TABLE "{table}" ADD COLUMN "{name}" {declared[types[name]]}')
+        if defaults(self._db, schema):
+            self.filled.add(table)
         grown = self._types.get(table) != types
         self._types[table] = types
         statement = "SELECT tbl, row_id FROM _lakesync_known WHERE tbl = ? AND whole IS NOT NULL"

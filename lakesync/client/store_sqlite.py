@@ -13,7 +13,8 @@ from lakesync.client import bulk_page, page_lots, pile
 from lakesync.client.bulk_page import BulkChanges
 from lakesync.client.core.records import Changes, Edit, EditStatus, KnownRow, Position
 from lakesync.client.core.rows import seen
-from lakesync.client.schemas import check_names, grown
+from lakesync.client.own_tables import check_names, check_new_rows, check_table, is_tracked, lost_columns
+from lakesync.client.schemas import grown
 from lakesync.client.sqlite_rows import AMONG, SqliteRows, by_table, id_list
 from lakesync.client.stamps import Names
 from lakesync.client.tracking import Tracking
@@ -73,6 +74,8 @@ class SqliteClientStore:
         self._rows = SqliteRows(connection, self.names)
         self.schemas: dict[str, TableSchema] = {}
         self.tracking = Tracking(connection, self.schemas)
+        self.remade = False
+        """Whether somebody has remade a synced table, so that everything has to be asked for anew."""
         with self.transaction():
             for statement in _TABLES:
                 self._db.execute(statement)
@@ -90,10 +93,27 @@ class SqliteClientStore:
         """
         with self.transaction():
             for given in schemas:
-                check_names(given)
-                kept = self._db.execute(_SCHEMA, (given.table,)).fetchone()
-                version, schema = (0, given) if kept is None else (kept[0], grown(_decode_schema(kept[1]), given))
-                self._put_schema(schema, version)
+                check_names(given, set(self.schemas))
+                check_table(self._db, given)
+                found = self._db.execute(_SCHEMA, (given.table,)).fetchone()
+                if found is None:
+                    self._put_schema(given, 0, taken=())
+                    continue
+                kept = _decode_schema(found[1])
+                lost = lost_columns(self._db, kept)
+                remade = bool(lost) or not is_tracked(self._db, kept.table)
+                self._put_schema(grown(kept, given), found[0], taken=lost if remade else None)
+                self.remade = self.remade or remade
+
+    def adopt(self) -> None:
+        """Take rows that nobody knows for new ones.
+
+        Raises:
+            ConfigurationError: one of them can never be sent.
+        """
+        for schema in self.schemas.values():
+            check_new_rows(self._db, schema)
+        self.tracking.adopt()
 
     def version(self, table: str) -> int:
         """The gateway's version of the schema that a table has; 0 where it is the app's own."""
@@ -108,15 +128,19 @@ class SqliteClientStore:
         with self.transaction():
             self._put_schema(grown(self.schemas[schema.table], schema), version)
 
-    def _put_schema(self, schema: TableSchema, version: int) -> None:
+    def _put_schema(self, schema: TableSchema, version: int, *, taken: Collection[str] | None = None) -> None:
+        """Args: taken: the table was the app's own, and may have rows that nobody knows: columns that it has lost."""
         self.schemas[schema.table] = schema
         waiting = self._rows.make_table(schema)
+        if taken is not None:
+            self.tracking.restore(schema, taken)
+            check_new_rows(self._db, schema)
         self._db.execute(
             "INSERT INTO _lakesync_tables (tbl, version, schema) VALUES (?, ?, ?) "
             "ON CONFLICT (tbl) DO UPDATE SET version = excluded.version, schema = excluded.schema",
             (schema.table, version, _encode(schema)),
         )
-        self.tracking.make(schema)
+        self.tracking.make(schema, take=taken is not None)
         edits = self.edits_of(waiting)
         rows = self._rows.known(waiting)
         self.commit(
@@ -170,7 +194,7 @@ class SqliteClientStore:
         edited = by_table(self.edited())
         rest: list[RowDelta] = []
         for table, said in page_lots.in_order(deltas).items():
-            if table in self.schemas:
+            if table in self.schemas and table not in self._rows.filled:
                 rows = page_lots.by_row(said)
                 kept = self._rows.kept(table, rows.keys())
                 theirs = frozenset(edited.get(table, ()))

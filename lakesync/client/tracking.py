@@ -8,13 +8,12 @@ watches it. Both commit, or are undone, with the app's own transaction.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
 from lakesync.client.core.records import LocalChange
 from lakesync.client.sql_values import SqlValue, python_value
-from lakesync.exceptions import ConfigurationError
 from lakesync.schema import ColumnType, TableSchema
 from lakesync.validation import MAX_ID_CHARS
 
@@ -31,9 +30,14 @@ _TABLES = """CREATE TABLE IF NOT EXISTS _lakesync_tables (
     changes INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID"""
 _HEARD = "NOT EXISTS (SELECT 1 FROM _lakesync_quiet)"
 
-_MISFITS: dict[ColumnType, tuple[str, str]] = {
+NO_ID = f"(typeof({{0}}) <> 'text' OR length({{0}}) NOT BETWEEN 1 AND {MAX_ID_CHARS} OR instr({{0}}, char(0)))"
+"""What a row's id that cannot be sent looks like."""
+MISFITS: dict[ColumnType, tuple[str, str]] = {
     "string": ("typeof({0}) = 'blob'", "text"),
-    "number": ("typeof({0}) IN ('text', 'blob') OR abs({0}) > 1.7976931348623157e308", "a finite number"),
+    "number": (
+        "typeof({0}) IN ('text', 'blob') OR {0} NOT BETWEEN -1.7976931348623157e308 AND 1.7976931348623157e308",
+        "a finite number",
+    ),
     "boolean": ("{0} NOT IN (0, 1)", "0 or 1"),
     "json": ("typeof({0}) = 'blob' OR ({0} IS NOT NULL AND NOT json_valid({0}))", "JSON text"),
     "null": ("{0} IS NOT NULL", "NULL"),
@@ -58,15 +62,13 @@ class Tracking:
         self._db.execute(_QUIET)
         self._db.execute(_TABLES)
 
-    def make(self, schema: TableSchema) -> None:
-        """Track a table from now on; rows that it has already and that nobody knows are taken for new ones.
+    def make(self, schema: TableSchema, *, take: bool = False) -> None:
+        """Track a table from now on.
 
-        Raises:
-            ConfigurationError: the table cannot be tracked.
+        Args:
+            take: rows that it has already and that nobody knows are taken for new ones.
         """
         table, keep = schema.table, was(schema.table)
-        self._check(table)
-        new = not self._columns(f"_lakesync_was_{table}")
         columns = "".join(f', "c_{column.name}"' for column in schema.columns)
         self._db.execute(
             f"CREATE TABLE IF NOT EXISTS {keep} "
@@ -79,8 +81,27 @@ class Tracking:
             if found.fetchone() != (statement,):
                 self._db.execute(f'DROP TRIGGER IF EXISTS "{name}"')
                 self._db.execute(statement)
-        if new:
+        if take:
             self._adopt(table)
+
+    def restore(self, schema: TableSchema, lost: Collection[str]) -> None:
+        """After somebody took columns of a table away, which are empty now: nothing of that counts as the app's doing.
+
+        Args:
+            lost: the columns; all of them where the table was gone itself.
+        """
+        keep = was(schema.table)
+        kept = self._columns(f"_lakesync_was_{schema.table}")
+        if not kept or not lost:
+            return
+        if {f"c_{name}" for name in lost} >= {name for name in kept if name.startswith("c_")}:
+            self._db.execute(f"DROP TABLE {keep}")
+            return
+        before = ", ".join(
+            f'"{name}" = (SELECT "c_{name}" FROM {keep} w WHERE w.row_id = "{schema.table}".row_id)' for name in lost
+        )
+        with self.quiet():
+            self._db.execute(f'UPDATE "{schema.table}" SET {before} WHERE row_id IN (SELECT row_id FROM {keep})')
 
     def adopt(self) -> None:
         """Take rows that nobody knows for new ones."""
@@ -175,18 +196,14 @@ class Tracking:
     def _columns(self, table: str) -> dict[str, int]:
         return {name: key for _, name, _, _, _, key in self._db.execute(f'PRAGMA table_info("{table}")')}
 
-    def _check(self, table: str) -> None:
-        columns = self._columns(table)
-        if "row_id" not in columns:
-            raise ConfigurationError(
-                f"table {table!r} has no column row_id: add one, TEXT PRIMARY KEY NOT NULL, for the row's id"
-            )
-        if columns["row_id"] and sum(map(bool, columns.values())) == 1:
-            return
-        for _, index, unique, *_ in self._db.execute(f'PRAGMA index_list("{table}")').fetchall():
-            if unique and [name for _, _, name in self._db.execute(f'PRAGMA index_info("{index}")')] == ["row_id"]:
-                return
-        raise ConfigurationError(f"row_id of table {table!r} is not unique: make it the primary key")
+
+def trigger_names(table: str) -> set[str]:
+    """What a table's triggers are called."""
+    return {_named(table, name) for name in ("insert", "inserted", "move", "updated", "deleted")}
+
+
+def _named(table: str, trigger: str) -> str:
+    return f"_lakesync_{table}_{trigger}"
 
 
 def _row(types: Mapping[str, ColumnType], cells: list[SqlValue]) -> dict[str, object]:
@@ -225,8 +242,8 @@ def _triggers(schema: TableSchema, event: Event | None = None) -> dict[str, str]
         "deleted": ("AFTER DELETE", "", gone + again("OLD") + counted),
     }
     return {
-        f"_lakesync_{table}_{name}": (
-            f'CREATE TRIGGER "_lakesync_{table}_{name}" {moment} ON "{table}" WHEN {condition}{_HEARD} BEGIN {body} END'
+        _named(table, name): (
+            f'CREATE TRIGGER "{_named(table, name)}" {moment} ON "{table}" WHEN {condition}{_HEARD} BEGIN {body} END'
         )
         for name, (moment, condition, body) in bodies.items()
         if event is None or moment.endswith(event)
@@ -234,17 +251,16 @@ def _triggers(schema: TableSchema, event: Event | None = None) -> dict[str, str]
 
 
 def _id_check(table: str) -> str:
-    bad = f"typeof(NEW.row_id) <> 'text' OR length(NEW.row_id) NOT BETWEEN 1 AND {MAX_ID_CHARS}"
     return (
         f"SELECT RAISE(ABORT, 'lakesync: row_id of {table} takes text of 1 to {MAX_ID_CHARS} characters') "
-        f"WHERE {bad} OR instr(NEW.row_id, char(0));"
+        f"WHERE {NO_ID.format('NEW.row_id')};"
     )
 
 
 def _checks(schema: TableSchema, if_changed: str) -> str:
     parts = [] if if_changed else [_id_check(schema.table)]
     for column in schema.columns:
-        bad, good = _MISFITS[column.type]
+        bad, good = MISFITS[column.type]
         condition = bad.format(f'NEW."{column.name}"')
         parts.append(
             f"SELECT RAISE(ABORT, 'lakesync: column {column.name} of {schema.table} takes {good}') "

@@ -41,7 +41,7 @@ def take_care(replica: Replica) -> None:
     """Track again what is no longer tracked. A row that nobody knows becomes a new one: it may be the only copy."""
     store = replica.store
     replica.step(lambda _: store.add_schemas(list(store.schemas.values())))
-    replica.step(lambda _: store.tracking.adopt())
+    replica.step(lambda _: store.adopt())
     replica.step(lambda _: store.forget_missing())
 
 

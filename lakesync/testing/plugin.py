@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from lakesync.client import Client
     from lakesync.client.errors import UnreachableError
     from lakesync.engine import SyncGateway
+    from lakesync.handlers import ActionDiscovery
     from lakesync.schema import TableSchema
-    from lakesync.types import PushResult, SyncPull, SyncPush, SyncResponse
+    from lakesync.types import ActionPush, ActionResponse, PushResult, SyncPull, SyncPush, SyncResponse
 
 
 class Network:
@@ -83,6 +84,12 @@ def lakesync_client(
 
         def pull(self, pull: SyncPull) -> SyncResponse:
             return lakesync_network.carry(lambda: super(Carried, self).pull(pull))  # type: ignore[no-any-return]
+
+        def execute_actions(self, push: ActionPush) -> ActionResponse:
+            return lakesync_network.carry(lambda: super(Carried, self).execute_actions(push))  # type: ignore[no-any-return]
+
+        def describe_actions(self) -> ActionDiscovery:
+            return lakesync_network.carry(super().describe_actions)  # type: ignore[no-any-return]
 
     with ExitStack() as closing:
 

@@ -39,7 +39,7 @@ class HastyReplica(Replica):
         core = ClientCore(
             self.store,
             self._client_id,
-            limits=self._limits,
+            limits=self.limits,
             wall=self._wall,
             monotonic=lambda: float(next(seconds)),
             spread=lambda: 0.0,

@@ -61,6 +61,11 @@ class Edit(msgspec.Struct, frozen=True):
     """Why it was refused."""
     message: str = ""
 
+    def __repr__(self) -> str:
+        """What it does, for people: `<Edit 7 waiting: UPDATE todos/t1 {'done': True}>`."""
+        delta, why = self.delta, f" {self.code}: {self.message}" if self.code else ""
+        return f"<Edit {self.number} {self.status}: {delta.op} {delta.table}/{delta.row_id} {self.values}{why}>"
+
     @property
     def values(self) -> dict[str, Any]:
         """The columns that it writes, as Python reads their JSON."""

@@ -59,9 +59,10 @@ class TokenHolder:
     def renew(self) -> None:
         """Ask for a new one."""
         if self._provider is not None:
-            self._token = self._provider()
-            if not isinstance(self._token, str) or not self._token:
-                raise ConfigurationError(f"the token provider gave {self._token!r}: let it return a token")
+            given = self._provider()
+            if not isinstance(given, str) or not given:
+                raise ConfigurationError(f"the token provider gave {given!r}: let it return a token")
+            self._token = given
 
     @staticmethod
     def _is_old(token: str) -> bool:

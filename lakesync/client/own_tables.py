@@ -1,0 +1,142 @@
+"""Whether a table that an app has, or had, can be kept in step: what is wrong with it, and what to do."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from lakesync.client.tracking import MISFITS, NO_ID, trigger_names
+from lakesync.exceptions import ConfigurationError, SchemaError
+from lakesync.schema import TableSchema
+
+_OWN = ("_lakesync", "sqlite_")
+_KINDS = {"virtual": "virtual table", "shadow": "table of a virtual one"}
+_GENERATED = (2, 3)
+"""What `PRAGMA table_xinfo` calls hidden in columns that are computed."""
+
+
+def check_names(schema: TableSchema, others: set[str]) -> None:
+    """Refuse names that mean something in the app's database.
+
+    Raises:
+        ConfigurationError: which, and what to do.
+        SchemaError: SQLite takes two tables' names for one.
+    """
+    table = schema.table
+    if table.lower().startswith(_OWN):
+        raise ConfigurationError(f"table {table!r} has a name of SQLite's or LakeSync's own: choose another")
+    for column in schema.columns:
+        if column.name.lower() == "row_id":
+            raise ConfigurationError(
+                f"table {table!r} has the row's id in row_id by itself: leave that column out of its schema"
+            )
+    for other in others:
+        if other != table and other.lower() == table.lower():
+            raise SchemaError(f"tables {other!r} and {table!r} differ only in case, which SQLite ignores: rename one")
+
+
+def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
+    """Refuse a table of the app's own that cannot be tracked, or of which rows can never be sent.
+
+    Raises:
+        ConfigurationError: what is wrong, and what to do.
+    """
+    table = schema.table
+    found = db.execute("SELECT type FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE", (table,))
+    kind = found.fetchone()
+    if kind is None:
+        return
+    if kind[0] != "table":
+        raise ConfigurationError(
+            f"{table!r} is a {_KINDS.get(kind[0], kind[0])} here, which has no triggers: synchronise a table"
+        )
+    columns = {name.lower(): (declared, hidden) for _, name, declared, _, _, _, hidden in _xinfo(db, table)}
+    if "row_id" not in columns:
+        raise ConfigurationError(
+            f"table {table!r} has no column row_id: add one, TEXT PRIMARY KEY NOT NULL, for the row's id"
+        )
+    if not _keeps_text(columns["row_id"][0]):
+        raise ConfigurationError(
+            f"row_id of table {table!r} is declared {columns['row_id'][0]}, which makes numbers of texts: declare it "
+            "TEXT"
+        )
+    if not _is_unique(db, table):
+        raise ConfigurationError(
+            f"row_id of table {table!r} is not unique: make it the primary key, or give it a UNIQUE index, without a "
+            "collation of its own"
+        )
+    for column in schema.columns:
+        if columns.get(column.name.lower(), ("", 0))[1] in _GENERATED:
+            raise ConfigurationError(
+                f"column {column.name!r} of table {table!r} is computed here: leave it out of the table's schema"
+            )
+
+
+def check_new_rows(db: sqlite3.Connection, schema: TableSchema) -> None:
+    """Refuse rows that a table has already, and that can never be sent.
+
+    Raises:
+        ConfigurationError: the first of them.
+    """
+    table = schema.table
+    bad = db.execute(f'SELECT row_id FROM "{table}" WHERE {NO_ID.format("row_id")} LIMIT 1').fetchone()
+    if bad is not None:
+        raise ConfigurationError(
+            f"table {table!r} has a row whose row_id is {bad[0]!r}: give it one of text, of 1 to 512 characters"
+        )
+    for column in schema.columns:
+        misfit, good = MISFITS[column.type]
+        bad = db.execute(
+            f'SELECT row_id, "{column.name}" FROM "{table}" WHERE {misfit.format(f"{chr(34)}{column.name}{chr(34)}")} '
+            "LIMIT 1"
+        ).fetchone()
+        if bad is not None:
+            raise ConfigurationError(
+                f"row {bad[0]!r} of table {table!r} has {bad[1]!r} in column {column.name!r}, which takes {good}: "
+                "mend it first"
+            )
+
+
+def lost_columns(db: sqlite3.Connection, kept: TableSchema) -> list[str]:
+    """Columns that a table was tracked with and no longer has; all of them where it is gone itself."""
+    there = {name.lower() for _, name, *_ in _xinfo(db, kept.table)}
+    return [column.name for column in kept.columns if column.name.lower() not in there]
+
+
+def is_tracked(db: sqlite3.Connection, table: str) -> bool:
+    """Whether all triggers of a table are there: they go with it where somebody drops it or makes it anew."""
+    triggers = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")}
+    return trigger_names(table) <= triggers
+
+
+def defaults(db: sqlite3.Connection, schema: TableSchema) -> bool:
+    """Whether SQLite fills in synced columns that an INSERT leaves out."""
+    names = {column.name.lower() for column in schema.columns}
+    return any(default is not None and name.lower() in names for _, name, _, _, default, *_ in _xinfo(db, schema.table))
+
+
+def is_strict(db: sqlite3.Connection, table: str) -> bool:
+    """Whether a table is one of SQLite's STRICT tables."""
+    found = db.execute(
+        "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE", (table,)
+    )
+    return bool((found.fetchone() or (0,))[0])
+
+
+def _xinfo(db: sqlite3.Connection, table: str) -> list[tuple[int, str, str, int, str | None, int, int]]:
+    return db.execute(f'PRAGMA table_xinfo("{table}")').fetchall()
+
+
+def _keeps_text(declared: str) -> bool:
+    """Whether a column declared so has text as it came: by SQLite's rules of affinity."""
+    kind = declared.upper()
+    if "INT" in kind:
+        return False
+    return not kind or kind == "ANY" or any(part in kind for part in ("CHAR", "CLOB", "TEXT", "BLOB"))
+
+
+def _is_unique(db: sqlite3.Connection, table: str) -> bool:
+    for _, index, unique, _, partial in db.execute(f'PRAGMA index_list("{table}")').fetchall():
+        keys = [(name, how) for _, _, name, _, how, key in db.execute(f'PRAGMA index_xinfo("{index}")') if key]
+        if unique and not partial and [(str(name).lower(), how) for name, how in keys] == [("row_id", "BINARY")]:
+            return True
+    return False

@@ -1,0 +1,160 @@
+"""Tables that an app has already, or remakes: taken as they are, or refused in words when they are opened."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+import lakesync
+from lakesync.client import LocalTransport
+from lakesync.client.errors import TableError
+from lakesync.exceptions import ConfigurationError, SchemaError
+
+NOTES = {"table": "notes", "columns": [{"name": "text", "type": "string"}, {"name": "n", "type": "number"}]}
+
+
+@pytest.fixture
+def gateway():
+    with lakesync.open_gateway("g") as opened:
+        yield opened
+
+
+@pytest.fixture
+def opened(gateway, tmp_path):
+    clients = []
+
+    def start(name="alice", sql="", **options):
+        with closing(sqlite3.connect(tmp_path / f"{name}.db")) as own:
+            own.executescript(sql)
+        options = {"client_id": name, "schemas": [NOTES], "transport": LocalTransport(gateway), **options}
+        clients.append(lakesync.open(tmp_path / f"{name}.db", **options))
+        return clients[-1]
+
+    yield start
+    for client in clients:
+        client.close()
+
+
+def rows(*clients):
+    for _ in range(2):
+        for client in clients:
+            client.sync()
+    first, *others = [{row["row_id"]: (row["text"], row["n"]) for row in client["notes"]} for client in clients]
+    assert all(other == first for other in others)
+    return first
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("CREATE VIEW notes AS SELECT 'a' AS row_id", "'notes' is a view here"),
+        ("CREATE VIRTUAL TABLE notes USING fts5(row_id, text)", "'notes' is a virtual table here"),
+        ("CREATE TABLE notes (row_id INTEGER PRIMARY KEY, text)", "declared INTEGER, which makes numbers of texts"),
+        ("CREATE TABLE notes (row_id UUID PRIMARY KEY, text)", "declared UUID"),
+        ("CREATE TABLE notes (row_id TEXT PRIMARY KEY COLLATE NOCASE, text)", "without a collation of its own"),
+        ("CREATE TABLE notes (row_id TEXT, b, text, PRIMARY KEY (row_id, b))", "row_id of table 'notes' is not unique"),
+        (
+            "CREATE TABLE notes (row_id TEXT PRIMARY KEY, n, text AS (n || 'x'))",
+            "column 'text' of table 'notes' is computed here",
+        ),
+        (
+            "CREATE TABLE notes (row_id PRIMARY KEY, text); INSERT INTO notes VALUES (7, 'a')",
+            "a row whose row_id is 7: give it one of text",
+        ),
+        (
+            "CREATE TABLE notes (row_id TEXT PRIMARY KEY, text); INSERT INTO notes VALUES (NULL, 'a')",
+            "a row whose row_id is None",
+        ),
+        (
+            "CREATE TABLE notes (row_id TEXT PRIMARY KEY, n); INSERT INTO notes VALUES ('a', 1), ('b', 'one')",
+            "row 'b' of table 'notes' has 'one' in column 'n', which takes a finite number",
+        ),
+    ],
+)
+def test_a_table_whose_rows_could_not_all_be_sent_is_refused_when_it_is_opened(opened, sql, why):
+    with pytest.raises(ConfigurationError, match=why):
+        opened(sql=sql)
+
+
+def test_tables_that_differ_only_in_case_are_one_to_sqlite(opened):
+    with pytest.raises(SchemaError, match="'notes' and 'Notes' differ only in case"):
+        opened(schemas=[NOTES, {**NOTES, "table": "Notes"}])
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE notes (Row_ID VARCHAR(36) PRIMARY KEY, Text)",
+        "CREATE TABLE notes (row_id TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID",
+        "CREATE TABLE notes (row_id TEXT PRIMARY KEY, text TEXT) STRICT",
+        "CREATE TABLE notes (id INTEGER PRIMARY KEY, row_id TEXT UNIQUE, n DEFAULT 5, text DEFAULT 'none')",
+    ],
+)
+def test_tables_of_many_shapes_hold_what_others_write(opened, sql):
+    alice, bob = opened(sql=sql), opened("bob")
+    alice.conn.execute("INSERT INTO notes (row_id, text, n) VALUES ('a', 'A', 1)")
+    alice.conn.commit()
+    for number in range(30):  # a page that is written at once; without defaults that SQLite would fill in
+        bob["notes"].insert({"n": number} if number % 2 else {"text": "t"}, row_id=f"b{number}")
+    found = rows(alice, bob)
+    assert (found["a"], found["b1"], found["b2"]) == (("A", 1), (None, 1), ("t", None))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DROP TABLE notes",
+        "ALTER TABLE notes RENAME TO old_notes",
+        "ALTER TABLE notes RENAME COLUMN n TO m",
+    ],
+)
+def test_a_table_that_was_taken_away_is_told_and_filled_again_when_it_is_opened(opened, sql):
+    alice, bob = opened(), opened("bob")
+    for row_id in "abc":
+        alice["notes"].insert({"text": row_id, "n": 3}, row_id=row_id)
+    alice.sync()
+    alice["notes"].update("a", n=4)
+    alice.pending()
+    alice["notes"].update("b", n=5)  # nobody has looked at it yet
+    alice.conn.execute(sql)
+    alice.conn.commit()
+    with pytest.raises(TableError, match=r"remade or taken away meanwhile: no such .* open the database anew"):
+        alice.sync()
+    assert not alice.status.last_error.retryable
+    alice.close()
+    alice = opened()
+    assert rows(alice, bob) == {"a": ("a", 4), "b": ("b", 3), "c": ("c", 3)}
+
+
+def test_a_table_that_was_made_anew_is_tracked_again_and_made_right(opened):
+    alice, bob = opened(), opened("bob")
+    for row_id in "abc":
+        alice["notes"].insert({"text": row_id}, row_id=row_id)
+    alice.sync()
+    alice["notes"].update("a", text="unsent")
+    alice.conn.executescript(
+        """CREATE TABLE made (row_id TEXT PRIMARY KEY, text, n, mine);
+        INSERT INTO made (row_id, text, n) SELECT * FROM notes WHERE row_id <> 'b';
+        INSERT INTO made (row_id, text) VALUES ('d', 'new');
+        DROP TABLE notes;
+        ALTER TABLE made RENAME TO notes;"""
+    )
+    alice.close()
+    alice = opened()
+    alice["notes"].update("c", n=1)
+    assert rows(alice, bob) == {"a": ("unsent", None), "b": ("b", None), "c": ("c", 1), "d": ("new", None)}
+
+
+def test_a_constraint_that_others_break_is_named_and_nothing_else_is_lost(opened):
+    alice, bob = opened(sql="CREATE TABLE notes (row_id TEXT PRIMARY KEY, text TEXT NOT NULL, n)"), opened("bob")
+    alice["notes"].insert({"text": "mine"}, row_id="a")
+    bob["notes"].insert({"n": 1}, row_id="b")
+    bob.sync()
+    with pytest.raises(TableError, match=r"NOT NULL constraint failed: notes\.text: take that constraint"):
+        alice.sync()
+    assert isinstance(alice.status.last_error, TableError)
+    bob["notes"].update("b", text="there now")
+    bob.sync()
+    assert rows(alice, bob) == {"a": ("mine", None), "b": ("there now", 1)}
