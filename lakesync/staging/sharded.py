@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
-from lakesync.exceptions import ConfigurationError
+from lakesync.exceptions import ConfigurationError, IntegrityError
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.notices import Listener
 from lakesync.staging.open import open_store
@@ -43,6 +43,7 @@ class ShardedStore(ShardedPipeline):
         Raises:
             StagingVersionError, StagingUnavailableError: as the stores' `open`.
             ConfigurationError: a store is another shard's, or a table has rows in a shard that is not its own.
+            IntegrityError: a shard's store is gone, of which clients were told.
         """
         with ExitStack() as opening:
             for store in self.stores.values():
@@ -51,6 +52,7 @@ class ShardedStore(ShardedPipeline):
             for name, store in self.stores.items():
                 self._check_name(name, store)
                 self._check_tables(name, store)
+                self._check_there(name, store)
             for gateway in self.main.gateways():
                 self.ensure_gateway(gateway)
             opening.pop_all()
@@ -95,6 +97,16 @@ class ShardedStore(ShardedPipeline):
                 raise ConfigurationError(
                     f"the store of shard {name!r} holds shard {waiting.shard!r} of gateway {waiting.gateway!r}: "
                     "give each shard the store that it had"
+                )
+
+    def _check_there(self, name: str, store: StagingStore) -> None:
+        """Whether a shard that begins with nothing is a new one; one whose disk is away would begin anew elsewhere."""
+        for gateway in {*self.main.gateways()} - {*store.gateways()}:
+            if self.main.read(gateway, lambda view: view.told_of_shard(name)).result():
+                raise IntegrityError(
+                    f"the store of shard {name!r} knows nothing of gateway {gateway!r}, but clients were told of rows "
+                    f"there: put the store back, run `lakesync staging rebuild --from-lake --shard {name}`, or give "
+                    "the shard another name to begin with nothing"
                 )
 
     def _check_tables(self, name: str, store: StagingStore) -> None:

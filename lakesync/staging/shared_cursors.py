@@ -1,4 +1,4 @@
-"""Cursors of a sharded gateway that many followers were told at once, the same statements in every store."""
+"""What the default shard knows of cursors that a sharded gateway handed out, the same statements in every store."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from collections.abc import Mapping
 import msgspec
 
 from lakesync.staging.asking import Asking
+from lakesync.staging.decoding import decode_client
 
 _GET = "SELECT parts FROM shared_cursor WHERE gateway = ? AND cursor = ?"
 _NEWEST = "SELECT cursor FROM shared_cursor WHERE gateway = ? ORDER BY cursor DESC LIMIT 1"
 _PUT = "INSERT INTO shared_cursor (gateway, cursor, parts) VALUES (?, ?, ?)"
 _FORGET = "DELETE FROM shared_cursor WHERE gateway = ? AND cursor < ?"
+
+_CLIENTS = "SELECT record FROM client WHERE gateway = ?"
+_NOTHING_YET = 1
+"""Cursors up to this one stand for no row."""
 
 _decode = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -28,6 +33,20 @@ class SharedCursorView(Asking):
         """The highest that was kept; 0 where none was."""
         rows = self._ask(_NEWEST)
         return int(rows[0][0]) if rows else 0
+
+    def told_of_shard(self, shard: str) -> bool:
+        """Whether anybody's cursor stands for a place of a shard, behind rows; it goes through all clients."""
+        parts = self.shared_cursor(self.newest_shared_cursor()) or {}
+        if parts.get(shard, 0) > _NOTHING_YET:
+            return True
+        told = (decode_client(record).handed for (record,) in self._ask(_CLIENTS))
+        return any(
+            name == shard and cursor > _NOTHING_YET
+            for handed in told
+            if handed is not None
+            for vector in handed.vectors
+            for name, cursor in vector.parts
+        )
 
 
 class SharedCursorCommit(SharedCursorView):

@@ -110,6 +110,9 @@ class View(Protocol):
     def newest_shared_cursor(self) -> int:
         """The highest such cursor; 0 where there is none."""
 
+    def told_of_shard(self, shard: str) -> bool:
+        """Whether anybody was handed a cursor that stands for a place of this shard, behind rows."""
+
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
         """A client's action by its id, else by its idempotency key."""
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from lakesync.cli.app import app
 from lakesync.engine import Engine
 from lakesync.engine.rebuilding import rebuild
-from lakesync.exceptions import ConfigurationError
+from lakesync.exceptions import ConfigurationError, IntegrityError
 from lakesync.staging import open_staging
 from lakesync.staging.shards import ShardMap
 from lakesync.types import ColumnValue, RowDelta
@@ -117,6 +117,19 @@ def test_one_shard_is_made_again_and_the_others_stay(tmp_path, clock, lost, name
     shutil.rmtree(tmp_path / ("products" if name == "shard-products" else "staging/shard-orders"))
     (done,) = rebuild(f"sqlite://{tmp_path / 'staging'}", clock, lake, shards=shards(tmp_path), only=name)
     assert (done.shard, done.deltas) == (name, 4)
+    engine = opened(tmp_path, clock)
+    check(engine, alice, sent, seen, ours=False)
+    engine.close()
+
+
+def test_a_shard_whose_store_is_gone_does_not_begin_anew(tmp_path, clock, lost):
+    _, alice, sent, seen = lost
+    (tmp_path / "products").rename(tmp_path / "away")
+    for _ in range(2):
+        with pytest.raises(IntegrityError, match="shard-products"):
+            opened(tmp_path, clock)
+    shutil.rmtree(tmp_path / "products")
+    (tmp_path / "away").rename(tmp_path / "products")
     engine = opened(tmp_path, clock)
     check(engine, alice, sent, seen, ours=False)
     engine.close()
