@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from lakesync.adapters.arrow import to_arrow
-from lakesync.adapters.base import DatabaseAdapter, DeltaBatch, DeltaQuery, Held, Materialisable
+from lakesync.adapters.base import DatabaseAdapter, DeltaBatch, DeltaQuery, Held, Materialisable, StateWriter
 from lakesync.adapters.several import Several, write_arrow
 from lakesync.exceptions import ConfigurationError
 from lakesync.lww import RowState
@@ -24,7 +24,7 @@ class Route(NamedTuple):
 
 
 class CompositeAdapter(Several):
-    """`DatabaseAdapter` and `Materialisable`: each table at the adapter of its route, all others at the default.
+    """`DatabaseAdapter` and `StateWriter`: each table at the adapter of its route, all others at the default.
 
     A batch of several routes is several batches, one an adapter: whole in each, and repeatable, so that a repeat
     completes what a crash cut short. Rows of a table whose adapter keeps no tables are not materialised.
@@ -77,6 +77,11 @@ class CompositeAdapter(Several):
         """At the table's adapter, where it keeps tables."""
         adapter = self._of(schema.table)
         return adapter.materialise(gateway, schema, row_ids) if isinstance(adapter, Materialisable) else 0
+
+    def write_states(self, schema: TableSchema, read: Callable[[], Mapping[str, RowState]]) -> int:
+        """At the table's adapter, where it keeps tables."""
+        adapter = self._of(schema.table)
+        return adapter.write_states(schema, read) if isinstance(adapter, StateWriter) else 0
 
     def _of(self, table: str) -> DatabaseAdapter:
         return self._routes.get(table, self._default)

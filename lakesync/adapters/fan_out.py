@@ -17,10 +17,11 @@ import structlog
 
 from lakesync import hlc
 from lakesync.adapters.arrow import to_arrow
-from lakesync.adapters.base import DatabaseAdapter, DeltaBatch, DeltaQuery, Held, Materialisable
+from lakesync.adapters.base import DatabaseAdapter, DeltaBatch, DeltaQuery, Held, Materialisable, StateWriter
 from lakesync.adapters.moving import PAGE, copy_page
 from lakesync.adapters.several import Several, read_arrow, walk, write_arrow
 from lakesync.exceptions import LakeSyncError
+from lakesync.lww import RowState
 from lakesync.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Lag(msgspec.Struct, frozen=True):
 
 
 class FanOutAdapter(Several):
-    """`DatabaseAdapter` and `Materialisable`: the primary's answers, and copies at the secondaries."""
+    """`DatabaseAdapter` and `StateWriter`: the primary's answers, and copies at the secondaries."""
 
     def __init__(
         self, primary: DatabaseAdapter, secondaries: Mapping[str, DatabaseAdapter], *, first_wait: float = _FIRST_WAIT
@@ -82,6 +83,10 @@ class FanOutAdapter(Several):
         return self._everywhere(
             lambda to: to.materialise(gateway, schema, row_ids) if isinstance(to, Materialisable) else 0
         )
+
+    def write_states(self, schema: TableSchema, read: Callable[[], Mapping[str, RowState]]) -> int:
+        """At the primary, and then at the secondaries, where they keep tables."""
+        return self._everywhere(lambda to: to.write_states(schema, read) if isinstance(to, StateWriter) else 0)
 
     def lags(self) -> list[Lag]:
         """How far each secondary is behind."""

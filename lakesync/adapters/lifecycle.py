@@ -6,7 +6,7 @@ there had been removed, so it was in the cold one before, and is found there. So
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +16,7 @@ from lakesync.adapters.base import DatabaseAdapter, DeltaBatch, DeltaQuery, Held
 from lakesync.adapters.moving import PAGE, copy_page
 from lakesync.adapters.several import Several, delete_arrow, read_arrow, write_arrow
 from lakesync.crash import crash_point
+from lakesync.lww import RowState
 from lakesync.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class TierReport(msgspec.Struct, frozen=True):
 
 
 class LifecycleAdapter(Several):
-    """`DatabaseAdapter` and `Materialisable` over a hot tier, which is written, and a cold one."""
+    """`DatabaseAdapter` and `StateWriter` over a hot tier, which is written, and a cold one."""
 
     def __init__(
         self,
@@ -64,9 +65,11 @@ class LifecycleAdapter(Several):
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
         """Bring the hot tier's table in line with the deltas of both tiers."""
-        if not isinstance(self.hot, StateWriter):
-            return 0
-        return self.hot.write_states(schema, lambda: self.get_latest_state(gateway, schema.table, row_ids))
+        return self.write_states(schema, lambda: self.get_latest_state(gateway, schema.table, row_ids))
+
+    def write_states(self, schema: TableSchema, read: Callable[[], Mapping[str, RowState]]) -> int:
+        """At the hot tier, where it keeps tables."""
+        return self.hot.write_states(schema, read) if isinstance(self.hot, StateWriter) else 0
 
     def migrate_to_tier(self, until_ms: int | None = None) -> TierReport:
         """Move deltas from the hot tier to the cold one, page by page; may be killed, and begun again, at any point.
