@@ -111,9 +111,11 @@ def put_moves(layer: Layer, gateway: str, moves: Iterable[Move], undo: Undo) -> 
     _move_on(layer, gateway, newest, undo)
 
 
-def put_stays(layer: Layer, gateway: str, rows: Iterable[RowKey], stays: Stays, undo: Undo) -> None:
+def put_stays(layer: Layer, gateway: str, rows: Mapping[RowKey, HotRow], stays: Stays, undo: Undo) -> None:
     """Note that rows of a layer tell of moves themselves; one that does not may be among them."""
-    layer.changes.told[gateway].update(dict.fromkeys(rows))
+    told = layer.changes.told[gateway]
+    if not rows.keys() <= told.keys():  # rows that are overwritten again and again are there already
+        told.update(dict.fromkeys(rows))
     _move_on(layer, gateway, stays, undo)
 
 

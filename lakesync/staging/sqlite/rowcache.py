@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from lakesync.staging.records import StoredRow
 from lakesync.types import RowKey
 
 
-class Held(NamedTuple):
+class Held(msgspec.Struct, frozen=True, gc=False):
     """A row of the file, not to be changed."""
 
     row: StoredRow
