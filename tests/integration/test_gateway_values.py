@@ -1,0 +1,108 @@
+"""Ids, names, numbers and clocks at the edges of what is allowed: taken as they are and given back as they are."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import requests
+
+from lakesync.types import SyncPull
+from tests.integration.gateway_support import DEADLINE, delta, wall_ms
+
+ROWS = [
+    "\U0001f600" * 512,
+    "x" * 512,
+    " ",
+    "../..",
+    "%2F",
+    "\u00e9",
+    "e\u0301",
+    "\u202e",
+    "\uffff",
+    "\U0010ffff",
+    "'; DROP TABLE log;--",
+    "\n",
+    "\x7f",
+    "\ufeff",
+    "@client-1",
+    "*",
+]
+COLUMNS = ["_row", "_cells", "_gone", "rowid", "oid", "gateway", "hlc", "deltaId", "constructor", "__proto__", "SELECT"]
+NUMBERS = [
+    "9007199254740993",
+    "18446744073709551616",
+    "123456789012345678901234567890",
+    "-0",
+    "-0.0",
+    "1E5",
+    "1e-400",
+    "5e-324",
+    "1.7976931348623157e308",
+]
+
+
+def pulled(client):
+    """Every delta that a client who was never seen is sent, as it is spelled."""
+    answer = client.pull(limit=10_000)
+    assert not answer.json()["hasMore"]
+    return json.loads(answer.text, parse_float=str, parse_int=str)["deltas"]
+
+
+def test_what_is_at_the_edge_comes_back_as_it_was_sent(served):
+    client = served.client()
+    sent = [delta(row, {"n": 1}, hlc=number) for number, row in enumerate(ROWS)]
+    sent += [delta("r", {"n": 1}, table=name, hlc=100) for name in COLUMNS]
+    sent.append(delta("columns", dict.fromkeys(COLUMNS, 1), hlc=101))
+    body = {"clientId": client.client_id, "deltas": sent, "lastSeenHlc": "0"}
+    numbers = delta("numbers", {f"n{place}": f"@{place}@" for place in range(len(NUMBERS))}, hlc=102)
+    text = json.dumps({**body, "deltas": [*sent, numbers]})
+    for place, number in enumerate(NUMBERS):
+        text = text.replace(f'"@{place}@"', number)
+    answer = client.call("POST", "/sync/{gw}/push", data=text, headers={"Content-Type": "application/json"})
+    assert answer.json()["accepted"] == len(sent) + 1
+    expected = json.loads(text, parse_float=str, parse_int=str)["deltas"]
+    assert pulled(served.client("bob", client.gateway)) == expected
+    store = served.engine.store
+    store._read(store._open.behind.write)  # from now on they are read from the file
+    assert pulled(served.client("cat", client.gateway)) == expected
+    gateway = served.engine.gateway(client.gateway)
+    page = gateway.handle_pull(SyncPull("dan", 0, 10_000))
+    assert [(each.table, each.row_id) for each in page.deltas] == [(each["table"], each["rowId"]) for each in expected]
+
+
+@pytest.mark.parametrize("row", ["", "x" * 513, "\x00", "a\x00b", "\ud800", "a\udfff"], ids=ascii)
+def test_what_is_no_id_is_refused_by_name(served, row):
+    client = served.client()
+    made = {**delta("r", {"n": 1}), "rowId": row}
+    body = json.dumps({"clientId": client.client_id, "deltas": [made], "lastSeenHlc": "0"})
+    answer = client.call("POST", "/sync/{gw}/push", data=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["code"]) == (400, "VALIDATION_ERROR")
+
+
+@pytest.mark.parametrize(
+    ("hlc", "status"),
+    [(0, 200), (1, 200), (2**63 - 1, 409), (2**63, 400), (2**64 - 1, 400), (2**64, 400), (-1, 400)],
+)
+def test_a_clocks_whole_range_is_answered(served, hlc, status):
+    client = served.client()
+    assert client.push({**delta("r", {"n": 1}), "hlc": str(hlc)}).status_code == status
+    assert client.pull(str(hlc)).status_code == (200 if status in (200, 409) else 400)
+    body = {"clientId": client.client_id, "deltas": [delta("q", {"n": 1})], "lastSeenHlc": str(hlc)}
+    headers = {"Authorization": f"Bearer {client.token}", "X-LakeSync-Client": "test"}
+    answer = requests.post(f"{client.url}/sync/{client.gateway}/push", json=body, headers=headers, timeout=DEADLINE)
+    assert answer.status_code == (200 if status in (200, 409) else 400)
+
+
+def test_p3_the_first_content_of_an_id_stays_and_a_repeat_with_another_changes_nothing(served):
+    client = served.client()
+    first = {**delta("r", {"n": 1}, hlc=wall_ms() << 16), "deltaId": "a" * 64}
+    second = {**delta("q", {"n": 2}, hlc=int(first["hlc"])), "deltaId": "a" * 64}
+    assert client.push(first).json()["accepted"] == 1
+    for repeat in ([second], [second, first], [second, second]):
+        assert client.push(*repeat).json()["accepted"] == len(repeat)
+    (told,) = served.client("bob", client.gateway).pull().json()["deltas"]
+    assert (told["rowId"], told["columns"]) == ("r", first["columns"])
+    twice = served.client()
+    assert twice.push(first, second).json()["accepted"] == 2
+    assert [each["rowId"] for each in served.client("bob", twice.gateway).pull().json()["deltas"]] == ["r"]
