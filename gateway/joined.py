@@ -36,7 +36,8 @@ class JoinedTransport(asyncio.Transport):
     def _flush(self) -> None:
         if self._held:
             head, self._held = self._held, b""
-            self.bare.write(head)
+            if not self.bare.is_closing():  # the caller may have gone in the meantime
+                self.bare.write(head)
 
     def write_eof(self) -> None:
         """Nothing more will be written."""

@@ -15,6 +15,10 @@ class Line(asyncio.Transport):
     def __init__(self):
         super().__init__()
         self.sent = []
+        self.gone = False
+
+    def is_closing(self):
+        return self.gone
 
     def write(self, data):
         self.sent.append(bytes(data))
@@ -64,6 +68,10 @@ def test_a_head_without_a_body_is_sent():
 
 def test_a_head_waits_for_one_turn_at_most():
     assert sent(write(HEAD), None, write(b"{}"), write(b"more")) == [HEAD, b"{}", b"more"]
+
+
+def test_a_head_whose_caller_has_gone_goes_nowhere():
+    assert sent(write(HEAD), lambda joined: setattr(joined.bare, "gone", True)) == []
 
 
 def test_what_ends_the_connection_comes_after_the_head():
