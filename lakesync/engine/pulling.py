@@ -78,8 +78,8 @@ def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
             )
         record = replace(record or stranger(pull.client_id, view.epoch, access.keys), haunted=True)
         at = again(record, view.arrival, access)
-    if record is not None and not request.resync_refused:  # our client takes an INSERT of a row that it has
-        at = at._replace(haunted=record.haunted)
+    if record is not None and record.haunted and not request.resync_refused:  # ours takes an INSERT of a row it has
+        at = at._replace(haunted=True)
     page = pull_page(view, pull.client_id, at, access, pull.max_deltas)
     return Reading(pull.since_hlc, record, at, access, page, view.arrival)
 
