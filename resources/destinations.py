@@ -28,7 +28,7 @@ from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.exceptions import LakeSyncError
 from lakesync.schema import TableSchema
 from resources.lake.connection import lake_errors
-from resources.lake.history.ordered import Stretch, in_order, stretches
+from resources.lake.history.ordered import Stretch, in_order, reached, stretches
 from resources.lake.tables import NAMES, LakeNames, at, ensure_deltas
 from resources.tasks import failure, on_executors, opened, raise_failure
 from transforms.decode import day_of
@@ -103,6 +103,9 @@ def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES) ->
 @lake_errors
 def streams(spark: SparkSession, snapshot: int, names: LakeNames = NAMES) -> dict[str, int]:
     """`GATEWAY/SHARD` → the highest arrival of it in a snapshot of `deltas`, from the files' bounds where they tell."""
+    known = reached(spark, names.deltas, snapshot)
+    if known is not None:
+        return known
     bounds = sf.col("readable_metrics")
     gateway, shard, arrival = bounds["gateway"], bounds["shard"], bounds["arrival"]
     pure = (gateway["lower_bound"] == gateway["upper_bound"]) & (shard["lower_bound"] == shard["upper_bound"])

@@ -13,7 +13,7 @@ from pyiceberg.types import DateType, IntegerType, LongType, MapType, NestedFiel
 from lakesync.adapters.following import Choice
 from resources.lake.commits import commit_files
 from resources.lake.history.log_files import bucketed, partition_of
-from resources.lake.history.ordered import in_order, ordered, stretches_of
+from resources.lake.history.ordered import in_order, ordered, reached_in, stretches_of
 from resources.lake.table_files import Layout, data_files, write_data_file
 from transforms.decode import DELTAS_ARROW, day_of
 
@@ -106,8 +106,11 @@ def test_files_are_read_in_order_of_arrival_beyond_the_marks(history):
     ]
     assert read(table, {"g/main": -1}, Choice(without=("notes",), gateways=("other",)))[1] == []
     assert read(table, {}, Choice()) == ([], [])
+    last = {"g/main": DAY_START + 256 * 49, "g/two": DAY_START + 256 * 11}
+    assert reached_in(table, table.current_snapshot().snapshot_id) == last
 
 
 def test_a_file_of_several_streams_is_for_spark(history):
     table = commit(history, pa.concat_tables([deltas("main", range(3)), deltas("two", range(3))]))
-    assert stretches_of(table, table.current_snapshot().snapshot_id, {"g/main": -1}) is None
+    snapshot = table.current_snapshot().snapshot_id
+    assert (stretches_of(table, snapshot, {"g/main": -1}), reached_in(table, snapshot)) == (None, None)

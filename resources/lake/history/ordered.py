@@ -87,6 +87,24 @@ def stretches_of(table: Table, snapshot: int, after: Mapping[str, int]) -> list[
     return [stretch for stretch, _ in found]
 
 
+def reached(spark: SparkSession, deltas: str, snapshot: int) -> dict[str, int] | None:
+    """`GATEWAY/SHARD` → the highest arrival of it in a snapshot; None where that is for Spark to find out, as above."""
+    with iceberg_table(spark, deltas) as table:
+        return reached_in(table, snapshot) if table is not None else None
+
+
+def reached_in(table: Table, snapshot: int) -> dict[str, int] | None:
+    """The same of a history that is open."""
+    found: dict[str, int] = {}
+    for task in table.scan(snapshot_id=snapshot).plan_files():
+        placed = _placed(table, task)
+        if placed is None:
+            return None
+        name = f"{placed[0]}/{placed[1]}"
+        found[name] = max(placed[3], found.get(name, placed[3]))
+    return found
+
+
 def in_order(
     found: Sequence[Stretch], after: Mapping[str, int], choice: Choice, columns: Sequence[str], part: int = PART
 ) -> Iterator[pa.RecordBatch]:
