@@ -14,8 +14,8 @@ from lakesync.client.cells import Types
 from lakesync.client.groups import Group
 from lakesync.client.stamps import Record
 
-_VARIABLES, _ROWS = 900, 50
-"""The most of each in one statement; an old SQLite takes 999 variables."""
+_SIZES = (200, 20, 1)
+"""Rows of a statement: of many the first, as many as are left then by the next, where SQLite takes the variables."""
 
 
 def put(
@@ -80,11 +80,13 @@ def _known(verb: str, group: Group, generation: int) -> tuple[str, str]:
 def write_rows(db: sqlite3.Connection, head: str, marks: str, columns: Sequence[Sequence[Any]], tail: str = "") -> None:
     """Write rows, many with a statement: to begin and end one takes as long as a row of it."""
     width = len(columns)
-    size = min(_ROWS, _VARIABLES // width) * width or width
     cells = list(chain.from_iterable(zip(*columns, strict=True)))
-    whole = len(cells) // size * size
-    if whole:
-        several = f"{head} VALUES {', '.join([marks] * (size // width))}{tail}"
-        db.executemany(several, [cells[place : place + size] for place in range(0, whole, size)])
-    single = f"{head} VALUES {marks}{tail}"
-    db.executemany(single, [cells[place : place + width] for place in range(whole, len(cells), width)])
+    most = db.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width
+    done = 0
+    for size in _SIZES:
+        step = max(1, min(size, most)) * width
+        end = len(cells) - (len(cells) - done) % step
+        if end > done:
+            statement = f"{head} VALUES {', '.join([marks] * (step // width))}{tail}"
+            db.executemany(statement, [cells[place : place + step] for place in range(done, end, step)])
+            done = end

@@ -11,8 +11,8 @@ from typing import Any
 
 from lakesync.client import bulk
 from lakesync.client.cells import MisfitError, Types, by_columns, read_alike
-from lakesync.client.groups import Group, Groups, Part
-from lakesync.client.page_lots import Kept, Rows, Said, alike, apart
+from lakesync.client.groups import Fields, Group, Groups, Part
+from lakesync.client.page_lots import Alone, Kept, Rows, Said, alike, apart
 from lakesync.client.stamps import Names, Record
 from lakesync.client.tracking import Event, Tracking
 from lakesync.types import RowDelta, RowKey
@@ -81,7 +81,7 @@ class BulkChanges:
 def cut(
     changes: BulkChanges,
     table: str,
-    rows: Said,
+    rows: Said | Alone,
     kept: Kept,
     edited: AbstractSet[str],
     names: Names,
@@ -92,9 +92,12 @@ def cut(
         rows: as `by_row` gives them; kept: of each.
         edited: ids of rows that have edits.
     """
-    lots = alike(rows, kept, changes.generation) if edited.isdisjoint(rows) else None
+    lots = None
+    if isinstance(rows, Alone) and edited.isdisjoint(rows.keys()):
+        lots = alike(rows, kept, changes.generation)
     if lots is None:
-        lots = apart(rows, kept, edited, changes.generation)
+        said = rows.by_row() if isinstance(rows, Alone) else rows
+        lots = apart(said, kept, edited, changes.generation)
     if lots.gone:
         changes.deletes[table] = lots.gone
     rest = lots.rest
@@ -107,7 +110,7 @@ def _grouped(ready: list[Ready], table: str, rows: Rows, types: Types) -> list[R
     """Add rows that a page makes; the deltas of those that do not fit."""
     groups = Groups()
     try:
-        groups.extend(table, rows.lone, types)
+        groups.extend(table, rows.lone, types, rows.fields)
         groups.add(_parts(rows.several))
     except MisfitError:
         return [*rows.lone, *chain.from_iterable(rows.said)]
@@ -162,13 +165,12 @@ def _of_one_layout(table: str, rows: Rows, types: Types) -> Iterator[tuple[Group
         MisfitError: their columns cannot be read.
     """
     for group, deltas, records in _of_one_update(table, rows, types):
-        by_head: dict[Any, list[int]] = {}
-        heads = [record[:4] for record in records]
-        if len(set(heads)) == 1:
+        if len({record[:4] for record in records}) == 1:
             yield group, deltas, records
             continue
-        for place, head in enumerate(heads):
-            by_head.setdefault(head, []).append(place)
+        by_head: dict[Any, list[int]] = {}
+        for place, record in enumerate(records):
+            by_head.setdefault(record[:4], []).append(place)
         for some in by_head.values():
             yield group.only(some), [deltas[place] for place in some], [records[place] for place in some]
 
@@ -178,12 +180,12 @@ def _of_one_update(table: str, rows: Rows, types: Types) -> Iterator[tuple[Group
         return
     read = read_alike(rows.lone, types[table])
     if read is not None:
-        yield Group.read(table, rows.lone, read), rows.lone, rows.records
+        yield Group.read(table, rows.fields or Fields.of(rows.lone), read), rows.lone, rows.records
         return
     for names, places, values in by_columns(rows.lone):
         group = Group(table, (names,))
         deltas, records = [rows.lone[place] for place in places], [rows.records[place] for place in places]
-        group.extend(deltas, values)
+        group.extend(Fields.of(deltas), values)
         yield group, deltas, records
 
 

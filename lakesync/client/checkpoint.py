@@ -30,6 +30,8 @@ AT_ONCE = 20_000
 
 _BESIDE = "fresh"
 """The name of the database of their own, where it is attached to the app's."""
+_CACHE = -64000
+"""Of the app's database, in KiB, while it takes rows over."""
 _LOADING = (
     "PRAGMA journal_mode = OFF",
     "PRAGMA synchronous = OFF",
@@ -172,11 +174,15 @@ def _take_over(replica: Replica, core: ClientCore, cursor: int, highest: int) ->
 
 @contextmanager
 def _attached(replica: Replica, place: Path) -> Iterator[None]:
-    replica.db.execute(f"ATTACH ? AS {_BESIDE}", (str(place),))
+    db = replica.db
+    ((kept,),) = db.execute("PRAGMA main.cache_size").fetchall()
+    db.execute(f"ATTACH ? AS {_BESIDE}", (str(place),))
     try:
+        db.execute(f"PRAGMA main.cache_size = {_CACHE}")  # rows are put in order within it
         yield
     finally:
-        replica.db.execute(f"DETACH {_BESIDE}")
+        db.execute(f"PRAGMA main.cache_size = {kept}")
+        db.execute(f"DETACH {_BESIDE}")
 
 
 def _remove(place: Path) -> None:

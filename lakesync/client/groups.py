@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from lakesync.client.cells import MisfitError, Read, Types, by_columns, read_alike, read_column
 from lakesync.client.stamps import Layout
@@ -15,6 +15,19 @@ Part = tuple[str, str, int, str, tuple[str, ...], Sequence[Any]]
 """A delta that makes a row or adds to it: table, row id, hlc, client id, its columns, and their values as JSON text."""
 
 _row_id_of, _hlc_of, _client_of = attrgetter("row_id"), attrgetter("hlc"), attrgetter("client_id")
+
+
+class Fields(NamedTuple):
+    """Whose rows deltas are, and their stamps, by field."""
+
+    row_ids: Sequence[str]
+    hlcs: Sequence[int]
+    clients: Sequence[str]
+
+    @classmethod
+    def of(cls, deltas: Sequence[RowDelta]) -> Self:
+        """Of these, in their order; no object is made of a delta."""
+        return cls(list(map(_row_id_of, deltas)), list(map(_hlc_of, deltas)), list(map(_client_of, deltas)))
 
 
 class Group:
@@ -34,19 +47,18 @@ class Group:
         self._read: list[Sequence[Any]] | None = None
 
     @classmethod
-    def read(cls, table: str, deltas: Sequence[RowDelta], read: Read) -> Group:
+    def read(cls, table: str, fields: Fields, read: Read) -> Group:
         """Rows that consist of one delta each, whose values were read already."""
         made = cls(table, (read.names,))
-        made.extend(deltas, ())
+        made.extend(fields, ())
         made._read = read.columns
         return made
 
-    def extend(self, deltas: Iterable[RowDelta], values: Iterable[Any]) -> None:
+    def extend(self, fields: Fields, values: Iterable[Any]) -> None:
         """Take in rows that consist of one delta each, of these columns."""
-        deltas = list(deltas)
-        self.row_ids += map(_row_id_of, deltas)
-        self.hlcs += map(_hlc_of, deltas)
-        self.clients += map(_client_of, deltas)
+        self.row_ids += fields.row_ids
+        self.hlcs += fields.hlcs
+        self.clients += fields.clients
         self.values += values
 
     def only(self, places: Sequence[int]) -> Group:
@@ -115,18 +127,18 @@ class Groups:
             group.clients.append(client_id)
             group.values += values
 
-    def extend(self, table: str, deltas: Sequence[RowDelta], types: Types) -> None:
-        """Take in rows that consist of one INSERT each.
+    def extend(self, table: str, deltas: Sequence[RowDelta], types: Types, fields: Fields | None = None) -> None:
+        """Take in rows that consist of one INSERT each; `fields` are theirs, where these are at hand.
 
         Raises:
             MisfitError: their columns cannot be read.
         """
         read = read_alike(deltas, types.get(table, {}))
         if read is not None:
-            self._read.append(Group.read(table, deltas, read))
+            self._read.append(Group.read(table, fields or Fields.of(deltas), read))
             return
         for names, places, values in by_columns(deltas):
-            self.group(table, (names,)).extend(map(deltas.__getitem__, places), values)
+            self.group(table, (names,)).extend(Fields.of([deltas[place] for place in places]), values)
 
     def group(self, table: str, parts: tuple[tuple[str, ...], ...]) -> Group:
         """The rows of a table that have these columns by delta, to be added to."""

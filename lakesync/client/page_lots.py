@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple, cast
 
 from lakesync.client.core.records import UNSWEPT
+from lakesync.client.groups import Fields
 from lakesync.client.stamps import Record
 from lakesync.types import RowDelta
 
@@ -26,23 +27,42 @@ class Kept(NamedTuple):
     """None: it is not known, or kept whole."""
 
 
-def in_order(deltas: Collection[RowDelta]) -> dict[str, list[RowDelta]]:
-    """The deltas of each table by row id, those of a row in their order: neighbours share pages of the file."""
+class Alone(NamedTuple):
+    """A table's deltas, each of another row, in order of row id."""
+
+    deltas: Sequence[RowDelta]
+    ops: AbstractSet[str]
+    """Of all of them."""
+    fields: Fields
+
+    def keys(self) -> Sequence[str]:
+        """The row ids."""
+        return self.fields.row_ids
+
+    def by_row(self) -> Said:
+        """The same by row id."""
+        return dict(zip(self.fields.row_ids, self.deltas, strict=True))
+
+
+def by_table(deltas: Sequence[RowDelta]) -> dict[str, Sequence[RowDelta]]:
+    """The deltas of each table, in their order."""
     if len(tables := set(map(_table_of, deltas))) == 1:
-        return {tables.pop(): sorted(deltas, key=_row_id_of)}
+        return {tables.pop(): deltas}
     found: dict[str, list[RowDelta]] = {}
-    for delta in sorted(deltas, key=_row_id_of):
+    for delta in deltas:
         found.setdefault(delta.table, []).append(delta)
-    return found
+    return dict(found)
 
 
-def by_row(said: Sequence[RowDelta]) -> Said:
-    """A table's deltas by row."""
-    single = dict(zip(map(_row_id_of, said), said, strict=True))
-    if len(single) == len(said):
-        return single
+def by_row(said: Sequence[RowDelta]) -> Said | Alone:
+    """A table's deltas by row, in order of row id: neighbours share pages of the file."""
+    row_ids = list(map(_row_id_of, said))
+    if len(set(row_ids)) == len(said) > 1:
+        chosen = itemgetter(*sorted(range(len(said)), key=row_ids.__getitem__))
+        fields = Fields.of(said)
+        return Alone(chosen(said), set(map(_op_of, said)), Fields(*map(chosen, fields)))
     found: dict[str, RowDelta | list[RowDelta]] = {}
-    for delta in said:
+    for delta in sorted(said, key=_row_id_of):
         before = found.get(delta.row_id)
         if before is None:
             found[delta.row_id] = delta
@@ -59,6 +79,8 @@ class Rows:
     def __init__(self) -> None:
         self.lone: list[RowDelta] = []
         """Rows of which there is one delta."""
+        self.fields: Fields | None = None
+        """Theirs, where these are at hand."""
         self.records: list[Record] = []
         """What is kept of each of them, where it is known."""
         self.several: list[list[RowDelta]] = []
@@ -76,20 +98,18 @@ class Lots:
         self.rest: list[RowDelta] = []
 
 
-def alike(rows: Said, kept: Kept, generation: int) -> Lots | None:
+def alike(rows: Alone, kept: Kept, generation: int) -> Lots | None:
     """Of rows without edits: the one lot that all of them are in, where that is seen without looking at each."""
-    if list in set(map(type, rows.values())):
+    times, lots = set(kept.generations), Lots()
+    if rows.ops == {"INSERT"} and times == {None}:
+        lot = lots.new
+    elif rows.ops == {"UPDATE"} and times == {generation} and None not in kept.records:
+        lot = lots.updates
+        lot.records = cast("list[Record]", kept.records)
+    else:
         return None
-    said = cast("list[RowDelta]", list(rows.values()))
-    ops, lots = set(map(_op_of, said)), Lots()
-    times = set(kept.generations)
-    if ops == {"INSERT"} and times == {None}:
-        lots.new.lone = said
-        return lots
-    if ops == {"UPDATE"} and times == {generation} and None not in kept.records:
-        lots.updates.lone, lots.updates.records = said, cast("list[Record]", kept.records)
-        return lots
-    return None
+    lot.lone, lot.fields = list(rows.deltas), rows.fields
+    return lots
 
 
 def apart(

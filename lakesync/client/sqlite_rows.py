@@ -152,16 +152,18 @@ class SqliteRows:
     def copy_from(self, pile: str, table: str, generation: int) -> int:
         """Take over rows from a pile, but those that have edits here; how many rows."""
         names = ", ".join(["row_id", *(f'"{name}"' for name in self._types[table])])
-        rows = f"FROM {pile} WHERE row_id NOT IN (SELECT row_id FROM _lakesync_edits WHERE tbl = ?) ORDER BY row_id"
+        edited = "SELECT row_id FROM _lakesync_edits WHERE tbl = ?"
+        of = (table,) if self._db.execute(f"{edited} LIMIT 1", (table,)).fetchone() else ()
+        rows = f"FROM {pile} {f'WHERE row_id NOT IN ({edited}) ' if of else ''}ORDER BY row_id"
         empty = self._db.execute(f'SELECT 1 FROM "{table}" LIMIT 1').fetchone() is None
         known = "SELECT 1 FROM _lakesync_known WHERE tbl = ? LIMIT 1"
         empty = empty and self._db.execute(known, (table,)).fetchone() is None
         verb = "INSERT" if empty else "INSERT OR REPLACE"
-        copied = self._db.execute(f'{verb} INTO "{table}" ({names}) SELECT {names} {rows}', (table,))
+        copied = self._db.execute(f'{verb} INTO "{table}" ({names}) SELECT {names} {rows}', of)
         self._db.execute(
             f"{verb} INTO _lakesync_known (tbl, row_id, generation, stamps, whole) "
             f"SELECT ?, row_id, ?, stamps, NULL {rows}",
-            (table, generation, table),
+            (table, generation, *of),
         )
         return copied.rowcount
 

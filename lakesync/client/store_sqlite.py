@@ -193,7 +193,7 @@ class SqliteClientStore:
         changes = BulkChanges(generation, {table: schema.types for table, schema in self.schemas.items()})
         edited = by_table(self.edited())
         rest: list[RowDelta] = []
-        for table, said in page_lots.in_order(deltas).items():
+        for table, said in page_lots.by_table(deltas).items():
             if table in self.schemas and table not in self._rows.filled:
                 rows = page_lots.by_row(said)
                 kept = self._rows.kept(table, rows.keys())
