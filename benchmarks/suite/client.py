@@ -1,7 +1,7 @@
 """The Python client in one process: tracked local writes, remote deltas applied, a first sync, and imports.
 
 Nothing here waits for a network: pages and checkpoint frames are ready in memory, as HTTP hands them over, and are
-decoded, merged and committed durably. CPU seconds are the process's own.
+decoded, merged and committed durably, by a client's own `sync`. CPU seconds are the process's own.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import msgspec
 from benchmarks import server
 from lakesync.client.checkpoint import load_checkpoint
 from lakesync.client.client import Client
-from lakesync.client.core import CoreLimits, FetchCheckpoint, Refused, Wait
+from lakesync.client.core import CoreLimits, FetchCheckpoint
 from lakesync.client.opening import open_client
-from lakesync.client.transports.base import Checkpoint
-from lakesync.client.transports.local import LocalTransport
+from lakesync.client.transports.base import Checkpoint, SyncTransport
 from lakesync.delta import delta_id
-from lakesync.types import ColumnValue, Op, RowDelta, SyncPull, SyncResponse
+from lakesync.exceptions import NotFoundError
+from lakesync.types import ColumnValue, Op, PushResult, RowDelta, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import json as wire_json
 from lakesync.wire import protobuf
 from lakesync.wire.pages import decode_page
@@ -58,12 +58,28 @@ def run(options: Namespace) -> dict[str, Any]:
         return found | {"first_sync_ratio": round(found["first_sync_cpu_rate"] / found["plain_insert_cpu_rate"], 2)}
 
 
-def _client(place: Path, name: str, page: int = 1000) -> Client:
-    nobody: Any = None
+class _Ready:
+    """A gateway that has its pages ready, as they come in by HTTP."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    def pull(self, _: SyncPull) -> SyncResponse:
+        """The next page, whatever is asked."""
+        return decode_page(self.bodies.pop(0))
+
+    def push(self, push: SyncPush) -> PushResult:
+        """There is nothing to push."""
+        raise NotFoundError(f"nobody takes the {len(push.deltas)} deltas of {push.client_id!r}")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _client(place: Path, name: str, page: int = 1000, transport: SyncTransport | None = None) -> Client:
     limits = CoreLimits(pull_deltas=page)
-    return open_client(
-        place / f"{name}.db", transport=LocalTransport(nobody), client_id=name, schemas=[_SCHEMA], limits=limits
-    )
+    transport = transport or _Ready()
+    return open_client(place / f"{name}.db", transport=transport, client_id=name, schemas=[_SCHEMA], limits=limits)
 
 
 def _imports(place: Path) -> dict[str, Any]:
@@ -135,24 +151,18 @@ def _each(work: Callable[[int], None], times: int) -> tuple[float, float, float]
 def _pages(place: Path, deltas: int, page: int) -> dict[str, Any]:
     """Pages of INSERTs of rows that the client lacks, then of UPDATEs of all of them, as JSON."""
     found: dict[str, Any] = {}
-    with _client(place, "reader", page) as client:
-        replica = client.coordinator.replica
+    transport = _Ready()
+    with _client(place, "reader", page, transport) as client:
         rounds: list[tuple[str, Op, int]] = [("insert", "INSERT", _START), ("update", "UPDATE", _START + (1 << 32))]
         for name, op, hlc in rounds:
-            bodies = list(_bodies(_deltas(op, deltas, hlc), page, hlc))
+            transport.bodies = list(_bodies(_deltas(op, deltas, hlc), page, hlc))
             begun, cpu = time.perf_counter(), time.process_time()
-            replica.core.sync()
-            for body in bodies:
-                request = replica.next_request()
-                if isinstance(request, FetchCheckpoint):
-                    replica.receive(Refused("NOT_FOUND", "none"))
-                    request = replica.next_request()
-                assert isinstance(request, SyncPull)
-                replica.receive(decode_page(body))
+            pulled = client.coordinator.pull_from_gateway()
             found[f"{name}_rate"] = round(deltas / (time.perf_counter() - begun))
             found[f"{name}_cpu_rate"] = round(deltas / (time.process_time() - cpu))
-            assert isinstance(replica.next_request(), Wait)
+            assert pulled == deltas, pulled
         assert len(client["todos"]) == deltas
+        found["pages_peak_mib"] = _peak_mib()
     found |= _plain(place, deltas, page)
     for name in ("insert", "update"):
         found[f"{name}_ratio"] = round(found[f"{name}_cpu_rate"] / found[f"plain_{name}_cpu_rate"], 2)
