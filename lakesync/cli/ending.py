@@ -83,7 +83,13 @@ def told(error: Exception, *, as_json: bool) -> ExitCode | None:
     """
     extra = EXTRAS.get((error.name or "").partition(".")[0]) if isinstance(error, ModuleNotFoundError) else None
     if extra is not None:
-        print(f"error: this needs a package that is not here: pip install 'lakesync[{extra}]'", file=sys.stderr)
+        why = f"this needs a package that is not here: pip install 'lakesync[{extra}]'"
+        if as_json:
+            print(
+                json.dumps({"error": why, "code": "PACKAGE_MISSING", "exitCode": int(ExitCode.FAILED)}), file=sys.stderr
+            )
+        else:
+            print(f"error: {why}", file=sys.stderr)
         return ExitCode.FAILED
     code = code_of(type(error))
     if code is None:

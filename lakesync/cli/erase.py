@@ -79,13 +79,15 @@ def opened_store(config: Config) -> Iterator[PipelineStore]:
 
     Raises:
         StagingUnavailableError: neither can be reached.
-        ConfigurationError: a gateway owns the store, and there is no service token to show it.
+        ConfigurationError: there is no store, or a gateway owns it and there is no service token to show that.
     """
     from lakesync.clock import WallClock
     from lakesync.engine import Engine
-    from lakesync.staging import configured_store
+    from lakesync.staging import configured_store, versions
     from lakesync.staging.remote import RemoteStore
 
+    if config.staging.url.startswith("sqlite:"):
+        versions.status(config.staging.url)  # opening a store would make it
     wall = WallClock(config.clock_offset_file).now_ms
     engine = Engine(configured_store(config, wall), wall)
     try:

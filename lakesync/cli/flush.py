@@ -38,13 +38,19 @@ def flush(
     from lakesync.cli.remote import connect
 
     remote = connect(url, gateway, token_file, data)
-    deadline = time.monotonic() + wait
+    deadline, patient = time.monotonic() + wait, False
     with output.working("flushing"):
         while True:
             left = max(0.0, deadline - time.monotonic())
             told = remote.post("/admin/flush/{gateway}", wait=round(min(left, 20.0), 1) or None)
             if told.get("flushed") or time.monotonic() >= deadline:
                 break
+            if not patient:
+                patient = True
+                output.note(
+                    f"not in the lake yet, waiting up to {wait:g} s: what carries it there is `lakesync up`, or a "
+                    "gateway that was started with --flush-to"
+                )
     if as_json:
         output.record(told)
     elif not wait:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -123,4 +124,5 @@ def init(
     for path in files:
         print(path)
     where = "" if folder == Path() else f"cd {folder} && "
-    output.note(f"next: {where}lakesync up, then lakesync token create --gateway {gateway} --client alice")
+    platform = "" if find_spec("gateway") else " (where the platform is installed: scripts/install in a checkout)"
+    output.note(f"next: {where}lakesync up{platform}, then lakesync token create --gateway {gateway} --client alice")

@@ -36,6 +36,12 @@ TokenFile = Annotated[
 ]
 
 
+Claim = Annotated[
+    list[str] | None,
+    typer.Option("--claim", help="NAME=VALUE in the token that is made; repeat it for a list.", show_default=False),
+]
+
+
 def settings(data: Path | None = None, **sections: Any) -> Config:
     """The configuration in force, under what the command line says.
 
@@ -100,6 +106,22 @@ def claims_of(text: str | None) -> dict[str, str | list[str]] | None:
             raise typer.BadParameter(f"claims {text!r}: write JSON, or NAME=VALUE,NAME=VALUE; {each!r} is neither")
         before = claims.get(name.strip())
         claims[name.strip()] = value if before is None else [*([before] if isinstance(before, str) else before), value]
+    return claims
+
+
+def named_claims(given: list[str] | None) -> dict[str, str | list[str]]:
+    """Claims as `--claim` gives them, one at a time.
+
+    Raises:
+        typer.BadParameter: one is of another form.
+    """
+    claims: dict[str, str | list[str]] = {}
+    for each in given or []:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"--claim is {each!r}, it must read NAME=VALUE")
+        before = claims.get(name)
+        claims[name] = value if before is None else [*([before] if isinstance(before, str) else before), value]
     return claims
 
 

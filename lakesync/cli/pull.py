@@ -13,7 +13,7 @@ import typer
 from lakesync.cli import output
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
-from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
+from lakesync.cli.options import Claim, Data, Gateway, Json, TokenFile, Url, named_claims
 
 if TYPE_CHECKING:
     from lakesync.cli.remote import Remote
@@ -36,6 +36,7 @@ Since = Annotated[int, typer.Option(help="The cursor that the last pull ended wi
 @pull_app.command(
     epilog=examples(
         ("lakesync pull --client alice", "all that she may see"),
+        ("lakesync pull --client bob --claim team=red", "where the rules read a claim"),
         ("lakesync pull --client alice --table todos --json > todos.jsonl", "a delta a line; they can be pushed again"),
         ("lakesync pull --client alice --since 114000000000000000", "what came since"),
     )
@@ -45,6 +46,7 @@ def pull(
     since: Since = 0,
     limit: Annotated[int | None, typer.Option(help="End after so many.", min=1, show_default=False)] = None,
     table: Tables = None,
+    claim: Claim = None,
     url: Url = None,
     gateway: Gateway = None,
     token_file: TokenFile = None,
@@ -58,7 +60,7 @@ def pull(
     """
     from lakesync.cli.remote import connect
 
-    remote = connect(url, gateway, token_file, data, role="client", client=client)
+    remote = connect(url, gateway, token_file, data, role="client", client=client, claims=named_claims(claim))
     who = client or remote.client_id
     ended: list[int] = [since]
     deltas = _pulled(remote.transport(), who, since, limit, ended)
@@ -79,6 +81,7 @@ def tail(
     limit: Annotated[int | None, typer.Option(help="End after so many.", min=1, show_default=False)] = None,
     seconds: Annotated[float | None, typer.Option(help="End after so long.", min=0, show_default=False)] = None,
     table: Tables = None,
+    claim: Claim = None,
     url: Url = None,
     gateway: Gateway = None,
     token_file: TokenFile = None,
@@ -94,7 +97,7 @@ def tail(
     """
     from lakesync.cli.remote import connect
 
-    remote = connect(url, gateway, token_file, data, role="client", client=client)
+    remote = connect(url, gateway, token_file, data, role="client", client=client, claims=named_claims(claim))
     who = client or remote.client_id
     left = limit
     for each in told(_live(remote, who, seconds, from_start=from_start), table, as_json=as_json):

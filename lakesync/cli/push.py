@@ -16,7 +16,8 @@ from lakesync.cli import output
 from lakesync.cli.ending import ExitCode
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
-from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, read_text
+from lakesync.cli.options import Claim, Data, Gateway, Json, TokenFile, Url, named_claims, read_text
+from lakesync.cli.refusals import Refusals
 
 if TYPE_CHECKING:
     from lakesync.client.transports.http import HttpTransport
@@ -31,8 +32,11 @@ _AT_ONCE = 1000
 
 @app.command(
     epilog=examples(
-        ("lakesync push todos.csv --table todos --id id", "each row as a new one"),
-        ("""echo '{"row_id": "t1", "title": "Buy milk"}' | lakesync push - --table todos""", "JSON, a row a line"),
+        ("lakesync push todos.csv --table todos --id id --client alice", "each row as a new one, by her"),
+        (
+            """echo '{"row_id": "t1", "team": "red"}' | lakesync push - -t todos -c bob --claim team=red""",
+            "JSON, a row a line",
+        ),
         ("lakesync push deltas.jsonl --client alice", "deltas: op, table, rowId, columns; the rest is filled in"),
     )
 )
@@ -47,6 +51,7 @@ def push(
     client: Annotated[
         str | None, typer.Option("--client", "-c", help="Who pushes; else the token's sub.", show_default=False)
     ] = None,
+    claim: Claim = None,
     url: Url = None,
     gateway: Gateway = None,
     token_file: TokenFile = None,
@@ -57,13 +62,14 @@ def push(
 ) -> None:
     """Push deltas, or rows as new ones, from a file.
 
-    What the gateway refuses is named on stderr and left out, the rest is pushed: exit code 6, or 5 where all of it
-    was refused. A delta with its own hlc and deltaId may be pushed again: that changes nothing.
+    As a client, who may be held to the rules: to rows that they show it. What the gateway refuses is named on stderr
+    and left out, the rest is pushed: exit code 6, or 5 where all of it was refused. A delta with its own hlc and
+    deltaId may be pushed again: that changes nothing.
     """
     from lakesync.cli.remote import connect
     from lakesync.hlc import HLC
 
-    remote = connect(url, gateway, token_file, data, role="client", client=client)
+    remote = connect(url, gateway, token_file, data, role="client", client=client, claims=named_claims(claim))
     clock = HLC()
     records = _records(file)
     who = client or remote.client_id
@@ -73,19 +79,17 @@ def push(
         op = "UPDATE" if update else "INSERT"
         rows = (_row(record, place, table, id_column, op) for place, record in enumerate(records, 1))
         deltas = (_delta(record, place, who, clock) for place, record in enumerate(rows, 1))
-    accepted, rejected, server_hlc = 0, 0, 0
+    accepted, server_hlc, refusals = 0, 0, Refusals(who, as_json=as_json)
     transport = remote.transport()
     with output.working("pushing"):
         while batch := list(islice(deltas, _AT_ONCE)):
             taken, refused, server_hlc = _push(transport, who, batch)
             accepted += taken
-            rejected += len(refused)
-            named = {delta.delta_id: f"row {delta.row_id!r} of {delta.table}" for delta in batch} if refused else {}
-            for each in refused:
-                output.note(f"refused {named[each.delta_id]}: {each.code}: {each.message} (delta {each.delta_id})")
+            refusals.tell(batch, refused)
     transport.close()
-    output.facts({"accepted": accepted, "rejected": rejected, "serverHlc": str(server_hlc)}, as_json=as_json)
-    if rejected:
+    refusals.end()
+    output.facts({"accepted": accepted, "rejected": len(refusals), "serverHlc": str(server_hlc)}, as_json=as_json)
+    if refusals:
         raise typer.Exit(ExitCode.PARTIAL if accepted else ExitCode.INVALID)
 
 

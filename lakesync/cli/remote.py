@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -103,6 +104,7 @@ def connect(
     client: str | None = None,
     named: bool = True,
     seconds: float = _SECONDS,
+    claims: Mapping[str, str | list[str]] | None = None,
 ) -> Remote:
     """The gateway that options, variables and files name, with a token for it.
 
@@ -111,6 +113,7 @@ def connect(
         client: whom it is made for; None: the commands themselves.
         named: whether a gateway id is needed.
         seconds: for how long that token is good.
+        claims: what it says besides.
 
     Raises:
         ConfigurationError: nobody says which gateway, its id or address cannot be one, or the token's file cannot be
@@ -118,11 +121,19 @@ def connect(
     """
     config = settings(data)
     token = _given_token(config, token_file)
+    if claims and (token is not None or not secret_of(config)):
+        raise ConfigurationError(
+            "--claim is for a token that is made here: "
+            + ("one is given, which says its own" if token is not None else "there is no secret to sign one with")
+        )
     chosen = _chosen(config, gateway, token)
     if chosen is None and named:
         raise ConfigurationError(_WHICH)
     if token is None and chosen is not None:
-        token = _made_token(config, chosen, client or CLIENT_ID, role, seconds)
+        secret = secret_of(config)  # where there is none, the server may need none
+        token = (
+            sign(secret, chosen, client or CLIENT_ID, role, seconds=seconds, claims=claims or {}) if secret else None
+        )
     if client is not None and token is not None and claims_in(token).get("sub") != client:
         raise AuthError(
             f"the token is for client {claims_in(token).get('sub')!r}, not for {client!r}: leave --client out"
@@ -193,18 +204,12 @@ def secret_of(config: Config) -> str | None:
     return config.jwt_secret.get_secret_value() if config.jwt_secret else kept(config.data_dir).get("jwt_secret")
 
 
-def sign(secret: str, gateway: str, client: str, role: str, *, seconds: float, claims: dict[str, Any]) -> str:
+def sign(secret: str, gateway: str, client: str, role: str, *, seconds: float, claims: Mapping[str, Any]) -> str:
     """A token."""
     import jwt
 
     payload = {**claims, "sub": client, "gw": gateway, "role": role, "exp": int(time.time() + seconds)}
     return jwt.encode(payload, secret, algorithm="HS256")
-
-
-def _made_token(config: Config, gateway: str, client: str, role: Role, seconds: float) -> str | None:
-    """One where the secret is at hand; None where there is none: the server may need none."""
-    secret = secret_of(config)
-    return sign(secret, gateway, client, role, seconds=seconds, claims={}) if secret else None
 
 
 def _brief(error: Exception) -> str:

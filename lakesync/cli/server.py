@@ -35,10 +35,10 @@ def up(
     json_events: Annotated[bool, typer.Option("--json", "--json-events", help="One JSON line a change.")] = False,
 ) -> None:
     """Start gateway, Spark and Dagster, keep them running, and stop them all on Ctrl-C or SIGTERM."""
+    _need("gateway", "lakesync_dagster")
     from lakesync.cli.show import Display
     from lakesync.cli.up import run
 
-    _need("gateway", "lakesync_dagster")
     config = settings(
         data,
         clock_offset_file=clock_offset_file and clock_offset_file.absolute(),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
-from lakesync.cli.options import Data, Gateway, Json, read_text, settings
+from lakesync.cli.options import Claim, Data, Gateway, Json, named_claims, read_text, settings
 
 app = command_app(
     "Make the tokens that clients and admins show a gateway, and read them.",
@@ -33,7 +33,7 @@ def create(
     client: Annotated[str, typer.Option("--client", "-c", help="The client id.")],
     gateway: Gateway = None,
     role: Annotated[str, typer.Option(help="client or admin.")] = "client",
-    claim: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeat it for a list.")] = None,
+    claim: Claim = None,
     hours: Annotated[float, typer.Option(help="How long it is good for.", min=0.001)] = 24.0,
     data: Data = None,
     *,
@@ -56,9 +56,10 @@ def create(
     if not secret:
         raise ConfigurationError(
             f"There is no secret to sign with: set LAKESYNC_JWT_SECRET, or name the folder of a `lakesync up` with "
-            f"--data ({config.data_dir} has none)."
+            f"--data ({config.data_dir} has none). A gateway that was started without one wants no token, on its own "
+            "machine."
         )
-    made = sign(secret, chosen, client, role, seconds=hours * 3600, claims=_claims(claim or []))
+    made = sign(secret, chosen, client, role, seconds=hours * 3600, claims=named_claims(claim))
     if as_json:
         output.record({"token": made})
     else:
@@ -84,17 +85,3 @@ def show(
     expires = found.get("exp")
     known = {**found, "expires": output.moment(int(expires * 1000)) if isinstance(expires, int | float) else None}
     output.facts(known, as_json=as_json)
-
-
-def _claims(given: list[str]) -> dict[str, Any]:
-    claims: dict[str, Any] = {}
-    for each in given:
-        name, equals, value = each.partition("=")
-        if not name or not equals:
-            raise typer.BadParameter(f"--claim is {each!r}, it must read NAME=VALUE")
-        claims[name] = value if name not in claims else [*_listed(claims[name]), value]
-    return claims
-
-
-def _listed(value: str | list[str]) -> list[str]:
-    return value if isinstance(value, list) else [value]

@@ -124,9 +124,18 @@ def test_what_is_refused_is_named_and_the_rest_goes_on(played, tmp_path):
     told = command("push", _file(tmp_path, mixed), "--table", "todos", "--client", "alice", "--json")
     assert told.exit_code == ExitCode.PARTIAL
     assert json.loads(told.stdout)["accepted"] == json.loads(told.stdout)["rejected"] == 1
-    assert "refused row 'm2' of todos: FORBIDDEN" in told.stderr
-    told = command("push", _file(tmp_path, mixed.splitlines()[1]), "--table", "todos", "--client", "alice")
+    refused = json.loads(told.stderr)["refused"]
+    assert (refused["rowId"], refused["table"], refused["code"]) == ("m2", "todos", "FORBIDDEN")
+    told = command("push", _file(tmp_path, mixed.splitlines()[1]), "--table", "todos")
     assert told.exit_code == ExitCode.INVALID
+    assert "refused row 'm2' of todos: FORBIDDEN" in told.stderr
+    assert "the rules show client 'lakesync-cli' no such rows" in told.stderr
+    assert "--client ID, and --claim NAME=VALUE" in told.stderr
+    team = _file(tmp_path, "".join(f'{{"row_id": "blue{number}", "team": "blue"}}\n' for number in range(25)))
+    told = command("push", team, "--table", "todos", "--client", "bea")
+    assert (told.exit_code, told.stderr.count("refused row")) == (ExitCode.INVALID, 20)
+    assert "refused 25 in all (25 FORBIDDEN)" in told.stderr
+    assert command("push", team, "--table", "todos", "--client", "bea", "--claim", "team=blue").exit_code == 0
     told = command("push", _file(tmp_path, '{"row_id": 1, "done": "perhaps"}'), "--table", "todos", "--client", "alice")
     assert told.exit_code == ExitCode.INVALID
 

@@ -78,6 +78,34 @@ def test_a_package_that_is_not_here_names_its_extra(run, monkeypatch):
     told = run("row", "history", "todos", "t1")
     assert told.exit_code == ExitCode.FAILED
     assert "pip install 'lakesync[query]'" in told.stderr
+    told = run("row", "history", "todos", "t1", "--json")
+    assert json.loads(told.stderr)["code"] == "PACKAGE_MISSING"
+
+
+def test_what_only_a_checkout_has_says_so_where_the_wheel_is_alone(run, monkeypatch):
+    for name in ("lakesync.cli.up", "lakesync.cli.leftovers"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    for words in (["up"], ["gateway"], ["demo"]):
+        told = run(*words)
+        assert told.exit_code == ExitCode.FAILED
+        assert "runs from a checkout (scripts/install)" in told.stderr
+
+
+def test_an_erasure_makes_no_store(run, tmp_path):
+    told = run("erase", "--gateway", "shop", "--table", "t", "--row", "r", "--yes")
+    assert told.exit_code == ExitCode.USAGE
+    assert "there is no staging store in" in told.stderr
+    assert not (tmp_path / "project" / "lakesync-data").exists()
+
+
+def test_claims_are_for_tokens_that_are_made_here(run, monkeypatch):
+    words = ("pull", "--gateway", "shop", "--url", "http://127.0.0.1:1", "--client", "bob", "--claim")
+    assert "NAME=VALUE" in run(*words, "team").stderr
+    assert "there is no secret to sign one with" in run(*words, "team=red").stderr
+    monkeypatch.setenv("LAKESYNC_TOKEN", "a.b.c")
+    assert "one is given, which says its own" in run(*words, "team=red").stderr
 
 
 def test_nobody_is_asked_where_there_is_no_terminal(run):
