@@ -1,6 +1,7 @@
 """Checkpoint frames: bounded, whole rows, true stamps, and the file appears under its name only when it is whole."""
 
 import io
+import resource
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -10,6 +11,7 @@ import pytest
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
 from resources.lake.cuts.frame_files import write_file
+from tests.property.test_full_disk import files_end_at
 from transforms.frames import frames
 
 STAMP = pa.struct([("hlc", pa.int64()), ("client_id", pa.string())])
@@ -110,8 +112,23 @@ def test_no_visible_row_makes_no_file_and_a_failure_leaves_none_under_its_name(t
 
     with pytest.raises(OSError, match="went away"):
         write_file(failing(), uri, "t", 2048)
-    assert not list(tmp_path.rglob("*.frames"))
+    assert not list(tmp_path.rglob("*.frames*"))
     (written,) = write_file([batch(row("r", [("x", cell(1, "1"))])), gone], uri, "t", 2048).to_pylist()
     path = Path(urlsplit(uri).path)
     assert (written["rows"], written["bytes"], written["highest_arrival"]) == (1, path.stat().st_size, 1024)
     assert [delta.row_id for response in read(path.read_bytes()) for delta in response.deltas] == ["r"]
+
+
+def test_k3_a_full_disk_leaves_nothing_of_a_file_and_room_makes_it_whole(tmp_path):
+    uri = (tmp_path / "t" / "00000.frames").as_uri()
+    rows = batch(*[row(f"r{number}", [("x", cell(1, '"' + "x" * 500 + '"'))]) for number in range(200)])
+    try:
+        files_end_at(20_000)
+        with pytest.raises(OSError, match="File too large"):
+            write_file([rows], uri, "t", 2048)
+    finally:
+        files_end_at(resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    assert not list(tmp_path.rglob("*.frames*"))
+    (written,) = write_file([rows], uri, "t", 2048).to_pylist()
+    assert written["rows"] == 200
+    assert written["bytes"] == Path(urlsplit(uri).path).stat().st_size

@@ -85,12 +85,17 @@ def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival:
     if not whole:
         file_system.create_dir(posixpath.dirname(path), recursive=True)
     rows, size = first.rows, len(first.data)
-    with file_system.open_output_stream(temporary) as file:
-        file.write(first.data)
-        for frame in made:
-            file.write(frame.data)
-            rows += frame.rows
-            size += len(frame.data)
+    try:
+        with file_system.open_output_stream(temporary) as file:
+            file.write(first.data)
+            for frame in made:
+                file.write(frame.data)
+                rows += frame.rows
+                size += len(frame.data)
+    except BaseException:
+        if not whole:  # or runs that fail for a full disk fill it
+            Path(temporary).unlink(missing_ok=True)
+        raise
     if not whole:
         file_system.move(temporary, path)
     return _written(uri, rows, size, seen.highest_arrival)
