@@ -12,6 +12,7 @@ from gateway.clients import SeenClients
 from gateway.drain import Drain
 from gateway.limits import RateLimit
 from gateway.metrics import Metrics
+from gateway.refusals import Refusals
 from gateway.settings import GatewaySettings
 from lakesync.engine import Engine, SyncGateway
 
@@ -36,6 +37,7 @@ class Services:
     described: dict[str, Any]
     """The OpenAPI document."""
     clients: SeenClients = field(default_factory=SeenClients)
+    refusals: Refusals = field(default_factory=Refusals)
     gateways: dict[str, SyncGateway] = field(default_factory=dict)
     """The gateways that were asked for, so that finding one again costs no thread."""
 

@@ -6,6 +6,7 @@ from gateway.admission import Caller
 from gateway.exchange import Exchange
 from gateway.services import Services
 from gateway.waiting import outcome
+from lakesync.exceptions import RefusedError
 from lakesync.types import PushResult, SyncPage, SyncPull, SyncPush
 
 KNOWS_RESYNC = "x-lakesync-client"
@@ -30,8 +31,12 @@ async def serve_push(
         LakeSyncError: as `SyncGateway.submit_push`.
     """
     exchange.client, exchange.deltas = message.client_id, len(message.deltas)
-    pushing = caller.gateway.submit_push(message, caller.claims(message.client_id), seen=seen)
-    result = await outcome(pushing, wanted_later=False)
+    try:
+        pushing = caller.gateway.submit_push(message, caller.claims(message.client_id), seen=seen)
+        result = await outcome(pushing, wanted_later=False)
+    except RefusedError as error:
+        services.refusals.note(caller.gateway.gateway_id, message, error)
+        raise
     services.metrics.pushed.inc(result.accepted)
     services.clients.pushed(caller.gateway.gateway_id, message.client_id)
     return result

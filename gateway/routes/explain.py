@@ -11,6 +11,7 @@ from gateway.admission import admit
 from gateway.exchange import Exchange
 from gateway.forms import ID, IDENTIFIER
 from gateway.operations import Operation, Parameter
+from gateway.refusals import Refusal
 from gateway.services import Services
 from gateway.waiting import outcome
 from lakesync.engine.explain import explain
@@ -19,6 +20,13 @@ from lakesync.exceptions import ValidationError
 from lakesync.schema import is_identifier
 from lakesync.types import Claims
 from lakesync.validation import check_id
+
+
+class Explained(Explanation, frozen=True, rename="camel"):
+    """Why a client has a row or lacks it, and what was refused of it."""
+
+    refused: Refusal | None
+    """The latest refusal of a push of it since it last changed, where this process remembers one."""
 
 
 async def explain_row(request: Request) -> Response:
@@ -30,13 +38,20 @@ async def explain_row(request: Request) -> Response:
         raise ValidationError(f"table {table!r} is no identifier: name a table as pushes do")
     claims = _claims(request.query_params.get("claims"))
     Exchange.of(request).client = caller.client_id(None)
-    gateway = caller.gateway
-    reading = (
-        Services.of(request)
-        .engine.home(table)
-        .read(gateway.gateway_id, lambda view: explain(view, client_id, table, row_id, claims, gateway.rules))
+    gateway, services = caller.gateway, Services.of(request)
+    reading = services.engine.home(table).read(
+        gateway.gateway_id, lambda view: explain(view, client_id, table, row_id, claims, gateway.rules)
     )
-    return bodies.json_response(await outcome(reading))
+    refused = services.refusals.of(gateway.gateway_id, table, row_id)
+    return bodies.json_response(_explained(await outcome(reading), refused))
+
+
+def _explained(found: Explanation, refused: Refusal | None) -> Explained:
+    """With what was refused, unless the row has changed since."""
+    told = msgspec.structs.asdict(found)
+    if refused is None or refused.at_ms < (found.row.changed_ms or 0):
+        return Explained(**told, refused=None)
+    return Explained(**told | {"reasons": (found.reasons[0], refused.said, *found.reasons[1:])}, refused=refused)
 
 
 def _id(request: Request, name: str) -> str:
@@ -81,7 +96,7 @@ OPERATIONS = (
                 as_json=True,
             ),
         ),
-        answer=Explanation,
+        answer=Explained,
         errors=(ValidationError,),
     ),
 )

@@ -43,6 +43,22 @@ def test_a_row_that_was_never_pushed(alice):
     assert told["row"]["exists"] is False
 
 
+def test_a_row_whose_push_was_refused(alice):
+    alice.admin().call(
+        "POST", "/admin/schema/{gw}", json={"table": "todos", "columns": [{"name": "owner", "type": "string"}]}
+    )
+    bad, good = delta("t1", {"owner": 5}, client="alice"), delta("t2", {"owner": "bob"}, client="alice")
+    assert alice.push(good, bad).status_code == 422
+    told = explain(alice, "t1", "bob")
+    assert told["verdict"] == "absent"
+    assert says(told, "what 'alice' pushed of it at")
+    assert says(told, "SCHEMA_ERROR: column 'owner' of table 'todos' is string")
+    assert (told["refused"]["deltaId"], told["refused"]["clientId"]) == (bad["deltaId"], "alice")
+    assert explain(alice, "t2", "bob")["refused"] is None
+    assert alice.push(delta("t1", {"owner": "bob"}, client="alice")).status_code == 200
+    assert explain(alice, "t1", "bob")["refused"] is None
+
+
 def test_a_row_that_waits_for_the_next_pull(alice, served):
     alice.push(delta("t0", {"owner": "bob"}, client="alice"))
     bob = served.client("bob", alice.gateway)

@@ -1,0 +1,60 @@
+"""What was refused lately, by row: why a row that somebody pushed is not there. In memory, of this process alone."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from lakesync.exceptions import RefusedError
+from lakesync.types import SyncPush
+
+_MOST = 10_000
+"""Rows that are remembered, over all gateways."""
+_MOST_OF_A_PUSH = 100
+
+
+class Refusal(msgspec.Struct, frozen=True, rename="camel"):
+    """A delta that was not taken."""
+
+    client_id: str
+    """Who pushed it."""
+    delta_id: str
+    code: str
+    message: str
+    at_ms: int
+    """Server wall time."""
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        when = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        return f"what {self.client_id!r} pushed of it at {when} was refused: {self.code}: {self.message}"
+
+
+class Refusals:
+    """The latest refusal of each row. Belongs to the event loop's thread."""
+
+    def __init__(self, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self._now_ms = now_ms
+        self._rows: OrderedDict[tuple[str, str, str], Refusal] = OrderedDict()
+
+    def note(self, gateway: str, push: SyncPush, error: RefusedError) -> None:
+        """A push was refused."""
+        reasons = {each.delta_id: each for each in error.rejected[:_MOST_OF_A_PUSH]}
+        for delta in push.deltas if reasons else ():
+            why = reasons.get(delta.delta_id)
+            if why is None:
+                continue
+            key = (gateway, delta.table, delta.row_id)
+            self._rows[key] = Refusal(push.client_id, delta.delta_id, why.code, why.message, self._now_ms())
+            self._rows.move_to_end(key)
+        while len(self._rows) > _MOST:
+            self._rows.popitem(last=False)
+
+    def of(self, gateway: str, table: str, row_id: str) -> Refusal | None:
+        """The latest refusal of a row's delta, where it is remembered."""
+        return self._rows.get((gateway, table, row_id))
