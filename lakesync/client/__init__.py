@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lakesync.client.client import Client
     from lakesync.client.coordinator import SyncCoordinator
     from lakesync.client.database import LocalDB
-    from lakesync.client.errors import DbError, UnreachableError
+    from lakesync.client.errors import DbError, TableError, UnreachableError
     from lakesync.client.history import Version
     from lakesync.client.opening import create_client, open_client
     from lakesync.client.schema_sync import SchemaSynchroniser
@@ -29,7 +29,7 @@ _PLACES = {
     "client": ("Client",),
     "coordinator": ("SyncCoordinator",),
     "database": ("LocalDB",),
-    "errors": ("DbError", "UnreachableError"),
+    "errors": ("DbError", "TableError", "UnreachableError"),
     "history": ("Version",),
     "opening": ("create_client", "open_client"),
     "schema_sync": ("SchemaSynchroniser",),
@@ -57,6 +57,7 @@ __all__ = [
     "SyncStatus",
     "SyncTracker",
     "Table",
+    "TableError",
     "UnreachableError",
     "Version",
     "WebSocketTransport",

@@ -19,6 +19,7 @@ from lakesync.client.replica import Replica
 from lakesync.client.status import SyncReport, SyncStatus
 from lakesync.client.store_sqlite import stored_client_id
 from lakesync.client.table import Row, Table
+from lakesync.client.tracker import SyncTracker
 from lakesync.client.transports.base import RenewableTransport, SyncTransport, Token
 from lakesync.client.watching import Watch
 from lakesync.exceptions import ConfigurationError, NotFoundError, ValidationError
@@ -62,6 +63,7 @@ class Client:
         replica = Replica(db.path, name, parsed, mode=mode, limits=limits, wall=wall)
         replica.app_writes, replica.check_open = lambda: db.held, db.check_open
         self.coordinator = SyncCoordinator(replica, transport, interval=interval)
+        self.coordinator.tracker = SyncTracker(self)
         self._replica = replica
         self._closed = threading.Event()
         self._tables: dict[str, Table] = {}

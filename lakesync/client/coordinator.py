@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakesync.client.actions import ActionQueue
 from lakesync.client.background import Background
@@ -20,6 +20,9 @@ from lakesync.client.transports.base import SyncTransport
 from lakesync.client.verify import TableCheck, checksums, take_care
 from lakesync.handlers import ActionDiscovery
 from lakesync.types import Action
+
+if TYPE_CHECKING:
+    from lakesync.client.tracker import SyncTracker
 
 DEFAULT_INTERVAL = 10.0
 DEFAULT_HEARTBEAT = 60.0
@@ -48,6 +51,8 @@ class SyncCoordinator:
         self.transport = transport
         self.events = Events()
         self.actions = ActionQueue(replica, max_retries=max_action_retries)
+        self.tracker: SyncTracker
+        """Local writes as the reference has them; set by the client that this is the coordinator of."""
         self._rounds = Rounds(replica, transport, self.actions, self.events)
         self._background = Background(self._rounds, interval, heartbeat)
 

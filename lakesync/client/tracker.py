@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lakesync.client.client import Client
 from lakesync.client.table import Row
+
+if TYPE_CHECKING:
+    from lakesync.client.client import Client
 
 
 class SyncTracker:

@@ -29,6 +29,8 @@ def test_nothing_is_lost_offline_or_sent_twice(lakesync_client, lakesync_network
     lakesync_network.down = True
     with pytest.raises(UnreachableError):
         alice.sync()
+    with pytest.raises(UnreachableError):
+        alice.coordinator.describe_actions()
     lakesync_network.down, lakesync_network.lose_answers = False, True
     with pytest.raises(UnreachableError):
         alice.sync()

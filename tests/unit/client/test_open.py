@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import sys
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 
 import pandas as pd
 import pytest
@@ -14,6 +16,7 @@ import lakesync
 from lakesync.client import LocalTransport, SyncTracker, create_client, open_async
 from lakesync.client.errors import DbError
 from lakesync.exceptions import ConfigurationError, DuplicateError, NotFoundError, SchemaError, ValidationError
+from lakesync.schema import parse_schema
 
 TODOS = {
     "table": "todos",
@@ -139,6 +142,12 @@ def test_what_is_given_wrongly_is_told_with_what_to_do(opened, tmp_path):
         (lambda: alice["todos"].insert(n=[1]), r"column 'n' of 'todos' takes a number, not \[1\]"),
         (lambda: alice["todos"].insert({"title": "a"}, row_id=7), "a row's id is text, not 7"),
         (lambda: alice["todos"].insert(n=float("nan")), "column 'n' of 'todos' takes no NaN"),
+        (lambda: alice["todos"].insert(n=2**63), "column 'n' of 'todos' takes integers of 64 bits"),
+        (lambda: alice["todos"].insert(title="\ud800"), "column 'title' of 'todos' takes Unicode text"),
+        (lambda: alice["todos"].insert(row_id="\ud800"), "a row's id takes Unicode text"),
+        (lambda: alice["todos"].insert(tags=[float("inf")]), "column 'tags' of 'todos' takes JSON: Out of range"),
+        (lambda: alice["todos"].insert([{"title": "a"}]), "is no row: give one, as a mapping or by name"),
+        (lambda: alice["todos"].update("t", row_id="u"), "row_id is 'u' among the values, and 't'"),
         (lambda: alice.execute_action("desk", "open", [1]), r"params are \[1\]: give a JSON object"),
         (lambda: alice.on("onFoo", print), "there is no event 'onFoo': choose one of onChange"),
         (alice.drop, "say which changes to give up"),
@@ -276,11 +285,101 @@ def test_what_was_changed_past_the_triggers_is_found_and_repaired(opened, tmp_pa
     assert edits(alice) == [("UPDATE", "a", ["title"])]
 
 
+def test_rows_are_given_back_as_they_were_read(opened):
+    alice = opened()
+    todos = alice["todos"]
+    assert todos.insert({"row_id": "t", "title": "a", "n": -(2**63)}) == "t"
+    read = todos["t"]
+    todos.update("t", {**read, "title": "b"})
+    todos.upsert("t", {**read, "done": True})
+    todos.insert({**read, "row_id": "copy", "n": 7})
+    assert todos["t"] == {"row_id": "t", "title": "a", "done": True, "n": -(2**63), "tags": None}
+    assert repr(alice.pending()[-1]) == "<Edit 2 waiting: INSERT todos/copy {'title': 'a', 'n': 7}>"
+
+
+def test_threads_share_a_database(opened):
+    alice, bob = opened(), opened("bob")
+
+    def write(name):
+        for number in range(10):
+            with alice.transaction():
+                alice["todos"].insert({"title": name}, row_id=f"{name}{number}")
+                assert alice["todos"][f"{name}{number}"]["title"] == name
+            if number % 5 == 0:
+                alice.sync()
+                alice.query("SELECT count(*) FROM todos")
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(write, "abcdef"))
+    alice.sync()
+    bob.sync()
+    assert len(bob["todos"]) == 60
+    assert alice.pending() == []
+
+
+def test_what_was_closed_or_left_behind_by_a_fork_says_so(opened):
+    alice = opened()
+    alice["todos"].insert({"title": "kept"}, row_id="t")
+    uses = [alice.sync, lambda: alice.status, lambda: alice["todos"].insert(title="a"), lambda: alice.query("SELECT 1")]
+    uses += [
+        lambda: alice.watch("SELECT 1"),
+        lambda: alice.to_arrow("todos"),
+        alice.pending,
+        lambda: alice["todos"]["t"],
+    ]
+    if (child := os.fork()) == 0:
+        told = 0
+        for use in uses[:4]:
+            with suppress(BaseException):
+                use()
+            try:
+                use()
+            except ConfigurationError as error:
+                told += "opened before a fork" in str(error)
+        alice.close()
+        os._exit(told)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+    assert alice.sync().pushed == 1
+    alice.close()
+    for use in uses:
+        with pytest.raises(ConfigurationError, match="was closed: open it anew"):
+            use()
+
+
+def test_a_full_disk_is_told_and_what_was_written_is_kept(opened):
+    alice = opened()
+    ((pages,),) = alice.conn.execute("PRAGMA page_count").fetchall()
+    alice.conn.execute(f"PRAGMA max_page_count = {pages + 30}")
+
+    def fill():
+        for number in range(1000):
+            alice["todos"].insert({"title": "x" * 2000}, row_id=str(number))
+
+    with pytest.raises(DbError, match="cannot be used now: database or disk is full"):
+        fill()
+    assert 0 < len(alice["todos"]) < 100
+    assert alice.sync().pushed == len(alice["todos"])
+
+
+def test_a_column_that_comes_while_the_app_runs_is_asked_for(opened, gateway):
+    alice, bob = opened(), opened("bob")
+    bob.sync()
+    columns = [*TODOS["columns"], {"name": "due", "type": "string"}]
+    gateway.register_schema(parse_schema({**TODOS, "columns": columns}))
+    with alice:
+        alice["todos"].insert({"title": "before"}, row_id="t")
+        alice.sync()
+        alice["todos"].update("t", due="today")
+        alice.sync()
+    bob.sync()
+    assert bob["todos"]["t"]["due"] == "today"
+
+
 def test_the_references_way_to_open(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     gateway = {"url": "http://127.0.0.1:9", "gatewayId": "g"}
     with create_client(name="app", client_id="me", schemas=[TODOS], gateway=gateway, auto_sync_ms=0) as client:
-        client["todos"].insert(title="kept")
+        client.coordinator.tracker.insert("todos", "t", {"title": "kept"})
     with create_client(
         name="app", client_id="me", schemas=[TODOS], gateway=gateway, auto_sync_ms=0, backend="memory"
     ) as memory:
@@ -294,12 +393,19 @@ def test_the_same_client_for_asyncio(gateway, tmp_path):
         options = {"schemas": [TODOS], "transport": LocalTransport(gateway)}
         async with open_async(tmp_path / "a.db", client_id="a", **options) as db:
             assert await db["todos"].insert({"title": "x"}, row_id="t") == "t"
+            done = []
+            await db.on("onSyncComplete", done.append)
             assert (await db.sync()).pushed == 1
+            assert not (await db.verify())["todos"].differed
+            assert (db.client_id, done[0].pushed) == ("a", 1)
             async for rows in db.watch("SELECT title FROM todos"):
                 assert rows == [{"title": "x"}]
                 break
             await db.execute("UPDATE todos SET n = 1")
             assert [edit.delta.row_id for edit in await db.pending()] == ["t"]
-            return await db["todos"].get("t")
+            found = await db["todos"].get("t")
+        with pytest.raises(ConfigurationError, match="use `async with`"):
+            await db.sync()
+        return found
 
     assert asyncio.run(use()) == {"row_id": "t", "title": "x", "done": None, "n": 1, "tags": None}
