@@ -6,6 +6,7 @@ order in memory is put in order part by part, each on the task's own disk, and t
 
 from __future__ import annotations
 
+import os
 import tempfile
 from itertools import count
 from pathlib import Path
@@ -134,7 +135,7 @@ def ordered(rows: Iterable[pa.Table], part: int = PART) -> Iterator[pa.Table]:
         rows: in any order.
         part: as many are in memory at once, and a batch of each part.
     """
-    with tempfile.TemporaryDirectory(prefix="lakesync-order-") as folder:
+    with tempfile.TemporaryDirectory(prefix="lakesync-order-", dir=_disk()) as folder:
         paths = (Path(folder) / str(number) for number in count())
         parts: list[Path] = []
         waiting: list[pa.Table] = []
@@ -203,8 +204,14 @@ def _sorted(rows: Sequence[pa.Table]) -> pa.Table:
     return whole.take(pc.sort_indices(whole, sort_keys=[(name, "ascending") for name in _ORDER]))
 
 
+def _disk() -> str | None:
+    """Where Spark has its tasks put what is too much for memory; outside of a task, where the system has it."""
+    return os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or None
+
+
 def _spilled(rows: pa.Table, path: Path) -> Path:
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema, options=options) as writer:
         writer.write_table(rows, max_chunksize=_BATCH)
     return path
 
