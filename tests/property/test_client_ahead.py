@@ -31,6 +31,7 @@ syncs = st.tuples(
     st.sampled_from(["nothing", "write", "kill", "cut"]),
     st.integers(1, 6),
     st.integers(0, 12),
+    st.sampled_from(ROWS),
 )
 steps = st.lists(st.one_of(writes, writes, syncs), max_size=8)
 
@@ -74,10 +75,10 @@ class World:
         elif row_id in client["todos"]:
             client["todos"].delete(row_id)
 
-    def sync(self, what: str, page: int, lost: int) -> None:
+    def sync(self, what: str, page: int, lost: int, row_id: str) -> None:
         """Bob pulls; when his page of that number is to be written, all that can be ahead of it is."""
         self.bob.transport.pulls_until_loss = lost
-        with self._before_page(what, page), suppress(UnreachableError, Killed):
+        with self._before_page(what, page, row_id), suppress(UnreachableError, Killed):
             self.bob.sync()
         self.bob.transport.pulls_until_loss = 0
         if what in ("kill", "cut"):
@@ -88,7 +89,7 @@ class World:
             self.bob = self._bob()
 
     @contextmanager
-    def _before_page(self, what: str, number: int) -> Iterator[None]:
+    def _before_page(self, what: str, number: int, row_id: str) -> Iterator[None]:
         replica = self.bob.coordinator.replica
         receive, seen = replica.receive, 0
 
@@ -98,7 +99,7 @@ class World:
                 seen += 1
                 self._wait_for_pages()
                 if what == "write" and seen == number:
-                    self.write(self.bob, "put", ROWS[seen])
+                    self.write(self.bob, "put", row_id)
                 if seen == (1 if what == "cut" else number) and what in ("kill", "cut"):
                     self._save()
                 if what in ("kill", "cut") and seen == number:
@@ -138,13 +139,16 @@ def _rows(client: Client) -> list[Any]:
 
 
 MANY = ("write", [("put", row_id) for row_id in ROWS])
+FEW = ("write", [("delete", row_id) for row_id in ROWS[:12]])
+PLAIN = ("sync", "nothing", 1, 0, "r00")
 
 
 @settings(deadline=None, max_examples=12)
 @given(steps)
-@example([MANY, ("sync", "kill", 2, 0), ("write", [("delete", "r03"), ("put", "r20")]), ("sync", "nothing", 1, 0)])
-@example([MANY, ("sync", "cut", 3, 0), ("write", [("delete", "r01"), ("delete", "r23")]), ("sync", "write", 1, 3)])
-@example([MANY, ("sync", "write", 1, 5), MANY, ("sync", "write", 2, 0)])
+@example([MANY, ("sync", "kill", 2, 0, "r00"), ("write", [("delete", "r03"), ("put", "r20")]), PLAIN])
+@example([MANY, ("sync", "cut", 3, 0, "r00"), ("write", [("delete", "r23")]), ("sync", "write", 1, 3, "r01")])
+@example([MANY, ("sync", "write", 1, 5, "r03"), MANY, ("sync", "write", 2, 0, "r04")])
+@example([MANY, PLAIN, FEW, ("sync", "write", 1, 0, "r04")])
 def test_a_client_that_asks_ahead_ends_with_the_rows_that_there_are(steps: list[Any]) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
