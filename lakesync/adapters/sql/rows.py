@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakesync.lww import RowState
-from lakesync.schema import ColumnType, TableSchema
+from lakesync.schema import Column, ColumnType, TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +21,19 @@ _NO_TEXT = re.compile(rb"\\u(0000|[dD][89a-fA-F])")
 _decode = msgspec.json.Decoder().decode
 
 
+def shown_columns(schema: TableSchema) -> list[Column]:
+    """The schema's columns that a table of rows has; the one called `row_id` gives way to the row's id."""
+    return [column for column in schema.columns if column.name.lower() != "row_id"]
+
+
+def own_column(schema: TableSchema, name: str) -> str:
+    """What a table of rows calls a column of its own: with `_` before it where the schema has one of that name."""
+    taken = {column.name.lower() for column in schema.columns}
+    while name in taken:
+        name = f"_{name}"
+    return name
+
+
 def rows_schema(schema: TableSchema) -> pa.Schema:
     """`row_id`, the schema's columns, `synced_at` and, with soft delete, `deleted_at`, which is null.
 
@@ -29,10 +42,10 @@ def rows_schema(schema: TableSchema) -> pa.Schema:
     import pyarrow as pa
 
     fields = [("row_id", pa.string())]
-    fields += [(each.name, pa.bool_() if each.type == "boolean" else pa.string()) for each in schema.columns]
-    fields.append(("synced_at", pa.timestamp("ms", "UTC")))
+    fields += [(each.name, pa.bool_() if each.type == "boolean" else pa.string()) for each in shown_columns(schema)]
+    fields.append((own_column(schema, "synced_at"), pa.timestamp("ms", "UTC")))
     if schema.soft_delete:
-        fields.append(("deleted_at", pa.timestamp("ms", "UTC")))
+        fields.append((own_column(schema, "deleted_at"), pa.timestamp("ms", "UTC")))
     return pa.schema(fields)
 
 
@@ -45,7 +58,7 @@ def rows_table(schema: TableSchema, states: Mapping[str, RowState], now_ms: int)
 
     cells = [state.values() for state in states.values()]
     columns: list[list[Any]] = [list(states)]
-    for column in schema.columns:
+    for column in shown_columns(schema):
         read, name = _READ[column.type], column.name
         columns.append([None if (raw := row.get(name)) is None else read(bytes(raw)) for row in cells])
     columns.append([now_ms] * len(cells))

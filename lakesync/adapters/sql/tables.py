@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lakesync.adapters.sql.dialect import Column, Dialect
 from lakesync.adapters.sql.executor import Connection
-from lakesync.adapters.sql.rows import rows_schema, rows_table
+from lakesync.adapters.sql.rows import own_column, rows_schema, rows_table, shown_columns
 from lakesync.hlc import wall_clock
 from lakesync.lww import RowState
 from lakesync.schema import TableSchema
@@ -43,7 +43,7 @@ def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) 
         for column in _columns(schema)
     ]
     if not present:
-        props = Column(quote("props"), "json", default="'{}'")
+        props = Column(quote(own_column(schema, "props")), "json", default="'{}'")
         uniques = [quote(one) for one in dict.fromkeys(("row_id", schema.external_id_column)) if one is not None]
         key = [quote(one) for one in schema.primary_key]
         statements = dialect.table(name, [*wanted, props], key, [column for column in uniques if [column] != key])
@@ -141,7 +141,7 @@ def _remove(connection: Connection, dialect: Dialect, schema: TableSchema, gone:
         connection.execute(f"DELETE FROM {name} WHERE {chosen}")
         return
     ((instant,),) = connection.rows(f"SELECT gone_at FROM {_GONE} LIMIT 1")  # as this database spells it
-    deleted, synced = dialect.quote("deleted_at"), dialect.quote("synced_at")
+    deleted, synced = (dialect.quote(own_column(schema, name)) for name in ("deleted_at", "synced_at"))
     connection.execute(
         f"UPDATE {name} SET {deleted} = ?, {synced} = ? WHERE {deleted} IS NULL AND {chosen}", [instant, instant]
     )
@@ -150,13 +150,13 @@ def _remove(connection: Connection, dialect: Dialect, schema: TableSchema, gone:
 def _columns(schema: TableSchema) -> list[Column]:
     """What is written of a row, in the order of `rows_schema`."""
     columns = [Column("row_id", "id")]
-    for column in schema.columns:
+    for column in shown_columns(schema):
         in_key = column.name in schema.primary_key or column.name == schema.external_id_column
         kind = "id" if in_key and column.type == "string" else "string" if column.type == "null" else column.type
         columns.append(Column(column.name, kind, required=False))
-    columns.append(Column("synced_at", "time"))
+    columns.append(Column(own_column(schema, "synced_at"), "time"))
     if schema.soft_delete:
-        columns.append(Column("deleted_at", "time", required=False))
+        columns.append(Column(own_column(schema, "deleted_at"), "time", required=False))
     return columns
 
 
