@@ -23,7 +23,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--from", dest="source", help="URI of an empty place; default: SQLite")
     parser.add_argument("--to", dest="destination", help="URI of an empty place; default: Parquet on disk")
     parser.add_argument("--leaf", help="URI of an empty place that follows the lake; default: SQLite")
-    parser.add_argument("--heap", default="512m", help="heap of Spark's JVM")
+    parser.add_argument("--heap", default="2g", help="heap of Spark's JVM; the default is the one of `lakesync up`")
     parser.add_argument("--ways", default="flow,push,follow", help="which")
 
 

@@ -23,7 +23,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--from", dest="source", help="URI of an empty place; default: SQLite")
     parser.add_argument("--to", dest="destination", help="URI of an empty place; default: Parquet on disk")
     parser.add_argument("--one-way", action="store_true", help="and not back again, to SQLite")
-    parser.add_argument("--heap", help="have Spark's executors move, as assets do, with so much heap: 512m")
+    parser.add_argument("--heap", help="have Spark's executors move, as assets do, with so much heap: 2g")
 
 
 def run(options: Namespace) -> dict[str, Any]:

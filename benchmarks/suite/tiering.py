@@ -19,7 +19,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--deltas", type=int, default=200_000, help="to be moved")
     parser.add_argument("--hot", help="URI of an empty place; default: SQLite")
     parser.add_argument("--cold", help="URI of an empty place; default: Parquet on disk")
-    parser.add_argument("--heap", help="have Spark's executors move, as assets do, with so much heap: 512m")
+    parser.add_argument("--heap", help="have Spark's executors move, as assets do, with so much heap: 2g")
 
 
 def run(options: Namespace) -> dict[str, Any]:
