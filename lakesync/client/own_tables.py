@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from collections.abc import Collection
 
 from lakesync.client.tracking import MISFITS, NO_ID, trigger_names
 from lakesync.exceptions import ConfigurationError, SchemaError
@@ -10,6 +12,8 @@ from lakesync.schema import TableSchema
 
 _OWN = ("_lakesync", "sqlite_")
 _KINDS = {"virtual": "virtual table", "shadow": "table of a virtual one"}
+_WRITTEN = re.compile(r"""\b(?:INTO|UPDATE(?:\s+OR\s+\w+)?|DELETE\s+FROM)\s+["`\[]?(\w+)""", re.IGNORECASE)
+"""The tables that a trigger's statements write into."""
 _GENERATED = (2, 3)
 """What `PRAGMA table_xinfo` calls hidden in columns that are computed."""
 
@@ -93,6 +97,25 @@ def check_new_rows(db: sqlite3.Connection, schema: TableSchema) -> None:
             raise ConfigurationError(
                 f"row {bad[0]!r} of table {table!r} has {bad[1]!r} in column {column.name!r}, which takes {good}: "
                 "mend it first"
+            )
+
+
+def check_triggers(db: sqlite3.Connection, tables: Collection[str]) -> None:
+    """Refuse triggers of the app's that write into synced tables whatever made them fire.
+
+    What they write while others' changes are applied is nobody's change: others have done it already, and sent it.
+
+    Raises:
+        ConfigurationError: the first of them.
+    """
+    names = {table.lower() for table in tables}
+    triggers = db.execute("SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for name, table, sql in triggers:
+        written = {found.lower() for found in _WRITTEN.findall(sql.partition("BEGIN")[2] or sql)} & names
+        if table.lower() in names and written and "_lakesync_quiet" not in sql:
+            raise ConfigurationError(
+                f"trigger {name!r} writes into table {written.pop()!r}, also while others' changes are applied: give "
+                "it the condition WHEN NOT EXISTS (SELECT 1 FROM _lakesync_quiet)"
             )
 
 

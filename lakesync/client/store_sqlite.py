@@ -13,7 +13,14 @@ from lakesync.client import bulk_page, page_lots, pile
 from lakesync.client.bulk_page import BulkChanges
 from lakesync.client.core.records import Changes, Edit, EditStatus, KnownRow, Position
 from lakesync.client.core.rows import seen
-from lakesync.client.own_tables import check_names, check_new_rows, check_table, is_tracked, lost_columns
+from lakesync.client.own_tables import (
+    check_names,
+    check_new_rows,
+    check_table,
+    check_triggers,
+    is_tracked,
+    lost_columns,
+)
 from lakesync.client.schemas import grown
 from lakesync.client.sqlite_rows import AMONG, SqliteRows, by_table, id_list
 from lakesync.client.stamps import Names
@@ -104,6 +111,7 @@ class SqliteClientStore:
                 remade = bool(lost) or not is_tracked(self._db, kept.table)
                 self._put_schema(grown(kept, given), found[0], taken=lost if remade else None)
                 self.remade = self.remade or remade
+            check_triggers(self._db, self.schemas)
 
     def adopt(self) -> None:
         """Take rows that nobody knows for new ones.

@@ -147,6 +147,25 @@ def test_a_table_that_was_made_anew_is_tracked_again_and_made_right(opened):
     assert rows(alice, bob) == {"a": ("unsent", None), "b": ("b", None), "c": ("c", 1), "d": ("new", None)}
 
 
+COUNTED = """CREATE TABLE notes (row_id TEXT PRIMARY KEY, text, n DEFAULT 0);
+CREATE TABLE log (text);
+CREATE TRIGGER logged AFTER UPDATE ON notes BEGIN INSERT INTO log VALUES (NEW.text); END;
+CREATE TRIGGER counted AFTER UPDATE OF text ON notes {}
+BEGIN UPDATE OR IGNORE "notes" SET n = OLD.n + 1 WHERE row_id = NEW.row_id; END;"""
+
+
+def test_a_trigger_that_writes_for_others_too_is_refused_and_one_that_does_not_is_the_apps_own(opened):
+    with pytest.raises(ConfigurationError, match="trigger 'counted' writes into table 'notes', also while others'"):
+        opened("carl", COUNTED.format(""))
+    guarded = COUNTED.format("WHEN NOT EXISTS (SELECT 1 FROM _lakesync_quiet)")
+    alice, bob = opened("alice", guarded), opened("bob", guarded)
+    alice["notes"].insert({"text": "a"}, row_id="t")
+    rows(alice, bob)
+    alice["notes"].update("t", text="b")
+    assert rows(alice, bob) == {"t": ("b", 1)}
+    assert bob.query("SELECT text FROM log")
+
+
 def test_a_constraint_that_others_break_is_named_and_nothing_else_is_lost(opened):
     alice, bob = opened(sql="CREATE TABLE notes (row_id TEXT PRIMARY KEY, text TEXT NOT NULL, n)"), opened("bob")
     alice["notes"].insert({"text": "mine"}, row_id="a")
