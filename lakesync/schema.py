@@ -23,6 +23,9 @@ RESERVED_COLUMNS = frozenset(
 )
 """The lake's own columns in a state table, and Iceberg's in any."""
 
+RESERVED_TABLES = frozenset(f"lakesync_{name}" for name in ("deltas", "marks", "incoming", "rows", "gone"))
+"""What destinations call tables of their own: a table of rows by such a name would be written into them."""
+
 _IDENTIFIER = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 _FITTING: dict[str, frozenset[int]] = {
     "string": frozenset(b'"n'),
@@ -164,6 +167,9 @@ def _check_names(schema: TableSchema) -> None:
         raise SchemaError(f"table {schema.table!r} is no identifier: use {_IDENTIFIER.pattern}")
     if schema.source_table is not None and not is_identifier(schema.source_table):
         raise SchemaError(f"sourceTable {schema.source_table!r} is no identifier: use {_IDENTIFIER.pattern}")
+    for name in (schema.table, schema.source_table):
+        if name is not None and name.lower() in RESERVED_TABLES:
+            raise SchemaError(f"{name!r} is what destinations call a table of their own: choose another")
     if not schema.columns:
         raise SchemaError(f"table {schema.table!r} has no columns: name at least one")
     seen: dict[str, str] = {}

@@ -2,8 +2,11 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from lakesync.adapters.sql import incoming, tables
+from lakesync.adapters.sql.marks import MARKS
+from lakesync.adapters.sql.stored import DELTAS
 from lakesync.exceptions import SchemaError
-from lakesync.schema import RESERVED_COLUMNS, check_delta, evolve, parse_schema
+from lakesync.schema import RESERVED_COLUMNS, RESERVED_TABLES, check_delta, evolve, parse_schema
 from lakesync.types import ColumnValue, RowDelta
 
 TODOS = {
@@ -65,11 +68,17 @@ def test_what_a_column_points_to_may_be_said_in_the_references_own_form():
         ({"softDelete": "yes"}, "softDelete"),
         *(({"columns": columns((name, "string"))}, f"'{name}'") for name in sorted(RESERVED_COLUMNS)),
         ({"columns": columns(("_Cells", "string"))}, "'_Cells'"),
+        *(({"table": name}, f"'{name}'") for name in sorted(RESERVED_TABLES)),
+        ({"sourceTable": "LakeSync_Deltas"}, "'LakeSync_Deltas'"),
     ],
 )
 def test_a_wrong_schema_is_refused_by_name(changes, message):
     with pytest.raises(SchemaError, match=message):
         schema(**changes)
+
+
+def test_the_reserved_tables_are_those_that_destinations_make():
+    assert {DELTAS, MARKS, incoming._SCRATCH, tables._SCRATCH, tables._GONE} == RESERVED_TABLES
 
 
 @pytest.mark.parametrize("obj", [None, [], "x", 1, {}])
