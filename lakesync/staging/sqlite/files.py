@@ -67,8 +67,8 @@ def check_journal(folder: Path) -> None:
         gateways = [name for (name,) in connection.execute("SELECT DISTINCT gateway FROM applied ORDER BY gateway")]
     if gateways:
         raise IntegrityError(
-            f"{state} holds rows of {len(gateways)} gateways, {gateways[0]!r} first, but {journal} is gone: put it "
-            f"back, run `lakesync staging rebuild --from-lake`, or remove {state} to begin with nothing"
+            f"{state} holds rows of {', '.join(gateways[:3])}{' and others' if gateways[3:] else ''}, but {journal} is "
+            f"gone: put it back, run `lakesync staging rebuild --from-lake`, or remove {state} to begin with nothing"
         )
 
 
