@@ -158,7 +158,12 @@ def _references_as_text(obj: Any) -> Any:
 def _reference_as_text(column: Any) -> Any:
     if not isinstance(column, dict) or not isinstance(column.get("references"), dict):
         return column
-    reference = msgspec.convert(column["references"], Reference)
+    try:
+        reference = msgspec.convert(column["references"], Reference)
+    except msgspec.ValidationError as error:
+        raise SchemaError(
+            f"references of column {column.get('name')!r} is no 'table.column' and no object of both: {error}"
+        ) from None
     return column | {"references": f"{reference.table}.{reference.column}"}
 
 
