@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,18 +12,22 @@ from lakesync.cli import output
 from lakesync.cli.ending import ExitCode
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
-from lakesync.cli.options import Claim, Data, Gateway, Json, TokenFile, Url, named_claims, read_text
+from lakesync.cli.options import Claim, Data, Gateway, Json, TokenFile, Url, named_claims
+from lakesync.cli.reading import records
 from lakesync.cli.refusals import Refusals
 
 if TYPE_CHECKING:
     from lakesync.client.transports.http import HttpTransport
     from lakesync.exceptions import Rejection
     from lakesync.hlc import HLC
+    from lakesync.schema import ColumnType
     from lakesync.types import RowDelta
 
 app = command_app()
 
 _AT_ONCE = 1000
+_BYTES = 900_000
+"""Of a push; a gateway takes 1 MiB."""
 
 
 @app.command(
@@ -67,30 +67,59 @@ def push(
     deltaId may be pushed again: that changes nothing.
     """
     from lakesync.cli.remote import connect
+    from lakesync.exceptions import LakeSyncError
     from lakesync.hlc import HLC
 
     remote = connect(url, gateway, token_file, data, role="client", client=client, claims=named_claims(claim))
     clock = HLC()
-    records = _records(file)
     who = client or remote.client_id
+    transport = remote.transport()
+
+    def types() -> Mapping[str, ColumnType]:
+        known = transport.schema(table) if table else None
+        return known.schema.types if known else {}
+
+    found = records(file, id_column, types)
     if table is None:
-        deltas = (_delta(record, place, who, clock) for place, record in enumerate(records, 1))
+        deltas = (_delta(record, place, who, clock) for place, record in enumerate(found, 1))
     else:
         op = "UPDATE" if update else "INSERT"
-        rows = (_row(record, place, table, id_column, op) for place, record in enumerate(records, 1))
+        rows = (_row(record, place, table, id_column, op) for place, record in enumerate(found, 1))
         deltas = (_delta(record, place, who, clock) for place, record in enumerate(rows, 1))
     accepted, server_hlc, refusals = 0, 0, Refusals(who, as_json=as_json)
-    transport = remote.transport()
-    with output.working("pushing"):
-        while batch := list(islice(deltas, _AT_ONCE)):
-            taken, refused, server_hlc = _push(transport, who, batch)
-            accepted += taken
-            refusals.tell(batch, refused)
-    transport.close()
+    try:
+        with output.working("pushing"):
+            for batch in _batches(deltas):
+                taken, refused, server_hlc = _push(transport, who, batch)
+                accepted += taken
+                refusals.tell(batch, refused)
+    except LakeSyncError:
+        if accepted:
+            output.note(f"{accepted:,} were accepted before this")
+        raise
+    finally:
+        transport.close()
     refusals.end()
     output.facts({"accepted": accepted, "rejected": len(refusals), "serverHlc": str(server_hlc)}, as_json=as_json)
     if refusals:
         raise typer.Exit(ExitCode.PARTIAL if accepted else ExitCode.INVALID)
+
+
+def _batches(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
+    """As many at once as a gateway takes."""
+    from lakesync.wire.json import encode_delta
+
+    batch: list[RowDelta] = []
+    size = 0
+    for delta in deltas:
+        length = len(encode_delta(delta)) + 1
+        if batch and (len(batch) == _AT_ONCE or size + length > _BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(delta)
+        size += length
+    if batch:
+        yield batch
 
 
 def _push(transport: HttpTransport, who: str, deltas: list[RowDelta]) -> tuple[int, tuple[Rejection, ...], int]:
@@ -112,50 +141,6 @@ def _push(transport: HttpTransport, who: str, deltas: list[RowDelta]) -> tuple[i
         taken, more, server_hlc = _push(transport, who, left)
         return taken, (*error.rejected, *more), server_hlc
     return done.accepted, (), done.server_hlc
-
-
-def _records(file: Path) -> Iterator[Mapping[str, Any]]:
-    """The objects of a JSON list, of JSON lines, or of a CSV with a heading."""
-    text = read_text(file)
-    if file.suffix.lower() == ".csv":
-        for fields in csv.DictReader(io.StringIO(text)):
-            yield {name: _of_text(value) for name, value in fields.items() if name is not None}
-        return
-    if text.lstrip().startswith("["):
-        yield from (_object(each, f"{file}, item {place}") for place, each in enumerate(_parsed(text, str(file)), 1))
-        return
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            where = f"{file}, line {number}"
-            yield _object(_parsed(line, where), where)
-
-
-def _parsed(text: str, where: str) -> Any:
-    from lakesync.exceptions import ValidationError
-
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ValidationError(f"{where}: no JSON: {error}") from error
-
-
-def _object(value: Any, where: str) -> Mapping[str, Any]:
-    from lakesync.exceptions import ValidationError
-
-    if not isinstance(value, dict):
-        raise ValidationError(f"{where}: {str(value)[:60]!r} is no JSON object")
-    return value
-
-
-def _of_text(value: str | None) -> Any:
-    """A CSV's field: numbers, true and false as JSON has them, nothing where it is empty, else text."""
-    if not value:
-        return None
-    try:
-        found = json.loads(value)
-    except ValueError:
-        return value
-    return found if isinstance(found, int | float | bool) else value
 
 
 def _row(record: Mapping[str, Any], place: int, table: str, id_column: str, op: str) -> Mapping[str, Any]:

@@ -140,6 +140,18 @@ def test_what_is_refused_is_named_and_the_rest_goes_on(played, tmp_path):
     assert told.exit_code == ExitCode.INVALID
 
 
+def test_a_file_of_more_than_one_request_goes_in_several_and_says_how_far_it_came(played, tmp_path):
+    wide = [f"wide{number},{'x' * 300_000},ann" for number in range(5)]
+    file = _file(tmp_path, "\n".join(["id,title,owner", *wide]), "wide.csv")
+    told = command("push", file, "--table", "todos", "--id", "id", "--client", "ann")
+    assert (told.exit_code, told.stdout.split()[1]) == (0, "5"), told.output
+    file = _file(tmp_path, "\n".join(["id,title,owner", "2024,2024,ann", *wide, "w9,a,ann,b"]), "wide.csv")
+    told = command("push", file, "--table", "todos", "--id", "id", "--client", "ann", "--update")
+    assert told.exit_code == ExitCode.INVALID
+    assert "wide.csv, line 8: more fields" in told.stderr
+    assert " were accepted before this" in told.stderr
+
+
 def test_what_was_pulled_can_be_pushed_again_and_changes_nothing(played, tmp_path):
     pulled = command("pull", "--client", "alice", "--json").stdout
     own = [line for line in pulled.splitlines() if json.loads(line)["op"] != "DELETE"]

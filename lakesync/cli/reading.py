@@ -1,0 +1,95 @@
+"""The rows or deltas in a file: JSON lines, a JSON list, or CSV with a heading."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from lakesync.cli.options import read_text
+
+if TYPE_CHECKING:
+    from lakesync.schema import ColumnType
+
+_LONGEST = 1 << 30
+"""Characters of a CSV's field: what is too long for it, the gateway says."""
+_TRUE, _FALSE = frozenset({"true", "yes", "t", "1"}), frozenset({"false", "no", "f", "0"})
+
+
+def records(file: Path, id_column: str, types: Callable[[], Mapping[str, ColumnType]]) -> Iterator[Mapping[str, Any]]:
+    """The objects of a file; `-` is stdin.
+
+    Args:
+        id_column: stays text in CSV.
+        types: asked for once CSV is read, which says nothing of types: what the columns hold, as far as that is known.
+
+    Raises:
+        typer.BadParameter: the file cannot be read.
+        ValidationError: it is of no such form.
+    """
+    text = read_text(file).removeprefix("\ufeff")
+    if file.suffix.lower() == ".csv":
+        yield from _of_csv(text, file, {**types(), id_column: "string"})
+    elif text.lstrip().startswith("["):
+        yield from (_object(each, f"{file}, item {place}") for place, each in enumerate(_parsed(text, str(file)), 1))
+    else:
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                where = f"{file}, line {number}"
+                yield _object(_parsed(line, where), where)
+
+
+def _of_csv(text: str, file: Path, types: Mapping[str, ColumnType]) -> Iterator[Mapping[str, Any]]:
+    from lakesync.exceptions import ValidationError
+
+    csv.field_size_limit(_LONGEST)
+    lines = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    try:
+        for fields in lines:
+            where = f"{file}, line {lines.line_num}"
+            if None in fields:
+                raise ValidationError(f"{where}: more fields than the heading names: quote those that hold commas")
+            yield {name: _value(field, types.get(name), f"{where}, {name}") for name, field in fields.items()}
+    except csv.Error as error:
+        raise ValidationError(f"{file}, line {lines.reader.line_num}: no CSV: {error}") from error
+
+
+def _value(field: str | None, kind: ColumnType | None, where: str) -> Any:
+    """A field as its column holds it; where nobody knows, numbers, true and false as JSON has them, else text."""
+    if not field:
+        return None
+    if kind == "string":
+        return field
+    if kind == "boolean" and field.lower() in _TRUE | _FALSE:
+        return field.lower() in _TRUE
+    if kind == "json":
+        return _parsed(field, where)
+    try:
+        found = json.loads(field, parse_constant=_no_constant)
+    except ValueError:
+        return field
+    return found if isinstance(found, int | float | bool) else field
+
+
+def _parsed(text: str, where: str) -> Any:
+    from lakesync.exceptions import ValidationError
+
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except ValueError as error:
+        raise ValidationError(f"{where}: no JSON: {error}") from error
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no value of JSON's")
+
+
+def _object(value: Any, where: str) -> Mapping[str, Any]:
+    from lakesync.exceptions import ValidationError
+
+    if not isinstance(value, dict):
+        raise ValidationError(f"{where}: {str(value)[:60]!r} is no JSON object")
+    return value
