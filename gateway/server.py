@@ -84,7 +84,11 @@ class GatewayServer(uvicorn.Server):
         if self._open_store is not None:
             for bound in sockets or ():
                 log.info("starting", url=_url(bound))
-            await asyncio.to_thread(self._open_store)
+            try:
+                await asyncio.to_thread(self._open_store)
+            except Exception:
+                await self.lifespan.shutdown()  # or the application is cut off, and says so at length
+                raise
             self._drain.started()
         for bound in sockets or ():
             log.info("listening", url=_url(bound))
