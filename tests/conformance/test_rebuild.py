@@ -11,6 +11,7 @@ import pytest
 
 from lakesync.crash import VARIABLE
 from lakesync.engine import Engine
+from lakesync.engine.following import Group, Standing
 from lakesync.engine.rebuilding import LakePush, rebuild
 from lakesync.exceptions import ConfigurationError, NotFoundError, ResyncRequiredError, StagingUnavailableError
 from lakesync.rules.model import parse_rules
@@ -244,6 +245,30 @@ def test_ids_and_ledger_come_back_and_what_is_there_waits_for_nothing(url, clock
     cells = (ColumnValue.of("x", 5),)
     a.push(engine, RowDelta("UPDATE", "notes", "r5", "a", cells, (clock.now_ms << 16) + 9, "new"))
     assert engine.store.plan("g", "main", 10).batch_id.endswith(".4-4")
+    engine.close()
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["our client", "a stock client"])
+def test_l4_a_follower_who_may_hold_what_was_lost_is_broadcast_no_plain_insert(url, clock, ours):
+    engine = opened(url, clock)
+    a, _ = story(engine, clock)
+    lake = Lake()
+    carry(lake, engine)
+    engine.close()
+    rebuild(url, clock, lake, replace=True)
+    engine = opened(url, clock)
+    gateway, claims = engine.gateway("g"), {"sub": "bob"}
+    page = gateway.submit_pull(SyncPull("bob", 0, 100), claims, resync_refused=ours, live=True).result()
+    standing = Standing(page.server_hlc, 100, knows_resync=ours)
+    (standing,) = gateway.submit_follow([("bob", claims, standing)]).result()
+    clock.advance(5)
+    a.push(engine, make_delta("a", clock.now_ms << 16, "new", team="red"))
+    group = Group(standing, frozenset({"bob"}), frozenset(), frozenset())
+    (found,) = gateway.submit_look([group]).result()
+    assert [(delta.op, delta.row_id) for delta in found.page.deltas] == [
+        *([] if ours else [("DELETE", "new")]),
+        ("INSERT", "new"),
+    ]
     engine.close()
 
 
