@@ -17,7 +17,13 @@ from typing import Annotated, Any
 
 import pydantic
 from pydantic import BaseModel, Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from lakesync.config_places import (
     DeclaredCopies,
@@ -239,8 +245,18 @@ def load(overrides: Mapping[str, Any] | None = None) -> Config:
         return Config(**(overrides or {}))
     except pydantic.ValidationError as error:
         raise ConfigurationError("\n".join(_explain(problem) for problem in error.errors())) from None
+    except SettingsError as error:
+        raise ConfigurationError(_unreadable(str(error))) from None
     except pydantic.errors.PydanticUserError as error:  # pragma: no cover, a mistake in this file
         raise ConfigurationError(str(error)) from error
+
+
+def _unreadable(why: str) -> str:
+    """What is wrong with a variable that stands for a section, a list or a table, and is no JSON."""
+    start = f"LAKESYNC_{why.partition(chr(34))[2].partition(chr(34))[0].upper()}"
+    names = " or ".join(name for name in sorted(os.environ) if name == start or name.startswith(f"{start}_"))
+    which = ", and which gateway to talk to is LAKESYNC_REMOTE_GATEWAY" if start == "LAKESYNC_GATEWAY" else ""
+    return f'{names} is no JSON: a section has a variable a setting, as LAKESYNC_GATEWAY_PORT{which}; a list is ["a"].'
 
 
 def config_file() -> Path | None:

@@ -1,6 +1,6 @@
 """A field inspection to-do list for the terminal: it works without a network, and sends when there is one.
 
-    export LAKESYNC_URL=https://sync.example.com LAKESYNC_GATEWAY=inspections LAKESYNC_TOKEN=…
+    export LAKESYNC_REMOTE_URL=https://sync.example.com LAKESYNC_REMOTE_GATEWAY=inspections LAKESYNC_TOKEN=…
     python -m examples.inspection add "Bridge 12" "Check the north bearing"
     python -m examples.inspection list
     python -m examples.inspection done 1 --note "replaced"
@@ -36,8 +36,8 @@ def open_database(path: str) -> Client:
     """The inspector's database; who the inspector is stands in the token."""
     return lakesync.open(
         path,
-        url=os.environ.get("LAKESYNC_URL", "http://127.0.0.1:8787"),
-        gateway=os.environ.get("LAKESYNC_GATEWAY", "inspections"),
+        url=os.environ.get("LAKESYNC_REMOTE_URL", "http://127.0.0.1:8787"),
+        gateway=os.environ.get("LAKESYNC_REMOTE_GATEWAY", "inspections"),
         token=os.environ.get("LAKESYNC_TOKEN"),
         client_id=os.environ.get("LAKESYNC_CLIENT"),
         schemas=[CHECKS],

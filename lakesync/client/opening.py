@@ -127,6 +127,10 @@ def _transport(
     wrong = check_gateway_id(gateway)
     if wrong is not None:
         raise ConfigurationError(wrong)
+    if token == "":
+        raise ConfigurationError(
+            "token is empty: give a JWT, a function that gives one, or None where no secret is set"
+        )
     ca = options.get("ca")
     if ca is not None and not Path(ca).exists():
         raise ConfigurationError(f"ca is {ca!r}, which is not there: name a file or folder of certificates")

@@ -13,8 +13,8 @@ def inspector(served: Served, tmp_path, monkeypatch, capsys):
     """Runs a command as an inspector; what it printed."""
 
     def run(name: str, *arguments: str, online: bool = True) -> str:
-        monkeypatch.setenv("LAKESYNC_URL", served.url if online else "http://127.0.0.1:9")
-        monkeypatch.setenv("LAKESYNC_GATEWAY", "inspections")
+        monkeypatch.setenv("LAKESYNC_REMOTE_URL", served.url if online else "http://127.0.0.1:9")
+        monkeypatch.setenv("LAKESYNC_REMOTE_GATEWAY", "inspections")
         monkeypatch.setenv("LAKESYNC_TOKEN", sign(name, "inspections"))
         main(["--database", str(tmp_path / f"{name}.db"), *arguments])
         return capsys.readouterr().out

@@ -132,6 +132,13 @@ def test_errors_name_the_setting(tmp_path, text, named):
         config.load()
 
 
+@pytest.mark.parametrize("name", ["LAKESYNC_GATEWAY", "LAKESYNC_SPARK_SETTINGS", "LAKESYNC_TABLES"])
+def test_a_variable_that_holds_no_json_is_named(monkeypatch, name):
+    monkeypatch.setenv(name, "shop")
+    with pytest.raises(ConfigurationError, match=f"{name} is no JSON: a section has a variable a setting"):
+        config.load()
+
+
 def test_a_missing_named_file_is_an_error(monkeypatch):
     monkeypatch.setenv("LAKESYNC_CONFIG", "nowhere.toml")
     with pytest.raises(ConfigurationError, match="no such file"):

@@ -132,6 +132,7 @@ def test_what_is_given_wrongly_is_told_with_what_to_do(opened, tmp_path):
         ({"ca": str(tmp_path / "none.pem")}, "none.pem', which is not there"),
         ({"gateway": "bad/id"}, "'bad/id' cannot be a gateway id"),
         ({"client_id": ""}, "client_id is empty"),
+        ({"token": ""}, "token is empty"),
         ({"client_id": "x" * 513}, "client_id has 513 characters"),
         ({"interval": 0}, "interval is 0: give seconds above 0"),
     ]:
