@@ -35,7 +35,11 @@ class Proxy:
                 client, _ = self._listening.accept()
             except OSError:
                 return
-            server = socket.create_connection(self._target)
+            try:
+                server = socket.create_connection(self._target)
+            except OSError:  # the server is away
+                client.close()
+                continue
             for run in (self._up, self._down):
                 threading.Thread(target=run, args=(client, server), daemon=True).start()
 

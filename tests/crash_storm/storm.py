@@ -1,4 +1,7 @@
-"""A storm: gateways under load, killed again and again, then compared with what their clients know."""
+"""A storm: gateways under load, killed again and again, then compared with what their clients know.
+
+Over a Postgres server of its own that goes down as well, and connections are lost at COMMIT.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from tests.crash_storm.gateways import GatewayProcess
 from tests.crash_storm.lake import Lake
 from tests.crash_storm.pushers import Pusher
 from tests.crash_storm.verdict import Verdict
+from tests.postgres_proxy import Proxy
+from tests.postgres_server import PostgresServer
 
 CLIENTS = 4
 _PATIENCE = 2.0
@@ -38,6 +43,10 @@ class Report(msgspec.Struct, frozen=True):
     seed: int
     kills: int
     at_named_points: int
+    server_crashes: int
+    """Of Postgres."""
+    lost_commits: int
+    """Connections cut before or after the server had done a COMMIT."""
     acknowledged: int
     """Deltas."""
     repeats: int
@@ -53,13 +62,18 @@ class Report(msgspec.Struct, frozen=True):
 class Storm:
     """One storm over one store."""
 
-    def __init__(self, staging: str, folder: Path, seed: int) -> None:
+    def __init__(self, staging: str, folder: Path, seed: int, server: PostgresServer | None = None) -> None:
+        """Args: server: one that may be crashed; `staging` is its."""
         self._staging = staging
+        self._server = server
         self._kind = "sqlite" if staging.startswith("sqlite") else "postgres"
         self._seed = seed
         self._random = random.Random(seed)
         count = 1 if self._kind == "sqlite" else 2
-        self._gateways = [GatewayProcess(f"gateway-{number}", staging, folder) for number in range(count)]
+        self._proxies = [Proxy(staging) for _ in range(count)] if server is not None else []
+        urls = [proxy.url for proxy in self._proxies] or [staging] * count
+        self._gateways = [GatewayProcess(f"gateway-{number}", url, folder) for number, url in enumerate(urls)]
+        self._crashes = 0
         self._progress = threading.Condition()
         self._acknowledged = 0
         self._named = 0
@@ -77,6 +91,8 @@ class Storm:
             gateway = self._random.choice(self._gateways)
             self._strike(gateway)
             gateway.start(self._plan())
+            if self._server is not None:
+                self._trouble(self._server)
             on_kill()
         for thread in (*pushers, lake):
             thread.end()
@@ -96,6 +112,8 @@ class Storm:
             seed=self._seed,
             kills=kills,
             at_named_points=self._named,
+            server_crashes=self._crashes,
+            lost_commits=sum(proxy.cuts for proxy in self._proxies),
             acknowledged=verdict.acknowledged,
             repeats=sum(pusher.journal.repeats for pusher in pushers),
             flushed=len(flushed),
@@ -120,6 +138,18 @@ class Storm:
             self._wait_for(self._random.randint(1, 40))
             time.sleep(self._random.random() * 0.05)  # so that the moment is any moment
         gateway.kill()
+
+    def _trouble(self, server: PostgresServer) -> None:
+        """The server crashes, or a connection is lost at its next COMMIT, or neither."""
+        match self._random.choices(["crash", "before", "after", "none"], weights=[1, 2, 2, 3])[0]:
+            case "crash":
+                server.restart("immediate")
+                self._crashes += 1
+            case "before" | "after" as when:
+                proxy = self._random.choice(self._proxies)
+                proxy.cut = when
+                self._wait_for(60)  # of which both gateways have some
+                proxy.cut = None
 
     def _where(self, number: int) -> Callable[[], str]:
         gateways = self._gateways
