@@ -47,7 +47,7 @@ def clients(
 
 def standing(client: dict[str, Any]) -> dict[str, Any]:
     """A client's line of `/admin/metrics`, with how long it has lacked something, in seconds."""
-    behind = client["behindMs"]
+    behind = client.get("behindMs")  # a gateway of before does not say
     return {**client, "lagSeconds": None if behind is None else round(behind / 1000, 3)}
 
 
