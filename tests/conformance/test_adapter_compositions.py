@@ -256,6 +256,23 @@ def test_from_any_to_any_and_back(kind, tmp_path):
         each.close()
 
 
+@pytest.mark.deep
+def test_once_round_every_kind(request, tmp_path):
+    start = SqliteAdapter(tmp_path / "start.db")
+    fill(start)
+    opened = [start]
+    for kind in DATABASES:
+        request.param = kind
+        start_server(request)
+        (tmp_path / kind).mkdir()
+        opened.append(DATABASES[kind](tmp_path / kind))
+        report = migrate_adapter(*opened[-2:])
+        assert (report.copied, report.verified) == (240, True), kind
+    assert {digest(each, Scope()) for each in opened} == {digest(start, Scope())}
+    for each in opened:
+        each.close()
+
+
 @pytest.fixture
 def kind(request):
     """A kind of place."""
