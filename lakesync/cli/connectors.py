@@ -92,7 +92,7 @@ def unregister(
 app.command(
     "test",
     epilog=examples(
-        ("lakesync connectors test jira --gateway shop", "credentials, permissions, clock and a page"),
+        ("lakesync connectors test jira", "credentials, permissions, clock and a page"),
         ("lakesync connectors test jira --gateway shop --json", "one object a check; the exit code says how it ended"),
     ),
 )(check)

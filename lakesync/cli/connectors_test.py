@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakesync.cli import ending, output
-from lakesync.cli.options import Data, Json, settings
+from lakesync.cli.options import Data, Gateway, Json, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def check(
     name: Annotated[str, typer.Argument(help="The connector's name.", show_default=False)],
-    gateway: Annotated[str, typer.Option("--gateway", "-g", help="The gateway id.")],
+    gateway: Gateway = None,
     data: Data = None,
     *,
     as_json: Json = False,
@@ -32,17 +32,19 @@ def check(
     from contextlib import closing
 
     from lakesync.cli.erase import opened_store
+    from lakesync.cli.remote import which_gateway
     from lakesync.connectors.probing import probes_of
     from lakesync.exceptions import LakeSyncError, NotFoundError
 
     config = settings(data)
+    chosen = which_gateway(config, gateway)
     with opened_store(config) as store:
-        registered = store.connectors(gateway) if gateway in store.gateways() else ()
+        registered = store.connectors(chosen) if chosen in store.gateways() else ()
         stored = next((each for each in registered if each.name == name), None)
     if stored is None:
-        raise NotFoundError(f"gateway {gateway!r} has no connector {name!r}: `lakesync connectors list` names them")
+        raise NotFoundError(f"gateway {chosen!r} has no connector {name!r}: `lakesync connectors list` names them")
     types = _types(config)
-    opened = types.open(gateway, stored)
+    opened = types.open(chosen, stored)
     kind = types.find(stored.type)
     assert kind is not None
     failed: list[LakeSyncError] = []

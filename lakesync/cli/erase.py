@@ -95,9 +95,11 @@ def opened_store(config: Config) -> Iterator[PipelineStore]:
     except StagingUnavailableError as owned:
         if not config.staging.url.startswith("sqlite:"):
             raise
-        remote = RemoteStore(*_gateway(config, owned), timeout=600.0, patience=_PATIENCE_SECONDS)
+        url, token = _gateway(config, owned)
+        remote = RemoteStore(url, token, timeout=600.0, patience=_PATIENCE_SECONDS)
         try:
-            yield remote
+            with _retries_said_once(url):
+                yield remote
         finally:
             remote.close()
         return
@@ -109,6 +111,7 @@ def opened_store(config: Config) -> Iterator[PipelineStore]:
 
 def _gateway(config: Config, owned: StagingUnavailableError) -> tuple[str, str]:
     """Address and service token of the gateway that owns the store."""
+    from lakesync.cli.remote import running
     from lakesync.cli.secrets import kept
 
     given = config.service_token.get_secret_value() if config.service_token else None
@@ -117,4 +120,21 @@ def _gateway(config: Config, owned: StagingUnavailableError) -> tuple[str, str]:
         raise ConfigurationError(
             f"{owned}; or set LAKESYNC_SERVICE_TOKEN to the gateway's, and LAKESYNC_GATEWAY_URL to its address"
         )
-    return config.gateway.url or f"http://{config.gateway.host}:{config.gateway.port}", token
+    url = config.gateway.url or running(config, "gateway").get("url")
+    return str(url or f"http://{config.gateway.host}:{config.gateway.port}"), token
+
+
+@contextmanager
+def _retries_said_once(url: str) -> Iterator[None]:
+    """In one sentence, where stamina would log each."""
+    from stamina.instrumentation import RetryDetails, set_on_retry_hooks
+
+    def hook(details: RetryDetails) -> None:
+        if details.retry_num == 1:
+            output.note(f"no gateway answers at {url}; asking again for {_PATIENCE_SECONDS:g} s")
+
+    set_on_retry_hooks((hook,))
+    try:
+        yield
+    finally:
+        set_on_retry_hooks(None)

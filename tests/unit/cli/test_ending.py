@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
 from lakesync import exceptions
 from lakesync.cli.ending import CODES, REMEDIES, ExitCode, code_of
+from lakesync.cli.erase import _gateway
+from lakesync.cli.options import settings
 from lakesync.client.errors import UnreachableError
+from lakesync.exceptions import StagingUnavailableError
 
 
 def tree(kind=exceptions.LakeSyncError):
@@ -98,6 +102,13 @@ def test_an_erasure_makes_no_store(run, tmp_path):
     assert told.exit_code == ExitCode.USAGE
     assert "there is no staging store in" in told.stderr
     assert not (tmp_path / "project" / "lakesync-data").exists()
+
+
+def test_the_owner_of_a_store_is_where_a_running_up_says(run):
+    Path("lakesync-data").mkdir()
+    Path("lakesync-data/up.json").write_text('{"gateway": {"url": "http://127.0.0.1:4711"}}')
+    Path("lakesync-data/secrets.json").write_text('{"service_token": "s"}')
+    assert _gateway(settings(), StagingUnavailableError("owned")) == ("http://127.0.0.1:4711", "s")
 
 
 def test_claims_are_for_tokens_that_are_made_here(run, monkeypatch):
