@@ -90,9 +90,10 @@ class Storm:
         for _ in range(kills):
             gateway = self._random.choice(self._gateways)
             self._strike(gateway)
-            gateway.start(self._plan())
-            if self._server is not None:
-                self._trouble(self._server)
+            if self._server is None:
+                gateway.start(self._plan())
+            else:
+                self._start_into_trouble(gateway, self._server)
             on_kill()
         for thread in (*pushers, lake):
             thread.end()
@@ -139,17 +140,21 @@ class Storm:
             time.sleep(self._random.random() * 0.05)  # so that the moment is any moment
         gateway.kill()
 
-    def _trouble(self, server: PostgresServer) -> None:
-        """The server crashes, or a connection is lost at its next COMMIT, or neither."""
+    def _start_into_trouble(self, gateway: GatewayProcess, server: PostgresServer) -> None:
+        """The server crashes behind a start, or the gateway's connection is lost at its next COMMIT, or neither."""
         match self._random.choices(["crash", "before", "after", "none"], weights=[1, 2, 2, 3])[0]:
+            case "before" | "after" as when:
+                gateway.start()  # to live on: the other one may be at its end already
+                proxy = self._proxies[self._gateways.index(gateway)]
+                proxy.cut = when
+                self._wait_for(20)
+                proxy.cut = None
             case "crash":
+                gateway.start(self._plan())
                 server.restart("immediate")
                 self._crashes += 1
-            case "before" | "after" as when:
-                proxy = self._random.choice(self._proxies)
-                proxy.cut = when
-                self._wait_for(60)  # of which both gateways have some
-                proxy.cut = None
+            case _:
+                gateway.start(self._plan())
 
     def _where(self, number: int) -> Callable[[], str]:
         gateways = self._gateways
