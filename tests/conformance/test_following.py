@@ -127,8 +127,8 @@ def test_a_follower_that_is_killed_goes_on(request, kind, place, tmp_path):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("kind", ["bigquery"])
 @pytest.mark.parametrize("dies", ["COPY:3", "MERGE:3", "COPY:4", "MERGE:4", "UPDATE:1"])
+@pytest.mark.parametrize("kind", ["bigquery"])
 def test_a_follower_whose_bigquery_dies_in_the_middle_goes_on(kind, dies, tmp_path, monkeypatch):
     with bigquery_server(dies=dies) as server:
         monkeypatch.setitem(SERVERS, NEEDS[kind], server.endpoint)
