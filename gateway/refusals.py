@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
 from lakesync.exceptions import RefusedError
-from lakesync.types import SyncPush
+from lakesync.schema import is_identifier
+from lakesync.types import RowDelta
+from lakesync.validation import check_id
 
 _MOST = 10_000
 """Rows that are remembered, over all gateways."""
 _MOST_OF_A_PUSH = 100
+_MOST_CHARS = 500
+"""Of a message: it may quote what was sent, however long that is."""
 
 
 class Refusal(msgspec.Struct, frozen=True, rename="camel"):
@@ -42,15 +46,24 @@ class Refusals:
         self._now_ms = now_ms
         self._rows: OrderedDict[tuple[str, str, str], Refusal] = OrderedDict()
 
-    def note(self, gateway: str, push: SyncPush, error: RefusedError) -> None:
-        """A push was refused."""
+    def note(self, gateway: str, pusher: str, deltas: Sequence[RowDelta], error: RefusedError) -> None:
+        """A push was refused.
+
+        Args:
+            gateway: its id.
+            pusher: the client that was let in, whatever name it pushed in.
+            deltas: of the push.
+            error: names those that were not taken.
+        """
+        if check_id("clientId", pusher) is not None:
+            return
         reasons = {each.delta_id: each for each in error.rejected[:_MOST_OF_A_PUSH]}
-        for delta in push.deltas if reasons else ():
+        for delta in deltas if reasons else ():
             why = reasons.get(delta.delta_id)
-            if why is None:
+            if why is None or not _can_be_asked_for(delta):
                 continue
             key = (gateway, delta.table, delta.row_id)
-            self._rows[key] = Refusal(push.client_id, delta.delta_id, why.code, why.message, self._now_ms())
+            self._rows[key] = Refusal(pusher, delta.delta_id, why.code, _cut(why.message), self._now_ms())
             self._rows.move_to_end(key)
         while len(self._rows) > _MOST:
             self._rows.popitem(last=False)
@@ -58,3 +71,13 @@ class Refusals:
     def of(self, gateway: str, table: str, row_id: str) -> Refusal | None:
         """The latest refusal of a row's delta, where it is remembered."""
         return self._rows.get((gateway, table, row_id))
+
+
+def _can_be_asked_for(delta: RowDelta) -> bool:
+    """Whether its names are such as rows have; others may be as long as a push."""
+    ids = (("rowId", delta.row_id), ("deltaId", delta.delta_id))
+    return is_identifier(delta.table) and all(check_id(name, value) is None for name, value in ids)
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= _MOST_CHARS else message[: _MOST_CHARS - 1] + "…"

@@ -31,11 +31,12 @@ async def serve_push(
         LakeSyncError: as `SyncGateway.submit_push`.
     """
     exchange.client, exchange.deltas = message.client_id, len(message.deltas)
+    claims = caller.claims(message.client_id)
     try:
-        pushing = caller.gateway.submit_push(message, caller.claims(message.client_id), seen=seen)
+        pushing = caller.gateway.submit_push(message, claims, seen=seen)
         result = await outcome(pushing, wanted_later=False)
     except RefusedError as error:
-        services.refusals.note(caller.gateway.gateway_id, message, error)
+        services.refusals.note(caller.gateway.gateway_id, str(claims["sub"]), message.deltas, error)
         raise
     services.metrics.pushed.inc(result.accepted)
     services.clients.pushed(caller.gateway.gateway_id, message.client_id)

@@ -59,6 +59,12 @@ def test_a_row_whose_push_was_refused(alice):
     assert explain(alice, "t1", "bob")["refused"] is None
 
 
+def test_who_pushed_in_anothers_name_is_told_by_its_own(alice):
+    body = {"clientId": "bob", "deltas": [delta("t1", {"owner": "bob"}, client="bob")], "lastSeenHlc": "0"}
+    assert alice.call("POST", "/sync/{gw}/push", json=body).status_code == 403
+    assert explain(alice, "t1", "bob")["refused"]["clientId"] == "alice"
+
+
 def test_a_row_that_waits_for_the_next_pull(alice, served):
     alice.push(delta("t0", {"owner": "bob"}, client="alice"))
     bob = served.client("bob", alice.gateway)

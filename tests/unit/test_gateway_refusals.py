@@ -1,0 +1,49 @@
+"""What a process remembers of refusals is bounded, in rows and in what each of them takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway import refusals
+from gateway.refusals import Refusals
+from lakesync.exceptions import Rejection, ValidationError
+from lakesync.types import RowDelta
+
+
+def note(known: Refusals, gateway: str, row: str, *, table: str = "todos", delta_id: str = "d", message: str = "no"):
+    delta = RowDelta("INSERT", table, row, "ann", (), 1, delta_id)
+    known.note(gateway, "ann", (delta,), ValidationError("no", [Rejection(delta_id, "VALIDATION", message)]))
+
+
+def test_the_latest_of_each_row_is_remembered_for_its_own_gateway_alone():
+    known = Refusals(lambda: 5)
+    note(known, "gw", "r1", message="first")
+    note(known, "gw", "r1", message="second")
+    found = known.of("gw", "todos", "r1")
+    assert found is not None
+    assert (found.message, found.client_id, found.at_ms) == ("second", "ann", 5)
+    assert known.of("other", "todos", "r1") is None
+
+
+def test_the_row_that_was_refused_longest_ago_is_forgotten_first(monkeypatch):
+    monkeypatch.setattr(refusals, "_MOST", 2)
+    known = Refusals()
+    for row in ("r1", "r2", "r1", "r3"):
+        note(known, "gw", row)
+    assert [known.of("gw", "todos", row) is not None for row in ("r1", "r2", "r3")] == [True, False, True]
+
+
+@pytest.mark.parametrize("names", [{"table": "t" * 1000}, {"delta_id": "d" * 1000}, {"row": "r" * 1000}])
+def test_names_that_no_row_can_have_are_not_kept(names):
+    known = Refusals()
+    note(known, "gw", **{"row": "r1", **names})
+    assert known.of("gw", names.get("table", "todos"), names.get("row", "r1")) is None
+
+
+def test_a_message_that_quotes_much_is_cut():
+    known = Refusals()
+    note(known, "gw", "r1", message="x" * 100_000)
+    found = known.of("gw", "todos", "r1")
+    assert found is not None
+    assert len(found.message) == 500
+    assert found.message.endswith("…")
