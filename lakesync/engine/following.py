@@ -61,13 +61,13 @@ class Standing:
         """Equal for standings of which one may stand for the other."""
         access = self.access
         if access is None:
-            return (self.cursor, self.limit, self.more, None, self.interest, self.haunted)
+            return (self.cursor, self.limit, self.more, None, self.interest, self.haunted, self.knows_resync)
         # what the claims say is in the keys, except for keys that are not in use yet and for rules not yet applied
         claims = (
             msgspec.json.encode(access.claims, order="sorted") if self.interest.prefixes or access.directly else b""
         )
         keys = (access.rules_version, access.keys, claims)
-        return (self.cursor, self.limit, self.more, keys, self.interest, self.haunted)
+        return (self.cursor, self.limit, self.more, keys, self.interest, self.haunted, self.knows_resync)
 
 
 @dataclass(slots=True, eq=False)
@@ -193,7 +193,7 @@ def _look_at(view: View, group: Group, rules: RulesCache, known: dict[tuple[obje
         return Found(standing, pull=True)
     keys = standing.interest.buckets | access.keys
     at = Position(standing.cursor, standing.cursor, view.arrival, resync=False, origin=0, then=keys, now=keys, reach={})
-    at = at._replace(haunted=standing.haunted)
+    at = at._replace(haunted=standing.haunted, once=not standing.knows_resync)
     writers: set[str] = set()
     shared = pull_page(view, _NOBODY, at, access, standing.limit, writers)
     doubted = at._replace(exact=False, reach=dict.fromkeys(keys, Reach(standing.cursor, view.arrival)))

@@ -80,6 +80,8 @@ def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
         at = again(record, view.arrival, access)
     if record is not None and record.haunted and not request.resync_refused:  # ours takes an INSERT of a row it has
         at = at._replace(haunted=True)
+    if not (request.confirmed or request.resync_refused):
+        at = at._replace(once=True)
     page = pull_page(view, pull.client_id, at, access, pull.max_deltas)
     return Reading(pull.since_hlc, record, at, access, page, view.arrival)
 

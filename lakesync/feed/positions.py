@@ -68,6 +68,9 @@ class Position(NamedTuple):
     redo_first: bool = True
     haunted: bool = False
     """It may hold rows that the gateway never knew: of none is it certain that the client lacks it."""
+    once: bool = False
+    """What it fails to apply is not sent again. It may have missed a DELETE like that, or left one out for an edit of
+    its own: of no row that was ever taken away is it certain that the client lacks it."""
 
     @property
     def moved(self) -> bool:

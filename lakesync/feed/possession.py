@@ -33,6 +33,7 @@ def of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Pos
     written = _written_since(row, client_id, at)
     if written is None:
         doubted = at.haunted or row.writers_floor > writers_known_from(at)
+        doubted = doubted or (at.once and any(entry.left for entry in history))
         return Has.UNSURE if held is Has.NO and doubted else held
     if written > 0:
         alone = not at.moved and all(entry.left <= written for entry in history)
@@ -102,7 +103,7 @@ def certainly_lacks(entry: Entry, at: Position, told: int) -> bool:
     Args:
         told: `told_since_base`.
     """
-    return not (at.resync or at.haunted) and _by_entry(entry, at, told) is Has.NO
+    return not (at.resync or at.haunted or (at.once and entry.left)) and _by_entry(entry, at, told) is Has.NO
 
 
 def _of_entry(entry: Entry, row: StoredRow, at: Position, told: int) -> Has:

@@ -87,7 +87,7 @@ class _Walk:
         self._only = in_use[0] if len(in_use) == 1 else None
         """The one bucket key that was ever in use of those that concern the client."""
         shared = [key for key in in_use if key != own_bucket(client_id)]
-        plain = not (at.resync or at.haunted) and access.directly is None and access.keys.issuperset(shared)
+        plain = not (at.resync or at.haunted or at.once) and access.directly is None and access.keys.issuperset(shared)
         self._shared = shared if plain else []
         """The bucket keys in use, where the client may see all that is inside of them."""
 

@@ -1,8 +1,9 @@
-"""W2: a page that is made once for many is what each of them would have been sent alone."""
+"""W2: a page that is made once for many is what each of them would have been sent alone; L4: and it meets no row."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -83,6 +84,7 @@ def test_w2_a_shared_page_is_what_each_lacks(filtered, history, follows_after, d
             (found,) = look(view, [group], gateway.rules)
             keys = access.keys
             at = Position(since, since, view.arrival, resync=False, origin=0, then=keys, now=keys, reach={})
+            at = at._replace(once=True)
             alone = {name: tuple(pull_page(view, name, at, access, 100).deltas) for name in PEOPLE}
             return found, alone
 
@@ -97,5 +99,31 @@ def test_w2_a_shared_page_is_what_each_lacks(filtered, history, follows_after, d
                 assert {delta.row_id for delta in wanted} <= {delta.row_id for delta in told}
             else:
                 assert told == wanted, name
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_l4_a_row_that_was_taken_away_may_be_there_still_when_it_comes_back(ours):
+    """The stock client drops a DELETE that comes while it applies another page, and leaves one out for a later edit."""
+    now = START
+    engine = Engine(open_store("memory://", lambda: now), lambda: now)
+    engine.open()
+    try:
+        gateway = engine.gateway("g")
+        push(engine, now, ("ann", "INSERT", "r1", {"x": "a"}, 0))
+        push(engine, now, ("ann", "DELETE", "r1", {}, 1))
+        since = ended(engine.store.read("g", lambda view: view.arrival))
+        newcomer = ("ben", {"sub": "ben", "group": "a"}, Standing(since, 100, knows_resync=ours))
+        (standing,) = ended(engine.store.submit("g", lambda commit: follow(commit, [newcomer], gateway.rules, now)))
+        access = ended(engine.store.read("g", lambda view: gateway.rules.access(view, newcomer[1])))
+        push(engine, now, ("cat", "UPDATE", "r1", {"y": "b"}, 2))
+        push(engine, now, ("cat", "INSERT", "r2", {"y": "b"}, 2))
+        for apart in (frozenset[str](), frozenset({"ben"})):
+            group = Group(replace(standing, access=access), frozenset({"ben"}), apart, frozenset())
+            (found,) = ended(engine.store.read("g", lambda view, group=group: look(view, [group], gateway.rules)))
+            page = found.own["ben"] if apart else found.page
+            told = [(delta.row_id, delta.op) for delta in page.deltas]
+            assert told == [*([] if ours else [("r1", "DELETE")]), ("r1", "INSERT"), ("r2", "INSERT")]
     finally:
         engine.close()
