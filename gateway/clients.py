@@ -58,12 +58,20 @@ class SeenClients:
 
     def pushed(self, gateway: str, client_id: str) -> None:
         """A push was answered."""
-        self._note(gateway, client_id).pushed_ms = self._now_ms()
+        self._note(gateway, client_id).pushed_ms = self.now_ms()
 
-    def pulled(self, gateway: str, client_id: str, cursor: int, *, has_more: bool) -> None:
-        """A pull was answered with a cursor."""
+    def pulled(self, gateway: str, client_id: str, cursor: int, *, has_more: bool, asked_ms: int) -> None:
+        """A pull was answered with a cursor.
+
+        Args:
+            gateway: its id.
+            client_id: of whoever pulled.
+            cursor: that it was handed.
+            has_more: more waits for it.
+            asked_ms: `now_ms` before the page was read: what is committed while the answer is on its way is not in it.
+        """
         seen = self._note(gateway, client_id)
-        seen.pulled_ms, seen.cursor, seen.has_more = self._now_ms(), cursor, has_more
+        seen.pulled_ms, seen.cursor, seen.has_more = asked_ms, cursor, has_more
 
     def standing(self, gateway: str, newest: int, followers: Iterable[Follower], limit: int) -> list[ClientStanding]:
         """The clients of a gateway, the one that is furthest behind first.
@@ -93,7 +101,8 @@ class SeenClients:
             self._seen.move_to_end(key)
         return seen
 
-    def _now_ms(self) -> int:
+    def now_ms(self) -> int:
+        """Server wall time."""
         return int(self._now() * 1000)
 
     def _standing(self, client_id: str, seen: _Seen, follower: Follower | None, newest: int) -> ClientStanding:
@@ -109,7 +118,7 @@ class SeenClients:
             cursor_hlc=cursor,
             cursor_ms=wall_of(cursor) or None,
             has_more=has_more,
-            behind_ms=_behind(cursor, newest, None if has_more else told_until, self._now_ms()) if cursor else None,
+            behind_ms=_behind(cursor, newest, None if has_more else told_until, self.now_ms()) if cursor else None,
             connected=follower is not None,
         )
 

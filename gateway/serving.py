@@ -67,8 +67,11 @@ async def serve_pull(
     """
     exchange.client = message.client_id
     claims = caller.claims(message.client_id)
+    asked_ms = services.clients.now_ms()
     page = await outcome(caller.gateway.submit_page(message, claims, resync_refused=knows_resync, live=live))
     exchange.deltas = len(page.deltas)
     services.metrics.pulled.inc(len(page.deltas))
-    services.clients.pulled(caller.gateway.gateway_id, message.client_id, page.server_hlc, has_more=page.has_more)
+    services.clients.pulled(
+        caller.gateway.gateway_id, message.client_id, page.server_hlc, has_more=page.has_more, asked_ms=asked_ms
+    )
     return page

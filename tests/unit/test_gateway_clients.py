@@ -11,12 +11,16 @@ def follower(client_id: str, cursor: int) -> Follower:
     return Follower(client_id, {}, knows_resync=False, standing=Standing(cursor, limit=100))
 
 
+def pulled(seen: SeenClients, gateway: str, client_id: str, cursor: int, *, has_more: bool) -> None:
+    seen.pulled(gateway, client_id, cursor, has_more=has_more, asked_ms=seen.now_ms())
+
+
 def test_the_one_that_is_furthest_behind_comes_first():
     seen = SeenClients(lambda: 5.0)
-    seen.pulled("gw", "quick", 9 << 16, has_more=False)
-    seen.pulled("gw", "slow", 3 << 16, has_more=True)
+    pulled(seen, "gw", "quick", 9 << 16, has_more=False)
+    pulled(seen, "gw", "slow", 3 << 16, has_more=True)
     seen.pushed("gw", "mute")
-    seen.pulled("other", "elsewhere", 1 << 16, has_more=False)
+    pulled(seen, "other", "elsewhere", 1 << 16, has_more=False)
     told = seen.standing("gw", 9 << 16, [], 10)
     assert [each.client_id for each in told] == ["mute", "slow", "quick"]
     assert [(each.cursor_ms, each.has_more) for each in told] == [(None, False), (3, True), (9, False)]
@@ -26,7 +30,7 @@ def test_the_one_that_is_furthest_behind_comes_first():
 
 def test_a_broadcast_takes_a_client_further():
     seen = SeenClients()
-    seen.pulled("gw", "a", 3 << 16, has_more=True)
+    pulled(seen, "gw", "a", 3 << 16, has_more=True)
     (told,) = seen.standing("gw", 9 << 16, [follower("a", 7 << 16)], 10)
     assert (told.cursor_ms, told.has_more, told.connected) == (7, False, True)
     (told,) = seen.standing("gw", 9 << 16, [follower("a", 2 << 16)], 10)
@@ -43,21 +47,27 @@ def test_how_long_a_client_has_lacked_something_grows_until_it_comes():
     seen = SeenClients(lambda: now)
     seen.pushed("gw", "a")
     assert behind(seen, 900) is None, "it never pulled"
-    seen.pulled("gw", "a", 900 << 16, has_more=False)
+    pulled(seen, "gw", "a", 900 << 16, has_more=False)
     assert behind(seen, 900) == 0
     now = 3.0
     assert behind(seen, 1500) == 2000, "since its pull, which was after its cursor's commit"
     now = 60.0
     assert behind(seen, 1500) == 59_000, "though nothing was committed since"
-    seen.pulled("gw", "a", 1200 << 16, has_more=True)
+    pulled(seen, "gw", "a", 1200 << 16, has_more=True)
     assert behind(seen, 1500) == 58_800, "since its cursor, for more was waiting"
-    seen.pulled("gw", "a", 1200 << 16, has_more=False)
+    pulled(seen, "gw", "a", 1200 << 16, has_more=False)
     assert behind(seen, 1500) == 0, "what came since does not concern it, and its cursor stays"
+
+
+def test_what_is_committed_while_a_pull_is_answered_is_lacking():
+    seen = SeenClients(lambda: 60.0)
+    seen.pulled("gw", "a", 900 << 16, has_more=False, asked_ms=2000)
+    assert behind(seen, 2001) == 58_000
 
 
 def test_who_is_connected_is_told_at_once_of_what_concerns_it():
     seen = SeenClients(lambda: 60.0)
-    seen.pulled("gw", "a", 900 << 16, has_more=False)
+    pulled(seen, "gw", "a", 900 << 16, has_more=False)
     assert behind(seen, 59_990, follower("a", 900 << 16)) == 0
 
 
