@@ -71,23 +71,23 @@ def error_response(error: Exception, request_id: str) -> Response:
         headers["Retry-After"] = str(math.ceil(RETRY_AFTER if known is None else known))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return _response(status, ErrorBody(_shortened(str(error)), error.code, request_id, rejected), headers)
+    return _response(status, ErrorBody(shortened(str(error)), error.code, request_id, rejected), headers)
 
 
 def http_error_response(
     status: int, message: str, code: str, request_id: str, headers: Mapping[str, str] | None
 ) -> Response:
     """The answer where no route took the request: unknown path or method."""
-    return _response(status, ErrorBody(_shortened(message), code, request_id), headers)
+    return _response(status, ErrorBody(shortened(message), code, request_id), headers)
 
 
 def _bounded(rejection: Rejection) -> Rejection:
     if len(rejection.message) <= MAX_MESSAGE_CHARS:
         return rejection
-    return msgspec.structs.replace(rejection, message=_shortened(rejection.message))
+    return msgspec.structs.replace(rejection, message=shortened(rejection.message))
 
 
-def _shortened(message: str) -> str:
+def shortened(message: str) -> str:
     """The message with its middle left out where it is too long: what to do stands at its end."""
     if len(message) <= MAX_MESSAGE_CHARS:
         return message

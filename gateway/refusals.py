@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from gateway.errors import shortened
 from lakesync.exceptions import RefusedError
 from lakesync.schema import is_identifier
 from lakesync.types import RowDelta
@@ -17,8 +18,6 @@ from lakesync.validation import check_id
 _MOST = 10_000
 """Rows that are remembered, over all gateways."""
 _MOST_OF_A_PUSH = 100
-_MOST_CHARS = 500
-"""Of a message: it may quote what was sent, however long that is."""
 
 
 class Refusal(msgspec.Struct, frozen=True, rename="camel"):
@@ -63,7 +62,7 @@ class Refusals:
             if why is None or not _can_be_asked_for(delta):
                 continue
             key = (gateway, delta.table, delta.row_id)
-            self._rows[key] = Refusal(pusher, delta.delta_id, why.code, _cut(why.message), self._now_ms())
+            self._rows[key] = Refusal(pusher, delta.delta_id, why.code, shortened(why.message), self._now_ms())
             self._rows.move_to_end(key)
         while len(self._rows) > _MOST:
             self._rows.popitem(last=False)
@@ -77,7 +76,3 @@ def _can_be_asked_for(delta: RowDelta) -> bool:
     """Whether its names are such as rows have; others may be as long as a push."""
     ids = (("rowId", delta.row_id), ("deltaId", delta.delta_id))
     return is_identifier(delta.table) and all(check_id(name, value) is None for name, value in ids)
-
-
-def _cut(message: str) -> str:
-    return message if len(message) <= _MOST_CHARS else message[: _MOST_CHARS - 1] + "…"
