@@ -162,7 +162,6 @@ def _pages(place: Path, deltas: int, page: int) -> dict[str, Any]:
             found[f"{name}_cpu_rate"] = round(deltas / (time.process_time() - cpu))
             assert pulled == deltas, pulled
         assert len(client["todos"]) == deltas
-        found["pages_peak_mib"] = _peak_mib()
     found |= _plain(place, deltas, page)
     for name in ("insert", "update"):
         found[f"{name}_ratio"] = round(found[f"{name}_cpu_rate"] / found[f"plain_{name}_cpu_rate"], 2)
