@@ -13,9 +13,12 @@ from gateway.exchange import Exchange
 from gateway.operations import PREFIXES
 from lakesync.exceptions import NotFoundError
 
+_INDEX = "index.html"
 _PAGE = Path(__file__).with_name("page")
 _MEDIA = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-_FILES = {file.name: (file.read_bytes(), _MEDIA[file.suffix]) for file in sorted(_PAGE.iterdir())}
+_FILES = {
+    file.name: (file.read_bytes(), _MEDIA[file.suffix]) for file in sorted(_PAGE.iterdir()) if file.suffix in _MEDIA
+}
 _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -26,10 +29,10 @@ _POLICY = (
 async def _file(request: Request, name: str | None = None) -> Response:
     exchange = Exchange.of(request)
     exchange.route, exchange.policy = "/console", _POLICY
-    found = _FILES.get(name or request.path_params["file"])
-    if found is None:
-        raise NotFoundError(f"the console has no file {request.path_params['file']!r}; the page is /console")
-    content, media = found
+    asked = name or request.path_params["file"]
+    if asked not in _FILES or (name is None and asked == _INDEX):  # there its links would lead elsewhere
+        raise NotFoundError(f"the console has no file {asked!r}; the page is /console")
+    content, media = _FILES[asked]
     return Response(content, media_type=media)
 
 
@@ -39,7 +42,7 @@ def routes() -> list[Route]:
         route
         for prefix in PREFIXES
         for route in (
-            Route(f"{prefix}/console", partial(_file, name="index.html"), methods=["GET"], name=f"console {prefix}"),
+            Route(f"{prefix}/console", partial(_file, name=_INDEX), methods=["GET"], name=f"console {prefix}"),
             Route(f"{prefix}/console/{{file}}", _file, methods=["GET"], name=f"console file {prefix}"),
         )
     ]

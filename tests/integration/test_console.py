@@ -93,9 +93,12 @@ def test_what_an_operator_asks_wrongly_is_said_on_the_page(page, world):
     expect(page.locator("#because")).to_contain_text("claims must be a JSON object")
     page.get_by_role("button", name="Sign out").click()
     page.get_by_label("Admin token").fill("no token")
+    expect(page.locator("#because")).to_be_empty()
+    page.get_by_role("button", name="Look").click()
+    expect(page.get_by_role("alert")).to_have_text("Name the gateway: the token does not.")
     page.get_by_label("Gateway").fill(world[1].gateway)
     page.get_by_role("button", name="Look").click()
-    expect(page.get_by_role("alert")).to_be_visible()
+    expect(page.get_by_role("alert")).to_contain_text("token")
     expect(page.get_by_role("button", name="Look")).to_be_visible()
 
 
@@ -109,7 +112,7 @@ def test_the_page_is_open_and_holds_nothing_but_itself(world):
         answer = requests.get(served.url + path, timeout=DEADLINE)
         assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (200, media)
         assert "script-src 'self'" in answer.headers["content-security-policy"]
-    for path in ("/console/../route.py", "/console/%2e%2e%2froute.py", "/console/route.py"):
+    for path in ("/console/../route.py", "/console/%2e%2e%2froute.py", "/console/route.py", "/console/index.html"):
         request = requests.Request("GET", served.url + path).prepare()
         request.url = served.url + path
         with requests.Session() as session:

@@ -1,4 +1,5 @@
-// The page: signs in, then asks again and again while it is looked at.
+// The page: signs in, then asks again and again while it is looked at. Who signs in or out loads it anew, so that nothing
+// that was shown or asked for one caller is left for another.
 
 import { Refused } from "./api.js";
 import * as kept from "./kept.js";
@@ -79,9 +80,12 @@ function begin(api) {
 
 part("sign-in").onsubmit = (event) => {
   event.preventDefault();
-  faults.clear();
-  part("fault").hidden = true;
-  begin(signedIn(event.target));
+  if (signedIn(event.target) === null) fault(signedIn, new Error("Name the gateway: the token does not."));
+  else location.reload();
 };
-part("sign-out").onclick = signOut;
+part("sign-out").onclick = () => {
+  forget();
+  location.reload();
+};
+window.onhashchange = () => location.reload(); // another link of `lakesync console` in the same tab
 begin(remembered());

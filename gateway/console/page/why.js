@@ -74,7 +74,7 @@ async function every(api, asked, clients, choose) {
   ];
 }
 
-/** Make the form answer. `known` gives the clients' ids; */
+/** Make the form answer, with `known` for the clients' ids; what asks about one client by its id. */
 export function listen(form, api, known) {
   const choose = (clientId) => {
     form.clientId.value = clientId;
