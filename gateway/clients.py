@@ -23,6 +23,8 @@ class _Seen:
     pushed_ms: int | None = None
     cursor: int = 0
     has_more: bool = False
+    told_ms: int | None = None
+    """It was sent what there was for it by then, up to its cursor where more was waiting."""
 
     @property
     def seen_ms(self) -> int:
@@ -71,7 +73,23 @@ class SeenClients:
             asked_ms: `now_ms` before the page was read: what is committed while the answer is on its way is not in it.
         """
         seen = self._note(gateway, client_id)
-        seen.pulled_ms, seen.cursor, seen.has_more = asked_ms, cursor, has_more
+        seen.pulled_ms = seen.told_ms = asked_ms
+        seen.cursor, seen.has_more = cursor, has_more
+
+    def left(self, gateway: str, follower: Follower, *, owed: bool) -> None:
+        """A WebSocket has ended, on which a client followed.
+
+        Args:
+            gateway: its id.
+            follower: where the client stood.
+            owed: something was on its way to it.
+        """
+        seen = self._seen.get((gateway, follower.client_id))
+        if seen is None or follower.cursor < seen.cursor:
+            return
+        seen.cursor, seen.has_more = follower.cursor, follower.more
+        if not owed:
+            seen.told_ms = self.now_ms()
 
     def standing(self, gateway: str, newest: int, followers: Iterable[Follower], limit: int) -> list[ClientStanding]:
         """The clients of a gateway, the one that is furthest behind first.
@@ -109,7 +127,7 @@ class SeenClients:
         cursor, has_more = seen.cursor, seen.has_more
         if follower is not None and follower.cursor > cursor:
             cursor, has_more = follower.cursor, follower.more
-        told_until = wall_of(newest) + 1 if follower is not None else seen.pulled_ms
+        told_until = wall_of(newest) + 1 if follower is not None else seen.told_ms
         return ClientStanding(
             client_id=client_id,
             seen_ms=seen.seen_ms,

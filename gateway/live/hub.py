@@ -56,13 +56,14 @@ class Hub:
         self._count += 1
         return room
 
-    def leave(self, gateway: SyncGateway, connection: LiveConnection) -> None:
-        """Let a connection go that has ended."""
+    def leave(self, gateway: SyncGateway, connection: LiveConnection) -> bool:
+        """Let a connection go that has ended. Whether something may have been on its way to it."""
         room = self._rooms[gateway.gateway_id]
-        room.leave(connection)
+        owed = room.leave(connection)
         self._count -= 1
         if not room:
             del self._rooms[gateway.gateway_id]
+        return owed
 
     def followers(self, gateway_id: str) -> list[Follower]:
         """Where the connected clients of a gateway stand, those that have pulled."""

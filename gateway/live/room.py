@@ -52,6 +52,8 @@ class Room:
         """Counts the changes after which nothing was known of anybody."""
         self._due: dict[LiveConnection, None] = {}
         """Those that may lack something, in the order in which they came to."""
+        self._turn: list[LiveConnection] = []
+        """Those of them that are being looked at."""
         self._pump: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -68,14 +70,16 @@ class Room:
         self._names[connection.name].add(connection)
         self._recount(connection.name)
 
-    def leave(self, connection: LiveConnection) -> None:
-        """A connection has ended."""
+    def leave(self, connection: LiveConnection) -> bool:
+        """A connection has ended. Whether something may have been on its way to it."""
         self._connections.discard(connection)
         self._names[connection.name].discard(connection)
         self._recount(connection.name)
         self._unknown.discard(connection)
         self._interests.forget(connection)
+        owed = connection in self._due or connection in self._turn
         self._due.pop(connection, None)
+        return owed
 
     def hear(self, notice: Notice) -> None:
         """Commits have become visible."""
@@ -145,6 +149,7 @@ class Room:
         """Look and tell until nobody who can be told lacks anything."""
         try:
             while turn := self._next():
+                self._turn = turn
                 for connection in turn:
                     del self._due[connection]
                 try:
@@ -159,7 +164,7 @@ class Room:
                         log.exception("broadcast failed", gateway=self._gateway.gateway_id)
                     await asyncio.sleep(_AGAIN_SECONDS)
         finally:
-            self._pump = None
+            self._turn, self._pump = [], None
 
     async def _greet(self, turn: Sequence[LiveConnection]) -> None:
         """Name those to every process that it was not told of."""

@@ -39,7 +39,9 @@ async def live(websocket: WebSocket) -> None:
         exchange.record("GET", services.metrics)
         await connection.run(websocket.receive, room)
     finally:
-        services.hub.leave(caller.gateway, connection)
+        owed = services.hub.leave(caller.gateway, connection)
+        if connection.follower is not None:
+            services.clients.left(caller.gateway.gateway_id, connection.follower, owed=owed)
         services.metrics.connections.set(len(services.hub))
 
 

@@ -179,6 +179,8 @@ def test_a_broadcast_counts_as_handed_out(served):
         (told,) = [each for each in _clients(alice) if each["clientId"] == "bob"]
         assert (told["connected"], told["cursorHlc"]) == (True, str(broadcast.server_hlc))
     until(lambda: not any(each["connected"] for each in _clients(alice)), "the end of the connection")
+    (told,) = [each for each in _clients(alice) if each["clientId"] == "bob"]
+    assert (told["cursorHlc"], told["behindMs"]) == (str(broadcast.server_hlc), 0)
 
 
 def _clients(client) -> list[dict]:

@@ -71,6 +71,29 @@ def test_who_is_connected_is_told_at_once_of_what_concerns_it():
     assert behind(seen, 59_990, follower("a", 900 << 16)) == 0
 
 
+def test_who_was_connected_until_lately_lacks_what_came_since():
+    now = 2.0
+    seen = SeenClients(lambda: now)
+    pulled(seen, "gw", "a", 900 << 16, has_more=False)
+    now = 60.0
+    seen.left("gw", follower("a", 30_000 << 16), owed=False)
+    now = 62.0
+    (told,) = seen.standing("gw", 59_000 << 16, [], 10)
+    assert (told.cursor_ms, told.behind_ms, told.connected) == (30_000, 0, False)
+    assert behind(seen, 61_000) == 2000
+
+
+def test_what_was_on_its_way_when_a_connection_ended_is_lacking():
+    now = 2.0
+    seen = SeenClients(lambda: now)
+    pulled(seen, "gw", "a", 900 << 16, has_more=False)
+    now = 60.0
+    seen.left("gw", follower("a", 30_000 << 16), owed=True)
+    assert behind(seen, 59_000) == 30_000
+    seen.left("gw", follower("stranger", 30_000 << 16), owed=False)
+    assert behind(seen, 59_000) == 30_000, "who is not remembered stays so"
+
+
 def test_the_one_that_was_not_seen_for_the_longest_time_is_forgotten(monkeypatch):
     monkeypatch.setattr(clients, "REMEMBERED_CLIENTS", 3)
     seen = SeenClients()
