@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ import requests
 import websockets.sync.client
 
 from gateway.routes import OPERATIONS
-from tests.integration.gateway_support import DEADLINE, SECRET, SERVICE, delta, until
+from tests.integration.gateway_support import DEADLINE, SECRET, SERVICE, delta, raw, until
 
 ORIGIN = "https://app.example"
 
@@ -192,6 +193,29 @@ def test_errors_of_every_layer_carry_the_same_headers(serve, monkeypatch):
         assert answer.headers["access-control-allow-origin"] == ORIGIN
         if status >= 400:
             assert answer.json()["requestId"] == answer.headers["x-request-id"]
+
+
+def test_requests_that_come_at_once_are_answered_in_their_order(served):
+    client = served.client()
+    body = json.dumps({"clientId": client.client_id, "deltas": [], "lastSeenHlc": "0"})
+    push = [
+        f"POST /sync/{client.gateway}/push HTTP/1.1",
+        "Host: x",
+        f"Authorization: Bearer {client.token}",
+        "Content-Type: application/json",
+        "Expect: 100-continue",
+        f"Content-Length: {len(body)}",
+    ]
+    last = ["GET /health HTTP/1.1", "Host: x", "Connection: close"]
+    rest = "\r\n".join([*push, "", body + last[0], *last[1:], "", ""]).encode()
+    status, headers, answers = raw(served.url, "HEAD /console HTTP/1.1", "Host: x", body=rest)
+    assert (status, int(headers["content-length"]) > 1000) == (200, True)
+    went_on, pushed, healthy = answers.split(b"HTTP/1.1 ")[1:]
+    assert answers.startswith(b"HTTP/1.1 "), "a HEAD has no body"
+    assert went_on == b"100 Continue\r\n\r\n"
+    assert pushed.startswith(b"200 OK")
+    assert pushed.endswith(b'"deltas":[]}')
+    assert healthy.endswith(b'{"status":"ok"}')
 
 
 def test_every_code_is_in_the_line_of_its_request_and_no_token_is(spawn):
