@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -31,12 +31,14 @@ PLACES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(0,
 
 @settings(max_examples=60, deadline=None)
 @given(PLACES, st.integers(1, 9), st.integers(1, 20))
+@example([(number * 7 % 300, 0, 0) for number in range(300)], 1, 1)  # more parts than are read side by side
 def test_rows_come_in_order_whatever_is_in_memory(places, chunk, part):
     tables = [
         pa.table(dict(zip(("arrival", "seq", "ordinal"), map(list, zip(*some, strict=True)), strict=True)))
         for some in (places[start : start + chunk] for start in range(0, len(places), chunk))
     ]
-    found = [tuple(row.values()) for table in ordered(tables, part) for row in table.to_pylist()]
+    pieces = [piece for table in tables for piece in (table, table.slice(0, 0))]  # nothing of the latter is wanted
+    found = [tuple(row.values()) for table in ordered(pieces, part) for row in table.to_pylist()]
     assert found == sorted(places)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,6 +36,8 @@ PART = 25_000
 
 _BATCH = 5_000
 """Rows of a batch."""
+_TOGETHER = 16
+"""Parts of a size that are read side by side, and made one."""
 _ORDER = ("arrival", "seq", "ordinal")
 
 
@@ -133,24 +135,52 @@ def ordered(rows: Iterable[pa.Table], part: int = PART) -> Iterator[pa.Table]:
 
     Args:
         rows: in any order.
-        part: as many are in memory at once, and a batch of each part.
+        part: as many are in memory at once, or a batch of each of the parts that are read side by side.
     """
     with tempfile.TemporaryDirectory(prefix="lakesync-order-", dir=_disk()) as folder:
-        paths = (Path(folder) / str(number) for number in count())
-        parts: list[Path] = []
+        parts = _Parts(Path(folder))
         waiting: list[pa.Table] = []
         for some in rows:
             waiting.append(some)
             if sum(map(len, waiting)) >= part:
-                parts.append(_spilled(_sorted(waiting), next(paths)))
+                parts.add([_sorted(waiting)])
                 waiting = []
+        left = [_sorted(waiting)] if any(map(len, waiting)) else []
         if not parts:
-            if waiting:
-                yield _sorted(waiting)
+            yield from left
             return
-        if waiting:
-            parts.append(_spilled(_sorted(waiting), next(paths)))
-        yield from _side_by_side([_Reading(path) for path in parts])
+        if left:
+            parts.add(left)
+        yield from parts.side_by_side()
+
+
+class _Parts:
+    """Each in order, on disk; many of a size are made one of the next, as a batch of each is in memory in the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._paths = (folder / str(number) for number in count())
+        self._by_size: list[list[Path]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._by_size)
+
+    def add(self, rows: Iterable[pa.Table], size: int = 0) -> None:
+        """Add a part, of one row at least."""
+        path = next(self._paths)
+        _spill(rows, path)
+        if size == len(self._by_size):
+            self._by_size.append([])
+        same = self._by_size[size]
+        same.append(path)
+        if len(same) == _TOGETHER:
+            self._by_size[size] = []
+            self.add(_side_by_side(same), size + 1)
+            for path in same:
+                path.unlink()
+
+    def side_by_side(self) -> Iterator[pa.Table]:
+        """All of them in order."""
+        return _side_by_side(list(chain.from_iterable(self._by_size)))
 
 
 class _Reading:
@@ -187,7 +217,8 @@ class _Reading:
         return taken
 
 
-def _side_by_side(parts: list[_Reading]) -> Iterator[pa.Table]:
+def _side_by_side(paths: Sequence[Path]) -> Iterator[pa.Table]:
+    parts = [_Reading(path) for path in paths]
     while parts:
         border = min((each.last for each in parts if each.more), default=None)
         taken = [each.below(border) for each in parts]
@@ -209,11 +240,13 @@ def _disk() -> str | None:
     return os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or None
 
 
-def _spilled(rows: pa.Table, path: Path) -> Path:
+def _spill(rows: Iterable[pa.Table], path: Path) -> None:
+    rows = iter(rows)
+    first = next(rows)
     options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema, options=options) as writer:
-        writer.write_table(rows, max_chunksize=_BATCH)
-    return path
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, first.schema, options=options) as writer:
+        for some in chain((first,), rows):
+            writer.write_table(some, max_chunksize=_BATCH)
 
 
 def _wanted(rows: pa.Table, low: int, choice: Choice) -> pa.Table:
