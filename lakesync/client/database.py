@@ -98,7 +98,6 @@ class LocalDB:
         self.conn = connect(self.path, autocommit=False)
         """A plain `sqlite3.Connection`; commit what you write with it. One thread at a time."""
         self._one = threading.RLock()
-        self._writer: int | None = None
         self._process = os.getpid()
         self._closed = False
 
@@ -166,20 +165,22 @@ class LocalDB:
                 self.conn.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
                 raise self._unwritable(error) from error
-            self._writer = threading.get_ident()
             try:
                 yield self.conn
                 self._commit()
             except BaseException:
                 self.conn.rollback()
                 raise
-            finally:
-                self._writer = None
 
     @property
     def held(self) -> bool:
         """Whether a transaction is open that ends only after what this thread does now."""
-        return not self._closed and self.conn.in_transaction and self._writer in (None, threading.get_ident())
+        if not self._one.acquire(blocking=False):
+            return False  # it is another thread's, which goes on by itself
+        try:
+            return not self._closed and self.conn.in_transaction
+        finally:
+            self._one.release()
 
     @property
     def forked(self) -> bool:

@@ -123,7 +123,7 @@ class Replica:
             ConfigurationError: the app has a transaction open, or the database was closed, or opened before a fork.
         """
         self.check_open()
-        if self.app_writes() and not isinstance(threading.current_thread(), SyncThread):
+        if not isinstance(threading.current_thread(), SyncThread) and self.app_writes():
             raise ConfigurationError("a transaction is open on db.conn: commit it or roll it back first")
 
     def next_request(self) -> Request | Wait:

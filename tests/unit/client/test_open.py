@@ -319,6 +319,18 @@ def test_threads_share_a_database(opened):
     assert alice.pending() == []
 
 
+def test_a_thread_that_writes_keeps_no_other_from_synchronising(opened):
+    """In a transaction's first moment nobody had yet noted whose it is, and it was taken for one that `conn` began."""
+    alice = opened()
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(lambda: [alice["todos"].upsert("t", n=number) for number in range(100)])
+        while not writing.done():
+            alice.coordinator.replica.check_ready()
+        assert len(writing.result()) == 100
+    with alice.transaction(), pytest.raises(ConfigurationError, match="a transaction is open"):
+        alice.sync()
+
+
 def test_what_was_closed_or_left_behind_by_a_fork_says_so(opened):
     alice = opened()
     alice["todos"].insert({"title": "kept"}, row_id="t")
