@@ -105,6 +105,11 @@ def rebuild(
         ConfigurationError: there is a store already and `replace` is not set, or `only` cannot be made alone.
         StagingUnavailableError: a store has an owner, or cannot be written.
     """
+
+    def above(newest: int) -> int:
+        """Where arrivals go on: the newest in the lake may be ahead of a clock that was put back since."""
+        return start_of(max(wall(), wall_of(newest)) + margin_ms)
+
     urls = {MAIN_SHARD: url} if shards is None else _chosen(shard_urls(shards, url), only)
     home = shards.of if shards is not None else lambda _: MAIN_SHARD
     replayer = Engine(open_store("memory://", wall), wall)  # never opened: a fresh store has nothing to replay
@@ -112,7 +117,7 @@ def rebuild(
         return [
             made
             for gateway in history.gateways()
-            for made in _rebuild_gateway(stores, home, gateway, history, (wall(), margin_ms), on_progress)
+            for made in _rebuild_gateway(stores, home, gateway, history, above, on_progress)
         ]
 
 
@@ -134,7 +139,7 @@ def _rebuild_gateway(
     home: Callable[[str], str],
     gateway: str,
     history: History,
-    above: tuple[int, int],
+    above: Callable[[int], int],
     on_progress: Callable[[str, int], object],
 ) -> list[Rebuilt]:
     config = history.config(gateway)
@@ -152,9 +157,7 @@ def _rebuild_gateway(
             pushes, deltas, _ = told[name]
             told[name] = pushes + len(own), deltas + sum(len(push.deltas) for push in own), own[-1].arrival
         on_progress(gateway, sum(deltas for _, deltas, _ in told.values()))
-    now_ms, margin_ms = above
-    newest_ms = max(wall_of(newest) for _, _, newest in told.values())  # ahead of a clock that was put back since
-    floor = start_of(max(now_ms, newest_ms) + margin_ms)
+    floor = above(max(newest for _, _, newest in told.values()))
     made = []
     for name, store in stores.items():
         store.run(gateway, lambda commit: commit.restore_end(floor))
