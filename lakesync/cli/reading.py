@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -68,7 +69,7 @@ def _value(field: str | None, kind: ColumnType | None, where: str) -> Any:
     if kind == "json":
         return _parsed(field, where)
     try:
-        found = json.loads(field, parse_constant=_no_constant)
+        found = json.loads(field, parse_constant=_no_constant, parse_float=_finite)
     except ValueError:
         return field
     return found if isinstance(found, int | float | bool) else field
@@ -78,13 +79,20 @@ def _parsed(text: str, where: str) -> Any:
     from lakesync.exceptions import ValidationError
 
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except ValueError as error:
         raise ValidationError(f"{where}: no JSON: {error}") from error
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no value of JSON's")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):  # it would be sent as null
+        raise ValueError(f"{digits} is more than a number can be: give it as text")
+    return number
 
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:

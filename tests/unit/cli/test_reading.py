@@ -18,11 +18,12 @@ def read(tmp_path, name, text, types=TYPES):
 
 def test_csv_has_the_types_of_the_tables_schema(tmp_path):
     text = '\ufeffid,title,n,done,tags,other\r\n1e3,2024,2024,Yes,"[1, null]",7\r\n'
-    text += '007,"a\nb",,0,,x\r\n3,,1.5,perhaps,,NaN\r\n'
+    text += '007,"a\nb",,0,,x\r\n3,,1.5,perhaps,,NaN\r\n4,,-1e400,,,\r\n'
     assert read(tmp_path, "rows.csv", text) == [
         {"id": "1e3", "title": "2024", "n": 2024, "done": True, "tags": [1, None], "other": 7},
         {"id": "007", "title": "a\nb", "n": None, "done": False, "tags": None, "other": "x"},
         {"id": "3", "title": None, "n": 1.5, "done": "perhaps", "tags": None, "other": "NaN"},
+        {"id": "4", "title": None, "n": "-1e400", "done": None, "tags": None, "other": None},
     ]
 
 
@@ -47,6 +48,7 @@ def test_json_lines_are_those_of_json(tmp_path):
         ("rows.csv", 'id,title\n1,"a\n', r"rows\.csv, line \d: no CSV: unexpected end of data"),
         ("rows.csv", "id,tags\n1,[1\n", r"rows\.csv, line 2, tags: no JSON"),
         ("rows.jsonl", '{"a": 1}\n{"a": NaN}\n', r"rows\.jsonl, line 2: no JSON: NaN is no value of JSON's"),
+        ("rows.jsonl", '{"a": 1e400}\n', r"rows\.jsonl, line 1: no JSON: 1e400 is more than a number can be"),
         ("rows.json", '[{"a": 1}, 2]', r"rows\.json, item 2: '2' is no JSON object"),
     ],
 )
