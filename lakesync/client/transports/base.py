@@ -19,7 +19,7 @@ Token = str | Callable[[], str]
 
 
 class SyncTransport(Protocol):
-    """Pushes and pulls."""
+    """Pushes and pulls, one call at a time; in a long walk from a thread of its own, so bind nothing to a thread."""
 
     def push(self, push: SyncPush) -> PushResult:
         """All of it is kept, or nothing."""
