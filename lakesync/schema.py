@@ -164,6 +164,12 @@ def _reference_as_text(column: Any) -> Any:
         raise SchemaError(
             f"references of column {column.get('name')!r} is no 'table.column' and no object of both: {error}"
         ) from None
+    for name in (reference.table, reference.column):
+        if not is_identifier(name):
+            raise SchemaError(
+                f"references of column {column.get('name')!r} name {name!r}, which is no identifier: "
+                f"use {_IDENTIFIER.pattern}"
+            )
     return column | {"references": f"{reference.table}.{reference.column}"}
 
 

@@ -46,8 +46,9 @@ def test_what_a_column_points_to_may_be_said_in_the_references_own_form():
     found = schema(columns=[{"name": "issue", "type": "string", "references": reference}])
     assert found.columns[0].references == "issues.key"
     assert found == schema(columns=[{"name": "issue", "type": "string", "references": "issues.key"}])
-    with pytest.raises(SchemaError, match="references of column 'issue'"):
-        schema(columns=[{"name": "issue", "type": "string", "references": {"table": "issues"}}])
+    for wrong in ({"table": "issues"}, {"table": "a.b", "column": "c"}, {"table": "issues", "column": ""}):
+        with pytest.raises(SchemaError, match="references of column 'issue'"):
+            schema(columns=[{"name": "issue", "type": "string", "references": wrong}])
 
 
 @pytest.mark.parametrize(
