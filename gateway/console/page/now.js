@@ -27,7 +27,7 @@ function checkpoint(told) {
 
 function tiles(told, newest) {
   const oldest = told.oldestMs === null ? "nothing waits" : `the oldest for ${span(Date.now() - told.oldestMs)}`;
-  const late = told.clients.filter((client) => (client.behindMs ?? Infinity) > LATE_MS).length;
+  const late = told.clients.filter((client) => client.behindMs > LATE_MS).length;
   show(
     "tiles",
     tile("Newest commit", ago(newest) || "none yet"),
@@ -54,7 +54,7 @@ function clients(told, choose) {
   const rows = told.clients.map((client) => {
     const behind = client.behindMs;
     const words = behind === null ? "never pulled" : behind === 0 ? "none" : span(behind);
-    const meter = element("meter", { max: furthest, high: LATE_MS, optimum: 0, value: behind ?? furthest, title: words });
+    const meter = element("meter", { max: furthest, high: LATE_MS, optimum: 0, value: behind ?? 0, title: words });
     const state = (client.connected ? "connected" : "polls") + (client.hasMore ? ", more waits for it" : "");
     const name = element("button", { className: "link", title: "why does it lack a row?", onclick: () => choose(client.clientId) }, client.clientId);
     return [name, element("span", {}, meter, ` ${words}`), state, ago(client.seenMs), ago(client.pulledMs), ago(client.pushedMs)];
