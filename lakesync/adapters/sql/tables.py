@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from lakesync.adapters.sql.dialect import Column, Dialect
 from lakesync.adapters.sql.executor import Connection
 from lakesync.adapters.sql.rows import own_column, rows_schema, rows_table, shown_columns
+from lakesync.exceptions import SchemaError
 from lakesync.hlc import wall_clock
 from lakesync.lww import RowState
 from lakesync.schema import TableSchema
@@ -35,7 +36,11 @@ def lock_of(schema: TableSchema) -> str:
 
 
 def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) -> None:
-    """Make the table, or add the columns that it lacks; `row_id` is always one, and unique."""
+    """Make the table, or add the columns that it lacks; `row_id` is always one, and unique.
+
+    Raises:
+        SchemaError: the schema came to have a column where the table has one of its own.
+    """
     name, quote = dialect.quote(destination(schema)), dialect.quote
     present = set(connection.columns(destination(schema)))
     wanted = [
@@ -51,9 +56,22 @@ def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) 
             for statement in statements:
                 connection.execute(statement)
         return
+    _check_own(schema, present)
     for column in wanted:
         if column.name not in {quote(one) for one in present}:
             connection.execute(f"ALTER TABLE {name} ADD COLUMN {dialect.define(column._replace(required=False))}")
+
+
+def _check_own(schema: TableSchema, present: Collection[str]) -> None:
+    """Nothing of the app's is written where the table keeps what is its own, or its users'."""
+    name = destination(schema)
+    for own in ("props", "synced_at", *(("deleted_at",) if schema.soft_delete else ())):
+        elsewhere = own_column(schema, own)
+        if elsewhere != own and own in present and elsewhere not in present:
+            raise SchemaError(
+                f"the schema of {schema.table!r} has got a column {own!r}, which the destination's table {name!r} has "
+                f"as its own: ALTER TABLE {name} RENAME COLUMN {own} TO {elsewhere}, and it goes on"
+            )
 
 
 def write_states(connection: Connection, dialect: Dialect, schema: TableSchema, states: Mapping[str, RowState]) -> None:
