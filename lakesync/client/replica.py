@@ -1,5 +1,7 @@
 """A client's database and the core over it: each step of the core is one transaction, on a connection of its own.
 
+Whoever only looks does so on another one: a step may wait for the app's transaction, within which the app looks.
+
 What the app wrote meanwhile, on whatever connection, is recorded first, in the same transaction: no page is ever
 applied over a write that the core does not know.
 """
@@ -17,13 +19,15 @@ from msgspec.structs import replace
 
 from lakesync.client.core import Changes, ClientCore, CoreLimits, Edit, Mode, Wait
 from lakesync.client.core.messages import Answer, Request
-from lakesync.client.database import connect, fault
+from lakesync.client.database import connect, fault, reader
 from lakesync.client.errors import DbError
 from lakesync.client.store_sqlite import SqliteClientStore
+from lakesync.client.tracking import was
 from lakesync.exceptions import ConfigurationError, IntegrityError
 from lakesync.hlc import wall_clock, wall_of
 from lakesync.schema import ColumnType, TableSchema
 from lakesync.types import SyncResponse
+from lakesync.wire.json import decode_deltas
 
 T = TypeVar("T")
 
@@ -60,6 +64,9 @@ class Replica:
             DbError: the database cannot be written now.
         """
         self._lock = threading.RLock()
+        self._looking = threading.Lock()
+        self._stepping: int | None = None
+        """The thread that is within a step."""
         self._stamped = wall is None
         self.app_writes: Callable[[], bool] = lambda: False
         """Whether the app has a transaction open on its own connection, that this thread would wait for."""
@@ -81,6 +88,7 @@ class Replica:
                 self.store.commit(Changes(position=replace(self.store.position(), client_id=client_id)))
             if self.store.remade:
                 self.step(self._mend)
+            self._looks = reader(path)
         except sqlite3.Error as error:
             self.db.close()
             raise DbError(f"{path} cannot be used now: {error}") from error
@@ -108,6 +116,7 @@ class Replica:
                     pass
                 with self.store.transaction():
                     self._record()
+                    self._stepping = threading.get_ident()
                     return work(self._core)
             except sqlite3.Error as error:
                 self._core = self._make_core()
@@ -115,6 +124,8 @@ class Replica:
             except BaseException:
                 self._core = self._make_core()  # what it knows may have been undone
                 raise
+            finally:
+                self._stepping = None
 
     def check_ready(self) -> None:
         """Refuse what would wait for itself, or use what is not there any more.
@@ -144,14 +155,16 @@ class Replica:
         return self.step(lambda core: core.edits())
 
     def read(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query on the sync connection.
+        """The rows of a query: of what was committed; within a step, of what it did too.
 
         Raises:
             ConfigurationError: the database was closed, or opened before a fork.
         """
         self.check_open()
-        with self._lock:
+        if self._stepping == threading.get_ident():
             return self.db.execute(statement, parameters).fetchall()
+        with self._looking:
+            return self._looks.execute(statement, parameters).fetchall()
 
     def tables(self) -> list[str]:
         """The tables that are synchronised."""
@@ -163,18 +176,16 @@ class Replica:
 
     def unrecorded(self) -> int:
         """How many rows the app wrote to since it was last looked."""
-        with self._lock:
-            return self.store.tracking.count()
+        return sum(self.read(f"SELECT count(*) FROM {was(table)}")[0][0] for table in self.tables())
 
     def oldest_unsent(self) -> int | None:
         """When the oldest change that waits was made, in milliseconds on this machine's clock."""
-        with self._lock:
-            first = min(
-                (edit.delta.hlc for status in ("sent", "waiting") for edit in self.store.edits(status, 1)), default=None
-            )
-            written = self.store.tracking.oldest()
-        moments = [moment for moment in (None if first is None else wall_of(first), written) if moment is not None]
-        return min(moments, default=None)
+        moments = [self.read(f"SELECT min(at) FROM {was(table)}")[0][0] for table in self.tables()]
+        for status in ("sent", "waiting"):
+            first = "SELECT delta FROM _lakesync_edits WHERE status = ? ORDER BY number LIMIT 1"
+            for (body,) in self.read(first, (status,)):
+                moments += [wall_of(delta.hlc) for delta in decode_deltas(body)]
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def waits_for_answer(self) -> bool:
         """Whether the core has asked something that was not answered."""
@@ -199,8 +210,9 @@ class Replica:
 
     def close(self) -> None:
         """Close the connection."""
-        with self._lock:
+        with self._lock, self._looking:
             self.db.close()
+            self._looks.close()
 
     @contextmanager
     def _lasting(self, answer: Answer) -> Iterator[None]:

@@ -188,11 +188,6 @@ class Tracking:
         counts = [self._db.execute(f"SELECT count(*) FROM {was(table)}").fetchone()[0] for table in self._schemas]
         return sum(counts)
 
-    def oldest(self) -> int | None:
-        """When the oldest of them was written to, in milliseconds."""
-        found = [self._db.execute(f"SELECT min(at) FROM {was(table)}").fetchone()[0] for table in self._schemas]
-        return min((at for at in found if at is not None), default=None)
-
     def _columns(self, table: str) -> dict[str, int]:
         return {name: key for _, name, _, _, _, key in self._db.execute(f'PRAGMA table_info("{table}")')}
 

@@ -1,12 +1,14 @@
 """A client's database, and which of its commits wait for the disk."""
 
+import sqlite3
+import threading
 from contextlib import closing
 
 import pytest
 
 from lakesync.client.core import FetchCheckpoint
 from lakesync.client.errors import DbError
-from lakesync.client.replica import Replica
+from lakesync.client.replica import Replica, SyncThread
 from lakesync.types import PushResult
 from tests.unit.client.core_support import delta, page, refused
 from tests.unit.client.test_store_sqlite import SCHEMA
@@ -38,7 +40,7 @@ def test_only_a_page_that_others_follow_is_not_waited_for(tmp_path):
         assert [kind for kind, _ in commits].count(NORMAL) == 1
         assert commits[[kind for kind, _ in commits].index(NORMAL)] == (NORMAL, 0)
         assert len(commits) > 3
-        assert replica.read("PRAGMA synchronous") == [(FULL,)]
+        assert replica.db.execute("PRAGMA synchronous").fetchall() == [(FULL,)]
 
 
 def test_a_page_that_cannot_be_taken_leaves_commits_as_lasting_as_they_were(tmp_path):
@@ -50,4 +52,27 @@ def test_a_page_that_cannot_be_taken_leaves_commits_as_lasting_as_they_were(tmp_
         replica.db.execute("DROP TABLE _lakesync_known")
         with pytest.raises(DbError, match="cannot be used"):
             replica.receive(page(1000, delta("INSERT", "r1", -10, x=1), more=True))
-        assert replica.read("PRAGMA synchronous") == [(FULL,)]
+        assert replica.db.execute("PRAGMA synchronous").fetchall() == [(FULL,)]
+
+
+def test_who_looks_within_a_transaction_of_the_app_does_not_wait_for_a_step_that_waits_for_it(tmp_path):
+    app = sqlite3.connect(tmp_path / "app.db")
+    with closing(Replica(tmp_path / "app.db", "me", [SCHEMA])) as replica, closing(app):
+        app.execute("INSERT INTO t (row_id, x) VALUES ('r1', 1)")
+        begun = threading.Event()
+        begins = replica.store.transaction
+
+        def noted():
+            begun.set()
+            return begins()
+
+        replica.store.transaction = noted
+        thread = SyncThread(target=replica.step, args=(lambda _: None,))
+        thread.start()
+        assert begun.wait(30)
+        assert (replica.unrecorded(), replica.oldest_unsent()) == (0, None)
+        assert replica.read("SELECT count(*) FROM t") == [(0,)]
+        assert thread.is_alive(), "it waits for the app's transaction"
+        app.commit()
+        thread.join()
+        assert replica.edits()[0].delta.row_id == "r1"
