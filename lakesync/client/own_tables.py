@@ -14,6 +14,9 @@ _OWN = ("_lakesync", "sqlite_")
 _KINDS = {"virtual": "virtual table", "shadow": "table of a virtual one"}
 _WRITTEN = re.compile(r"""\b(?:INTO|UPDATE(?:\s+OR\s+\w+)?|DELETE\s+FROM)\s+["`\[]?(\w+)""", re.IGNORECASE)
 """The tables that a trigger's statements write into."""
+_NO_CODE = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
+"""Texts and comments."""
+_BODY = re.compile(r"\bBEGIN\b", re.IGNORECASE)
 _GENERATED = (2, 3)
 """What `PRAGMA table_xinfo` calls hidden in columns that are computed."""
 
@@ -111,7 +114,8 @@ def check_triggers(db: sqlite3.Connection, tables: Collection[str]) -> None:
     names = {table.lower() for table in tables}
     triggers = db.execute("SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
     for name, table, sql in triggers:
-        written = {found.lower() for found in _WRITTEN.findall(sql.partition("BEGIN")[2] or sql)} & names
+        body = _BODY.split(_NO_CODE.sub(" ", sql), maxsplit=1)[-1]
+        written = {found.lower() for found in _WRITTEN.findall(body)} & names
         if table.lower() in names and written and "_lakesync_quiet" not in sql:
             raise ConfigurationError(
                 f"trigger {name!r} writes into table {written.pop()!r}, also while others' changes are applied: give "

@@ -150,8 +150,10 @@ def test_a_table_that_was_made_anew_is_tracked_again_and_made_right(opened):
 COUNTED = """CREATE TABLE notes (row_id TEXT PRIMARY KEY, text, n DEFAULT 0);
 CREATE TABLE log (text);
 CREATE TRIGGER logged AFTER UPDATE ON notes BEGIN INSERT INTO log VALUES (NEW.text); END;
+CREATE TRIGGER said AFTER DELETE ON notes BEGIN INSERT INTO log VALUES ('delete from notes'); -- into notes
+END;
 CREATE TRIGGER counted AFTER UPDATE OF text ON notes {}
-BEGIN UPDATE OR IGNORE "notes" SET n = OLD.n + 1 WHERE row_id = NEW.row_id; END;"""
+begin UPDATE OR/**/IGNORE "notes" SET n = OLD.n + 1 WHERE row_id = NEW.row_id; END;"""
 
 
 def test_a_trigger_that_writes_for_others_too_is_refused_and_one_that_does_not_is_the_apps_own(opened):
