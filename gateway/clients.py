@@ -52,7 +52,7 @@ class ClientStanding(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SeenClients:
-    """What was seen of clients, within bounds; owned by the event loop's thread."""
+    """What was seen of clients, within bounds; owned by the event loop's thread, but for `standing`."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
@@ -92,7 +92,7 @@ class SeenClients:
             seen.told_ms = self.now_ms()
 
     def standing(self, gateway: str, newest: int, followers: Iterable[Follower], limit: int) -> list[ClientStanding]:
-        """The clients of a gateway, the one that is furthest behind first.
+        """The clients of a gateway, the one that is furthest behind first. For any thread: of many it takes its time.
 
         Args:
             gateway: its id.
@@ -103,7 +103,7 @@ class SeenClients:
         connected = {follower.client_id: follower for follower in followers}
         found = [
             self._standing(client_id, seen, connected.get(client_id), newest)
-            for (of, client_id), seen in self._seen.items()
+            for (of, client_id), seen in list(self._seen.items())
             if of == gateway
         ]
         return sorted(found, key=_furthest_first)[:limit]

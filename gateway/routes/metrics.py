@@ -108,8 +108,10 @@ async def admin_metrics(request: Request) -> Response:
     tables = None
     if by_table == "true":
         tables = await run_in_threadpool(Waiting(gateway.gateway_id, services.engine.store).table_stats)
-    followers = services.hub.followers(gateway.gateway_id)
-    clients = services.clients.standing(gateway.gateway_id, stats.last_arrival, followers, limit)
+    followers = list(services.hub.followers(gateway.gateway_id))
+    clients = await run_in_threadpool(
+        services.clients.standing, gateway.gateway_id, stats.last_arrival, followers, limit
+    )
     known: dict[str, Any] = msgspec.structs.asdict(stats)
     cut = await run_in_threadpool(services.engine.store.newest_cut, gateway.gateway_id)
     told = OperatorStats(
