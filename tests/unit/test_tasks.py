@@ -8,8 +8,7 @@ from lakesync.adapters.migrate import Scope
 from lakesync.adapters.places import Backend, Leaf, Tiered
 from lakesync.exceptions import AdapterError, ConfigurationError
 from lakesync.schema import parse_schema
-from resources.destinations import Choice, Follower
-from resources.destinations import _Task as FollowerTask
+from resources.destinations import Choice, Follower, _Reading, _Shown
 from resources.flows import Flow
 from resources.moves import Migration, Tiering
 from resources.tasks import _Task, raise_failure
@@ -35,9 +34,11 @@ def test_each_work_is_done_from_its_value_alone(backend, tmp_path):
     assert run(Flow("f", backend("s"), leaf, sieve, (SCHEMA,))) == []
     assert len(run(Tiering(backend("h"), backend("c"), 5))) == 1
     assert len(run(Migration("m", backend("s"), backend("d"), Scope(), 10, str(tmp_path)))) == 1
-    task = FollowerTask(Follower("l", leaf, Choice(), (SCHEMA,)), {"g/main": 256})
-    (told,) = [row for batch in task([]) for row in batch.to_pylist()]
+    follower = Follower("l", leaf, Choice(), (SCHEMA,))
+    (told,) = [row for batch in _Shown(follower, {"g/main": 256})([]) for row in batch.to_pylist()]
     assert '"g/main":256' in told["standing"]
+    (report,) = run(_Reading(follower, [], {}, {"g/main": 512}))
+    assert '"g/main":512' in report
 
 
 def test_an_error_is_raised_as_what_it_was(backend, tmp_path):
