@@ -8,11 +8,12 @@ from msgspec.structs import replace
 
 from lakesync.feed.positions import NOTHING, Access, furthest, later_scopes, numbered, scope_of
 from lakesync.staging.records import ARRIVAL_STEP, LOST, ClientRecord, Page, PastKey, Scope
+from lakesync.validation import MAX_HLC
 
 SCOPES_KEPT = 8
 PAGES_KEPT = 16
 PAST_KEPT = 1000
-_EVER = 2**63 - 1
+_EVER = MAX_HLC
 
 
 def current(record: ClientRecord | None, epoch: int, sees: Iterable[str] = ()) -> ClientRecord | None:
@@ -76,11 +77,13 @@ def started(record: ClientRecord, newest: int) -> tuple[ClientRecord, int]:
 
 
 def marked(record: ClientRecord, place: int, above: int = 0) -> tuple[ClientRecord, int]:
-    """With one mark more; a cursor just above the arrival `place`, and in any case above another one."""
+    """With one mark more; a cursor just above the arrival `place`, and above another one where there is room."""
     floor = max(place, above) // ARRIVAL_STEP * ARRIVAL_STEP
     cursor = floor + record.marks % (ARRIVAL_STEP - 1) + 1
     if cursor <= above:
         cursor += ARRIVAL_STEP
+    if cursor > MAX_HLC:
+        return marked(record, place)
     return replace(record, marks=record.marks + 1), cursor
 
 

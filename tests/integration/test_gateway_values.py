@@ -94,6 +94,19 @@ def test_a_clocks_whole_range_is_answered(served, hlc, status):
     assert answer.status_code == (200 if status in (200, 409) else 400)
 
 
+@pytest.mark.parametrize("cursor", [2**63 - 1, 2**63 - 200, 2**62])
+def test_l11_a_client_with_a_cursor_at_the_end_of_all_cursors_gets_its_rows_page_by_page(served, cursor):
+    client = served.client()
+    client.push(*(delta(f"r{n}", {"n": n}) for n in range(5)))
+    bob, rows, more = served.client("bob", client.gateway), set(), True
+    while more:
+        page = bob.pull(str(cursor), limit=2).json()
+        rows |= {told["rowId"] for told in page["deltas"] if told["op"] == "INSERT"}
+        cursor, more = int(page["serverHlc"]), page["hasMore"]
+        assert cursor < 2**63
+    assert rows == {f"r{n}" for n in range(5)}
+
+
 def test_p3_the_first_content_of_an_id_stays_and_a_repeat_with_another_changes_nothing(served):
     client = served.client()
     first = {**delta("r", {"n": 1}, hlc=wall_ms() << 16), "deltaId": "a" * 64}
