@@ -171,7 +171,7 @@ class LiveConnection:
         same = before is not None and before.client_id == client
         interest = before.standing.interest if before is not None and same else Interest()
         standing = Standing(cursor, message.max_deltas, more=more, interest=interest, knows_resync=self._knows_resync)
-        self.follower = Follower(client, self._caller.claims(client), self._knows_resync, standing)
+        self.follower = Follower(client, self._caller.claims(client), standing)
 
     async def _send(self, answer: bytes) -> None:
         """Send an answer as soon as the client reads; a client that does not is closed."""

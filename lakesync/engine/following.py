@@ -76,8 +76,6 @@ class Follower:
 
     client_id: str
     claims: Claims
-    knows_resync: bool
-    """It understands RESYNC_REQUIRED."""
     standing: Standing
     own: bool = True
     """There may be something that concerns it alone."""
@@ -91,6 +89,11 @@ class Follower:
     def more(self) -> bool:
         """Whether the cursor is in the middle of a walk."""
         return self.standing.more
+
+    @property
+    def knows_resync(self) -> bool:
+        """Whether it understands RESYNC_REQUIRED."""
+        return self.standing.knows_resync
 
     @property
     def own_bucket(self) -> str:
@@ -192,8 +195,18 @@ def _look_at(view: View, group: Group, rules: RulesCache, known: dict[tuple[obje
     if standing.more or access is None or access.directly is not None:
         return Found(standing, pull=True)
     keys = standing.interest.buckets | access.keys
-    at = Position(standing.cursor, standing.cursor, view.arrival, resync=False, origin=0, then=keys, now=keys, reach={})
-    at = at._replace(haunted=standing.haunted, once=not standing.knows_resync)
+    at = Position(
+        standing.cursor,
+        standing.cursor,
+        view.arrival,
+        resync=False,
+        origin=0,
+        then=keys,
+        now=keys,
+        reach={},
+        haunted=standing.haunted,
+        once=not standing.knows_resync,
+    )
     writers: set[str] = set()
     shared = pull_page(view, _NOBODY, at, access, standing.limit, writers)
     doubted = at._replace(exact=False, reach=dict.fromkeys(keys, Reach(standing.cursor, view.arrival)))

@@ -8,7 +8,7 @@ from lakesync.engine.following import Follower, Standing
 
 
 def follower(client_id: str, cursor: int) -> Follower:
-    return Follower(client_id, {}, knows_resync=False, standing=Standing(cursor, limit=100))
+    return Follower(client_id, {}, standing=Standing(cursor, limit=100))
 
 
 def pulled(seen: SeenClients, gateway: str, client_id: str, cursor: int, *, has_more: bool) -> None:
