@@ -108,7 +108,7 @@ async def admin_metrics(request: Request) -> Response:
     tables = None
     if by_table == "true":
         tables = await run_in_threadpool(Waiting(gateway.gateway_id, services.engine.store).table_stats)
-    followers = list(services.hub.followers(gateway.gateway_id))
+    followers = services.hub.followers(gateway.gateway_id)
     clients = await run_in_threadpool(
         services.clients.standing, gateway.gateway_id, stats.last_arrival, followers, limit
     )
