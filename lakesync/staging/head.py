@@ -58,6 +58,20 @@ class Head(msgspec.Struct, frozen=True):
             bytes=self.bytes + size,
         )
 
+    @property
+    def progress(self) -> tuple[int | None, ...]:
+        """How far its shard is, in the order of the columns of table `shard`, from `last_seq` on."""
+        return (
+            self.last_seq,
+            self.last_arrival,
+            self.flushed_seq,
+            self.trimmed_seq,
+            self.deltas,
+            self.bytes,
+            self.flush_requested_ms,
+            self.flush_requested_seq,
+        )
+
     def restored(self, entry: LogEntry) -> Head:
         """After a log row was added that is in the lake, and without a body."""
         return msgspec.structs.replace(

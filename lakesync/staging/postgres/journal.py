@@ -101,18 +101,7 @@ def save_head(connection: Connection, head: Head) -> None:
     connection.execute(
         "UPDATE shard SET last_seq = %s, last_arrival = %s, flushed_seq = %s, trimmed_seq = %s, deltas = %s,"
         " bytes = %s, flush_requested_ms = %s, flush_requested_seq = %s WHERE gateway = %s AND shard = %s",
-        (
-            head.last_seq,
-            head.last_arrival,
-            head.flushed_seq,
-            head.trimmed_seq,
-            head.deltas,
-            head.bytes,
-            head.flush_requested_ms,
-            head.flush_requested_seq,
-            head.gateway,
-            head.shard,
-        ),
+        (*head.progress, head.gateway, head.shard),
     )
 
 

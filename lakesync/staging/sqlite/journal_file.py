@@ -93,18 +93,7 @@ class JournalFile:
         self.sql.execute("UPDATE gateway SET arrival = ? WHERE id = ?", (head.arrival, head.gateway))
         self.sql.execute(
             "INSERT OR REPLACE INTO shard VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                head.gateway,
-                head.shard,
-                head.last_seq,
-                head.last_arrival,
-                head.flushed_seq,
-                head.trimmed_seq,
-                head.deltas,
-                head.bytes,
-                head.flush_requested_ms,
-                head.flush_requested_seq,
-            ),
+            (head.gateway, head.shard, *head.progress),
         )
 
     def write_schema(self, gateway: str, version: int, schema: TableSchema) -> None:
