@@ -84,33 +84,29 @@ def told(error: Exception, *, as_json: bool) -> ExitCode | None:
     extra = EXTRAS.get((error.name or "").partition(".")[0]) if isinstance(error, ModuleNotFoundError) else None
     if extra is not None:
         why = f"this needs a package that is not here: pip install 'lakesync[{extra}]'"
-        if as_json:
-            print(
-                json.dumps({"error": why, "code": "PACKAGE_MISSING", "exitCode": int(ExitCode.FAILED)}), file=sys.stderr
-            )
-        else:
-            print(f"error: {why}", file=sys.stderr)
-        return ExitCode.FAILED
+        return _say(why, "PACKAGE_MISSING", ExitCode.FAILED, as_json=as_json)
     code = code_of(type(error))
     if code is None:
         return None
     remedy = next(_of(REMEDIES, type(error)), None)
-    if as_json:
-        known: LakeSyncError = error  # type: ignore[assignment] # it has an exit code
-        fields = {"error": str(error), "code": known.code, "exitCode": int(code), "remedy": remedy}
-        print(json.dumps({name: value for name, value in fields.items() if value is not None}), file=sys.stderr)
-    else:
-        print(f"error: {error}", file=sys.stderr)
-        if remedy:
-            print(f"  try: {remedy}", file=sys.stderr)
-    return code
+    known: LakeSyncError = error  # type: ignore[assignment] # it has an exit code
+    return _say(str(error), known.code, code, remedy, as_json=as_json)
 
 
 def misused(why: str) -> ExitCode:
     """Say on stderr, in one line of JSON, that options or arguments cannot be used."""
-    code = ExitCode.USAGE
-    print(json.dumps({"error": why, "code": "USAGE", "exitCode": int(code)}), file=sys.stderr)
-    return code
+    return _say(why, "USAGE", ExitCode.USAGE, as_json=True)
+
+
+def _say(why: str, code: str, ends: ExitCode, remedy: str | None = None, *, as_json: bool) -> ExitCode:
+    if as_json:
+        said = {"error": why, "code": code, "exitCode": int(ends), **({"remedy": remedy} if remedy else {})}
+        print(json.dumps(said), file=sys.stderr)
+    else:
+        print(f"error: {why}", file=sys.stderr)
+        if remedy:
+            print(f"  try: {remedy}", file=sys.stderr)
+    return ends
 
 
 def _of(table: dict[str, T], kind: type[BaseException]) -> Iterator[T]:
