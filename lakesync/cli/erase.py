@@ -111,7 +111,7 @@ def opened_store(config: Config) -> Iterator[PipelineStore]:
 
 def _gateway(config: Config, owned: StagingUnavailableError) -> tuple[str, str]:
     """Address and service token of the gateway that owns the store."""
-    from lakesync.cli.remote import running
+    from lakesync.cli.remote import own_address
     from lakesync.cli.secrets import kept
 
     given = config.service_token.get_secret_value() if config.service_token else None
@@ -120,8 +120,7 @@ def _gateway(config: Config, owned: StagingUnavailableError) -> tuple[str, str]:
         raise ConfigurationError(
             f"{owned}; or set LAKESYNC_SERVICE_TOKEN to the gateway's, and LAKESYNC_GATEWAY_URL to its address"
         )
-    url = config.gateway.url or running(config, "gateway").get("url")
-    return str(url or f"http://{config.gateway.host}:{config.gateway.port}"), token
+    return own_address(config), token
 
 
 @contextmanager

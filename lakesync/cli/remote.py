@@ -168,7 +168,12 @@ def running(config: Config, service: str) -> dict[str, Any]:
 
 def address(config: Config) -> str:
     """Where the gateway is: as `[remote]` says, or a `lakesync up` on the data folder, else `[gateway]`."""
-    known = config.remote.url or config.gateway.url or running(config, "gateway").get("url")
+    return config.remote.url or own_address(config)
+
+
+def own_address(config: Config) -> str:
+    """Where the gateway is that owns the store of these settings."""
+    known = config.gateway.url or running(config, "gateway").get("url")
     if known:
         return str(known)
     host = "127.0.0.1" if config.gateway.host in {"0.0.0.0", "::"} else config.gateway.host  # noqa: S104 a comparison
