@@ -22,7 +22,7 @@ from lakesync.client.core.messages import Answer, Request
 from lakesync.client.database import connect, fault, reader
 from lakesync.client.errors import DbError
 from lakesync.client.store_sqlite import SqliteClientStore
-from lakesync.client.tracking import was
+from lakesync.client.tracking import Tracking
 from lakesync.exceptions import ConfigurationError, IntegrityError
 from lakesync.hlc import wall_clock, wall_of
 from lakesync.schema import ColumnType, TableSchema
@@ -160,11 +160,8 @@ class Replica:
         Raises:
             ConfigurationError: the database was closed, or opened before a fork.
         """
-        self.check_open()
-        if self._stepping == threading.get_ident():
-            return self.db.execute(statement, parameters).fetchall()
-        with self._looking:
-            return self._looks.execute(statement, parameters).fetchall()
+        with self._look() as db:
+            return db.execute(statement, parameters).fetchall()
 
     def tables(self) -> list[str]:
         """The tables that are synchronised."""
@@ -176,11 +173,13 @@ class Replica:
 
     def unrecorded(self) -> int:
         """How many rows the app wrote to since it was last looked."""
-        return sum(self.read(f"SELECT count(*) FROM {was(table)}")[0][0] for table in self.tables())
+        with self._look() as db:
+            return Tracking(db, self.store.schemas).count()
 
     def oldest_unsent(self) -> int | None:
         """When the oldest change that waits was made, in milliseconds on this machine's clock."""
-        moments = [self.read(f"SELECT min(at) FROM {was(table)}")[0][0] for table in self.tables()]
+        with self._look() as db:
+            moments = [Tracking(db, self.store.schemas).oldest()]
         for status in ("sent", "waiting"):
             first = "SELECT delta FROM _lakesync_edits WHERE status = ? ORDER BY number LIMIT 1"
             for (body,) in self.read(first, (status,)):
@@ -213,6 +212,16 @@ class Replica:
         with self._lock, self._looking:
             self.db.close()
             self._looks.close()
+
+    @contextmanager
+    def _look(self) -> Iterator[sqlite3.Connection]:
+        """A connection that sees what was committed; within a step, what it did too."""
+        self.check_open()
+        if self._stepping == threading.get_ident():
+            yield self.db
+            return
+        with self._looking:
+            yield self._looks
 
     @contextmanager
     def _lasting(self, answer: Answer) -> Iterator[None]:

@@ -188,6 +188,11 @@ class Tracking:
         counts = [self._db.execute(f"SELECT count(*) FROM {was(table)}").fetchone()[0] for table in self._schemas]
         return sum(counts)
 
+    def oldest(self) -> int | None:
+        """When the oldest of them was written to, in milliseconds on this machine's clock."""
+        moments = [self._db.execute(f"SELECT min(at) FROM {was(table)}").fetchone()[0] for table in self._schemas]
+        return min((moment for moment in moments if moment is not None), default=None)
+
     def _columns(self, table: str) -> dict[str, int]:
         return {name: key for _, name, _, _, _, key in self._db.execute(f'PRAGMA table_info("{table}")')}
 
