@@ -27,26 +27,7 @@ TODOS = {
         {"name": "tags", "type": "json"},
     ],
 }
-
-
-@pytest.fixture
-def gateway():
-    with lakesync.open_gateway("g") as opened:
-        yield opened
-
-
-@pytest.fixture
-def opened(gateway, tmp_path):
-    clients = []
-
-    def start(name="alice", **options):
-        options = {"client_id": name, "schemas": [TODOS], "transport": LocalTransport(gateway), **options}
-        clients.append(lakesync.open(tmp_path / f"{name}.db", **options))
-        return clients[-1]
-
-    yield start
-    for client in clients:
-        client.close()
+SCHEMAS = [TODOS]
 
 
 def edits(client):

@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
-
 import pytest
 
-import lakesync
-from lakesync.client import LocalTransport
 from lakesync.client.errors import TableError
 from lakesync.exceptions import ConfigurationError, SchemaError
 
 NOTES = {"table": "notes", "columns": [{"name": "text", "type": "string"}, {"name": "n", "type": "number"}]}
-
-
-@pytest.fixture
-def gateway():
-    with lakesync.open_gateway("g") as opened:
-        yield opened
-
-
-@pytest.fixture
-def opened(gateway, tmp_path):
-    clients = []
-
-    def start(name="alice", sql="", **options):
-        with closing(sqlite3.connect(tmp_path / f"{name}.db")) as own:
-            own.executescript(sql)
-        options = {"client_id": name, "schemas": [NOTES], "transport": LocalTransport(gateway), **options}
-        clients.append(lakesync.open(tmp_path / f"{name}.db", **options))
-        return clients[-1]
-
-    yield start
-    for client in clients:
-        client.close()
+SCHEMAS = [NOTES]
 
 
 def rows(*clients):
