@@ -18,10 +18,7 @@ app = command_app()
 @app.command(
     epilog=examples(
         ("lakesync console --open", "in the browser of this machine"),
-        (
-            "lakesync console --gateway shop --hours 1",
-            "an address that is good for an hour",
-        ),
+        ("lakesync console --gateway shop --hours 1", "an address that is good for an hour"),
     )
 )
 def console(

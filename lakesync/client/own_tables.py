@@ -92,10 +92,8 @@ def check_new_rows(db: sqlite3.Connection, schema: TableSchema) -> None:
         )
     for column in schema.columns:
         misfit, good = MISFITS[column.type]
-        bad = db.execute(
-            f'SELECT row_id, "{column.name}" FROM "{table}" WHERE {misfit.format(f"{chr(34)}{column.name}{chr(34)}")} '
-            "LIMIT 1"
-        ).fetchone()
+        name = f'"{column.name}"'
+        bad = db.execute(f'SELECT row_id, {name} FROM "{table}" WHERE {misfit.format(name)} LIMIT 1').fetchone()
         if bad is not None:
             raise ConfigurationError(
                 f"row {bad[0]!r} of table {table!r} has {bad[1]!r} in column {column.name!r}, which takes {good}: "
