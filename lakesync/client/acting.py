@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lakesync.client.errors import UnreachableError
 from lakesync.client.transports.base import ActionTransport
 from lakesync.exceptions import ConfigurationError, LakeSyncError
 from lakesync.types import Action, ActionFailure, ActionPush, ActionResult
@@ -41,8 +42,7 @@ class Acting:
         while isinstance(self._transport, ActionTransport) and (actions := self._queue.peek()):
             tally.asked = True
             try:
-                response = self.transport.execute_actions(ActionPush(self._client_id, tuple(actions)))
-                outcomes = list(response.results)
+                outcomes = self._ask(*actions)
             except LakeSyncError as error:
                 if error.retryable or error.code in ("AUTH_ERROR", "NOT_FOUND"):
                     tally.error = error
@@ -55,8 +55,14 @@ class Acting:
     def _alone(self, action: Action) -> ActionResult | ActionFailure:
         """The outcome of one of several that were refused together."""
         try:
-            outcome: ActionResult | ActionFailure
-            (outcome,) = self.transport.execute_actions(ActionPush(self._client_id, (action,))).results
+            (outcome,) = self._ask(action)
         except LakeSyncError as own:
             return ActionFailure(action.action_id, own.code, str(own), own.retryable)
         return outcome
+
+    def _ask(self, *actions: Action) -> list[ActionResult | ActionFailure]:
+        """The outcome of each; an empty answer, of whatever stands between, is a readable one of no outcomes."""
+        outcomes = list(self.transport.execute_actions(ActionPush(self._client_id, actions)).results)
+        if {outcome.action_id for outcome in outcomes} != {action.action_id for action in actions}:
+            raise UnreachableError("the answer does not say what became of the actions: is the address right?")
+        return outcomes
