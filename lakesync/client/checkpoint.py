@@ -13,7 +13,8 @@ import msgspec
 
 from lakesync.client import pile
 from lakesync.client.cells import MisfitError, Types
-from lakesync.client.core import CheckpointEnd, ClientCore, Frame
+from lakesync.client.core import CheckpointEnd, ClientCore, Frame, Lost
+from lakesync.client.errors import DbError
 from lakesync.client.groups import Group, Groups, Part
 from lakesync.client.stamps import Record
 from lakesync.client.transports.base import Checkpoint
@@ -59,6 +60,7 @@ def load_checkpoint(replica: Replica, checkpoint: Checkpoint, progress: Callable
 
     Raises:
         UnreachableError, ValidationError: it broke off or cannot be read; nothing was changed.
+        DbError: there is no room for it; nothing was changed.
     """
     place = replica.path.with_name(replica.path.name + "-lakesync-first")
     _remove(place)
@@ -68,6 +70,10 @@ def load_checkpoint(replica: Replica, checkpoint: Checkpoint, progress: Callable
         with _attached(replica, place):
             tables = replica.step(lambda core: _take_over(replica, core, checkpoint.cursor, highest))
         return Loaded(rows, tables)
+    except sqlite3.Error as error:
+        if replica.waits_for_answer():
+            replica.receive(Lost("there was no room for it"))
+        raise DbError(f"{place}, in which a first sync is loaded, cannot be written now: {error}") from error
     finally:
         _remove(place)
 
