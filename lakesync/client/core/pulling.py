@@ -35,6 +35,8 @@ class Pulling:
         self._most = min(_FIRST_PAGE, limits.pull_deltas)
         self._greeted = False
         self._checkpoint_tried = False
+        self._sent_back = False
+        """The gateway had this client start again, and it has not come to an end since."""
         self._frames = 0
         self._pushed: set[RowKey] = set()
 
@@ -80,6 +82,7 @@ class Pulling:
         self._greeted = True
         self.due = page.has_more
         self.abreast = not page.has_more
+        self._sent_back = self._sent_back and page.has_more
         return changes
 
     def broadcast(self, page: SyncResponse) -> Changes:
@@ -118,6 +121,9 @@ class Pulling:
         self.abreast = False
         if isinstance(answer, Refused):
             if answer.code == "RESYNC_REQUIRED":
+                if self._sent_back:  # two gateways answer in turn, or one that forgets: do not walk round and round
+                    self.lane.failed(LONGEST_DELAY)
+                self._sent_back = True
                 return self.start_again()
             if answer.code == "NOT_FOUND" and isinstance(asked, FetchCheckpoint):
                 self._checkpoint_tried = self.due = True

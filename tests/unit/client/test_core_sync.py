@@ -214,3 +214,23 @@ def test_pages_grow_while_there_is_more():
     client.core.receive(Lost("the network is gone"))
     client.core.hurry()
     assert asked(more=False) == 1000
+
+
+def test_a_client_that_is_sent_back_to_the_start_again_and_again_takes_its_time():
+    me = Handle().greeted(5 << 16)
+    me.core.sync()
+    for began in (6, 7):
+        assert isinstance(me.core.next_request(), SyncPull)
+        me.core.receive(refused("RESYNC_REQUIRED"))
+        if began == 6:
+            assert isinstance(me.core.next_request(), FetchCheckpoint), "once it may happen"
+            me.core.receive(CheckpointEnd(began << 16))
+    assert me.core.next_request() == Wait(30.0)
+    me.seconds += 30
+    me.core.next_request()
+    me.core.receive(CheckpointEnd(8 << 16))
+    assert me.pull_ok(9 << 16).count == 0
+    me.core.sync()
+    me.core.next_request()
+    me.core.receive(refused("RESYNC_REQUIRED"))
+    assert isinstance(me.core.next_request(), FetchCheckpoint), "it came to an end since"
