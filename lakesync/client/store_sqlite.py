@@ -70,7 +70,7 @@ class SqliteClientStore:
     """Deltas of a page below which it is merged row by row."""
 
     def __init__(self, connection: sqlite3.Connection, schemas: Iterable[TableSchema]) -> None:
-        """Make what is missing.
+        """Make what is missing. A table that was synchronised once stays so, named or not, until it is dropped.
 
         A commit joins a transaction that is open on the connection, so that edits are undone with the app's own
         changes. When that is undone with answers of the gateway in it, the core has to be made anew over the store.
@@ -89,7 +89,11 @@ class SqliteClientStore:
             self.names.make()
             self._rows.make()
             self.tracking.make_tables()
-            self.add_schemas(schemas)
+            given = list(schemas)
+            names = {schema.table for schema in given}
+            stored = [schema for schema in stored_schemas(self._db) if schema.table not in names]
+            self.add_schemas([schema for schema in stored if is_tracked(self._db, schema.table)])
+            self.add_schemas(given)
 
     def add_schemas(self, schemas: Iterable[TableSchema]) -> None:
         """Make tables and track them, or add the columns that they lack; a column that was ever there stays.

@@ -153,3 +153,28 @@ def test_a_constraint_that_others_break_is_named_and_nothing_else_is_lost(opened
     bob["notes"].update("b", text="there now")
     bob.sync()
     assert rows(alice, bob) == {"a": ("mine", None), "b": ("there now", 1)}
+
+
+TASKS = {"table": "tasks", "columns": [{"name": "text", "type": "string"}, {"name": "n", "type": "number"}]}
+
+
+@pytest.mark.parametrize("sql", ["", "DROP TABLE tasks", "DROP TABLE tasks; CREATE TABLE tasks (id INTEGER)"])
+def test_a_table_that_an_app_names_no_more_is_kept_in_step_until_it_is_dropped(opened, sql):
+    both = [NOTES, TASKS]
+    alice, bob = opened(schemas=both), opened("bob", schemas=both)
+    for row_id in ("changed", "deleted"):
+        alice["tasks"].insert({"text": "one", "n": 1}, row_id=row_id)
+    rows(alice, bob)
+    bob.close()
+    alice["tasks"].update("changed", n=2)
+    alice["tasks"].delete("deleted")
+    alice["tasks"].insert({"text": "new"}, row_id="new")
+    bob = opened("bob", sql)
+    rows(alice, bob)
+    bob.close()
+    bob = opened("bob", "DROP TABLE IF EXISTS tasks" if sql else "", schemas=both)
+    rows(alice, bob)
+    assert bob["tasks"].rows() == [
+        {"row_id": "changed", "text": "one", "n": 2},
+        {"row_id": "new", "text": "new", "n": None},
+    ]
