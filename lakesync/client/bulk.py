@@ -12,7 +12,7 @@ from typing import Any
 
 from lakesync.client.cells import Types
 from lakesync.client.groups import Group
-from lakesync.client.stamps import Record
+from lakesync.client.stamps import Record, known_of
 
 _SIZES = (200, 20, 1)
 """Rows of a statement: of many the first, as many as are left then by the next, where SQLite takes the variables."""
@@ -73,8 +73,7 @@ def _instead(group: Group, types: Types) -> str:
 
 
 def _known(verb: str, group: Group, generation: int) -> tuple[str, str]:
-    head = f"{verb} INTO _lakesync_known (tbl, row_id, generation, stamps, whole)"
-    return head, f"('{group.table}', ?, {generation}, ?, NULL)"
+    return f"{verb} INTO {known_of(group.table)} (row_id, generation, stamps)", f"(?, {generation}, ?)"
 
 
 def write_rows(db: sqlite3.Connection, head: str, marks: str, columns: Sequence[Sequence[Any]], tail: str = "") -> None:

@@ -13,7 +13,7 @@ from lakesync.client import bulk
 from lakesync.client.cells import MisfitError, Types, by_columns, read_alike
 from lakesync.client.groups import Fields, Group, Groups, Part
 from lakesync.client.page_lots import Alone, Kept, Rows, Said, alike, apart
-from lakesync.client.stamps import Names, Record
+from lakesync.client.stamps import Names, Record, known_of
 from lakesync.client.tracking import Event, Tracking
 from lakesync.types import RowDelta, RowKey
 
@@ -64,9 +64,9 @@ class BulkChanges:
             for group, columns, records in self.updates:
                 bulk.update(db, group, columns, records, self.generation)
             for table, row_ids in self.deletes.items():
-                db.executemany(f'DELETE FROM "{table}" WHERE row_id = ?', [(row_id,) for row_id in row_ids])
-                gone = [(table, row_id) for row_id in row_ids]
-                db.executemany("DELETE FROM _lakesync_known WHERE tbl = ? AND row_id = ?", gone)
+                gone = [(row_id,) for row_id in row_ids]
+                db.executemany(f'DELETE FROM "{table}" WHERE row_id = ?', gone)
+                db.executemany(f"DELETE FROM {known_of(table)} WHERE row_id = ?", gone)
 
     def _counts(self) -> list[tuple[Event, dict[str, int]]]:
         """How many writes of each kind each table gets."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -12,7 +13,7 @@ from lakesync.client.core.records import UNSWEPT, KnownRow
 from lakesync.client.own_tables import defaults, is_strict
 from lakesync.client.page_lots import Kept
 from lakesync.client.sql_values import DECLARED, STRICT, SqlValue, fits, from_sql, to_sql
-from lakesync.client.stamps import Names, Record, Stamps, stamps_of
+from lakesync.client.stamps import Names, Record, Stamps, known_of, stamps_of
 from lakesync.client.tracking import was
 from lakesync.exceptions import IntegrityError
 from lakesync.lww import LiveDelta, RowState, decode_state, encode_state
@@ -22,12 +23,15 @@ from lakesync.types import RowKey
 AMONG = "(SELECT value FROM json_each(?))"
 """What a row id is looked for in: a parameter made by `id_list`."""
 
-_KNOWN = """CREATE TABLE IF NOT EXISTS _lakesync_known (
+_WITHOUT_SCHEMA = """CREATE TABLE IF NOT EXISTS _lakesync_known (
     tbl TEXT NOT NULL, row_id TEXT NOT NULL, generation INTEGER NOT NULL,
     stamps BLOB, whole BLOB, PRIMARY KEY (tbl, row_id)) WITHOUT ROWID"""
+"""What is known of rows whose tables have no schema, and, in files of before, of all rows."""
+_KNOWN = """CREATE TABLE IF NOT EXISTS {} (
+    row_id TEXT PRIMARY KEY NOT NULL, generation INTEGER NOT NULL, stamps BLOB, whole BLOB) WITHOUT ROWID"""
+_COLUMNS = "row_id, generation, stamps, whole"
 
-
-_Stored = tuple[str, str, int, Record | None, bytes | None]
+_Stored = tuple[int, Record | None, bytes | None]
 _encode = msgspec.json.Encoder().encode
 
 
@@ -44,6 +48,19 @@ def id_list(row_ids: Collection[str]) -> str:
     return _encode(list(row_ids)).decode()
 
 
+class _Place(NamedTuple):
+    """Where it is kept what is known of a table's rows."""
+
+    name: str
+    key: tuple[str, ...] = ()
+    """What stands before the row's id in its key."""
+
+    @property
+    def rows(self) -> str:
+        """For what follows FROM: which of its rows, up to their ids."""
+        return f"{self.name} WHERE {'tbl = ? AND ' * len(self.key)}row_id"
+
+
 class SqliteRows:
     """Of a settled row only stamps are kept; rows with edits, and rows that their table cannot hold, are kept whole."""
 
@@ -56,11 +73,15 @@ class SqliteRows:
 
     def make(self) -> None:
         """Create what is kept beside the app's tables."""
-        self._db.execute(_KNOWN)
+        self._db.execute(_WITHOUT_SCHEMA)
 
     def make_table(self, schema: TableSchema) -> list[RowKey]:
         """Create a table, or add the columns that it lacks; rows that were kept for the day when it has them."""
         table, types = schema.table, schema.types
+        self._db.execute(_KNOWN.format(known_of(table)))
+        of = "FROM _lakesync_known WHERE tbl = ?"
+        self._db.execute(f"INSERT OR REPLACE INTO {known_of(table)} SELECT {_COLUMNS} {of} ORDER BY row_id", (table,))
+        self._db.execute(f"DELETE {of}", (table,))
         columns = "".join(f', "{name}" {DECLARED[kind]}' for name, kind in types.items())
         self._db.execute(f'CREATE TABLE IF NOT EXISTS "{table}" (row_id TEXT PRIMARY KEY NOT NULL{columns})')
         there = {name.lower() for _, name, *_ in self._db.execute(f'PRAGMA table_info("{table}")')}
@@ -72,7 +93,7 @@ class SqliteRows:
             self.filled.add(table)
         grown = self._types.get(table) != types
         self._types[table] = types
-        statement = "SELECT tbl, row_id FROM _lakesync_known WHERE tbl = ? AND whole IS NOT NULL"
+        statement = f"SELECT ?, row_id FROM {known_of(table)} WHERE whole IS NOT NULL"
         return self._db.execute(statement, (table,)).fetchall() if grown else []
 
     def known(self, keys: Collection[RowKey]) -> dict[RowKey, KnownRow]:
@@ -82,10 +103,11 @@ class SqliteRows:
             IntegrityError: a settled row is not in the app's table.
         """
         found: dict[RowKey, KnownRow] = {}
-        statement = f"SELECT row_id, generation, stamps, whole FROM _lakesync_known WHERE tbl = ? AND row_id IN {AMONG}"
         for table, row_ids in by_table(keys).items():
             settled: list[tuple[str, int, Record]] = []
-            for row_id, generation, stamps, whole in self._db.execute(statement, (table, id_list(row_ids))):
+            place = self._place(table)
+            statement = f"SELECT {_COLUMNS} FROM {place.rows} IN {AMONG}"
+            for row_id, generation, stamps, whole in self._db.execute(statement, (*place.key, id_list(row_ids))):
                 if whole is None:
                     settled.append((row_id, generation, stamps))
                 else:
@@ -101,29 +123,34 @@ class SqliteRows:
         """What is kept of rows, in the order of their ids."""
         statement = (
             "SELECT asked.key, generation, stamps FROM json_each(?) AS asked "
-            "CROSS JOIN _lakesync_known ON tbl = ? AND row_id = asked.value"
+            f"CROSS JOIN {known_of(table)} ON row_id = asked.value"
         )
         generations: list[int | None] = [None] * len(row_ids)
         records: list[Record | None] = [None] * len(row_ids)
-        for place, generation, stamps in self._db.execute(statement, (id_list(row_ids), table)):
+        for place, generation, stamps in self._db.execute(statement, (id_list(row_ids),)):
             generations[place], records[place] = generation, stamps
         return Kept(generations, records)
 
     def older_than(self, generation: int) -> list[RowKey]:
         """Known rows of older generations."""
-        statement = "SELECT tbl, row_id FROM _lakesync_known WHERE generation > ? AND generation < ?"
-        return self._db.execute(statement, (UNSWEPT, generation)).fetchall()
+        rows = [
+            "tbl, row_id FROM _lakesync_known",
+            *(f"'{name}', row_id FROM {known_of(name)}" for name in self._types),
+        ]
+        queries = [f"SELECT {of} WHERE generation > ? AND generation < ?" for of in rows]
+        return [key for query in queries for key in self._db.execute(query, (UNSWEPT, generation))]
 
     def unsettle(self, keys: Collection[RowKey]) -> None:
         """Keep rows whole, before an edit changes the values in the app's table."""
         rows = self.known(keys)
-        self._write([(*key, row.generation, None, encode_state(row.state)) for key, row in rows.items()])
+        self._write({key: (row.generation, None, encode_state(row.state)) for key, row in rows.items()})
 
     def put_known(self, known: Mapping[RowKey, KnownRow | None], edited: Collection[RowKey]) -> None:
         """Keep what the gateway is known to have; the app's rows are written already."""
-        gone = [key for key, row in known.items() if row is None]
-        self._db.executemany("DELETE FROM _lakesync_known WHERE tbl = ? AND row_id = ?", gone)
-        self._write([self._stored(key, row, key not in edited) for key, row in known.items() if row is not None])
+        for table, row_ids in by_table(key for key, row in known.items() if row is None).items():
+            place = self._place(table)
+            self._db.executemany(f"DELETE FROM {place.rows} = ?", [(*place.key, row_id) for row_id in row_ids])
+        self._write({key: self._stored(key, row, key not in edited) for key, row in known.items() if row is not None})
 
     def put(self, rows: Mapping[RowKey, Mapping[str, Raw] | None]) -> None:
         """Write the app's rows; those of tables without a schema have no place."""
@@ -156,23 +183,19 @@ class SqliteRows:
         of = (table,) if self._db.execute(f"{edited} LIMIT 1", (table,)).fetchone() else ()
         rows = f"FROM {pile} {f'WHERE row_id NOT IN ({edited}) ' if of else ''}ORDER BY row_id"
         empty = self._db.execute(f'SELECT 1 FROM "{table}" LIMIT 1').fetchone() is None
-        known = "SELECT 1 FROM _lakesync_known WHERE tbl = ? LIMIT 1"
-        empty = empty and self._db.execute(known, (table,)).fetchone() is None
+        empty = empty and self._db.execute(f"SELECT 1 FROM {known_of(table)} LIMIT 1").fetchone() is None
         verb = "INSERT" if empty else "INSERT OR REPLACE"
         copied = self._db.execute(f'{verb} INTO "{table}" ({names}) SELECT {names} {rows}', of)
         self._db.execute(
-            f"{verb} INTO _lakesync_known (tbl, row_id, generation, stamps, whole) "
-            f"SELECT ?, row_id, ?, stamps, NULL {rows}",
-            (table, generation, *of),
+            f"{verb} INTO {known_of(table)} ({_COLUMNS}) SELECT row_id, ?, stamps, NULL {rows}", (generation, *of)
         )
         return copied.rowcount
 
     def forget_missing(self, table: str) -> None:
         """Forget settled rows that are not in their table."""
         self._db.execute(
-            "DELETE FROM _lakesync_known WHERE tbl = ? AND whole IS NULL "
-            f'AND row_id NOT IN (SELECT row_id FROM "{table}") AND row_id NOT IN (SELECT row_id FROM {was(table)})',
-            (table,),
+            f"DELETE FROM {known_of(table)} WHERE whole IS NULL "
+            f'AND row_id NOT IN (SELECT row_id FROM "{table}") AND row_id NOT IN (SELECT row_id FROM {was(table)})'
         )
 
     def _values(self, table: str, row_ids: Collection[str]) -> dict[str, dict[str, Raw]]:
@@ -194,8 +217,8 @@ class SqliteRows:
     def _stored(self, key: RowKey, row: KnownRow, settled: bool) -> _Stored:
         state = row.state
         if not settled or not self._holds(key[0], state):
-            return (*key, row.generation, None, encode_state(state))
-        return (*key, row.generation, self._names.record(stamps_of(state)), None)
+            return row.generation, None, encode_state(state)
+        return row.generation, self._names.record(stamps_of(state)), None
 
     def _holds(self, table: str, state: RowState) -> bool:
         """Whether the app's table holds the row, and every value as it is."""
@@ -205,11 +228,16 @@ class SqliteRows:
         cells = [cell for part in state.live for cell in part.columns.items()]
         return all(column in types and fits(types[column], value) for column, value in cells)
 
-    def _write(self, rows: list[_Stored]) -> None:
-        self._db.executemany(
-            "INSERT OR REPLACE INTO _lakesync_known (tbl, row_id, generation, stamps, whole) VALUES (?, ?, ?, ?, ?)",
-            rows,
-        )
+    def _write(self, rows: Mapping[RowKey, _Stored]) -> None:
+        for table, row_ids in by_table(rows).items():
+            place = self._place(table)
+            self._db.executemany(
+                f"INSERT OR REPLACE INTO {place.name} VALUES ({'?, ' * len(place.key)}?, ?, ?, ?)",
+                [(*place.key, row_id, *rows[table, row_id]) for row_id in row_ids],
+            )
+
+    def _place(self, table: str) -> _Place:
+        return _Place(known_of(table)) if table in self._types else _Place("_lakesync_known", (table,))
 
 
 def _state(stamps: Stamps, values: dict[str, Raw]) -> RowState:

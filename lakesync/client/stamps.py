@@ -51,6 +51,11 @@ _decode_layout = msgspec.json.Decoder(Layout).decode
 _decode_stamps = msgspec.json.Decoder(Stamps).decode
 
 
+def known_of(table: str) -> str:
+    """Where records are kept of the rows of a table that has a schema, by row id alone: the smallest tree there is."""
+    return f'"_lakesync_known_{table}"'
+
+
 def stamps_of(state: RowState) -> Stamps:
     """A state's stamps."""
     parts = [(part.hlc, part.client_id, tuple(part.columns)) for part in state.live]

@@ -14,6 +14,7 @@ from typing import Literal
 
 from lakesync.client.core.records import LocalChange
 from lakesync.client.sql_values import SqlValue, python_value
+from lakesync.client.stamps import known_of
 from lakesync.schema import ColumnType, TableSchema
 from lakesync.validation import MAX_ID_CHARS
 
@@ -111,10 +112,10 @@ class Tracking:
     def _adopt(self, table: str) -> None:
         self._db.execute(
             f'INSERT INTO {was(table)} (row_id, at, there) SELECT row_id, {NOW_MS}, 0 FROM "{table}" '
-            "WHERE row_id NOT IN (SELECT row_id FROM _lakesync_known WHERE tbl = ?) "
+            f"WHERE row_id NOT IN (SELECT row_id FROM {known_of(table)}) "
             "AND row_id NOT IN (SELECT row_id FROM _lakesync_edits WHERE tbl = ?) "
             f"AND row_id NOT IN (SELECT row_id FROM {was(table)})",
-            (table, table),
+            (table,),
         )
 
     @contextmanager

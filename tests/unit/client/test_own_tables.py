@@ -178,3 +178,19 @@ def test_a_table_that_an_app_names_no_more_is_kept_in_step_until_it_is_dropped(o
         {"row_id": "changed", "text": "one", "n": 2},
         {"row_id": "new", "text": "new", "n": None},
     ]
+
+
+def test_what_was_known_in_one_tree_of_all_tables_is_known_in_each_tables_own(opened):
+    alice, bob = opened(), opened("bob")
+    for row_id in ("a", "b"):
+        alice["notes"].insert({"text": "one", "n": 1}, row_id=row_id)
+    rows(alice, bob)
+    bob["notes"].update("a", text="bob's")
+    assert [edit.delta.row_id for edit in bob.pending()] == ["a"]
+    bob.close()
+    alice["notes"].update("a", n=2)
+    alice["notes"].delete("b")
+    old = "INSERT INTO _lakesync_known SELECT 'notes', * FROM _lakesync_known_notes; DROP TABLE _lakesync_known_notes"
+    bob = opened("bob", old)
+    assert rows(alice, bob) == {"a": ("bob's", 2)}
+    assert bob.conn.execute("SELECT count(*) FROM _lakesync_known").fetchone() == (0,)

@@ -49,7 +49,7 @@ def test_a_page_that_cannot_be_taken_leaves_commits_as_lasting_as_they_were(tmp_
         replica.next_request()
         replica.receive(refused("NOT_FOUND"))
         replica.next_request()
-        replica.db.execute("DROP TABLE _lakesync_known")
+        replica.db.execute("DROP TABLE _lakesync_known_t")
         with pytest.raises(DbError, match="cannot be used"):
             replica.receive(page(1000, delta("INSERT", "r1", -10, x=1), more=True))
         assert replica.db.execute("PRAGMA synchronous").fetchall() == [(FULL,)]

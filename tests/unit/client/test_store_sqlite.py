@@ -38,7 +38,7 @@ def greeted(db, *deltas):
 
 
 def kept(db):
-    (found,) = db.execute("SELECT stamps, whole FROM _lakesync_known").fetchall()
+    (found,) = db.execute("SELECT stamps, whole FROM _lakesync_known_t").fetchall()
     return found
 
 
@@ -100,7 +100,7 @@ def test_a_commit_joins_a_transaction_of_the_app_and_is_undone_with_it(db):
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_commit_that_fails_leaves_nothing(db, inside):
     core = greeted(db, *NEW_ROW)
-    db.execute("CREATE TRIGGER full BEFORE INSERT ON _lakesync_known BEGIN SELECT RAISE(ABORT, 'full'); END")
+    db.execute("CREATE TRIGGER full BEFORE INSERT ON _lakesync_known_t BEGIN SELECT RAISE(ABORT, 'full'); END")
     if inside:
         db.execute("BEGIN")
         db.execute("INSERT INTO t (row_id) VALUES ('the app own')")
