@@ -10,8 +10,10 @@ from math import inf
 
 import msgspec
 
+from lakesync.engine.explain import Whereabouts
 from lakesync.engine.following import Follower
 from lakesync.hlc import wall_of
+from lakesync.types import SyncPage, SyncPull
 
 REMEMBERED_CLIENTS = 20_000
 """Of all gateways; the one that was not seen for the longest time is forgotten first."""
@@ -25,6 +27,12 @@ class _Seen:
     has_more: bool = False
     told_ms: int | None = None
     """It was sent what there was for it by then, up to its cursor where more was waiting."""
+    since: int | None = None
+    """The cursor that it pulled with last; None before the first."""
+    brought_ms: int | None = None
+    """Since when each of its pulls, all with this cursor, brought something; None where the last brought nothing."""
+    repeats: int = 0
+    knows_resync: bool = False
 
     @property
     def seen_ms(self) -> int:
@@ -47,6 +55,9 @@ class ClientStanding(msgspec.Struct, frozen=True, rename="camel"):
     """More was waiting for it when it was handed that cursor."""
     behind_ms: int | None
     """For how long, at most, it has lacked something by now; 0: it has everything. None: it never pulled."""
+    repeats: int
+    """How often in a row it has pulled with the same cursor again, although each answer brought something: it could
+    not take what it was sent, or no answer came through."""
     connected: bool
     """It holds a WebSocket to this process."""
 
@@ -62,19 +73,26 @@ class SeenClients:
         """A push was answered."""
         self._note(gateway, client_id).pushed_ms = self.now_ms()
 
-    def pulled(self, gateway: str, client_id: str, cursor: int, *, has_more: bool, asked_ms: int) -> None:
-        """A pull was answered with a cursor.
+    def pulled(self, gateway: str, pull: SyncPull, page: SyncPage, *, asked_ms: int, knows_resync: bool) -> None:
+        """A pull was answered.
 
         Args:
             gateway: its id.
-            client_id: of whoever pulled.
-            cursor: that it was handed.
-            has_more: more waits for it.
+            pull: what was asked.
+            page: the answer.
             asked_ms: `now_ms` before the page was read: what is committed while the answer is on its way is not in it.
+            knows_resync: the client understands RESYNC_REQUIRED.
         """
-        seen = self._note(gateway, client_id)
-        seen.pulled_ms = seen.told_ms = asked_ms
-        seen.cursor, seen.has_more = cursor, has_more
+        seen = self._note(gateway, pull.client_id)
+        seen.pulled_ms = asked_ms
+        if pull.source is not None:
+            return  # it says nothing of how far the client is with the gateway's own feed
+        seen.told_ms = asked_ms
+        seen.cursor, seen.has_more, seen.knows_resync = page.server_hlc, page.has_more, knows_resync
+        again = seen.brought_ms is not None and pull.since_hlc == seen.since
+        seen.repeats = seen.repeats + 1 if again and page.deltas else 0
+        seen.since = pull.since_hlc
+        seen.brought_ms = (seen.brought_ms if again else asked_ms) if page.deltas else None
 
     def left(self, gateway: str, follower: Follower, *, owed: bool) -> None:
         """A WebSocket has ended, on which a client followed.
@@ -108,6 +126,29 @@ class SeenClients:
         ]
         return sorted(found, key=_furthest_first)[:limit]
 
+    def of(self, gateway: str, client_id: str, newest: int, follower: Follower | None) -> ClientStanding | None:
+        """One client, as in `standing`; None where it was not seen."""
+        seen = self._seen.get((gateway, client_id))
+        return None if seen is None else self._standing(client_id, seen, follower, newest)
+
+    def whereabouts(self, gateway: str, client_id: str, follower: Follower | None) -> Whereabouts:
+        """Where a client is, for an explanation.
+
+        Args:
+            gateway: its id.
+            client_id: the client's.
+            follower: where it stands, if it is connected.
+        """
+        seen = self._seen.get((gateway, client_id))
+        if seen is None or seen.since is None:
+            return Whereabouts()
+        return Whereabouts(
+            seen.since if seen.repeats else seen.cursor,
+            seen.since,
+            knows_resync=seen.knows_resync,
+            standing=None if seen.repeats or follower is None else follower.standing,
+        )
+
     def _note(self, gateway: str, client_id: str) -> _Seen:
         key = (gateway, client_id)
         seen = self._seen.get(key)
@@ -128,6 +169,9 @@ class SeenClients:
         if follower is not None and follower.cursor > cursor:
             cursor, has_more = follower.cursor, follower.more
         told_until = wall_of(newest) + 1 if follower is not None else seen.told_ms
+        behind = _behind(cursor, newest, None if has_more else told_until, self.now_ms()) if cursor else None
+        if seen.repeats and seen.brought_ms is not None:
+            behind = max(1, self.now_ms() - seen.brought_ms)
         return ClientStanding(
             client_id=client_id,
             seen_ms=seen.seen_ms,
@@ -136,7 +180,8 @@ class SeenClients:
             cursor_hlc=cursor,
             cursor_ms=wall_of(cursor) or None,
             has_more=has_more,
-            behind_ms=_behind(cursor, newest, None if has_more else told_until, self.now_ms()) if cursor else None,
+            behind_ms=behind,
+            repeats=seen.repeats,
             connected=follower is not None,
         )
 

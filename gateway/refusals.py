@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from gateway.errors import shortened
-from lakesync.exceptions import RefusedError
+from lakesync.engine.reasons import moment
+from lakesync.exceptions import LakeSyncError, RefusedError, Rejection
 from lakesync.schema import is_identifier
 from lakesync.types import RowDelta
 from lakesync.validation import check_id
@@ -34,8 +34,9 @@ class Refusal(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def said(self) -> str:
         """In words."""
-        when = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        return f"what {self.client_id!r} pushed of it at {when} was refused: {self.code}: {self.message}"
+        return (
+            f"what {self.client_id!r} pushed of it at {moment(self.at_ms)} was not taken: {self.code}: {self.message}"
+        )
 
 
 class Refusals:
@@ -43,33 +44,57 @@ class Refusals:
 
     def __init__(self, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
         self._now_ms = now_ms
-        self._rows: OrderedDict[tuple[str, str, str], Refusal] = OrderedDict()
+        self._rows: OrderedDict[tuple[str, str, str], tuple[Refusal, int]] = OrderedDict()
+        """Each with the gateway's newest arrival when it was refused."""
 
-    def note(self, gateway: str, pusher: str, deltas: Sequence[RowDelta], error: RefusedError) -> None:
-        """A push was refused.
+    def note(
+        self, gateway: str, pusher: str, deltas: Sequence[RowDelta], error: LakeSyncError, newest: int = 0
+    ) -> None:
+        """A push was refused, all of it.
 
         Args:
             gateway: its id.
             pusher: the client that was let in, whatever name it pushed in.
             deltas: of the push.
-            error: names those that were not taken.
+            error: may name those for which it was refused; then the others are told by the first of these.
+            newest: the gateway's newest arrival; 0 where that is not known.
         """
         if check_id("clientId", pusher) is not None:
             return
-        reasons = {each.delta_id: each for each in error.rejected[:_MOST_OF_A_PUSH]}
-        for delta in deltas if reasons else ():
-            why = reasons.get(delta.delta_id)
-            if why is None or not _can_be_asked_for(delta):
+        reasons = {each.delta_id: each for each in error.rejected} if isinstance(error, RefusedError) else {}
+        named = [delta for delta in deltas if delta.delta_id in reasons]
+        beside = [delta for delta in deltas if delta.delta_id not in reasons]
+        for delta in (*named[:_MOST_OF_A_PUSH], *beside[: max(0, _MOST_OF_A_PUSH - len(named))]):
+            if not _can_be_asked_for(delta):
                 continue
+            code, message = _why(delta, error, reasons, named)
             key = (gateway, delta.table, delta.row_id)
-            self._rows[key] = Refusal(pusher, delta.delta_id, why.code, shortened(why.message), self._now_ms())
+            refusal = Refusal(pusher, delta.delta_id, code, shortened(message), self._now_ms())
+            self._rows[key] = (refusal, newest)
             self._rows.move_to_end(key)
         while len(self._rows) > _MOST:
             self._rows.popitem(last=False)
 
-    def of(self, gateway: str, table: str, row_id: str) -> Refusal | None:
-        """The latest refusal of a row's delta, where it is remembered."""
-        return self._rows.get((gateway, table, row_id))
+    def of(self, gateway: str, table: str, row_id: str, changed: int = 0) -> Refusal | None:
+        """The latest refusal of a row's delta since the row's arrival `changed`, where it is remembered."""
+        refusal, newest = self._rows.get((gateway, table, row_id), (None, 0))
+        if refusal is None or changed > max(newest, refusal.at_ms << 16):
+            return None
+        return refusal
+
+
+def _why(
+    delta: RowDelta, error: LakeSyncError, reasons: Mapping[str, Rejection], named: Sequence[RowDelta]
+) -> tuple[str, str]:
+    """Code and message for one delta of a push that was refused."""
+    reason = reasons.get(delta.delta_id)
+    if reason is not None:
+        return reason.code, reason.message
+    if not named:
+        return error.code, str(error)
+    first = named[0]
+    why = reasons[first.delta_id]
+    return why.code, f"in the same push, row {first.row_id!r} of table {first.table!r} was refused: {why.message}"
 
 
 def _can_be_asked_for(delta: RowDelta) -> bool:

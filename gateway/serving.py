@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from gateway.admission import Caller
 from gateway.exchange import Exchange
 from gateway.services import Services
 from gateway.waiting import outcome
-from lakesync.exceptions import RefusedError
+from lakesync.exceptions import BackpressureError, LakeSyncError, RefusedError
+from lakesync.schema import is_identifier
 from lakesync.types import PushResult, SyncPage, SyncPull, SyncPush
 
 KNOWS_RESYNC = "x-lakesync-client"
@@ -35,12 +38,23 @@ async def serve_push(
     try:
         pushing = caller.gateway.submit_push(message, claims, seen=seen)
         result = await outcome(pushing, wanted_later=False)
-    except RefusedError as error:
-        services.refusals.note(caller.gateway.gateway_id, str(claims["sub"]), message.deltas, error)
+    except (RefusedError, BackpressureError) as error:
+        newest = await _newest(services, caller, message)
+        services.refusals.note(caller.gateway.gateway_id, str(claims["sub"]), message.deltas, error, newest)
         raise
     services.metrics.pushed.inc(result.accepted)
     services.clients.pushed(caller.gateway.gateway_id, message.client_id)
     return result
+
+
+async def _newest(services: Services, caller: Caller, message: SyncPush) -> int:
+    """The newest arrival where a push would have gone; 0 where the store does not tell."""
+    for delta in message.deltas[:1]:
+        if is_identifier(delta.table):
+            store = services.engine.home(delta.table)
+            with suppress(LakeSyncError):
+                return await outcome(store.read(caller.gateway.gateway_id, lambda view: view.arrival))
+    return 0
 
 
 async def serve_pull(
@@ -71,7 +85,6 @@ async def serve_pull(
     page = await outcome(caller.gateway.submit_page(message, claims, resync_refused=knows_resync, live=live))
     exchange.deltas = len(page.deltas)
     services.metrics.pulled.inc(len(page.deltas))
-    services.clients.pulled(
-        caller.gateway.gateway_id, message.client_id, page.server_hlc, has_more=page.has_more, asked_ms=asked_ms
-    )
+    gateway = caller.gateway.gateway_id
+    services.clients.pulled(gateway, message, page, asked_ms=asked_ms, knows_resync=knows_resync)
     return page

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import bodies
 from gateway.admission import admit
+from gateway.clients import ClientStanding
 from gateway.exchange import Exchange
 from gateway.forms import ID, IDENTIFIER
 from gateway.operations import Operation, Parameter
 from gateway.refusals import Refusal
 from gateway.services import Services
 from gateway.waiting import outcome
-from lakesync.engine.explain import explain
+from lakesync.engine.explain import Whereabouts, explain
 from lakesync.engine.explanation import Explanation
+from lakesync.engine.reasons import moment
 from lakesync.exceptions import ValidationError
 from lakesync.schema import is_identifier
 from lakesync.types import Claims
@@ -27,6 +31,8 @@ class Explained(Explanation, frozen=True, rename="camel"):
 
     refused: Refusal | None
     """The latest refusal of a push of it since it last changed, where this process remembers one."""
+    standing: ClientStanding | None
+    """How far the client is; null where this process has not seen it since it started."""
 
 
 async def explain_row(request: Request) -> Response:
@@ -39,19 +45,45 @@ async def explain_row(request: Request) -> Response:
     claims = _claims(request.query_params.get("claims"))
     Exchange.of(request).client = caller.client_id(None)
     gateway, services = caller.gateway, Services.of(request)
-    reading = services.engine.home(table).read(
-        gateway.gateway_id, lambda view: explain(view, client_id, table, row_id, claims, gateway.rules)
+    store = services.engine.home(table)
+    followers = services.hub.followers(gateway.gateway_id)
+    follower = next((each for each in followers if each.client_id == client_id), None)
+    where = services.clients.whereabouts(gateway.gateway_id, client_id, follower)
+    if store is not services.engine.store:  # a shard's, whose cursors are others than the gateway's
+        where = Whereabouts(told=follower is not None and not follower.more and claims is None)
+    reading = store.read(
+        gateway.gateway_id, lambda view: explain(view, client_id, table, row_id, claims, gateway.rules, where)
     )
-    refused = services.refusals.of(gateway.gateway_id, table, row_id)
-    return bodies.json_response(_explained(await outcome(reading), refused))
+    found = await outcome(reading)
+    refused = services.refusals.of(gateway.gateway_id, table, row_id, found.row.arrival_hlc or 0)
+    standing = services.clients.of(gateway.gateway_id, client_id, found.client.newest_hlc, follower)
+    return bodies.json_response(_explained(found, refused, standing))
 
 
-def _explained(found: Explanation, refused: Refusal | None) -> Explained:
-    """With what was refused, unless the row has changed since."""
-    told = msgspec.structs.asdict(found)
-    if refused is None or refused.at_ms < (found.row.changed_ms or 0):
-        return Explained(**told, refused=None)
-    return Explained(**told | {"reasons": (found.reasons[0], refused.said, *found.reasons[1:])}, refused=refused)
+def _explained(found: Explanation, refused: Refusal | None, standing: ClientStanding | None) -> Explained:
+    """With what was refused, and how far the client is."""
+    first, *others = found.reasons
+    reasons = (first, *([refused.said] if refused is not None else ()), *_how_far(found, standing), *others)
+    told = msgspec.structs.asdict(found) | {"reasons": reasons}
+    return Explained(**told, refused=refused, standing=standing)
+
+
+def _how_far(found: Explanation, standing: ClientStanding | None) -> Iterator[str]:
+    if not found.row.exists:
+        return
+    if standing is None:
+        yield "this process of the gateway has not seen the client since it started"
+    elif standing.repeats:
+        yield (
+            f"it has asked {standing.repeats + 1} times in a row with the same cursor, though each answer brought "
+            "something: it cannot keep what it is sent, as its db.status.last_error says, or no answer comes through"
+        )
+    elif standing.connected:
+        yield "it is connected, and told of what is new as it comes"
+    elif standing.pulled_ms is None:
+        yield "it has pushed, and not pulled, since this process started: it is offline, in mode pushOnly, or failing"
+    else:
+        yield f"it last pulled at {moment(standing.pulled_ms)}" + (", and more waits for it" * standing.has_more)
 
 
 def _id(request: Request, name: str) -> str:

@@ -56,9 +56,11 @@ def in_words(client: dict[str, Any]) -> dict[str, Any]:
     lag = client["lagSeconds"]
     state = "connected" if client["connected"] else "polls"
     more = ", more waits for it" if client["hasMore"] else ""
+    repeats = client.get("repeats")  # a gateway of before does not say
+    again = f", asks for the same page again ({repeats} times)" if repeats else ""
     return {
         "clientId": client["clientId"],
         "lag": "never pulled" if lag is None else "none" if lag == 0 else output.ago(lag),
-        "state": state + more,
+        "state": state + more + again,
         **{name: output.moment(client[f"{name}Ms"]) for name in ("seen", "pulled", "pushed")},
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from datetime import UTC, datetime
-from typing import cast
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, cast
+
+from msgspec.structs import replace
 
 from lakesync.engine.access import RulesCache
 from lakesync.engine.explanation import (
@@ -17,8 +18,10 @@ from lakesync.engine.explanation import (
     Explanation,
     Verdict,
 )
+from lakesync.engine.following import Standing, as_of_now, place_of
+from lakesync.engine.reasons import reasons_of
 from lakesync.feed import pull_page
-from lakesync.feed.memory import current
+from lakesync.feed.memory import current, stranger, with_broadcasts
 from lakesync.feed.positions import Access, Position, again, locate
 from lakesync.hlc import wall_of
 from lakesync.rules.evaluation import holds, operands_of, text_of_raw
@@ -32,8 +35,29 @@ from lakesync.types import Claims, Op, RowKey
 _ALL = 1 << 30
 
 
+class Whereabouts(NamedTuple):
+    """Where a client is, as far as the process knows that it talks to; its record is not always as new."""
+
+    cursor: int | None = None
+    """What it was handed last and may be taken to have; None: what the record says."""
+    confirmed: int | None = None
+    """What it showed last, so that it has all that this stands for; None: what the record says."""
+    knows_resync: bool = False
+    """It takes an INSERT of a row that it has."""
+    standing: Standing | None = None
+    """Up to where it is told of what is new, while it is connected."""
+    told: bool = False
+    """It is connected and told of what is new, by cursors that are not this store's."""
+
+
 def explain(
-    view: View, client_id: str, table: str, row_id: str, claims: Claims | None, rules: RulesCache
+    view: View,
+    client_id: str,
+    table: str,
+    row_id: str,
+    claims: Claims | None,
+    rules: RulesCache,
+    where: Whereabouts = Whereabouts(),  # noqa: B008, it never changes
 ) -> Explanation:
     """Why the client has the row or lacks it.
 
@@ -44,6 +68,7 @@ def explain(
         row_id: the row's id.
         claims: the client's claims; None: those that the gateway remembers of its last pull.
         rules: the gateway's.
+        where: what more is known of the client.
     """
     record = view.client(client_id)
     source, used = _claims(record, client_id, claims)
@@ -52,7 +77,8 @@ def explain(
     row = view.rows([key]).get(key)
     buckets = tuple(_bucket(bucket, table, row, used) for bucket in _buckets(view.config))
     shown = row is not None and row.state.visible and any(stored in access.keys for stored in row.keys)
-    at = _position(view, record, access)
+    known = current(record, view.epoch, access.keys)
+    at = _position(view, known, client_id, access, rules, where)
     coming = _next_pull(view, key, client_id, at, access)
     verdict = _verdict(row, coming, shown=shown)
     client = ExplainedClient(
@@ -63,13 +89,16 @@ def explain(
         sent_hlc=record.last if record is not None else None,
         newest_hlc=view.arrival,
         walking=0 < at.after != at.base,
+        elsewhere=record is not None and record.followed and where.cursor is None and not where.told,
         claims=used,
         claims_from=source,
         bucket_keys=tuple(sorted(access.keys)),
     )
-    told = _row(row, rules, view.config)
-    reasons = tuple(_reasons(verdict, told, client, buckets, coming, key))
-    return Explanation(verdict, reasons, told, client, buckets, coming)
+    told = _row(row, rules, view.config, client_id)
+    erased = max((each.requested_ms for each in view.erasures() if (each.table, each.row_id) == key), default=None)
+    unconfirmed = () if coming else _unconfirmed(view, key, client_id, known, access, where)
+    explanation = Explanation(verdict, (), told, client, buckets, coming, unconfirmed, erased)
+    return replace(explanation, reasons=tuple(reasons_of(explanation, key)))
 
 
 def _claims(record: ClientRecord | None, client_id: str, given: Claims | None) -> tuple[ClaimsSource, Claims]:
@@ -81,11 +110,41 @@ def _claims(record: ClientRecord | None, client_id: str, given: Claims | None) -
     return "client id", {"sub": client_id}
 
 
-def _position(view: View, record: ClientRecord | None, access: Access) -> Position:
-    known = current(record, view.epoch)
-    if known is None:
-        return cast("Position", locate(None, 0, view.arrival, access))
-    return locate(known, known.last, view.arrival, access) or again(known, view.arrival, access)
+def _position(
+    view: View, known: ClientRecord | None, client_id: str, access: Access, rules: RulesCache, where: Whereabouts
+) -> Position:
+    cursor = where.cursor
+    if where.told:
+        return place_of(Standing(view.arrival, _ALL, access=access), access, view.arrival)
+    if where.standing is not None:
+        standing = as_of_now(view, where.standing, rules)
+        if not standing.more and standing.access is not None and standing.access.keys == access.keys:
+            return place_of(standing, standing.access, view.arrival)
+        cursor = standing.cursor
+    if cursor is None:
+        cursor = known.last if known is not None else 0
+    return _place(view, known, client_id, cursor, access, where)
+
+
+def _place(
+    view: View, known: ClientRecord | None, client_id: str, cursor: int, access: Access, where: Whereabouts
+) -> Position:
+    """What a pull from a cursor starts from."""
+    heard = known if known is None else with_broadcasts(known, view.arrival)
+    at = locate(heard, cursor, view.arrival, access)
+    if at is None:
+        known = known or stranger(client_id, view.epoch, access.keys)
+        at = again(known, view.arrival, access)
+    return at._replace(haunted=known is not None and known.haunted and not where.knows_resync)
+
+
+def _unconfirmed(
+    view: View, key: RowKey, client_id: str, known: ClientRecord | None, access: Access, where: Whereabouts
+) -> tuple[Op, ...]:
+    if known is None or where.standing is not None or where.told:
+        return ()
+    confirmed = known.seen if where.confirmed is None else where.confirmed
+    return _next_pull(view, key, client_id, _place(view, known, client_id, confirmed, access, where), access)
 
 
 class _OneRow:
@@ -151,9 +210,9 @@ def _bucket(bucket: Bucket, table: str, row: StoredRow | None, claims: Claims) -
     return ExplainedBucket(bucket.name, covers, shows, tuple(filters))
 
 
-def _row(row: StoredRow | None, rules: RulesCache, config: GatewayConfig) -> ExplainedRow:
+def _row(row: StoredRow | None, rules: RulesCache, config: GatewayConfig, client_id: str) -> ExplainedRow:
     if row is None:
-        return ExplainedRow(False, False, None, None, None, None, (), (), ())
+        return ExplainedRow(False, False, None, None, None, None, (), (), (), None)
     state = row.state
     hlc, by = state.tombstone or (None, None)
     keys = rules.index(config).row_keys(row.table, state.values()) if state.visible else frozenset()
@@ -172,81 +231,9 @@ def _row(row: StoredRow | None, rules: RulesCache, config: GatewayConfig) -> Exp
         bucket_keys=row.keys,
         keys_by_rules=tuple(sorted(keys)),
         columns=tuple(sorted(columns, key=lambda each: each.column)),
+        client_wrote_ms=_wall_ms(row.writers[client_id][1]) if client_id in row.writers else None,
     )
-
-
-def _reasons(
-    verdict: Verdict,
-    row: ExplainedRow,
-    client: ExplainedClient,
-    buckets: tuple[ExplainedBucket, ...],
-    coming: tuple[Op, ...],
-    key: RowKey,
-) -> Iterator[str]:
-    named = f"row {key[1]!r} of table {key[0]!r}"
-    if not row.exists:
-        yield f"{named} was never accepted by this gateway: its push was refused, or went to another gateway"
-        return
-    if verdict == "waiting":
-        yield f"the client's next pull from the cursor that it was last sent brings {', '.join(coming)} of {named}"
-    elif verdict == "delivered":
-        yield f"the client was sent all that it may see of {named}, or wrote it itself; nothing waits for it"
-    elif verdict == "hidden":
-        yield f"no bucket shows {named} to this client, and it holds nothing of it"
-    if not row.visible and row.tombstone_hlc is not None:
-        yield (
-            f"{named} is deleted, by client {row.tombstone_client_id!r} at {_when(_wall_ms(row.tombstone_hlc))} "
-            "of its clock: what is stamped no later than that stays dead"
-        )
-    elif not buckets:
-        yield "there are no buckets: everyone sees every row"
-    else:
-        for bucket in buckets:
-            yield from _bucket_reasons(bucket, key[0])
-    yield from _client_reasons(client)
-    if set(row.bucket_keys) != set(row.keys_by_rules):
-        yield "the row is stored under other bucket keys than the rules give it: a change of rules is being worked in"
-
-
-def _bucket_reasons(bucket: ExplainedBucket, table: str) -> Iterator[str]:
-    if not bucket.covers_table:
-        yield f"bucket {bucket.bucket!r} is not about table {table!r}"
-        return
-    if bucket.shows:
-        yield f"bucket {bucket.bucket!r} shows it"
-    for each in bucket.filters:
-        if each.holds:
-            continue
-        claim = each.value.removeprefix("jwt:") if each.value.startswith("jwt:") else None
-        wanted = " or ".join(map(repr, each.operands))
-        if claim is not None and not each.operands:
-            why = f"the client has no claim {claim!r}"
-        elif each.found is None:
-            why = f"the row has no column {each.column!r}"
-        else:
-            of = f", the client's claim {claim!r}" if claim is not None else ""
-            why = f"column {each.column!r} is {each.found!r}, which is not {each.op} {wanted}{of}"
-        yield f"bucket {bucket.bucket!r} does not show it: {why}"
-
-
-def _client_reasons(client: ExplainedClient) -> Iterator[str]:
-    if not client.known:
-        yield f"client {client.client_id!r} was never seen, or its record is gone: its first pull brings everything"
-        return
-    if not client.current:
-        yield "the client was last seen before the store was replaced: its next pull begins again"
-    elif not client.sent_hlc:
-        yield "the client has pushed but never pulled"
-    elif client.walking:
-        yield "the client is in the middle of a walk: it was sent a page with more to come"
-    yield f"the client was last handed something new at {_when(client.last_seen_ms)}"
-    if client.claims_from == "record":
-        yield "its claims are those of its last pull that the rules read; give claims to try others"
 
 
 def _wall_ms(hlc: int | None) -> int | None:
     return None if hlc is None else wall_of(hlc)
-
-
-def _when(ms: int | None) -> str:
-    return "a time unknown" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -66,6 +66,8 @@ class ExplainedRow(msgspec.Struct, frozen=True, rename="camel"):
     keys_by_rules: tuple[str, ...]
     """Those that the rules in force give it; others than the stored ones while a change of rules is worked in."""
     columns: tuple[ExplainedColumn, ...]
+    client_wrote_ms: int | None
+    """Server wall time of the client's own latest write to it; null where none is known."""
 
 
 class ExplainedClient(msgspec.Struct, frozen=True, rename="camel"):
@@ -82,6 +84,9 @@ class ExplainedClient(msgspec.Struct, frozen=True, rename="camel"):
     """The gateway's newest arrival: what a client that is up to date has as its cursor."""
     walking: bool
     """Whether that cursor was of a page with more to come."""
+    elsewhere: bool
+    """Whether it may have been told more over a WebSocket to a process that does not answer here: of that nothing is
+    kept, so what waits for it by its record it may have."""
     claims: Claims
     """Those that were used here."""
     claims_from: ClaimsSource
@@ -99,4 +104,8 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     client: ExplainedClient
     buckets: tuple[ExplainedBucket, ...]
     next_pull: tuple[Op, ...]
-    """What a pull from the cursor that the client was last sent would bring of this row."""
+    """What the client lacks of this row: what a pull from the cursor that it was last handed would bring."""
+    unconfirmed: tuple[Op, ...]
+    """What it was sent of this row and may lack all the same: it has not shown the cursor yet that came with it."""
+    erased_ms: int | None
+    """Server wall time at which the row was last erased for good."""

@@ -189,16 +189,13 @@ def look(view: View, groups: Sequence[Group], rules: RulesCache) -> list[Found]:
     return [_look_at(view, group, rules, known) for group in groups]
 
 
-def _look_at(view: View, group: Group, rules: RulesCache, known: dict[tuple[object, ...], Standing]) -> Found:
-    standing = _now(view, group.standing, rules)
-    access = standing.access
-    if standing.more or access is None or access.directly is not None:
-        return Found(standing, pull=True)
+def place_of(standing: Standing, access: Access, newest: int) -> Position:
+    """Where followers are who were sent all that they may see, up to their cursor."""
     keys = standing.interest.buckets | access.keys
-    at = Position(
+    return Position(
         standing.cursor,
         standing.cursor,
-        view.arrival,
+        newest,
         resync=False,
         origin=0,
         then=keys,
@@ -207,6 +204,15 @@ def _look_at(view: View, group: Group, rules: RulesCache, known: dict[tuple[obje
         haunted=standing.haunted,
         once=not standing.knows_resync,
     )
+
+
+def _look_at(view: View, group: Group, rules: RulesCache, known: dict[tuple[object, ...], Standing]) -> Found:
+    standing = as_of_now(view, group.standing, rules)
+    access = standing.access
+    if standing.more or access is None or access.directly is not None:
+        return Found(standing, pull=True)
+    at = place_of(standing, access, view.arrival)
+    keys = at.now
     writers: set[str] = set()
     shared = pull_page(view, _NOBODY, at, access, standing.limit, writers)
     doubted = at._replace(exact=False, reach=dict.fromkeys(keys, Reach(standing.cursor, view.arrival)))
@@ -226,7 +232,7 @@ def _look_at(view: View, group: Group, rules: RulesCache, known: dict[tuple[obje
     return Found(known.setdefault(after.value(), after), page, own)
 
 
-def _now(view: View, standing: Standing, rules: RulesCache) -> Standing:
+def as_of_now(view: View, standing: Standing, rules: RulesCache) -> Standing:
     """The standing with what its followers may see now; with no access where the rules are others."""
     access = standing.access
     if access is None:

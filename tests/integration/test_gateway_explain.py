@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.integration.gateway_support import delta, wall_ms
+from tests.integration.live_support import Live
 
 MINE = {
     "version": 1,
@@ -39,7 +40,8 @@ def says(told: dict, words: str) -> bool:
 def test_a_row_that_was_never_pushed(alice):
     told = explain(alice, "t1", "bob")
     assert told["verdict"] == "absent"
-    assert says(told, "never accepted")
+    assert says(told, "was ever accepted")
+    assert says(told, "db.pending() there lists what waits and what was refused")
     assert told["row"]["exists"] is False
 
 
@@ -54,9 +56,9 @@ def test_a_row_whose_push_was_refused(alice):
     assert says(told, "what 'alice' pushed of it at")
     assert says(told, "SCHEMA_ERROR: column 'owner' of table 'todos' is string")
     assert (told["refused"]["deltaId"], told["refused"]["clientId"]) == (bad["deltaId"], "alice")
-    assert explain(alice, "t2", "bob")["refused"] is None
-    assert alice.push(delta("t1", {"owner": "bob"}, client="alice")).status_code == 200
-    assert explain(alice, "t1", "bob")["refused"] is None
+    assert says(explain(alice, "t2", "bob"), "in the same push, row 't1' of table 'todos' was refused")
+    assert alice.push(delta("t1", {"owner": "bob"}, client="alice"), good).status_code == 200
+    assert [explain(alice, row, "bob")["refused"] for row in ("t1", "t2")] == [None, None]
 
 
 def test_who_pushed_in_anothers_name_is_told_by_its_own(alice):
@@ -141,12 +143,88 @@ def test_the_writers_own_row_is_told_as_delivered_with_its_columns_owners(alice)
     alice.push(delta("t1", {"owner": "alice", "n": 1}, client="alice"))
     told = explain(alice, "t1", "alice")
     assert told["verdict"] == "delivered"
+    assert says(told, "a database that was put back from a backup lacks it")
     assert [(each["column"], each["clientId"]) for each in told["row"]["columns"]] == [
         ("n", "alice"),
         ("owner", "alice"),
     ]
     assert abs(told["row"]["changedMs"] - wall_ms()) < 60_000
     assert told["row"]["bucketKeys"] == told["row"]["keysByRules"]
+
+
+def test_who_follows_has_what_it_was_told_of_which_its_record_knows_nothing(alice, served):
+    bob = served.client("bob", alice.gateway)
+    with Live(bob) as reader:
+        reader.pull()
+        assert alice.push(delta("t1", {"owner": "bob"}, client="alice")).ok
+        assert [each.op for each in reader.broadcast().deltas] == ["INSERT"]
+        told = explain(alice, "t1", "bob")
+        assert (told["verdict"], told["nextPull"], told["standing"]["connected"]) == ("delivered", [], True)
+        assert says(told, "it is connected")
+        tried = explain(alice, "t1", "bob", claims=json.dumps({"teams": ["red"]}))
+        assert tried["nextPull"] == [], "with other claims than it follows by it would have the row too"
+    told = explain(alice, "t1", "bob")
+    assert (told["verdict"], told["standing"]["connected"]) == ("delivered", False)
+    alice.push(delta("t2", {"owner": "bob"}, client="alice"))
+    assert explain(alice, "t2", "bob")["verdict"] == "waiting"
+
+
+def test_a_page_that_its_client_cannot_take_still_waits(alice, served):
+    bob = served.client("bob", alice.gateway)
+    cursor = bob.pull().json()["serverHlc"]
+    alice.push(delta("t1", {"owner": "bob"}, client="alice"))
+    bob.pull(cursor)
+    told = explain(alice, "t1", "bob")
+    assert (told["verdict"], told["unconfirmed"]) == ("delivered", ["DELETE", "INSERT"])
+    assert says(told, "whether it took it is known when it next asks")
+    sent = bob.pull(cursor).json()
+    told = explain(alice, "t1", "bob")
+    assert (told["verdict"], told["standing"]["repeats"]) == ("waiting", 1)
+    assert says(told, "it has asked 2 times in a row with the same cursor")
+    assert told["nextPull"] == [each["op"] for each in sent["deltas"]]
+    bob.pull(sent["serverHlc"])
+    told = explain(alice, "t1", "bob")
+    assert (told["verdict"], told["unconfirmed"], told["standing"]["repeats"]) == ("delivered", [], 0)
+
+
+def test_a_write_that_lost_is_told_to_whom_wrote_it(alice, served):
+    row = {"owner": "bob", "title": "new"}
+    alice.push(delta("t1", row, client="alice"))
+    bob = served.client("bob", alice.gateway)
+    bob.pull()
+    earlier = delta("t1", {"owner": "bob", "title": "old"}, before=row, client="bob", hlc=(wall_ms() - 60_000) << 16)
+    assert bob.push(earlier).ok
+    told = explain(alice, "t1", "bob")
+    assert says(told, "the client wrote to it itself, last at")
+    assert says(told, "nothing of that stands, for newer values took its place")
+    assert (told["verdict"], told["nextPull"]) == ("waiting", ["UPDATE"])
+    assert not says(explain(alice, "t1", "alice"), "nothing of that stands")
+
+
+def test_who_has_only_pulled_is_not_said_to_have_pushed(alice, served):
+    alice.push(delta("t1", {"owner": "carol"}, client="alice"))
+    served.client("bob", alice.gateway).pull()
+    assert says(explain(alice, "t1", "bob"), "it last pulled at")
+    assert says(explain(alice, "t1", "alice"), "it has pushed, and not pulled")
+    assert says(explain(alice, "t1", "dora"), "has not seen the client since it started")
+
+
+def test_an_order_names_the_one_operand_that_counts(alice):
+    by_size = {"name": "small", "tables": [], "filters": [{"column": "size", "op": "lt", "value": "jwt:sizes"}]}
+    alice.admin().call("POST", "/admin/sync-rules/{gw}", json={"version": 1, "buckets": [by_size]})
+    alice.push(delta("t1", {"size": 7}, client="alice"))
+    told = explain(alice, "t1", "bob", claims=json.dumps({"sizes": ["5", "9"]}))
+    assert says(
+        told, "column 'size' is '7', which is not lt '5', the client's claim 'sizes', of which the first counts"
+    )
+
+
+def test_a_row_that_was_erased_says_so(alice, served):
+    alice.push(delta("t1", {"owner": "bob"}, client="alice"))
+    served.engine.store.erase_row(alice.gateway, "todos", "t1")
+    told = explain(alice, "t1", "bob")
+    assert says(told, "was erased for good at")
+    assert told["erasedMs"] is not None
 
 
 def test_without_rules_everyone_sees_everything(served):

@@ -5,14 +5,33 @@ from __future__ import annotations
 from gateway import clients
 from gateway.clients import SeenClients
 from lakesync.engine.following import Follower, Standing
+from lakesync.types import RowDelta, SyncPage, SyncPull
 
 
 def follower(client_id: str, cursor: int) -> Follower:
     return Follower(client_id, {}, standing=Standing(cursor, limit=100))
 
 
-def pulled(seen: SeenClients, gateway: str, client_id: str, cursor: int, *, has_more: bool) -> None:
-    seen.pulled(gateway, client_id, cursor, has_more=has_more, asked_ms=seen.now_ms())
+def pulled(
+    seen: SeenClients,
+    gateway: str,
+    client_id: str,
+    cursor: int,
+    *,
+    has_more: bool = False,
+    since: int = 0,
+    brings: bool = False,
+    source: str | None = None,
+    asked_ms: int | None = None,
+) -> None:
+    deltas = (RowDelta("INSERT", "todos", "t1", "ann", (), 1, "d"),) if brings else ()
+    seen.pulled(
+        gateway,
+        SyncPull(client_id, since, source=source),
+        SyncPage(deltas, cursor, has_more),
+        asked_ms=seen.now_ms() if asked_ms is None else asked_ms,
+        knows_resync=True,
+    )
 
 
 def test_the_one_that_is_furthest_behind_comes_first():
@@ -61,7 +80,7 @@ def test_how_long_a_client_has_lacked_something_grows_until_it_comes():
 
 def test_what_is_committed_while_a_pull_is_answered_is_lacking():
     seen = SeenClients(lambda: 60.0)
-    seen.pulled("gw", "a", 900 << 16, has_more=False, asked_ms=2000)
+    pulled(seen, "gw", "a", 900 << 16, asked_ms=2000)
     assert behind(seen, 2001) == 58_000
 
 
@@ -92,6 +111,24 @@ def test_what_was_on_its_way_when_a_connection_ended_is_lacking():
     assert behind(seen, 59_000) == 30_000
     seen.left("gw", follower("stranger", 30_000 << 16), owed=False)
     assert behind(seen, 59_000) == 30_000, "who is not remembered stays so"
+
+
+def test_a_client_that_cannot_take_its_page_lacks_it_however_often_it_is_sent():
+    now = 10.0
+    seen = SeenClients(lambda: now)
+    for _ in range(3):
+        pulled(seen, "gw", "a", 9_000 << 16, since=5_000 << 16, brings=True)
+        now += 10.0
+    (told,) = seen.standing("gw", 9_000 << 16, [], 10)
+    assert (told.repeats, told.behind_ms) == (2, 30_000), "since it was first sent what it did not take"
+    pulled(seen, "gw", "a", 3_000 << 16, since=3_000 << 16, brings=True, source="jira")
+    assert behind(seen, 9_000) == 30_000, "a source has cursors of its own"
+    pulled(seen, "gw", "a", 9_000 << 16, since=9_000 << 16)
+    (told,) = seen.standing("gw", 9_000 << 16, [], 10)
+    assert (told.repeats, told.behind_ms) == (0, 0)
+    pulled(seen, "gw", "a", 9_000 << 16, since=9_000 << 16)
+    (told,) = seen.standing("gw", 9_000 << 16, [], 10)
+    assert told.repeats == 0, "whoever lacks nothing asks with one cursor all the time"
 
 
 def test_the_one_that_was_not_seen_for_the_longest_time_is_forgotten(monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 
 from gateway import refusals
 from gateway.refusals import Refusals
-from lakesync.exceptions import Rejection, ValidationError
+from lakesync.exceptions import BackpressureError, Rejection, ValidationError
 from lakesync.types import RowDelta
 
 
@@ -46,3 +46,35 @@ def test_a_message_that_quotes_much_is_cut():
     found = known.of("gw", "todos", "r1")
     assert found is not None
     assert len(found.message) < 2000
+
+
+def test_what_was_pushed_beside_a_refused_delta_is_told_by_that():
+    known = Refusals()
+    bad, good = (RowDelta("INSERT", "todos", row, "ann", (), 1, row) for row in ("bad", "good"))
+    known.note("gw", "ann", (good, bad), ValidationError("no", [Rejection("bad", "SCHEMA_ERROR", "no such column")]))
+    told = {row: known.of("gw", "todos", row) for row in ("bad", "good")}
+    assert told["bad"] is not None
+    assert (told["bad"].code, told["bad"].message) == ("SCHEMA_ERROR", "no such column")
+    assert told["good"] is not None
+    assert "in the same push, row 'bad' of table 'todos' was refused: no such column" in told["good"].said
+
+
+def test_a_push_for_which_there_was_no_room_is_remembered_up_to_a_hundred_rows():
+    known = Refusals()
+    deltas = [RowDelta("INSERT", "todos", f"r{n}", "ann", (), 1, f"d{n}") for n in range(101)]
+    known.note("gw", "ann", deltas, BackpressureError("too much waits for the lake"))
+    found = known.of("gw", "todos", "r99")
+    assert found is not None
+    assert found.code == "BACKPRESSURE_ERROR"
+    assert known.of("gw", "todos", "r100") is None
+
+
+def test_a_change_since_hides_a_refusal_also_where_the_gateways_clock_is_ahead():
+    known = Refusals(lambda: 5)
+    note(known, "gw", "r1")
+    assert known.of("gw", "todos", "r1", changed=5 << 16) is not None
+    assert known.of("gw", "todos", "r1", changed=6 << 16) is None
+    delta = RowDelta("INSERT", "todos", "r2", "ann", (), 1, "d")
+    known.note("gw", "ann", (delta,), ValidationError("no", [Rejection("d", "VALIDATION", "no")]), newest=60 << 16)
+    assert known.of("gw", "todos", "r2", changed=60 << 16) is not None, "it came before, by a clock that was ahead"
+    assert known.of("gw", "todos", "r2", changed=61 << 16) is None

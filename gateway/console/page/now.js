@@ -55,7 +55,8 @@ function clients(told, choose) {
     const behind = client.behindMs;
     const words = behind === null ? "never pulled" : behind === 0 ? "none" : span(behind);
     const meter = element("meter", { max: furthest, high: LATE_MS, optimum: 0, value: behind ?? 0, title: words });
-    const state = (client.connected ? "connected" : "polls") + (client.hasMore ? ", more waits for it" : "");
+    const again = client.repeats ? `, asks for the same page again (${count(client.repeats)} times)` : "";
+    const state = (client.connected ? "connected" : "polls") + (client.hasMore ? ", more waits for it" : "") + again;
     const name = element("button", { className: "link", title: "why does it lack a row?", onclick: () => choose(client.clientId) }, client.clientId);
     return [name, element("span", {}, meter, ` ${words}`), state, ago(client.seenMs), ago(client.pulledMs), ago(client.pushedMs)];
   });

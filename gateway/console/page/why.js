@@ -28,14 +28,13 @@ function clauses(told) {
 function one(told) {
   const facts = [
     told.row.changedMs ? `The row last changed ${ago(told.row.changedMs)}.` : null,
-    told.client.lastSeenMs ? `The client was last seen ${ago(told.client.lastSeenMs)}.` : null,
     told.nextPull.length ? `Its next pull brings: ${told.nextPull.join(", ")}.` : null,
     `Claims, from the ${told.client.claimsFrom}: ${JSON.stringify(told.client.claims)}`,
   ];
   return [
     element("h3", {}, chip(told.verdict), ` ${told.reasons[0] ?? ""}`),
     element("ul", {}, [...told.reasons.slice(1), ...facts.filter(Boolean)].map((reason) => element("li", {}, reason))),
-    table(["bucket", "clause", "row", "compared with", ""], clauses(told), "The gateway has no rules: every client sees every row."),
+    told.row.visible ? table(["bucket", "clause", "row", "compared with", ""], clauses(told), "The gateway has no rules: every client sees every row.") : "",
     table(
       ["column", "whose value", "since"],
       told.row.columns.map((column) => [column.column, column.clientId, ago(column.touchedMs)]),
@@ -65,7 +64,7 @@ async function every(api, asked, clients, choose) {
     element("button", { className: "link", onclick: () => choose(each.client.clientId) }, each.client.clientId),
     chip(each.verdict),
     each.reasons[0] ?? "",
-    ago(each.client.lastSeenMs),
+    ago(each.standing?.seenMs ?? each.client.lastSeenMs),
   ]);
   const left = clients.length - rows.length;
   return [

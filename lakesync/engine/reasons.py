@@ -1,0 +1,133 @@
+"""Why a client has a row or lacks it: what an operator is told, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from lakesync.engine.explanation import ExplainedBucket, ExplainedClient, ExplainedFilter, Explanation
+from lakesync.hlc import wall_of
+from lakesync.types import RowKey
+
+_WRITER = (
+    "its writer did not send it yet, or was refused: db.pending() there lists what waits and what was refused; what "
+    "it does not list was not committed, is in a table without a schema there, or went to another gateway"
+)
+_LACKED_ALL_THE_SAME = (
+    "if the client lacks it all the same: the table must be among its schemas, db.pending() may hold a newer change of "
+    "its own, and db.verify() asks for everything anew"
+)
+
+
+def reasons_of(told: Explanation, key: RowKey) -> Iterator[str]:
+    """The reasons of an explanation, the most important first.
+
+    Args:
+        told: all of it but the reasons.
+        key: the row's.
+    """
+    named = f"row {key[1]!r} of table {key[0]!r}"
+    if not told.row.exists:
+        yield f"nothing of {named} was ever accepted by this gateway"
+        yield _WRITER
+        return
+    yield from _verdict(told, named)
+    yield from _row(told, named)
+    if told.row.visible and not told.buckets:
+        yield "there are no buckets: everyone sees every row"
+    elif told.row.visible:
+        for bucket in told.buckets:
+            yield from _bucket(bucket, key[0])
+    yield from _client(told.client)
+    if told.verdict == "delivered":
+        yield _LACKED_ALL_THE_SAME
+    if set(told.row.bucket_keys) != set(told.row.keys_by_rules):
+        yield "the row is stored under other bucket keys than the rules give it: a change of rules is being worked in"
+
+
+def _verdict(told: Explanation, named: str) -> Iterator[str]:
+    if told.verdict == "waiting":
+        brings = ", ".join(told.next_pull)
+        yield f"the client's next pull from the cursor that it was last sent brings {brings} of {named}"
+    elif told.verdict == "delivered":
+        yield f"the client was sent all that it may see of {named}, or wrote it itself; nothing waits for it"
+    elif told.verdict == "hidden":
+        yield f"no bucket shows {named} to this client, and it holds nothing of it"
+    else:
+        yield _deleted(told, named)
+    if told.unconfirmed:
+        yield (
+            f"it was sent {', '.join(told.unconfirmed)} of the row lately; whether it took it is known when it next "
+            "asks: with the cursor from before, it is sent it again"
+        )
+
+
+def _row(told: Explanation, named: str) -> Iterator[str]:
+    row, client_id = told.row, told.client.client_id
+    if not row.visible and told.verdict != "deleted":
+        yield _deleted(told, named)
+    if told.erased_ms is not None:
+        yield f"what {named} held was erased for good at {moment(told.erased_ms)}"
+    if row.client_wrote_ms is None:
+        return
+    wrote = f"the client wrote to it itself, last at {moment(row.client_wrote_ms)}"
+    if row.visible and all(column.client_id != client_id for column in row.columns):
+        yield f"{wrote}: nothing of that stands, for newer values took its place"
+    elif row.visible and told.verdict == "delivered":
+        yield f"{wrote}: that is not sent back to it, so a database that was put back from a backup lacks it"
+
+
+def _deleted(told: Explanation, named: str) -> str:
+    row = told.row
+    if row.tombstone_hlc is None:
+        return f"{named} is not visible to anyone: no INSERT of it came, and no column of it has a value"
+    return (
+        f"{named} is deleted, by client {row.tombstone_client_id!r} at {moment(wall_of(row.tombstone_hlc))} "
+        "of its clock: what is stamped no later than that stays dead"
+    )
+
+
+def _bucket(bucket: ExplainedBucket, table: str) -> Iterator[str]:
+    if not bucket.covers_table:
+        yield f"bucket {bucket.bucket!r} is not about table {table!r}"
+        return
+    if bucket.shows:
+        yield f"bucket {bucket.bucket!r} shows it"
+    for each in bucket.filters:
+        if not each.holds:
+            yield f"bucket {bucket.bucket!r} does not show it: {_fails(each)}"
+
+
+def _fails(each: ExplainedFilter) -> str:
+    claim = each.value.removeprefix("jwt:") if each.value.startswith("jwt:") else None
+    if claim is not None and not each.operands:
+        return f"the client has no claim {claim!r}, as a text or a list of texts"
+    if each.found is None:
+        return f"the row has no column {each.column!r}"
+    several = each.op in ("eq", "in", "neq")
+    wanted = " or ".join(map(repr, each.operands if several else each.operands[:1]))
+    of = f", the client's claim {claim!r}" if claim is not None else ""
+    if not several and len(each.operands) > 1:
+        of += ", of which the first counts"
+    return f"column {each.column!r} is {each.found!r}, which is not {each.op} {wanted}{of}"
+
+
+def _client(client: ExplainedClient) -> Iterator[str]:
+    if not client.known:
+        yield f"client {client.client_id!r} was never seen, or its record is gone: its first pull brings everything"
+        return
+    if not client.current:
+        yield "the client was last seen before the store was replaced: its next pull begins again"
+    elif client.walking:
+        yield "the client is in the middle of a walk: it was sent a page with more to come"
+    if client.elsewhere:
+        yield "it follows, or did, over a WebSocket of another process, which may have told it more than is known here"
+    if client.last_seen_ms:
+        yield f"the client was last handed something, or wrote something, at {moment(client.last_seen_ms)}"
+    if client.claims_from == "record":
+        yield "its claims are those of its last pull that the rules read; give claims to try others"
+
+
+def moment(ms: int) -> str:
+    """Wall time in UTC, as reasons tell it."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
