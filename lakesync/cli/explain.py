@@ -65,11 +65,32 @@ def explain(
     print(f"{told['verdict']}: {told['reasons'][0] if told['reasons'] else ''}")
     for reason in told["reasons"][1:]:
         print(f"  {reason}")
+    if told["row"]["visible"]:  # of any other row no clause holds, whatever the rules are
+        _show(told)
+
+
+def _show(told: dict[str, Any]) -> None:
+    print()
     output.records(
         _clauses(told),
         as_json=False,
         columns=("bucket", "clause", "row", "compared=compared with", "result"),
         none="the gateway has no rules: every client sees every row",
+    )
+    print()
+    output.records(
+        (
+            {
+                **each,
+                "written": output.moment(int(each["hlc"]) >> 16),
+                "touched": output.moment(each["touchedMs"]),
+                "delta": each["deltaId"][:12],
+            }
+            for each in told["row"]["columns"]
+        ),
+        as_json=False,
+        columns=("column", "clientId=whose value", "written", "touched=won or kept", "delta"),
+        none="no column of the row has a value",
     )
 
 
