@@ -20,6 +20,8 @@ PAGES = 3
 """The most that are written together, and the most that wait: a gateway remembers the newest sixteen cursors."""
 BYTES = 16 << 20
 """Of columns, about: while more is written or waits, nothing more is asked for."""
+LOOK = 0.02
+"""Seconds for a walk to end by itself before its pull is ended."""
 
 Pull = Callable[[SyncPull], SyncResponse]
 
@@ -27,10 +29,11 @@ Pull = Callable[[SyncPull], SyncResponse]
 class Ahead:
     """Answers pulls, and asks by itself for what follows. For one thread at a time, and one that it starts."""
 
-    def __init__(self, pull: Pull, most: int) -> None:
-        """Args: most: deltas that a page may have."""
+    def __init__(self, pull: Pull, most: int, hang_up: Callable[[], None]) -> None:
+        """Args: most: deltas that a page may have; hang_up: ends a pull that is under way, as far as it can be."""
         self._pull = pull
         self._most = most
+        self._hang_up = hang_up
         self._walk: _Walk | None = None
 
     def page(self, request: SyncPull) -> SyncResponse:
@@ -49,7 +52,7 @@ class Ahead:
         try:
             page = walk.take()
         except BaseException:
-            self.stop()
+            self.break_off()
             raise
         if not page.has_more:
             self.stop()
@@ -60,6 +63,12 @@ class Ahead:
         walk, self._walk = self._walk, None
         if walk is not None:
             walk.stop()
+
+    def break_off(self) -> None:
+        """`stop`, without waiting for what is under way."""
+        walk, self._walk = self._walk, None
+        while walk is not None and not walk.stop(LOOK):
+            self._hang_up()
 
 
 class _Walk:
@@ -96,11 +105,13 @@ class _Walk:
         self._since = pages[-1].server_hlc
         return _joined(pages)
 
-    def stop(self) -> None:
+    def stop(self, seconds: float | None = None) -> bool:
+        """Ask for nothing more, and wait so long for what is under way; whether nothing is."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _run(self, page: SyncResponse) -> None:
         request = self._request

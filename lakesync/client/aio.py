@@ -15,6 +15,7 @@ from lakesync.client.core import Edit
 from lakesync.client.events import Event
 from lakesync.client.history import Version
 from lakesync.client.opening import open_client
+from lakesync.client.rounds import PATIENCE
 from lakesync.client.status import SyncReport, SyncStatus
 from lakesync.client.table import Row
 from lakesync.client.transports.base import Token
@@ -96,8 +97,12 @@ class AsyncClient:
         return await self.run(lambda db: _executed(db, sql, params))
 
     async def sync(self) -> SyncReport:
-        """See `Client.sync`."""
-        return await self.run(lambda db: db.sync())
+        """See `Client.sync`. Where it is cancelled, it is broken off."""
+        try:
+            return await self.run(lambda db: db.sync())
+        except asyncio.CancelledError:
+            self._opened().coordinator.break_off()
+            raise
 
     async def status(self) -> SyncStatus:
         """See `Client.status`."""
@@ -161,8 +166,11 @@ class AsyncClient:
     async def close(self) -> None:
         """See `Client.close`."""
         if self._client is not None:
-            await self.run(lambda db: db.close())
+            closing = asyncio.ensure_future(self.run(lambda db: db.close()))
+            while not (await asyncio.wait((closing,), timeout=PATIENCE))[0]:  # it waits for what others asked for
+                self._client.coordinator.break_off()
             self._client = None
+            await closing
         self._thread.shutdown()
 
     async def __aenter__(self) -> Self:

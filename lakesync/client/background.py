@@ -6,19 +6,16 @@ import logging
 import random
 import threading
 import time
-from typing import TYPE_CHECKING
 
 from lakesync.client.core import Broadcast, Lost, Wait
 from lakesync.client.core.lane import Lane
 from lakesync.client.errors import UnreachableError
 from lakesync.client.exchange import Tally, answer_of
 from lakesync.client.replica import SyncThread
+from lakesync.client.rounds import PATIENCE, Rounds
 from lakesync.client.transports.base import Line, RealtimeTransport
 from lakesync.exceptions import LakeSyncError
 from lakesync.types import SyncPull, SyncResponse
-
-if TYPE_CHECKING:
-    from lakesync.client.rounds import Rounds
 
 LOOK = 0.5
 """Seconds between looks whether another connection wrote to the database."""
@@ -56,11 +53,14 @@ class Background:
             self._thread.start()
 
     def stop(self) -> None:
-        """End it; what is under way is finished first."""
+        """End it, after the request that is under way or, soon, without it."""
         if self._thread is not None:
             self._stopping.set()
             self.wake()
-            self._thread.join()
+            self._thread.join(PATIENCE)
+            while self._thread.is_alive():
+                self._rounds.hang_up()
+                self._thread.join(PATIENCE)
             self._thread = None
 
     def wake(self) -> None:
@@ -86,8 +86,16 @@ class Background:
             else:
                 self._sleep(self._cycle())
         except LakeSyncError as error:
-            self._rounds.failed(error)
+            self._failed(error)
             self._sleep(self._interval)
+
+    def _failed(self, error: LakeSyncError) -> None:
+        if not self._stopping.is_set():  # else what was broken off is no news
+            self._rounds.failed(error)
+
+    def _end(self, tally: Tally) -> None:
+        if tally.error is None or not self._stopping.is_set():
+            self._rounds.end(tally)
 
     def _cycle(self, tally: Tally | None = None) -> float:
         """One cycle by requests; seconds until the next is due."""
@@ -99,7 +107,7 @@ class Background:
             waits = [rounds.carry_all(tally, self._stopping.is_set)]
             if not self._stopping.is_set():
                 waits.append(rounds.do_actions(tally))
-            rounds.end(tally)
+            self._end(tally)
         return min([self._next_pull - time.monotonic(), *(wait for wait in waits if wait is not None)])
 
     def _sleep(self, seconds: float) -> None:
@@ -121,7 +129,7 @@ class Background:
             line = transport.connect()
         except LakeSyncError as error:
             self._lane.failed()
-            rounds.failed(error)
+            self._failed(error)
             return
         self._line = line
         try:
@@ -132,7 +140,7 @@ class Background:
                 self._serve(line)
         except LakeSyncError as error:
             self._lane.failed(getattr(error, "retry_after", None))
-            rounds.failed(error)
+            self._failed(error)
         finally:
             self._line = None
             line.close()
@@ -145,13 +153,17 @@ class Background:
             if time.monotonic() >= self._next_pull:
                 self._next_pull = time.monotonic() + self._heartbeat * random.uniform(0.9, 1.1)  # noqa: S311 no secret
                 rounds.want()
-            while not isinstance(request := replica.next_request(), Wait):
+            waits: list[float | None] = []
+            while not self._stopping.is_set():
+                request = replica.next_request()
+                if isinstance(request, Wait):
+                    waits = [request.seconds, rounds.do_actions(tally)]
+                    break
                 if isinstance(request, SyncPull) and request.source is None:
                     self._pull(line, request, tally)
                 else:
                     rounds.carry(request, tally)
-            waits = [request.seconds, rounds.do_actions(tally)]
-            rounds.end(tally)
+            self._end(tally)
         left = min([self._next_pull - time.monotonic(), *(wait for wait in waits if wait is not None)])
         self._listen(line, left)
 
@@ -163,7 +175,7 @@ class Background:
             while (got := line.receive(until - time.monotonic())) is None or got[0]:
                 if got is not None:
                     self._told(got[1], tally)
-                elif time.monotonic() >= until:
+                elif self._stopping.is_set() or time.monotonic() >= until:
                     replica.receive(Lost("no answer in time"))
                     raise UnreachableError("the gateway does not answer on the WebSocket")
         except LakeSyncError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lakesync.client.actions import ActionQueue
 from lakesync.client.background import Background
 from lakesync.client.core import Edit, Mode
-from lakesync.client.errors import DbError, TableError
+from lakesync.client.errors import DbError, TableError, UnreachableError
 from lakesync.client.events import Event, Events
 from lakesync.client.exchange import Tally
 from lakesync.client.replica import Replica
@@ -196,6 +196,10 @@ class SyncCoordinator:
         """Something was written: do not wait."""
         self._background.wake()
 
+    def break_off(self) -> None:
+        """End the `sync` that is under way, in whichever thread: there it raises `UnreachableError`."""
+        self._rounds.break_off()
+
     def close(self) -> None:
         """Stop, and let go of the gateway and of the database."""
         self.stop_auto_sync()
@@ -204,7 +208,7 @@ class SyncCoordinator:
     def _ask_for(self, mode: Mode | None, source: str | None = None) -> SyncReport:
         rounds = self._rounds
         self.replica.check_ready()  # a thread that has a transaction open must not wait for one that waits for it
-        with rounds.exclusively():
+        with rounds.asked_for():
             kept = self.replica.core.mode
             tally = Tally()
             try:
@@ -213,8 +217,8 @@ class SyncCoordinator:
                 self.replica.core.hurry()
                 if mode != "pushOnly":
                     rounds.want(source)
-                rounds.carry_all(tally)
-                if mode is None:
+                rounds.carry_all(tally, lambda: rounds.broken_off)
+                if mode is None and not rounds.broken_off:
                     self.actions.hurry()
                     rounds.do_actions(tally)
             except (DbError, TableError) as error:
@@ -222,6 +226,8 @@ class SyncCoordinator:
                 raise
             finally:
                 self.replica.core.mode = kept
+            if rounds.broken_off and tally.error is None:
+                tally.error = UnreachableError("the synchronisation was broken off here")
             report = rounds.end(tally)
         if tally.error is not None:
             raise tally.error

@@ -14,7 +14,7 @@ from lakesync.client.core.messages import Answer, Request
 from lakesync.client.core.records import Changes, Edit
 from lakesync.client.errors import DbError, TableError, UnreachableError
 from lakesync.client.replica import Replica
-from lakesync.client.transports.base import CheckpointTransport, MeasuredTransport, SyncTransport
+from lakesync.client.transports.base import BreakableTransport, CheckpointTransport, MeasuredTransport, SyncTransport
 from lakesync.exceptions import ClockDriftError, LakeSyncError, NotFoundError, RefusedError, TransientError
 from lakesync.types import PushResult, SyncPull, SyncPush, SyncResponse
 
@@ -62,7 +62,7 @@ class Exchange:
         self._replica = replica
         self._transport = transport
         self._progress = progress
-        self._ahead = Ahead(transport.pull, replica.limits.pull_deltas)
+        self._ahead = Ahead(transport.pull, replica.limits.pull_deltas, self.hang_up)
 
     def carry(self, request: Request, tally: Tally) -> None:
         """Ask the gateway, and give the core what came back.
@@ -95,6 +95,15 @@ class Exchange:
     def rest(self) -> None:
         """After some requests: nothing is under way any more, not even pages that were asked for ahead."""
         self._ahead.stop()
+
+    def break_off(self) -> None:
+        """`rest`, without waiting for a page that is under way."""
+        self._ahead.break_off()
+
+    def hang_up(self) -> None:
+        """End the request that is under way, where the transport can; from any thread."""
+        if isinstance(self._transport, BreakableTransport):
+            self._transport.hang_up()
 
     def count(self, request: Request | None, answer: Answer | None, changes: Changes, tally: Tally) -> None:
         """Count in what an answer, or a page that nobody asked for, has changed."""

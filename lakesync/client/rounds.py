@@ -22,6 +22,9 @@ from lakesync.client.status import SyncReport
 from lakesync.client.transports.base import SchemaTransport, SyncTransport
 from lakesync.exceptions import LakeSyncError, SchemaError
 
+PATIENCE = 0.5
+"""Seconds that a request under way has to be answered when the client is closed."""
+
 
 class Rounds:
     """One at a time, by whichever thread."""
@@ -42,6 +45,9 @@ class Rounds:
         self._schemas_known = False
         self._exchange = Exchange(replica, transport, lambda progress: events.emit("onProgress", progress))
         self._one = threading.RLock()
+        self._foreground = False
+        self.broken_off = False
+        """Whether the round that the app asked for last is to end."""
         self._lock = SyncLock(replica.path)
 
     @property
@@ -61,6 +67,17 @@ class Rounds:
         with self._one:
             self.take_file()
             yield
+
+    @contextmanager
+    def asked_for(self) -> Iterator[None]:
+        """`exclusively`, for a round that can be broken off."""
+        self.broken_off = False
+        with self.exclusively():
+            self._foreground = True
+            try:
+                yield
+            finally:
+                self._foreground = False
 
     def take_file(self) -> None:
         """From now on no other client of the file talks to the gateway.
@@ -82,14 +99,19 @@ class Rounds:
         """Count in what a page changed that came by another way than `carry`."""
         self._exchange.count(request, answer, changes, tally)
 
-    def carry_all(self, tally: Tally, stopping: Callable[[], bool] = lambda: False) -> float | None:
+    def carry_all(self, tally: Tally, stopping: Callable[[], bool]) -> float | None:
         """Carry requests until there is nothing to do, or somebody stops it; seconds until there is again."""
         try:
-            while not isinstance(request := self.replica.next_request(), Wait):
+            while not stopping():
+                request = self.replica.next_request()
+                if isinstance(request, Wait):
+                    return request.seconds
                 self.carry(request, tally)
-                if stopping():
-                    return None
-            return request.seconds
+            self._exchange.break_off()
+            return None
+        except BaseException:
+            self._exchange.break_off()
+            raise
         finally:
             self._exchange.rest()
 
@@ -123,12 +145,26 @@ class Rounds:
         self._events.emit("onSyncComplete", report)
         return report
 
+    def hang_up(self) -> None:
+        """End the request that is under way, in whichever thread, where the transport can."""
+        self._exchange.hang_up()
+
+    def break_off(self) -> None:
+        """End the round that the app asked for, in whichever thread; from any other one."""
+        self.broken_off = True
+        if self._foreground:
+            self.hang_up()
+
     def close(self) -> None:
-        """Let go of the gateway and of the database, after the round that is under way."""
-        with self._one:
+        """Let go of the gateway and of the database, after the request that is under way or, soon, without it."""
+        while not self._one.acquire(timeout=PATIENCE):
+            self.break_off()
+        try:
             self.transport.close()
             self.replica.close()
             self._lock.release()
+        finally:
+            self._one.release()
 
     def _learn_schemas(self, tally: Tally) -> None:
         """Once a process, and when an edit or a page did not fit, ask whether the gateway's schemas have grown."""

@@ -1,4 +1,4 @@
-"""What may stand between a client and its gateway: an HTTP proxy, and a server that ends TLS."""
+"""What may stand between a client and its gateway: an HTTP proxy, a server that ends TLS, a line that goes silent."""
 
 from __future__ import annotations
 
@@ -60,6 +60,60 @@ def tls(url: str, folder: Path) -> Iterator[tuple[str, Path]]:
 
     with _listening(serve) as port:
         yield f"https://127.0.0.1:{port}", certificate
+
+
+class Silence:
+    """Whether a line passes anything on. Its connections stay open."""
+
+    def __init__(self) -> None:
+        self.swallowed = threading.Event()
+        """Something was sent into the silence."""
+        self.connections = 0
+        """How many were ever made."""
+        self._fallen = False
+        self._ended = threading.Event()
+
+    def fall(self) -> None:
+        """From now on nothing passes; what was opened before never will again."""
+        self._fallen = True
+
+    def lift(self) -> None:
+        """What is opened from now on passes."""
+        self._fallen = False
+        self._ended, over = threading.Event(), self._ended
+        over.set()
+        self.swallowed.clear()
+
+    def serve(self, client: socket.socket, port: int) -> None:
+        """Pass on what a connection carries, while it may."""
+        self.connections += 1
+        lost = self._ended
+        with socket.create_connection(("127.0.0.1", port)) as server:
+            back = threading.Thread(target=self._copy, args=(server, client, lost, False), daemon=True)
+            back.start()
+            self._copy(client, server, lost, True)
+            back.join()
+
+    def _copy(self, source: socket.socket, target: socket.socket, lost: threading.Event, asks: bool) -> None:
+        silent = False
+        with suppress(OSError):
+            while data := source.recv(65536):
+                silent = silent or self._fallen or lost.is_set()
+                if not silent:
+                    target.sendall(data)
+                elif asks:
+                    self.swallowed.set()
+        if not (silent or self._fallen or lost.is_set()):
+            with suppress(OSError):
+                target.shutdown(socket.SHUT_WR)
+
+
+@contextmanager
+def quiet_line(url: str) -> Iterator[tuple[str, Silence]]:
+    """A line to the server at `url` that can go silent; its URL."""
+    silence = Silence()
+    with _listening(lambda client: silence.serve(client, int(urlsplit(url).port or 80))) as port:
+        yield f"http://127.0.0.1:{port}", silence
 
 
 @contextmanager

@@ -107,6 +107,14 @@ class RealtimeTransport(Protocol):
 
 
 @runtime_checkable
+class BreakableTransport(Protocol):
+    """Can end what is under way."""
+
+    def hang_up(self) -> None:
+        """Whatever is asked at the moment raises `UnreachableError` at once; from any thread. The next may be asked."""
+
+
+@runtime_checkable
 class MeasuredTransport(Protocol):
     """Knows the gateway's clock."""
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import quote
 
@@ -15,6 +17,7 @@ import msgspec
 import requests
 
 from lakesync.client.errors import UnreachableError, answered
+from lakesync.client.transports.aside import Aside
 from lakesync.client.transports.base import Checkpoint, ServerSchema, Token
 from lakesync.client.transports.tokens import TokenHolder
 from lakesync.exceptions import AuthError, LakeSyncError, NotFoundError, Rejection, ValidationError
@@ -90,6 +93,7 @@ class HttpTransport:
         if ca is not None:
             self._way["verify"] = ca
         self._offset: float | None = None
+        self._aside = Aside()
 
     @property
     def clock_offset(self) -> float | None:
@@ -116,8 +120,10 @@ class HttpTransport:
             NotFoundError: there is none for this client.
         """
         answer = self._ask("GET", "checkpoint", params={"clientId": client_id}, stream=True)
-        with answer:
-            yield Checkpoint(int(answer.headers["X-Checkpoint-Hlc"]), _frames(answer))
+        try:
+            yield Checkpoint(int(answer.headers["X-Checkpoint-Hlc"]), _frames(answer, self._aside))
+        finally:  # which would wait for a read that nobody waits for any more
+            threading.Thread(target=answer.close, name="lakesync-request", daemon=True).start()
 
     def schema(self, table: str) -> ServerSchema | None:
         """`GET schema`."""
@@ -136,6 +142,10 @@ class HttpTransport:
     def describe_actions(self) -> ActionDiscovery:
         """`GET actions`."""
         return _decoded(_decode_discovery, self._ask("GET", "actions").content)
+
+    def hang_up(self) -> None:
+        """Let go whoever waits for an answer; what was asked goes on until `timeout` and is thrown away."""
+        self._aside.let_go()
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -159,18 +169,15 @@ class HttpTransport:
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         asked = time.time()
+        way: dict[str, Any] = {**self._way, **options, "headers": headers, "timeout": self._timeout}
+        request = partial(self._session.request, method, f"{self._base}/{route}", allow_redirects=False, **way)
         try:
-            answer = self._session.request(
-                method,
-                f"{self._base}/{route}",
-                headers=headers,
-                timeout=self._timeout,
-                allow_redirects=False,
-                **self._way,
-                **options,
-            )
+            answer = self._aside.run(request, requests.Response.close)
         except requests.RequestException as error:
             raise UnreachableError(f"{self._base} does not answer: {_reason(error)}") from error
+        except BaseException:
+            self._session.close()  # the next request goes on a connection of its own
+            raise
         self._note_clock(answer, (asked + time.time()) / 2)
         if answer.status_code != requests.codes.ok:
             with answer:
@@ -218,10 +225,10 @@ def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:
         raise UnreachableError(f"the answer cannot be read: {error}") from error
 
 
-def _frames(answer: requests.Response) -> Iterator[bytes]:
+def _frames(answer: requests.Response, aside: Aside) -> Iterator[bytes]:
     answer.raw.decode_content = True
     try:
-        yield from read_checkpoint(cast("BinaryIO", _Whole(answer.raw)))
+        yield from read_checkpoint(cast("BinaryIO", _Whole(answer.raw, aside)))
     except (requests.RequestException, OSError, ValidationError) as error:
         raise UnreachableError(f"the checkpoint broke off: {error}") from error
     except Exception as error:  # urllib3's own errors are no OSError
@@ -233,10 +240,14 @@ def _frames(answer: requests.Response) -> Iterator[bytes]:
 class _Whole(io.RawIOBase):
     """Reads as many bytes as were asked for, unless the stream ends."""
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Any, aside: Aside) -> None:
         self._raw = raw
+        self._aside = aside
 
     def read(self, size: int = -1) -> bytes:
+        return self._aside.run(partial(self._read, size))
+
+    def _read(self, size: int) -> bytes:
         parts: list[bytes] = []
         while size > 0 and (part := self._raw.read(size)):
             parts.append(part)

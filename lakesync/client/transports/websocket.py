@@ -6,6 +6,7 @@ can name the deltas at fault.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from contextlib import ExitStack, suppress
@@ -26,8 +27,13 @@ from lakesync.wire.frames import FrameTag, encode_frame
 
 _POLICY = 1008
 _TAG = FrameTag.BROADCAST
+_PARTING = 0.5
+"""Seconds that a line waits for the gateway's goodbye."""
 _HELD = 16
 """Messages held for who is busy; the gateway waits with what comes after them."""
+
+_log = logging.getLogger("lakesync.client.websockets")
+_log.setLevel(logging.CRITICAL)  # what ends a line is told by the client's status and events
 
 
 class WebSocketTransport(HttpTransport):
@@ -38,7 +44,13 @@ class WebSocketTransport(HttpTransport):
         http = base_url.replace("ws", "http", 1) if base_url.startswith("ws") else base_url
         super().__init__(http, gateway_id, token, **options)
         self._line_url = f"{http.rstrip('/').replace('http', 'ws', 1)}/sync/{quote(gateway_id, safe='')}/ws"
-        self._options: dict[str, Any] = {"open_timeout": self._timeout}
+        self._options: dict[str, Any] = {
+            "open_timeout": self._timeout,
+            "close_timeout": _PARTING,
+            "compression": None,
+            "max_size": None,
+            "logger": _log,
+        }
         if self._proxy is not None:
             self._options["proxy"] = self._proxy
         if self._ca is not None and self._line_url.startswith("wss"):
@@ -75,12 +87,14 @@ class WebSocketTransport(HttpTransport):
         headers = dict(self._headers)
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        try:
+
+        def opened() -> tuple[ClientConnection, ExitStack]:
             held = ExitStack()
-            opening = connect(
-                self._line_url, additional_headers=headers, compression=None, max_size=None, **self._options
-            )
+            opening = connect(self._line_url, additional_headers=headers, **self._options)
             return held.enter_context(opening), held
+
+        try:
+            return self._aside.run(opened, lambda line: line[1].close())
         except InvalidStatus:
             raise
         except (OSError, TimeoutError, WebSocketException) as error:

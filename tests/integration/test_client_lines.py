@@ -1,0 +1,180 @@
+"""The Python client over a line that goes silent: packets are swallowed, and nobody hangs up."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from lakesync.client import Client, UnreachableError, open_async, open_client
+from lakesync.client.core import CoreLimits
+from tests.integration import go_betweens
+from tests.integration.gateway_support import DEADLINE, Served, delta, sign, until
+
+TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}]}
+FOREVER = 10 * DEADLINE
+"""Seconds for which a client would wait for an answer."""
+
+
+@pytest.fixture
+def line(served: Served) -> Iterator[tuple[str, go_betweens.Silence]]:
+    with go_betweens.quiet_line(served.url) as found:
+        yield found
+
+
+@pytest.fixture
+def told(served: Served, line, tmp_path) -> Callable[..., dict[str, Any]]:
+    """What opens alice's file, over the line."""
+    gateway = served.client().gateway
+
+    def options(**changes: Any) -> dict[str, Any]:
+        given = {"url": line[0], "gateway": gateway, "token": sign("alice", gateway), "schemas": [TODOS]}
+        return {"path": tmp_path / "alice.db", "timeout": FOREVER, **given, **changes}
+
+    return options
+
+
+def swallowed(silence: go_betweens.Silence) -> None:
+    assert silence.swallowed.wait(DEADLINE)
+
+
+def closed_soon(client: Client) -> None:
+    begun = time.monotonic()
+    client.close()
+    assert time.monotonic() - begun < DEADLINE / 6
+
+
+def test_ctrl_c_ends_a_walk_whose_next_page_does_not_come(served: Served, line, told) -> None:
+    silence = line[1]
+    writer = served.client("writer", told()["gateway"])
+    writer.push(*(delta(f"t{number}", {"title": "x"}, client="writer") for number in range(20)))
+    begun: list[float] = []
+
+    def interrupt() -> None:
+        swallowed(silence)
+        begun.append(time.monotonic())
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with open_client(**told(limits=CoreLimits(pull_deltas=5))) as alice:
+        alice.on("onChange", lambda *_: None)
+        receive = alice.coordinator.replica.receive
+
+        def falling(answer):  # the first page has come, the second is asked for while it is written
+            silence.fall()
+            return receive(answer)
+
+        alice.coordinator.replica.receive = falling  # type: ignore[method-assign]
+        threading.Thread(target=interrupt, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            alice.sync()
+        assert time.monotonic() - begun[0] < DEADLINE / 6
+        silence.lift()
+        alice.coordinator.replica.receive = receive  # type: ignore[method-assign]
+        alice.sync()
+        assert len(alice["todos"]) == 20
+
+
+@pytest.mark.parametrize("realtime", [False, True])
+def test_closing_does_not_wait_for_a_silent_line_and_loses_nothing(line, told, realtime: bool) -> None:
+    silence = line[1]
+    with open_client(**told(realtime=realtime, auto_sync=True)) as alice:
+        errors: list[Any] = []
+        alice.on("onError", errors.append)
+        until(lambda: alice.status.last_sync and alice.status.live == realtime, "the first sync")
+        silence.fall()
+        alice["todos"].insert(title="into the silence")
+        swallowed(silence)
+        closed_soon(alice)
+        assert errors == [], "who closes is told of no failure"
+    silence.lift()
+    with open_client(**told()) as alice:
+        assert alice.sync().pushed == 1
+        assert alice.pending() == []
+
+
+def test_closing_does_not_wait_for_a_pull_on_a_silent_line(line, told) -> None:
+    silence = line[1]
+    alice = open_client(**told(realtime=True))
+    connect = alice.transport.connect  # type: ignore[attr-defined]
+
+    def falling():
+        opened = connect()
+        silence.fall()
+        return opened
+
+    alice.transport.connect = falling  # type: ignore[attr-defined]
+    alice.coordinator.start_auto_sync()
+    swallowed(silence)
+    closed_soon(alice)
+
+
+def test_closing_does_not_wait_for_a_line_that_is_being_opened(line, told) -> None:
+    silence = line[1]
+    silence.fall()
+    alice = open_client(**told(realtime=True, auto_sync=True))
+    swallowed(silence)
+    closed_soon(alice)
+
+
+def test_closing_ends_a_sync_of_another_thread(line, told) -> None:
+    silence = line[1]
+    silence.fall()
+    alice = open_client(**told())
+    raised: list[BaseException] = []
+
+    def sync() -> None:
+        try:
+            alice.sync()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=sync, daemon=True)
+    thread.start()
+    swallowed(silence)
+    closed_soon(alice)
+    thread.join(DEADLINE)
+    assert isinstance(raised[0], UnreachableError)
+    assert "broken off here" in str(raised[0])
+
+
+def test_a_checkpoint_that_does_not_go_on_does_not_keep_a_client_open(told, line, served: Served, tmp_path) -> None:
+    from tests.integration.test_gateway_checkpoint import publish, rows
+
+    silence = line[1]
+    writer = served.client("writer", told()["gateway"])
+    deltas = [delta(f"t{number}", {"title": "x" * 1000}, client="writer") for number in range(3000)]
+    writer.push(*deltas[:400])
+    publish(served, writer, tmp_path, [rows(*deltas[start : start + 300]) for start in range(0, 3000, 300)])
+    alice = open_client(**told())
+    alice.on("onProgress", lambda _: silence.fall())
+    alice.coordinator.start_auto_sync()
+    until(lambda: silence.connections, "a request")
+    closed_soon(alice)
+    assert len(list(tmp_path.glob("*lakesync-first*"))) == 0
+
+
+def test_a_cancelled_sync_is_broken_off_and_the_client_closes(line, told) -> None:
+    silence = line[1]
+
+    async def play() -> None:
+        async with open_async(**told()) as alice:
+            await alice["todos"].insert(title="into the silence")
+            silence.fall()
+            sync = asyncio.create_task(alice.sync())
+            await asyncio.to_thread(swallowed, silence)
+            sync.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sync
+            assert len(await alice.query("SELECT * FROM todos")) == 1
+            silence.swallowed.clear()
+            other = asyncio.create_task(alice.sync())
+            await asyncio.to_thread(swallowed, silence)
+        with pytest.raises(UnreachableError):
+            await other
+
+    asyncio.run(asyncio.wait_for(play(), DEADLINE))
