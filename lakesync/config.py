@@ -301,24 +301,32 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     for name in _REFERENCES:
         section, _, key = name.rpartition(".")
-        holder = data.get(section, {}) if section else data
+        holder = _table(data, section, path) if section else data
         if key in holder:
             holder[key] = _resolve(name, holder[key], path)
     for section in ("sources", "adapters"):
-        uris = data.get(section, {})
+        uris = _table(data, section, path)
         for name, uri in uris.items():
             uris[name] = _resolve(f"{section}.{name}.uri", uri, path)
-    stores = data.get("shard_config", {}).get("stores", {})
+    stores = _table(_table(data, "shard_config", path), "stores", path)
     for name, url in stores.items():
         stores[name] = _resolve(f"shard_config.stores.{name}.url", url, path)
     if "data_dir" in data:
         data["data_dir"] = str(path.parent / Path(data["data_dir"]).expanduser())
-    for gateway in data.get("gateways", {}).values():
+    for name in _table(data, "gateways", path):
+        gateway = _table(data["gateways"], name, path)
         if isinstance(gateway.get("rules"), str):
             gateway["rules"] = str(path.parent / gateway["rules"])
         if isinstance(gateway.get("schemas"), list):
             gateway["schemas"] = [str(path.parent / str(each)) for each in gateway["schemas"]]
     return data
+
+
+def _table(holder: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+    found = holder.get(name, {})
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"{name} in {path} is no table of settings: see `lakesync init` for its form")
+    return found
 
 
 def _resolve(name: str, value: object, path: Path) -> object:
