@@ -24,6 +24,14 @@ ID: dict[str, Any] = {"type": "string", "pattern": "^[^\\x00]+$", "minLength": 1
 """Of a row, a client or a delta."""
 CONNECTOR: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"}
 
+_SCHEMA: dict[str, dict[str, Any]] = {
+    "table": IDENTIFIER,
+    "sourceTable": IDENTIFIER,
+    "externalIdColumn": IDENTIFIER,
+    "columns": {"minItems": 1},
+    "primaryKey": {"minItems": 1, "uniqueItems": True, "items": IDENTIFIER},
+}
+
 FORMS: dict[str, dict[str, dict[str, Any]]] = {
     "SyncPush": {"clientId": ID, "deltas": {"maxItems": EngineLimits().max_deltas}},
     "SyncPull": {"clientId": ID, "maxDeltas": {"minimum": 1, "maximum": MAX_PULL}},
@@ -32,14 +40,11 @@ FORMS: dict[str, dict[str, dict[str, Any]]] = {
         "column": IDENTIFIER,
         "value": {"description": f"Any JSON value of finite numbers, at most {MAX_DEPTH} lists and objects deep"},
     },
-    "TableSchema": {
-        "table": IDENTIFIER,
-        "sourceTable": IDENTIFIER,
-        "externalIdColumn": IDENTIFIER,
-        "columns": {"minItems": 1},
-        "primaryKey": {"minItems": 1, "uniqueItems": True, "items": IDENTIFIER},
-    },
+    "TableSchema": _SCHEMA,
+    "GivenSchema": _SCHEMA,
     "Column": {"name": IDENTIFIER},
+    "GivenColumn": {"name": IDENTIFIER},
+    "Reference": {"table": IDENTIFIER, "column": IDENTIFIER},
     "ActionPush": {"clientId": ID, "actions": {"maxItems": ActionLimits().max_actions}},
     "Action": {
         "clientId": ID,

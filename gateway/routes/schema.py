@@ -13,7 +13,7 @@ from gateway.forms import IDENTIFIER
 from gateway.operations import Operation, Parameter
 from gateway.services import Services
 from lakesync.exceptions import NotFoundError, PayloadTooLargeError, SchemaError, ValidationError
-from lakesync.schema import TableSchema, parse_schema
+from lakesync.schema import Column, Reference, TableSchema, parse_schema
 from lakesync.staging.records import SchemaVersion
 
 
@@ -29,6 +29,18 @@ class KnownSchemas(msgspec.Struct, frozen=True, rename="camel"):
     """Every registered schema of a gateway, by table."""
 
     schemas: tuple[KnownSchema, ...]
+
+
+class GivenColumn(Column, frozen=True):
+    """A column, whose `references` may be an object too, as the reference's clients send it."""
+
+    references: str | Reference | None = None  # type: ignore[assignment]  # `parse_schema` makes it text
+
+
+class GivenSchema(TableSchema, frozen=True, rename="camel"):
+    """A table's schema as an admin gives it."""
+
+    columns: tuple[GivenColumn, ...]
 
 
 class SavedSchema(msgspec.Struct, frozen=True, rename="camel"):
@@ -86,7 +98,7 @@ OPERATIONS = (
         register,
         "Register a table's schema, or evolve it by nullable columns",
         access="admin",
-        body=TableSchema,
+        body=GivenSchema,
         answer=SavedSchema,
         errors=(ValidationError, PayloadTooLargeError, SchemaError),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import jsonschema
 import pytest
 from websockets.sync.client import connect
 
@@ -11,7 +12,7 @@ from lakesync.delta import id_number
 from lakesync.types import SyncPull
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, decode_frame, encode_frame
-from tests.integration.gateway_support import DEADLINE, delta, until
+from tests.integration.gateway_support import DEADLINE, DESCRIBED, DESCRIPTION, delta, until
 
 TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}, {"name": "n", "type": "number"}]}
 MINE = {
@@ -34,6 +35,17 @@ def test_a_schema_is_registered_evolved_and_read(served, prefix):
     assert (read["table"], read["version"]) == ("todos", 2)
     assert [column["name"] for column in read["schema"]["columns"]] == ["title", "n", "done"]
     assert admin.call("GET", prefix + "/admin/schema/{gw}").json() == {"schemas": [read]}
+
+
+@pytest.mark.parametrize("references", ["users.name", {"table": "users", "column": "name", "cardinality": "many"}])
+def test_both_forms_of_a_reference_are_described_and_taken(served, references):
+    body = {"table": "todos", "columns": [{"name": "owner", "type": "string", "references": references}]}
+    described = DESCRIBED["/admin/schema/{gateway}"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    jsonschema.validate(body, described | {"components": DESCRIPTION["components"]})
+    client = served.client()
+    assert client.admin().call("POST", "/admin/schema/{gw}", json=body).ok
+    read = client.call("GET", "/sync/{gw}/schema", params={"table": "todos"}).json()
+    assert read["schema"]["columns"][0]["references"] == "users.name"
 
 
 def test_a_schema_that_is_not_there_is_not_found(served):
@@ -151,7 +163,7 @@ def test_an_admin_sees_who_is_behind_and_what_waits_by_table(served):
     mute, behind = told["clients"]
     assert (mute["clientId"], mute["pulledMs"], mute["cursorHlc"], mute["cursorMs"]) == ("alice", None, "0", None)
     assert (behind["clientId"], behind["cursorHlc"], behind["pushedMs"]) == ("bob", since, None)
-    assert behind["cursorMs"] < told["lastArrival"] >> 16
+    assert behind["cursorMs"] < int(told["lastArrivalHlc"]) >> 16
     assert mute["seenMs"] >= behind["seenMs"] > 1.7e12
     assert [(each["table"], each["deltaCount"]) for each in told["tables"]] == [("todos", 2), ("users", 1)]
     assert sum(each["byteSize"] for each in told["tables"]) == told["byteSize"]
