@@ -32,7 +32,7 @@ class ShardStats(msgspec.Struct, frozen=True, rename="camel"):
     log_size: int
     """Deltas not yet confirmed in the lake."""
     byte_size: int
-    last_arrival: int
+    last_arrival: int = msgspec.field(name="lastArrivalHlc")
     last_seq: int
     flushed_seq: int
 

@@ -79,7 +79,7 @@ def _whole(
     runs: list[dict[str, Any]] | None,
 ) -> dict[str, Any]:
     now = time.time() * 1000
-    newest = int(told["lastArrival"])
+    newest = int(told["lastArrivalHlc"])
     waiting = {each["table"]: each for each in told["tables"] or ()}
     names = sorted({*waiting, *(lake or {})})
     return {
@@ -160,7 +160,8 @@ def _show(whole: dict[str, Any]) -> None:
 def _facts(whole: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "gateway", f"{whole['gateway']} at {whole['url']}, {whole['ready']}"
     yield "newest commit", output.moment(whole["newestMs"]) or "none yet"
-    waits = f"{whole['unflushedDeltas']:,} deltas, {whole['unflushedBytes']:,} bytes"
+    deltas = whole["unflushedDeltas"]
+    waits = f"{deltas:,} delta{'' if deltas == 1 else 's'}, {whole['unflushedBytes']:,} bytes"
     oldest = whole["oldestUnflushedSeconds"]
     yield "waits for lake", f"{waits}, the oldest for {output.ago(oldest)}" if oldest is not None else "nothing"
     yield "last flush", output.moment(whole["flushedMs"]) or "none yet"

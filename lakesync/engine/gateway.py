@@ -40,7 +40,7 @@ class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
     byte_size: int
     oldest_ms: int | None
     """Server wall time of the oldest of them."""
-    last_arrival: int
+    last_arrival: int = msgspec.field(name="lastArrivalHlc")
     last_seq: int
     flushed_seq: int
     flushed_ms: int | None

@@ -50,7 +50,7 @@ def test_the_newest_cut_and_whether_rules_are_newer(served, tmp_path):
     publish_cut(served.engine.store, client.gateway, tmp_path)
     admin.call("POST", "/admin/sync-rules/{gw}", json={"version": 1, "buckets": [NOBODY]})
     told = admin.call("GET", "/admin/metrics/{gw}").json()
-    assert told["cut"]["arrivalHlc"] == str(before["lastArrival"])
+    assert told["cut"]["arrivalHlc"] == before["lastArrivalHlc"]
     assert (told["cut"]["rulesVersion"], told["rulesVersion"], told["cut"]["tables"]) == (0, 1, ["todos"])
     fetched = tmp_path / "frames.bin"
     told = _command(served, served.client("new", client.gateway), "checkpoint", "fetch", str(fetched), "--json")

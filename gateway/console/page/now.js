@@ -66,7 +66,7 @@ function clients(told, choose) {
 /** Ask once and show it; `choose` is called with the client whose line is clicked. */
 export async function refresh(api, choose) {
   const [told, unready] = await Promise.all([api.get("metrics", { clients: 200 }), api.ready()]);
-  const newest = wall(told.lastArrival);
+  const newest = wall(told.lastArrivalHlc);
   tiles(told, newest);
   clients(told, choose);
   offer("client-ids", told.clients.map((client) => client.clientId));
