@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 
 from lakesync.cli.app import app
 from lakesync.cli.ending import ExitCode
+from lakesync.flush import MemoryFlushQueue, Outlet
 from tests.integration.gateway_support import DEADLINE, SECRET, delta
+from tests.integration.openapi_support import set_a_job_aside
 
 RULES = {
     "version": 1,
@@ -100,6 +102,23 @@ def test_what_an_operator_asks_wrongly_is_said_on_the_page(page, world):
     page.get_by_role("button", name="Look").click()
     expect(page.get_by_role("alert")).to_contain_text("token")
     expect(page.get_by_role("button", name="Look")).to_be_visible()
+
+
+def test_a_button_that_the_gateway_does_not_answer_says_so(page, world, monkeypatch):
+    served, admin = world
+    queue = MemoryFlushQueue()
+    monkeypatch.setattr(served.engine, "_outlet", Outlet(None, queue=queue))
+    set_a_job_aside(queue, admin.gateway)
+    page.goto(signed_in(world))
+    retry = page.locator("#aside").get_by_role("button", name="Retry")
+    page.route("**/admin/dead-letters/*/*", lambda route: route.abort())
+    retry.click()
+    expect(page.get_by_role("alert")).to_have_text("The gateway does not answer.")
+    page.unroute("**/admin/dead-letters/*/*")
+    retry.click()
+    expect(page.locator("#aside")).to_contain_text("Nothing")
+    expect(page.get_by_role("alert")).to_be_hidden()
+    assert len(queue.pending(admin.gateway)) == 1
 
 
 def test_the_page_is_open_and_holds_nothing_but_itself(world):

@@ -3,9 +3,15 @@
 import { element, offer, show, table } from "./dom.js";
 import { ago, count } from "./words.js";
 
-async function aside(api, again) {
+async function aside(api, fault) {
   const { deadLetters } = await api.get("dead-letters");
-  const act = (label, work) => element("button", { onclick: () => work().then(again) }, label);
+  const act = (label, work) => {
+    const click = () =>
+      work()
+        .then(() => aside(api, fault))
+        .then(() => fault(null), fault);
+    return element("button", { onclick: click }, label);
+  };
   const rows = deadLetters.map((each) => [
     each.table,
     count(each.deltaCount),
@@ -33,7 +39,7 @@ export async function tables(api) {
   offer("tables", [...new Set([...schemas, ...(waiting ?? [])].map((each) => each.table))].sort());
 }
 
-/** Ask once and show it. */
-export async function refresh(api) {
-  await Promise.all([aside(api, () => aside(api)), done(api), rules(api)]);
+/** Ask once and show it; `fault` is called with what goes wrong when a button is used, or null. */
+export async function refresh(api, fault) {
+  await Promise.all([aside(api, fault), done(api), rules(api)]);
 }

@@ -74,7 +74,7 @@ function begin(api) {
   const choose = listen(part("why"), api, () => clients);
   part("flush").onclick = () => flush(api);
   repeat(async () => { clients = await now.refresh(api, choose); }, OFTEN_MS);
-  repeat(() => kept.refresh(api), SELDOM_MS);
+  repeat(() => kept.refresh(api, (error) => fault(kept.refresh, error)), SELDOM_MS);
   kept.tables(api).catch((error) => fault(kept.tables, error));
 }
 
