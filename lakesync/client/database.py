@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +151,7 @@ class LocalDB:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of what is written inside, or none; within the transaction that this thread has open, if it has one.
+        """All of what is written inside, or none; within a transaction that is open already, a part of that.
 
         Raises:
             DbError: the database cannot be written now: it is locked, or the disk is full.
@@ -159,7 +159,8 @@ class LocalDB:
         """
         with self.alone():
             if self.conn.in_transaction:
-                yield self.conn
+                with self._part():
+                    yield self.conn
                 return
             try:
                 self.conn.execute("BEGIN IMMEDIATE")
@@ -196,6 +197,20 @@ class LocalDB:
             self.conn.close()
             if self._temporary is not None:
                 self._temporary.cleanup()
+
+    @contextmanager
+    def _part(self) -> Iterator[None]:
+        """All of what is written inside, or none, of a transaction that goes on."""
+        self.conn.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            with suppress(sqlite3.OperationalError):  # the app has ended the whole
+                self.conn.execute("ROLLBACK TO part")
+                self.conn.execute("RELEASE part")
+            raise
+        with suppress(sqlite3.OperationalError):
+            self.conn.execute("RELEASE part")
 
     def _commit(self) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sqlite3
 import time
 import uuid
@@ -14,6 +15,7 @@ import msgspec
 
 from lakesync.client.database import LocalDB, fault
 from lakesync.client.sql_values import SqlValue, python_value
+from lakesync.delta import MAX_DEPTH, jcs_raw
 from lakesync.exceptions import DuplicateError, NotFoundError, ValidationError
 from lakesync.schema import ColumnType, TableSchema
 
@@ -196,6 +198,8 @@ _HELD: dict[ColumnType, tuple[type, ...]] = {
 }
 """What sqlite3 can be given for a column; which texts, and all bytes, are refused, the triggers say."""
 _INTEGERS = range(-(2**63), 2**63)
+_HUGE = re.compile(rb"[0-9]{309}")
+"""What may be a number beyond all doubles."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -227,7 +231,9 @@ def _json(value: Any) -> str:
         text = _encode(value)
         if b"null" in text:
             json.dumps(value, allow_nan=False, default=str)  # msgspec writes null for NaN and infinities
-    except (TypeError, ValueError, RecursionError) as error:
+        if text.count(b"[") + text.count(b"{") > MAX_DEPTH or _HUGE.search(text):
+            jcs_raw(text)
+    except (TypeError, ValueError, RecursionError, ValidationError) as error:
         raise ValueError(f"JSON: {error}") from error
     return text.decode()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import sys
@@ -81,6 +82,20 @@ def test_a_transaction_is_undone_whole(opened):
     assert len(alice["todos"]) == 0
 
 
+def test_a_transaction_within_another_is_undone_alone(opened):
+    alice = opened()
+    todos = alice["todos"]
+    with alice.transaction() as conn:
+        todos.insert({"title": "stays"}, row_id="a")
+        with pytest.raises(DuplicateError), alice.transaction(), alice.transaction():
+            assert todos.insert({"title": "never"}, row_id="b") == todos.insert(row_id="a")
+        with alice.transaction():
+            todos.insert({"title": "stays too"}, row_id="c")
+            conn.commit()  # the app may end the whole itself
+            todos.insert({"title": "and this"}, row_id="d")
+    assert [edit[1] for edit in edits(alice)] == ["a", "c", "d"]
+
+
 @pytest.mark.parametrize(
     ("values", "why"),
     [
@@ -89,6 +104,8 @@ def test_a_transaction_is_undone_whole(opened):
         ({"title": b"bytes"}, "column title of todos takes text"),
         ({"done": 7}, "column done of todos takes 0 or 1"),
         ({"colour": "red"}, "table 'todos' has no column 'colour'"),
+        ({"tags": json.loads("[" * 101 + "]" * 101)}, "'tags' of 'todos' takes JSON: .* nested more than 100 deep"),
+        ({"tags": [-(10**400)]}, "column 'tags' of 'todos' takes JSON: the integer is no finite double"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_where_it_is_written(opened, values, why):
