@@ -89,7 +89,7 @@ def _show(told: dict[str, Any]) -> None:
             for each in told["row"]["columns"]
         ),
         as_json=False,
-        columns=("column", "clientId=whose value", "written", "touched=won or kept", "delta"),
+        columns=("column", "clientId=whose value", "written", "touched=changed or contested", "delta"),
         none="no column of the row has a value",
     )
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from lakesync.engine.explanation import ExplainedBucket, ExplainedClient, ExplainedFilter, Explanation
 from lakesync.hlc import wall_of
+from lakesync.staging.erasing import ERASER
 from lakesync.types import RowKey
 
 _WRITER = (
@@ -66,7 +67,7 @@ def _row(told: Explanation, named: str) -> Iterator[str]:
     row, client_id = told.row, told.client.client_id
     if not row.visible and told.verdict != "deleted":
         yield _deleted(told, named)
-    if told.erased_ms is not None:
+    if told.erased_ms is not None and row.tombstone_client_id != ERASER:
         yield f"what {named} held was erased for good at {moment(told.erased_ms)}"
     if row.client_wrote_ms is None:
         return
@@ -74,13 +75,21 @@ def _row(told: Explanation, named: str) -> Iterator[str]:
     if row.visible and all(column.client_id != client_id for column in row.columns):
         yield f"{wrote}: nothing of that stands, for newer values took its place"
     elif row.visible and told.verdict == "delivered":
-        yield f"{wrote}: that is not sent back to it, so a database that was put back from a backup lacks it"
+        yield (
+            f"{wrote}: what is its own is not sent back to it, so a second database under the same client id, or one "
+            "that was put back from a backup, may lack it"
+        )
 
 
 def _deleted(told: Explanation, named: str) -> str:
     row = told.row
     if row.tombstone_hlc is None:
         return f"{named} is not visible to anyone: no INSERT of it came, and no column of it has a value"
+    if row.tombstone_client_id == ERASER:
+        return (
+            f"{named} was erased for good at {moment(wall_of(row.tombstone_hlc))}: what is stamped no later than that "
+            "is taken without what it says"
+        )
     return (
         f"{named} is deleted, by client {row.tombstone_client_id!r} at {moment(wall_of(row.tombstone_hlc))} "
         "of its clock: what is stamped no later than that stays dead"
@@ -117,7 +126,7 @@ def _client(client: ExplainedClient) -> Iterator[str]:
         yield f"client {client.client_id!r} was never seen, or its record is gone: its first pull brings everything"
         return
     if not client.current:
-        yield "the client was last seen before the store was replaced: its next pull begins again"
+        yield "what was known of the client is gone, erased or lost with the store: its next pull begins again"
     elif client.walking:
         yield "the client is in the middle of a walk: it was sent a page with more to come"
     if client.elsewhere:

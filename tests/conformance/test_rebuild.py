@@ -11,6 +11,7 @@ import pytest
 
 from lakesync.crash import VARIABLE
 from lakesync.engine import Engine
+from lakesync.engine.explain import Whereabouts, explain
 from lakesync.engine.following import Group, Standing
 from lakesync.engine.rebuilding import LakePush, rebuild
 from lakesync.exceptions import ConfigurationError, NotFoundError, ResyncRequiredError, StagingUnavailableError
@@ -195,6 +196,38 @@ def test_a_stock_client_that_lost_its_cursor_and_kept_its_rows_is_not_wedged(url
     assert reader.rows == expected
     with pytest.raises(NotFoundError):
         engine.gateway("g").submit_checkpoint("stranger", {"sub": "stranger"}).result()
+    engine.close()
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["our client", "a stock client"])
+def test_an_explanation_says_what_a_client_of_a_rebuilt_store_is_sent(url, clock, ours):
+    engine = opened(url, clock)
+    a, _ = story(engine, clock)
+    reader = Client("reader", "red")
+    reader.pull(engine, limit=100)
+    lake = Lake()
+    carry(lake, engine)
+    engine.close()
+    rebuild(url, clock, lake, replace=True)
+    engine = opened(url, clock)
+    gateway = engine.gateway("g")
+
+    def explained(row: str):
+        where = Whereabouts(reader.cursor, reader.cursor, knows_resync=ours)
+        return engine.store.read(
+            "g", lambda view: explain(view, "reader", "notes", row, None, gateway.rules, where)
+        ).result()
+
+    told = explained("r3")
+    assert any("what was known of the client is gone" in reason for reason in told.reasons)
+    assert told.next_pull == ("DELETE", "INSERT")
+    reader.pull(engine, ours=ours, limit=100)
+    a.push(engine, make_delta("a", (clock.now_ms << 16) + 8, "new", team="red", x=1))
+    told = explained("new")
+    assert told.next_pull == (("INSERT",) if ours else ("DELETE", "INSERT"))
+    pull = SyncPull("reader", reader.cursor)
+    page = gateway.submit_pull(pull, {"sub": "reader"}, resync_refused=ours).result()
+    assert tuple(delta.op for delta in page.deltas) == told.next_pull
     engine.close()
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from typer.testing import CliRunner
 
-from tests.integration.gateway_support import delta, wall_ms
+from lakesync.cli.app import app
+from tests.integration.gateway_support import SECRET, delta, wall_ms
 from tests.integration.live_support import Live
 
 MINE = {
@@ -143,7 +145,7 @@ def test_the_writers_own_row_is_told_as_delivered_with_its_columns_owners(alice)
     alice.push(delta("t1", {"owner": "alice", "n": 1}, client="alice"))
     told = explain(alice, "t1", "alice")
     assert told["verdict"] == "delivered"
-    assert says(told, "a database that was put back from a backup lacks it")
+    assert says(told, "or one that was put back from a backup, may lack it")
     assert [(each["column"], each["clientId"]) for each in told["row"]["columns"]] == [
         ("n", "alice"),
         ("owner", "alice"),
@@ -224,7 +226,23 @@ def test_a_row_that_was_erased_says_so(alice, served):
     served.engine.store.erase_row(alice.gateway, "todos", "t1")
     told = explain(alice, "t1", "bob")
     assert says(told, "was erased for good at")
+    assert not says(told, "is deleted, by client")
     assert told["erasedMs"] is not None
+
+
+@pytest.mark.parametrize(("owner", "shown"), [("bob", True), (None, False)])
+def test_the_command_shows_clauses_and_columns_of_what_is_there(alice, served, owner, shown):
+    before = {"owner": "bob"}
+    alice.push(delta("t1", before, client="alice"))
+    if owner is None:
+        alice.push(delta("t1", None, before=before, client="alice"))
+    told = CliRunner().invoke(
+        app,
+        ["explain", "todos", "t1", "--client", "bob", "--url", served.url, "-g", alice.gateway],
+        env={"LAKESYNC_JWT_SECRET": SECRET},
+    )
+    assert told.exit_code == 0, told.output
+    assert ("owner eq jwt:sub" in told.stdout, "whose value" in told.stdout) == (shown, shown)
 
 
 def test_without_rules_everyone_sees_everything(served):
