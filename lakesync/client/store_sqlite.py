@@ -13,6 +13,7 @@ from lakesync.client import bulk_page, page_lots, pile
 from lakesync.client.bulk_page import BulkChanges
 from lakesync.client.core.records import Changes, Edit, EditStatus, KnownRow, Position
 from lakesync.client.core.rows import seen
+from lakesync.client.growing import fill, new_columns, own_columns, take_over
 from lakesync.client.own_tables import (
     check_names,
     check_new_rows,
@@ -113,7 +114,7 @@ class SqliteClientStore:
                 kept = _decode_schema(found[1])
                 lost = lost_columns(self._db, kept)
                 remade = bool(lost) or not is_tracked(self._db, kept.table)
-                self._put_schema(grown(kept, given), found[0], taken=lost if remade else None)
+                self._put_schema(grown(kept, given), found[0], before=kept, taken=lost if remade else None)
                 self.remade = self.remade or remade
             check_triggers(self._db, self.schemas)
 
@@ -138,14 +139,30 @@ class SqliteClientStore:
             SchemaError: the change is not additive.
         """
         with self.transaction():
-            self._put_schema(grown(self.schemas[schema.table], schema), version)
+            before = self.schemas[schema.table]
+            self._put_schema(grown(before, schema), version, before=before)
 
-    def _put_schema(self, schema: TableSchema, version: int, *, taken: Collection[str] | None = None) -> None:
-        """Args: taken: the table was the app's own, and may have rows that nobody knows: columns that it has lost."""
+    def _put_schema(
+        self,
+        schema: TableSchema,
+        version: int,
+        *,
+        before: TableSchema | None = None,
+        taken: Collection[str] | None = None,
+    ) -> None:
+        """Have a table as its schema says.
+
+        Args:
+            before: what it was synchronised with until now.
+            taken: it was the app's own, and may have rows that nobody knows: columns that it has lost.
+        """
         self.schemas[schema.table] = schema
+        new = new_columns(before, schema)
+        own = own_columns(self._db, schema, new) if before is not None else {}
         waiting = self._rows.make_table(schema)
         if taken is not None:
             self.tracking.restore(schema, taken)
+        if taken is not None or own:
             check_new_rows(self._db, schema)
         self._db.execute(
             "INSERT INTO _lakesync_tables (tbl, version, schema) VALUES (?, ?, ?) "
@@ -155,9 +172,13 @@ class SqliteClientStore:
         self.tracking.make(schema, take=taken is not None)
         edits = self.edits_of(waiting)
         rows = self._rows.known(waiting)
-        self.commit(
-            Changes(known=dict(rows), rows={key: seen(row.state, edits.get(key, ())) for key, row in rows.items()})
-        )
+        shown = {key: seen(row.state, edits.get(key, ())) for key, row in rows.items()}
+        with self.tracking.quiet():
+            if own:
+                take_over(self._db, schema, own, shown)
+            written = self.tracking.among_touched(schema.table, shown)
+            fill(self._db, schema, new, {key: shown.pop(key) for key in written})
+        self.commit(Changes(known={key: rows[key] for key in shown}, rows=dict(shown)))
 
     def forget_missing(self) -> None:
         """Know nothing any more of settled rows that are not in their tables."""

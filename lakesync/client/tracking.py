@@ -16,6 +16,7 @@ from lakesync.client.core.records import LocalChange
 from lakesync.client.sql_values import SqlValue, python_value
 from lakesync.client.stamps import known_of
 from lakesync.schema import ColumnType, TableSchema
+from lakesync.types import RowKey
 from lakesync.validation import MAX_ID_CHARS
 
 NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
@@ -175,6 +176,11 @@ class Tracking:
                 found.append(LocalChange(table, row_id, before, after, at))
         found.sort(key=lambda change: change.at or 0)
         return found[:most]
+
+    def among_touched(self, table: str, keys: Iterable[RowKey]) -> list[RowKey]:
+        """Which of these rows of a table were written to and not yet looked at."""
+        touched = {row_id for (row_id,) in self._db.execute(f"SELECT row_id FROM {was(table)}")}
+        return [key for key in keys if key[1] in touched]
 
     def forget(self, changes: list[LocalChange]) -> None:
         """These rows were looked at."""

@@ -1,0 +1,109 @@
+"""A file that is opened anew, with the schema that it had or a wider one: nothing that the app wrote is overwritten."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakesync.exceptions import ConfigurationError
+from lakesync.schema import parse_schema
+
+NARROW = {"table": "notes", "columns": [{"name": "text", "type": "string"}]}
+WIDE = {**NARROW, "columns": [*NARROW["columns"], {"name": "mark", "type": "number"}]}
+SCHEMAS = [NARROW]
+
+
+def rows(client):
+    return {row["row_id"]: (row["text"], row.get("mark")) for row in client["notes"]}
+
+
+@pytest.mark.parametrize("schema", [NARROW, WIDE])
+def test_what_was_written_over_a_change_that_waits_is_there_after_the_app_was_closed(opened, schema):
+    alice, bob = opened(), opened("bob")
+    for row_id in ("changed", "deleted", "again"):
+        alice["notes"].insert({"text": "one"}, row_id=row_id)
+    alice.sync()
+    for row_id in ("changed", "deleted", "again"):
+        alice["notes"].update(row_id, text="two")
+    alice["notes"].insert({"text": "new"}, row_id="new")
+    assert len(alice.pending()) == 4
+    alice["notes"].update("changed", text="three")
+    alice["notes"].delete("deleted")
+    alice["notes"].delete("again")
+    alice["notes"].insert({"text": "three"}, row_id="again")
+    alice["notes"].update("new", text="newer")
+    expected = rows(alice)
+    assert expected == {"changed": ("three", None), "again": ("three", None), "new": ("newer", None)}
+    alice.close()
+    alice = opened(schemas=[schema])
+    assert rows(alice) == expected
+    alice.sync()
+    bob.sync()
+    assert rows(alice) == rows(bob) == expected
+
+
+def test_a_column_that_others_had_first_is_filled_in_around_what_nobody_looked_at_yet(opened):
+    bob, alice = opened("bob", schemas=[WIDE]), opened()
+    for row_id in ("read", "written", "deleted"):
+        bob["notes"].insert({"text": "his", "mark": 1}, row_id=row_id)
+    bob.sync()
+    alice.sync()
+    alice["notes"].update("written", text="hers")
+    alice["notes"].delete("deleted")
+    alice.close()
+    alice = opened(schemas=[WIDE])
+    assert rows(alice) == {"read": ("his", 1), "written": ("hers", 1)}
+    assert [(edit.delta.row_id, edit.values) for edit in alice.pending()] == [
+        ("written", {"text": "hers"}),
+        ("deleted", {}),
+    ]
+    bob["notes"].update("written", mark=2)
+    bob.sync()
+    alice.sync()
+    bob.sync()
+    assert rows(alice) == rows(bob) == {"read": ("his", 1), "written": ("hers", 2)}
+
+
+@pytest.mark.parametrize("by_gateway", [False, True])
+def test_what_an_app_has_in_a_column_of_its_own_is_sent_when_the_column_is_synchronised(opened, gateway, by_gateway):
+    alice, bob = opened(), opened("bob", schemas=[WIDE])
+    for row_id in ("marked", "default", "waits", "new", "theirs"):
+        alice["notes"].insert({"text": "one"}, row_id=row_id)
+    alice.sync()
+    bob.sync()
+    bob["notes"].update("theirs", mark=7)
+    bob.sync()
+    alice.sync()
+    alice.conn.execute("ALTER TABLE notes ADD COLUMN mark NUMERIC DEFAULT 0")
+    alice.conn.execute("UPDATE notes SET mark = 3 WHERE row_id <> 'default'")
+    alice.conn.commit()
+    alice["notes"].update("waits", text="two")
+    assert [edit.values for edit in alice.pending()] == [{"text": "two"}]
+    alice["notes"].update("new", text="two")
+    if by_gateway:
+        gateway.register_schema(parse_schema(WIDE))
+        alice.coordinator._rounds._schemas_known = False
+        alice.sync()
+    else:
+        alice.close()
+        alice = opened(schemas=[WIDE])
+    alice.sync()
+    bob["notes"].update("marked", text="bob's")
+    bob.sync()
+    alice.sync()
+    expected = {"marked": ("bob's", 3), "waits": ("two", 3), "new": ("two", 3), "theirs": ("one", 7)}
+    assert rows(bob) == {**expected, "default": ("one", None)}, "a default is no write of anybody's"
+    assert rows(alice) == {**expected, "default": ("one", 0)}
+    assert alice.pending() == []
+
+
+def test_what_cannot_be_sent_in_a_column_that_is_to_be_synchronised_is_named(opened):
+    alice = opened()
+    alice["notes"].insert({"text": "one"}, row_id="a")
+    alice.sync()
+    alice.conn.execute("ALTER TABLE notes ADD COLUMN mark")
+    alice.conn.execute("UPDATE notes SET mark = 'high'")
+    alice.conn.commit()
+    alice.close()
+    with pytest.raises(ConfigurationError, match="row 'a' of table 'notes' has 'high' in column 'mark'"):
+        opened(schemas=[WIDE])
+    assert rows(opened()) == {"a": ("one", None)}
