@@ -80,6 +80,8 @@ class OperatorStats(GatewayStats, frozen=True, rename="camel"):
     """Of the rules in force; 0 before any were set."""
     cut: CutStanding | None
     """None before the first."""
+    max_backpressure_bytes: int
+    """Pushes to tables of a shard that holds more are turned away until the lake has some of it."""
 
     clients: list[ClientStanding]
     """Those that this process saw, the one that is furthest behind first."""
@@ -118,6 +120,7 @@ async def admin_metrics(request: Request) -> Response:
         **known,
         rules_version=(await run_in_threadpool(gateway.config)).rules_version,
         cut=CutStanding.of(cut) if cut is not None else None,
+        max_backpressure_bytes=services.settings.limits.max_backpressure_bytes,
         clients=clients,
         tables=tables,
         shards=shards,

@@ -91,6 +91,8 @@ def _whole(
         "unflushedBytes": told["byteSize"],
         "oldestUnflushedSeconds": None if told["oldestMs"] is None else round((now - told["oldestMs"]) / 1000, 1),
         "flushedMs": told["flushedMs"],
+        "maxBackpressureBytes": told["maxBackpressureBytes"],
+        "turnedAway": [each["shard"] for each in told["shards"] if each["byteSize"] > told["maxBackpressureBytes"]],
         "rulesVersion": told["rulesVersion"],
         "cut": told["cut"],
         "tables": [
@@ -164,6 +166,9 @@ def _facts(whole: dict[str, Any]) -> Iterator[tuple[str, str]]:
     waits = f"{deltas:,} delta{'' if deltas == 1 else 's'}, {whole['unflushedBytes']:,} bytes"
     oldest = whole["oldestUnflushedSeconds"]
     yield "waits for lake", f"{waits}, the oldest for {output.ago(oldest)}" if oldest is not None else "nothing"
+    if whole["turnedAway"]:
+        shards = ", ".join(whole["turnedAway"])
+        yield "pushes", f"turned away: more than {whole['maxBackpressureBytes']:,} bytes wait in {shards}"
     yield "last flush", output.moment(whole["flushedMs"]) or "none yet"
     cut = whole["cut"]
     if cut is None:

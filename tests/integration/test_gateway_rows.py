@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from lakesync.cli.app import app
 from lakesync.cli.ending import ExitCode
+from lakesync.engine.limits import EngineLimits
 from lakesync.flush import MemoryFlushQueue, Outlet
 from lakesync.wire.frames import read_checkpoint
 from tests.integration.gateway_support import delta, sign, wall_ms
@@ -86,6 +87,17 @@ def test_work_that_was_set_aside_is_listed_shown_repeated_and_dropped(served, mo
     queue.set_aside(queue.pending(client.gateway)[0], "again")
     assert _command(served, client, "dlq", "drop", "--all", "--yes").exit_code == 0
     assert queue.failed(client.gateway) == queue.pending(client.gateway) == []
+
+
+def test_a_gateway_that_takes_no_more_says_so_and_why_a_row_is_not_there(serve):
+    served = serve(limits=EngineLimits(max_backpressure_bytes=1))
+    client = served.client()
+    assert "turned away" not in _command(served, client, "status").stdout
+    client.push(delta("t1", {"n": 1}))
+    assert client.push(delta("t2", {"n": 1})).status_code == 503
+    assert "pushes          turned away: more than 1 bytes wait in main" in _command(served, client, "status").stdout
+    told = _command(served, client, "explain", "todos", "t2", "--client", "bob").stdout
+    assert "was not taken: BACKPRESSURE_ERROR" in " ".join(told.split())
 
 
 NOBODY = {"name": "none", "tables": [], "filters": [{"column": "owner", "op": "eq", "value": "nobody"}]}

@@ -27,6 +27,7 @@ function checkpoint(told) {
 
 function tiles(told, newest) {
   const oldest = told.oldestMs === null ? "nothing waits" : `the oldest for ${span(Date.now() - told.oldestMs)}`;
+  const full = told.shards.some((shard) => shard.byteSize > told.maxBackpressureBytes);
   const late = told.clients.filter((client) => client.behindMs > LATE_MS).length;
   show(
     "tiles",
@@ -35,6 +36,7 @@ function tiles(told, newest) {
       "Waits for the lake",
       `${count(told.logSize)} ${told.logSize === 1 ? "delta" : "deltas"}`,
       element("small", {}, `${bytes(told.byteSize)}; ${oldest}`),
+      full ? element("small", { className: "bad" }, `pushes are turned away above ${bytes(told.maxBackpressureBytes)}`) : null,
       line(remember(past.waiting, told.logSize), "deltas that waited, these five minutes"),
     ),
     tile("Last flush", ago(told.flushedMs) || "none yet"),
