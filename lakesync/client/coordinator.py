@@ -53,6 +53,7 @@ class SyncCoordinator:
         self.actions = ActionQueue(replica, max_retries=max_action_retries)
         self.tracker: SyncTracker
         """Local writes as the reference has them; set by the client that this is the coordinator of."""
+        self._mode = replica.core.mode
         self._rounds = Rounds(replica, transport, self.actions, self.events)
         self._background = Background(self._rounds, interval, heartbeat)
 
@@ -84,6 +85,7 @@ class SyncCoordinator:
             lag=None if last is None else time.time() - last,
             last_error=rounds.last_error,
             clock_offset=rounds.clock_offset,
+            mode=self._mode,
         )
 
     def on(self, event: Event, listener: Callable[..., Any]) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from lakesync.client.core import Edit
+from lakesync.client.core import Edit, Mode
 from lakesync.exceptions import LakeSyncError
 
 
@@ -42,3 +42,5 @@ class SyncStatus(msgspec.Struct, frozen=True):
     """Why the newest request failed."""
     clock_offset: float | None
     """Seconds that this machine's clock is ahead of the gateway's, as far as that is known."""
+    mode: Mode
+    """`full`, or what it does alone: in `pushOnly` nothing comes, in `pullOnly` nothing is sent."""

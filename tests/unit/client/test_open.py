@@ -256,6 +256,7 @@ def test_a_frame_without_its_package_says_what_to_install(opened, monkeypatch, k
 
 def test_modes(opened):
     writer, reader = opened("writer", mode="pushOnly"), opened("reader", mode="pullOnly")
+    assert (writer.status.mode, reader.status.mode) == ("pushOnly", "pullOnly")
     writer["todos"].insert(title="out")
     reader["todos"].insert({"title": "stays"}, row_id="here")
     assert writer.sync().pushed == 1
