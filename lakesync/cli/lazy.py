@@ -114,12 +114,11 @@ class LazyGroup(PlainGroup):
         as_json = "--json" in (*ctx._protected_args, *ctx.args)  # noqa: SLF001 click's own
         try:
             return super().invoke(ctx)
-        except typer.TyperException as misused:  # typer itself says in words how to use a command
-            if not as_json:
-                raise
-            raise typer.Exit(ending.misused(cast("Any", misused).format_message())) from misused
         except Exception as error:
-            code = ending.told(error, as_json=as_json)
+            words = getattr(error, "format_message", None)  # typer's own have it, by whatever name it calls them
+            if words is not None and not as_json:
+                raise  # typer says by itself how to use a command
+            code = ending.told(error, as_json=as_json) if words is None else ending.misused(words())
             if code is None:
                 raise
             raise typer.Exit(code) from error

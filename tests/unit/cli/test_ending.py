@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from lakesync import exceptions
 from lakesync.cli.ending import CODES, REMEDIES, ExitCode, code_of
@@ -141,6 +142,11 @@ def test_what_is_misused_is_said_in_json_too(run, words, why):
     said = json.loads(told.stderr)
     assert (said["code"], said["exitCode"]) == ("USAGE", 2)
     assert why in said["error"]
+
+
+def test_typers_of_before_have_no_class_for_what_is_misused(run, monkeypatch):
+    monkeypatch.delattr(typer, "TyperException")
+    assert run("statsu", "--json").exit_code == run("statsu").exit_code == ExitCode.USAGE
 
 
 @pytest.mark.parametrize(
