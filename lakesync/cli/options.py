@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -58,17 +61,38 @@ def given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, {})}
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[TextIO]:
+    """A file's text, line by line as it stands in UTF-8, without a mark of the byte order; `-` is stdin.
+
+    Raises:
+        typer.BadParameter: it cannot be opened.
+    """
+    with ExitStack() as closing:
+        try:
+            raw = sys.stdin.buffer if str(path) == "-" else closing.enter_context(path.open("rb"))
+        except OSError as error:
+            raise typer.BadParameter(f"{path} cannot be read: {error}") from error
+        text = io.TextIOWrapper(raw, "utf-8-sig", newline="\n")
+        closing.callback(text.detach)
+        yield text
+
+
 def read_text(path: Path) -> str:
     """A file's text; `-` is stdin.
 
     Raises:
         typer.BadParameter: it cannot be read.
+        ValidationError: it is no text.
     """
-    if str(path) == "-":
-        return sys.stdin.read()
+    from lakesync.exceptions import ValidationError
+
     try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with reading(path) as text:
+            return text.read()
+    except UnicodeDecodeError as error:
+        raise ValidationError(f"{path} is no text in UTF-8: {error}") from error
+    except OSError as error:
         raise typer.BadParameter(f"{path} cannot be read: {error}") from error
 
 

@@ -93,7 +93,7 @@ def push(
                 taken, refused, server_hlc = _push(transport, who, batch)
                 accepted += taken
                 refusals.tell(batch, refused)
-    except LakeSyncError:
+    except (LakeSyncError, KeyboardInterrupt):
         if accepted:
             output.note(f"{accepted:,} were accepted before this")
         raise
@@ -146,11 +146,15 @@ def _push(transport: HttpTransport, who: str, deltas: list[RowDelta]) -> tuple[i
 def _row(record: Mapping[str, Any], place: int, table: str, id_column: str, op: str) -> Mapping[str, Any]:
     from lakesync.exceptions import ValidationError
 
-    if record.get(id_column) is None:
-        raise ValidationError(f"row {place} has no {id_column!r}: name the field of its id with --id")
+    identity = record.get(id_column)
+    if identity is None:
+        there = ", ".join(map(repr, record)) or "no field at all"
+        raise ValidationError(f"row {place} has no {id_column!r}, it has {there}: name the field of its id with --id")
+    if isinstance(identity, bool) or not isinstance(identity, str | int):
+        raise ValidationError(f"row {place} has the id {str(identity)[:60]}: an id is text, or a whole number")
     values = {name: value for name, value in record.items() if name != id_column}
     columns = [{"column": name, "value": value} for name, value in values.items()]
-    return {"op": op, "table": table, "rowId": str(record[id_column]), "columns": columns}
+    return {"op": op, "table": table, "rowId": str(identity), "columns": columns}
 
 
 def _delta(record: Mapping[str, Any], place: int, who: str, clock: HLC) -> RowDelta:

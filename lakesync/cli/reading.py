@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lakesync.cli.options import read_text
+from lakesync.cli.options import reading
 
 if TYPE_CHECKING:
     from lakesync.schema import ColumnType
@@ -31,34 +31,56 @@ def records(file: Path, id_column: str, types: Callable[[], Mapping[str, ColumnT
         typer.BadParameter: the file cannot be read.
         ValidationError: it is of no such form.
     """
-    text = read_text(file).removeprefix("\ufeff")
+    from lakesync.exceptions import ValidationError
+
+    try:
+        with reading(file) as lines:
+            yield from _found(lines, file, id_column, types)
+    except UnicodeDecodeError as error:
+        raise ValidationError(f"{file} is no text in UTF-8: {error}") from error
+
+
+def _found(
+    lines: Iterable[str], file: Path, id_column: str, types: Callable[[], Mapping[str, ColumnType]]
+) -> Iterator[Mapping[str, Any]]:
     if file.suffix.lower() == ".csv":
-        yield from _of_csv(text, file, {**types(), id_column: "string"})
-    elif text.lstrip().startswith("["):
-        yield from (_object(each, f"{file}, item {place}") for place, each in enumerate(_parsed(text, str(file)), 1))
-    else:
-        for number, line in enumerate(text.split("\n"), 1):
-            if line.strip():
-                where = f"{file}, line {number}"
-                yield _object(_parsed(line, where), where)
+        yield from _of_csv(lines, file, {**types(), id_column: "string"})
+        return
+    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    for number, line in numbered:
+        if line.lstrip().startswith("["):
+            text = "".join((line, *(more for _, more in numbered)))
+            yield from (_object(each, f"{file}, item {place}") for place, each in enumerate(_parsed(text, str(file)), 1))
+        else:
+            where = f"{file}, line {number}"
+            yield _object(_parsed(line, where), where)
 
 
-def _of_csv(text: str, file: Path, types: Mapping[str, ColumnType]) -> Iterator[Mapping[str, Any]]:
+def _of_csv(text: Iterable[str], file: Path, types: Mapping[str, ColumnType]) -> Iterator[Mapping[str, Any]]:
     from lakesync.exceptions import ValidationError
 
     csv.field_size_limit(_LONGEST)
-    lines = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    lines = csv.reader(text, strict=True)
     try:
-        for fields in lines:
+        heading = next(lines, [])
+        twice = [name for name, count in Counter(heading).items() if count > 1]
+        if twice:
+            raise ValidationError(f"{file}: the heading names {twice[0]!r} twice: which of the two is meant?")
+        for fields in filter(None, lines):
             where = f"{file}, line {lines.line_num}"
-            if None in fields:
+            if len(fields) > len(heading):
                 raise ValidationError(f"{where}: more fields than the heading names: quote those that hold commas")
-            yield {name: _value(field, types.get(name), f"{where}, {name}") for name, field in fields.items()}
+            if len(fields) < len(heading):
+                raise ValidationError(f"{where}: fewer fields than the heading names: leave those without a value empty")
+            yield {
+                name: _value(field, types.get(name), f"{where}, {name}")
+                for name, field in zip(heading, fields, strict=True)
+            }
     except csv.Error as error:
-        raise ValidationError(f"{file}, line {lines.reader.line_num}: no CSV: {error}") from error
+        raise ValidationError(f"{file}, line {lines.line_num}: no CSV: {error}") from error
 
 
-def _value(field: str | None, kind: ColumnType | None, where: str) -> Any:
+def _value(field: str, kind: ColumnType | None, where: str) -> Any:
     """A field as its column holds it; where nobody knows, numbers, true and false as JSON has them, else text."""
     if not field:
         return None

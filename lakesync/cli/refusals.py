@@ -35,12 +35,12 @@ class Refusals:
         by_id = {delta.delta_id: delta for delta in deltas} if refused else {}
         for each in refused:
             self._codes[each.code] += 1
-            delta = by_id[each.delta_id]
+            delta = by_id.get(each.delta_id)  # a gateway may name one that was never sent
             if self._as_json:
-                names = {"deltaId": each.delta_id, "table": delta.table, "rowId": delta.row_id}
+                names = {"deltaId": each.delta_id, **({"table": delta.table, "rowId": delta.row_id} if delta else {})}
                 print(json.dumps({"refused": {**names, "code": each.code, "message": each.message}}), file=sys.stderr)
             elif len(self) <= _NAMED:
-                row = f"row {delta.row_id!r} of {delta.table}"
+                row = f"row {delta.row_id!r} of {delta.table}" if delta else "a row that was not sent"
                 output.note(f"refused {row}: {each.code}: {each.message} (delta {each.delta_id})")
 
     def end(self) -> None:
