@@ -50,7 +50,9 @@ def _found(
     for number, line in numbered:
         if line.lstrip().startswith("["):
             text = "".join((line, *(more for _, more in numbered)))
-            yield from (_object(each, f"{file}, item {place}") for place, each in enumerate(_parsed(text, str(file)), 1))
+            yield from (
+                _object(each, f"{file}, item {place}") for place, each in enumerate(_parsed(text, str(file)), 1)
+            )
         else:
             where = f"{file}, line {number}"
             yield _object(_parsed(line, where), where)
@@ -71,7 +73,9 @@ def _of_csv(text: Iterable[str], file: Path, types: Mapping[str, ColumnType]) ->
             if len(fields) > len(heading):
                 raise ValidationError(f"{where}: more fields than the heading names: quote those that hold commas")
             if len(fields) < len(heading):
-                raise ValidationError(f"{where}: fewer fields than the heading names: leave those without a value empty")
+                raise ValidationError(
+                    f"{where}: fewer fields than the heading names: leave those without a value empty"
+                )
             yield {
                 name: _value(field, types.get(name), f"{where}, {name}")
                 for name, field in zip(heading, fields, strict=True)

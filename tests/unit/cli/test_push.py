@@ -15,13 +15,17 @@ UNKNOWN = Rejection("ffff", "FORBIDDEN", "no")
 
 @pytest.mark.parametrize("identity", ['{"a": 1}', "[1]", "true", "1.5"])
 def test_an_id_is_text_or_a_whole_number(run, identity):
-    told = run("push", "-", "-t", "todos", "-g", "shop", "--url", "http://127.0.0.1:1", stdin=f'{{"row_id": {identity}}}')
+    told = run(
+        "push", "-", "-t", "todos", "-g", "shop", "--url", "http://127.0.0.1:1", stdin=f'{{"row_id": {identity}}}'
+    )
     assert told.exit_code == ExitCode.INVALID
     assert "row 1 has the id" in told.stderr
 
 
 def test_a_row_without_its_id_says_what_it_has(run):
-    told = run("push", "-", "-t", "todos", "-g", "shop", "--url", "http://127.0.0.1:1", stdin='{"key": 1, "title": "a"}')
+    told = run(
+        "push", "-", "-t", "todos", "-g", "shop", "--url", "http://127.0.0.1:1", stdin='{"key": 1, "title": "a"}'
+    )
     assert told.exit_code == ExitCode.INVALID
     assert "it has 'key', 'title'" in told.stderr
 
