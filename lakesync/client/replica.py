@@ -138,8 +138,17 @@ class Replica:
             raise ConfigurationError("a transaction is open on db.conn: commit it or roll it back first")
 
     def next_request(self) -> Request | Wait:
-        """What to ask the gateway now."""
-        return self.step(lambda core: core.next_request())
+        """What to ask the gateway now.
+
+        Raises:
+            TableError: what the app writes to one of its tables is no longer tracked.
+        """
+
+        def work(core: ClientCore) -> Request | Wait:
+            self.store.check_tracked()
+            return core.next_request()
+
+        return self.step(work)
 
     def receive(self, answer: Answer) -> Changes:
         """Take in what it said. Rows that were taken away past the triggers are asked for anew."""

@@ -14,6 +14,7 @@ from lakesync.client.bulk_page import BulkChanges
 from lakesync.client.core.records import Changes, Edit, EditStatus, KnownRow, Position
 from lakesync.client.core.rows import seen
 from lakesync.client.growing import fill, new_columns, own_columns, take_over
+from lakesync.client.errors import TableError
 from lakesync.client.own_tables import (
     check_names,
     check_new_rows,
@@ -84,6 +85,8 @@ class SqliteClientStore:
         self.tracking = Tracking(connection, self.schemas)
         self.remade = False
         """Whether somebody has remade a synced table, so that everything has to be asked for anew."""
+        self._tracked_at: tuple[int] | None = None
+        """At which version of the file's schema all tables had their triggers."""
         with self.transaction():
             for statement in _TABLES:
                 self._db.execute(statement)
@@ -127,6 +130,23 @@ class SqliteClientStore:
         for schema in self.schemas.values():
             check_new_rows(self._db, schema)
         self.tracking.adopt()
+
+    def check_tracked(self) -> None:
+        """Refuse to go on where writes would be missed.
+
+        Raises:
+            TableError: somebody has made a table anew, and its triggers went with the old one.
+        """
+        version = self._db.execute("PRAGMA schema_version").fetchone()
+        if version == self._tracked_at:
+            return
+        for table in self.schemas:
+            if not is_tracked(self._db, table):
+                raise TableError(
+                    f"table {table!r} was made anew meanwhile, and what is written to it is not tracked: open the "
+                    "database anew, which mends it"
+                )
+        self._tracked_at = version
 
     def version(self, table: str) -> int:
         """The gateway's version of the schema that a table has; 0 where it is the app's own."""

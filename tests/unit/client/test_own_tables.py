@@ -115,6 +115,8 @@ def test_a_table_that_was_made_anew_is_tracked_again_and_made_right(opened):
         DROP TABLE notes;
         ALTER TABLE made RENAME TO notes;"""
     )
+    with pytest.raises(TableError, match=r"'notes' was made anew meanwhile, .* not tracked: open the database anew"):
+        alice.sync()
     alice.close()
     alice = opened()
     alice["notes"].update("c", n=1)
