@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from lakesync.exceptions import Rejection, ValidationError
 from lakesync.schema import is_identifier
@@ -22,6 +23,23 @@ def check_gateway_id(value: str) -> str | None:
     if _GATEWAY_ID.fullmatch(value):
         return None
     return f"{value!r} cannot be a gateway id; use 1 to 64 letters, digits, underscores and hyphens"
+
+
+def check_address(name: str, value: str) -> str | None:
+    """What is wrong with a gateway's address; None when it can be asked. A password in it is never told."""
+    shown = f"{name} is {value.rpartition('@')[2]!r}"
+    if not value.startswith(("http://", "https://")):
+        return f"{shown}: it must begin with http:// or https://"
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        return f"{shown}: {error}"
+    if not host:
+        return f"{shown}: it names no host"
+    if parts.username is not None:
+        return f"{name} has a user in it: leave that out, the token says who asks"
+    return None
 
 
 def check_id(name: str, value: str) -> str | None:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from urllib.parse import quote
 
 import msgspec
@@ -16,9 +16,10 @@ from lakesync.cli.options import settings
 from lakesync.cli.secrets import kept
 from lakesync.client.errors import UnreachableError
 from lakesync.client.transports.http import HttpTransport, refusal
+from lakesync.client.transports.tokens import checked
 from lakesync.client.transports.tokens import claims as claims_in
 from lakesync.exceptions import AuthError, ConfigurationError
-from lakesync.validation import check_gateway_id
+from lakesync.validation import check_address, check_gateway_id
 
 if TYPE_CHECKING:
     from lakesync.client.transports.base import RealtimeTransport
@@ -89,9 +90,21 @@ class Remote:
         if not answer.ok:
             raise refusal(answer.status_code, answer.content, answer.headers)
         try:
-            return msgspec.json.decode(answer.content)
+            told = msgspec.json.decode(answer.content)
         except msgspec.DecodeError as error:
             raise UnreachableError(f"{where} gave no JSON: is it a gateway's address?") from error
+        return _Answer(told, where) if isinstance(told, dict) else told
+
+
+class _Answer(dict[str, Any]):
+    """A gateway's; whatever else answers JSON is told by what it lacks."""
+
+    def __init__(self, told: dict[str, Any], where: str) -> None:
+        super().__init__(told)
+        self._where = where
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise UnreachableError(f"the answer of {self._where} has no {name!r}: is it a gateway of this version?")
 
 
 def connect(
@@ -138,10 +151,7 @@ def connect(
         raise AuthError(
             f"the token is for client {claims_in(token).get('sub')!r}, not for {client!r}: leave --client out"
         )
-    where = url or address(config)
-    if not where.startswith(("http://", "https://")):
-        raise ConfigurationError(f"the gateway's address is {where!r}: it must begin with http:// or https://")
-    return Remote(config, where, chosen or "", token)
+    return Remote(config, _checked(url) if url else address(config), chosen or "", token)
 
 
 def which_gateway(config: Config, gateway: str | None) -> str:
@@ -167,8 +177,12 @@ def running(config: Config, service: str) -> dict[str, Any]:
 
 
 def address(config: Config) -> str:
-    """Where the gateway is: as `[remote]` says, or a `lakesync up` on the data folder, else `[gateway]`."""
-    return config.remote.url or own_address(config)
+    """Where the gateway is: as `[remote]` says, or a `lakesync up` on the data folder, else `[gateway]`.
+
+    Raises:
+        ConfigurationError: it cannot be an address.
+    """
+    return _checked(config.remote.url or own_address(config))
 
 
 def own_address(config: Config) -> str:
@@ -178,6 +192,13 @@ def own_address(config: Config) -> str:
         return str(known)
     host = "127.0.0.1" if config.gateway.host in {"0.0.0.0", "::"} else config.gateway.host  # noqa: S104 a comparison
     return f"http://{host}:{config.gateway.port}"
+
+
+def _checked(url: str) -> str:
+    wrong = check_address("the gateway's address", url)
+    if wrong is not None:
+        raise ConfigurationError(wrong)
+    return url
 
 
 def _chosen(config: Config, gateway: str | None, token: str | None) -> str | None:
@@ -194,14 +215,14 @@ def _only(config: Config) -> str | None:
 
 def _given_token(config: Config, token_file: Path | None) -> str | None:
     if token_file is None:
-        return config.token.get_secret_value() if config.token else None
+        return checked(config.token.get_secret_value()) if config.token else None
     try:
-        token = token_file.read_text("utf-8").strip()
+        token = token_file.read_text("utf-8", "replace").strip()
     except OSError as error:
         raise ConfigurationError(f"--token-file {token_file} cannot be read: {error.strerror}") from error
     if not token:
         raise ConfigurationError(f"--token-file {token_file} is empty: put a token there")
-    return token
+    return checked(token)
 
 
 def secret_of(config: Config) -> str | None:

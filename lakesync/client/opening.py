@@ -13,7 +13,7 @@ from lakesync.client.database import LocalDB
 from lakesync.client.transports.base import SyncTransport, Token
 from lakesync.exceptions import ConfigurationError
 from lakesync.schema import TableSchema
-from lakesync.validation import check_gateway_id, check_id
+from lakesync.validation import check_address, check_gateway_id, check_id
 
 
 def open_client(
@@ -122,9 +122,7 @@ def _transport(
 ) -> SyncTransport:
     if url is None or gateway is None:
         raise ConfigurationError("say where the gateway is: url and gateway, or a transport")
-    if not url.startswith(("http://", "https://")):
-        raise ConfigurationError(f"url is {url!r}: it must begin with http:// or https://")
-    wrong = check_gateway_id(gateway)
+    wrong = check_address("url", url) or check_gateway_id(gateway)
     if wrong is not None:
         raise ConfigurationError(wrong)
     if token == "":

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from lakesync.client.transports.base import Token
-from lakesync.exceptions import ConfigurationError
+from lakesync.exceptions import AuthError, ConfigurationError
 
 _AHEAD = 30.0
 """Seconds before its end at which a token is renewed."""
@@ -27,6 +27,17 @@ def claims(token: str) -> dict[str, Any]:
     except (binascii.Error, ValueError, msgspec.DecodeError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def checked(token: str) -> str:
+    """The token, as it can stand in a header.
+
+    Raises:
+        AuthError: it holds what no token does. It is not repeated: most of it may be one.
+    """
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise AuthError("the token holds a space, a line's end or a letter that no token has: take it out of there")
+    return token
 
 
 class TokenHolder:
@@ -51,10 +62,11 @@ class TokenHolder:
 
         Raises:
             ConfigurationError: the provider gave no text.
+            AuthError: it cannot be a token.
         """
         if self._provider is not None and (self._token is None or self._is_old(self._token)):
             self.renew()
-        return self._token
+        return None if self._token is None else checked(self._token)
 
     def renew(self) -> None:
         """Ask for a new one."""

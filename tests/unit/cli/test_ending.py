@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import typer
@@ -157,9 +159,74 @@ def test_typers_of_before_have_no_class_for_what_is_misused(run, monkeypatch):
         (("erase", "--table", "t", "--row", "r", "--yes"), "which gateway?"),
         (("token", "create", "--gateway", "bad/id", "--client", "ann"), "'bad/id' cannot be a gateway id"),
         (("status", "--gateway", "shop", "--url", "ftp://here"), "must begin with http:// or https://"),
+        (("tail", "--gateway", "shop", "--url", "http://[::1"), "Invalid IPv6 URL"),
+        (("tail", "--gateway", "shop", "--url", "http://127.0.0.1:99999"), "Port out of range"),
+        (("status", "--gateway", "shop", "--url", "http://"), "it names no host"),
+        (("status", "--gateway", "shop", "--url", "http://ann:sesame@here"), "has a user in it"),
     ],
 )
 def test_which_gateway_it_is_and_where_is_looked_at_before_it_is_asked(run, words, why):
     told = run(*words)
     assert (told.exit_code, told.stdout) == (ExitCode.USAGE, "")
     assert why in told.stderr
+    assert "sesame" not in told.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "pull", "tail", "doctor"])
+def test_a_password_in_an_address_is_not_repeated(run, monkeypatch, command):
+    monkeypatch.setenv("LAKESYNC_REMOTE_GATEWAY", "shop")
+    monkeypatch.setenv("LAKESYNC_REMOTE_URL", "http://ann:sesame@127.0.0.1:1")
+    told = run(command)
+    assert told.exit_code != 0
+    assert "has a user in it" in told.output
+    assert "sesame" not in told.output
+
+
+@pytest.mark.parametrize("token", ["sesame\nsesame", "sesame sesame", "sesame\x01", "sesame\u00fc", b"sesame\xff"])
+@pytest.mark.parametrize("command", ["status", "pull", "tail"])
+def test_what_cannot_be_a_token_is_not_sent_and_not_repeated(run, monkeypatch, command, token):
+    where = ("--gateway", "shop", "--url", "http://127.0.0.1:1")
+    Path("token").write_bytes(token if isinstance(token, bytes) else token.encode())
+    told = [run(command, *where, "--token-file", "token")]
+    if isinstance(token, str):
+        monkeypatch.setenv("LAKESYNC_TOKEN", token)
+        told.append(run(command, *where))
+    for each in told:
+        assert each.exit_code == ExitCode.AUTH
+        assert "take it out of there" in each.stderr
+        assert "sesame" not in each.output
+
+
+class _Elsewhere(BaseHTTPRequestHandler):
+    """Answers every question with JSON, and is no gateway."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "11")
+        self.end_headers()
+        self.wfile.write(b'{"ok":true}')
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def log_message(self, *_):
+        """Nothing."""
+
+
+@pytest.fixture
+def elsewhere():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Elsewhere)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    "words", ["status", "clients", "rules show", "schema list", "checkpoint show", "dlq list --kind work"]
+)
+def test_who_answers_json_and_is_no_gateway_is_unreachable(run, elsewhere, words):
+    told = run(*words.split(), "--gateway", "shop", "--url", elsewhere)
+    assert told.exit_code == ExitCode.UNREACHABLE
+    assert "is it a gateway of this version?" in told.stderr

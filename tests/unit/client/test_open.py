@@ -125,6 +125,10 @@ def test_what_is_given_wrongly_is_told_with_what_to_do(opened, tmp_path):
     somewhere = {"url": "https://example.com", "gateway": "g", "schemas": [TODOS]}
     for options, why in [
         ({"url": "example.com"}, "url is 'example.com': it must begin with http"),
+        ({"url": "http://[::1"}, "url is .*Invalid IPv6 URL"),
+        ({"url": "https://example.com:99999"}, "url is .*Port out of range"),
+        ({"url": "https://"}, "names no host"),
+        ({"url": "https://ann:secret@example.com"}, "^url has a user in it: leave that out"),
         ({"mode": "push"}, "mode is 'push', it must be one of full, pushOnly, pullOnly"),
         ({"schemas": TODOS}, "schemas is a single schema: put it into a list"),
         ({"ca": str(tmp_path / "none.pem")}, "none.pem', which is not there"),
