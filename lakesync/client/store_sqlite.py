@@ -13,8 +13,8 @@ from lakesync.client import bulk_page, page_lots, pile
 from lakesync.client.bulk_page import BulkChanges
 from lakesync.client.core.records import Changes, Edit, EditStatus, KnownRow, Position
 from lakesync.client.core.rows import seen
-from lakesync.client.growing import fill, new_columns, own_columns, take_over
 from lakesync.client.errors import TableError
+from lakesync.client.growing import fill, new_columns, own_columns, take_over
 from lakesync.client.own_tables import (
     check_names,
     check_new_rows,
