@@ -34,13 +34,15 @@ class Tally(msgspec.Struct):
     tables: set[str] = set()
     """Of which rows changed."""
     error: LakeSyncError | None = None
-    """The newest failure, None once something succeeded after it."""
+    """The newest failure, None once what failed succeeded after it."""
     asked: bool = False
     """Whether the gateway was asked anything, or spoke."""
     grown: bool = False
     """Whether a row came with a column that its table here lacks."""
     caught_up: bool = False
     """Whether the gateway said what it has."""
+    pushing: bool = False
+    """Whether it was a push that failed."""
 
     def add(self, request: Request | None, answer: Answer | None, changes: Changes) -> None:
         """Count an answer in."""
@@ -77,13 +79,14 @@ class Exchange:
         except (DbError, TableError):
             raise
         except LakeSyncError as error:
-            tally.error = explained(error, self.clock_offset)
+            tally.error, tally.pushing = explained(error, self.clock_offset), isinstance(request, SyncPush)
             answer = answer_of(tally.error)
         except BaseException as error:  # a bug of a token's provider, or the user's interrupt
             self._replica.receive(Lost(f"interrupted: {error!r}"))
             raise
         else:
-            tally.error = None
+            if tally.pushing == isinstance(request, SyncPush):  # that a push was taken does not make good a pull
+                tally.error = None
         if isinstance(request, FetchCheckpoint) and isinstance(answer, Refused) and answer.code == NotFoundError.code:
             tally.error = None
         if answer is not None:

@@ -1,0 +1,46 @@
+"""What a round of requests tells of those that failed."""
+
+import pytest
+
+from lakesync.client import LocalTransport
+from lakesync.client.errors import UnreachableError
+from lakesync.exceptions import BackpressureError
+
+SCHEMAS = [{"table": "notes", "columns": [{"name": "text", "type": "string"}]}]
+
+
+class Troubled(LocalTransport):
+    """Fails at what it is told to."""
+
+    error = None
+    failing = ""
+
+    def push(self, push):
+        if self.failing == "push":
+            raise self.error
+        return super().push(push)
+
+    def pull(self, pull):
+        if self.failing == "pull":
+            raise self.error
+        return super().pull(pull)
+
+
+@pytest.mark.parametrize("failing", ["push", "pull"])
+@pytest.mark.parametrize("error", [BackpressureError("full"), UnreachableError("gone")])
+def test_what_failed_is_told_though_what_came_after_it_did_not(opened, gateway, failing, error):
+    transport = Troubled(gateway)
+    alice, bob = opened(transport=transport), opened("bob")
+    alice.sync()
+    bob["notes"].insert({"text": "his"}, row_id="his")
+    bob.sync()
+    alice["notes"].insert({"text": "hers"}, row_id="hers")
+    transport.failing, transport.error = failing, error
+    with pytest.raises(type(error)):
+        alice.sync()
+    assert not alice.status.connected
+    transport.failing = ""
+    alice.sync()
+    assert alice.status.connected
+    assert len(alice["notes"]) == 2
+    assert alice.pending() == []
