@@ -86,6 +86,9 @@ class SyncPull(msgspec.Struct, frozen=True, rename="camel"):
     since_hlc: int
     max_deltas: int = 100
     source: str | None = None
+    own_hlc: int | None = None
+    """The client has what it wrote itself up to this hlc, and no more: its database was put back, perhaps. None: all.
+    """
 
 
 class SyncResponse(msgspec.Struct, frozen=True, rename="camel"):

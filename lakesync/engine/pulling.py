@@ -82,6 +82,8 @@ def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
         at = at._replace(haunted=True)
     if not (request.confirmed or request.resync_refused):
         at = at._replace(once=True)
+    if pull.own_hlc is not None:
+        at = at._replace(own=pull.own_hlc)
     page = pull_page(view, pull.client_id, at, access, pull.max_deltas)
     return Reading(pull.since_hlc, record, at, access, page, view.arrival)
 

@@ -87,7 +87,7 @@ class Sources:
         if record is None or not record.sources:
             return read_page(view, request, self._rules)
         since = positions.resolve(record, pull.since_hlc)
-        meant = SyncPull(pull.client_id, since, pull.max_deltas)
+        meant = replace(pull, since_hlc=since, source=None)
         reading = read_page(view, request._replace(pull=meant), self._rules)
         self._note(pull, positions.started_again if reading.at.resync else None, record)
         told = beside_sources(reading.page.deltas, record)

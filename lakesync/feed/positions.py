@@ -71,6 +71,8 @@ class Position(NamedTuple):
     once: bool = False
     """What it fails to apply is not sent again. It may have missed a DELETE like that, or left one out for an edit of
     its own: of no row that was ever taken away is it certain that the client lacks it."""
+    own: int | None = None
+    """Of what it wrote itself it has no more than up to this hlc; None: all of it."""
 
     @property
     def moved(self) -> bool:

@@ -23,7 +23,7 @@ class Has(Enum):
 
 def of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> Has:
     """What the client holds of a row that it may see."""
-    if at.resync:
+    if at.resync or _forgot(row, client_id, at):
         return Has.UNSURE
     told = told_since_base(at)
     verdicts = {_of_entry(entry, row, at, told) for entry in history}
@@ -39,6 +39,16 @@ def of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Pos
         alone = not at.moved and all(entry.left <= written for entry in history)
         return Has.OWN if alone and not (held is not Has.NO and _lost_to_others(row, client_id, at)) else Has.UNSURE
     return Has.YES if held is Has.YES and written == 0 else Has.UNSURE
+
+
+def _forgot(row: StoredRow, client_id: str, at: Position) -> bool:
+    """Whether the client wrote of the row what it has no longer."""
+    if at.own is None:
+        return False
+    own = [part.hlc for part in row.state.live if part.client_id == client_id]
+    if row.state.inserted is not None and row.state.inserted[1] == client_id:
+        own.append(row.state.inserted[0])
+    return any(hlc > at.own for hlc in own)
 
 
 def _lost_to_others(row: StoredRow, client_id: str, at: Position) -> bool:

@@ -58,6 +58,7 @@ class _PullRequest(msgspec.Struct, rename="camel"):
     max_deltas: int | float | msgspec.UnsetType = msgspec.UNSET
     limit: int | float | msgspec.UnsetType = msgspec.UNSET
     source: str | None = None
+    own_hlc: int | float | str | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -93,7 +94,7 @@ def encode_push(push: SyncPush) -> bytes:
 
 
 def decode_pull(body: bytes) -> SyncPull:
-    """A pull request: `clientId`, `sinceHlc` (or `since`), `maxDeltas` (or `limit`), `source`.
+    """A pull request: `clientId`, `sinceHlc` (or `since`), `maxDeltas` (or `limit`), `source`, `ownHlc`.
 
     Raises:
         ValidationError: the body is not a pull.
@@ -122,6 +123,8 @@ def encode_pull(pull: SyncPull) -> bytes:
     }
     if pull.source is not None:
         fields["source"] = pull.source
+    if pull.own_hlc is not None:
+        fields["ownHlc"] = str(pull.own_hlc)
     return _encode(fields)
 
 
@@ -200,11 +203,12 @@ def _unreadable(what: str, error: Exception) -> ValidationError:
 
 def _pull(request: _PullRequest) -> SyncPull:
     since = _cursor(request.since if request.since_hlc is msgspec.UNSET else request.since_hlc)
+    own = None if request.own_hlc is None else _hlc("ownHlc", request.own_hlc, "send an hlc of your own")
     limit = request.limit if request.max_deltas is msgspec.UNSET else request.max_deltas
     limit = DEFAULT_MAX_DELTAS if limit is msgspec.UNSET else _whole("maxDeltas", limit)
     if limit < 1:
         raise ValidationError(f"maxDeltas is {limit}: ask for at least 1")
-    return SyncPull(request.client_id, since, limit, request.source)
+    return SyncPull(request.client_id, since, limit, request.source, own)
 
 
 def _whole(name: str, given: float) -> int:
@@ -217,13 +221,17 @@ def _whole(name: str, given: float) -> int:
 def _cursor(given: float | str | msgspec.UnsetType) -> int:
     if given is msgspec.UNSET:
         return 0
+    return _hlc("sinceHlc", given, "send the serverHlc of the last answer, 0 at first")
+
+
+def _hlc(name: str, given: float | str, what: str) -> int:
     if isinstance(given, str):
         if not _DECIMAL.fullmatch(given):
-            raise ValidationError(f"sinceHlc is {given[:40]!r}: send the serverHlc of the last answer, 0 at first")
+            raise ValidationError(f"{name} is {given[:40]!r}: {what}")
         given = int(given)
-    since = _whole("sinceHlc", given)
-    _check_range("sinceHlc", since)
-    return since
+    value = _whole(name, given)
+    _check_range(name, value)
+    return value
 
 
 def _check_range(name: str, value: int) -> None:

@@ -24,35 +24,35 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1clakesync/wire/lakesync.proto\x12\x0blakesync.v1\",\n\x0b\x43olumnDelta\x12\x0e\n\x06\x63olumn\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\xa8\x01\n\x08RowDelta\x12 \n\x02op\x18\x01 \x01(\x0e\x32\x14.lakesync.v1.DeltaOp\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0e\n\x06row_id\x18\x03 \x01(\t\x12)\n\x07\x63olumns\x18\x04 \x03(\x0b\x32\x18.lakesync.v1.ColumnDelta\x12\x0b\n\x03hlc\x18\x05 \x01(\x06\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12\x10\n\x08\x64\x65lta_id\x18\x07 \x01(\t\"[\n\x08SyncPush\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12%\n\x06\x64\x65ltas\x18\x02 \x03(\x0b\x32\x15.lakesync.v1.RowDelta\x12\x15\n\rlast_seen_hlc\x18\x03 \x01(\x06\"d\n\x08SyncPull\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x11\n\tsince_hlc\x18\x02 \x01(\x06\x12\x12\n\nmax_deltas\x18\x03 \x01(\r\x12\x13\n\x06source\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_source\"[\n\x0cSyncResponse\x12%\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x15.lakesync.v1.RowDelta\x12\x12\n\nserver_hlc\x18\x02 \x01(\x06\x12\x10\n\x08has_more\x18\x03 \x01(\x08\"\xa5\x01\n\x06\x41\x63tion\x12\x11\n\taction_id\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x0b\n\x03hlc\x18\x03 \x01(\x06\x12\x11\n\tconnector\x18\x04 \x01(\t\x12\x13\n\x0b\x61\x63tion_type\x18\x05 \x01(\t\x12\x0e\n\x06params\x18\x06 \x01(\x0c\x12\x1c\n\x0fidempotency_key\x18\x07 \x01(\tH\x00\x88\x01\x01\x42\x12\n\x10_idempotency_key\"E\n\nActionPush\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12$\n\x07\x61\x63tions\x18\x02 \x03(\x0b\x32\x13.lakesync.v1.Action\"C\n\x0c\x41\x63tionResult\x12\x11\n\taction_id\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x12\n\nserver_hlc\x18\x03 \x01(\x06\"R\n\x0b\x41\x63tionError\x12\x11\n\taction_id\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\tretryable\x18\x04 \x01(\x08\"r\n\rActionOutcome\x12+\n\x06result\x18\x01 \x01(\x0b\x32\x19.lakesync.v1.ActionResultH\x00\x12)\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x18.lakesync.v1.ActionErrorH\x00\x42\t\n\x07outcome\"Q\n\x0e\x41\x63tionResponse\x12+\n\x07results\x18\x01 \x03(\x0b\x32\x1a.lakesync.v1.ActionOutcome\x12\x12\n\nserver_hlc\x18\x02 \x01(\x06*b\n\x07\x44\x65ltaOp\x12\x18\n\x14\x44\x45LTA_OP_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44\x45LTA_OP_INSERT\x10\x01\x12\x13\n\x0f\x44\x45LTA_OP_UPDATE\x10\x02\x12\x13\n\x0f\x44\x45LTA_OP_DELETE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1clakesync/wire/lakesync.proto\x12\x0blakesync.v1\",\n\x0b\x43olumnDelta\x12\x0e\n\x06\x63olumn\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\xa8\x01\n\x08RowDelta\x12 \n\x02op\x18\x01 \x01(\x0e\x32\x14.lakesync.v1.DeltaOp\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0e\n\x06row_id\x18\x03 \x01(\t\x12)\n\x07\x63olumns\x18\x04 \x03(\x0b\x32\x18.lakesync.v1.ColumnDelta\x12\x0b\n\x03hlc\x18\x05 \x01(\x06\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12\x10\n\x08\x64\x65lta_id\x18\x07 \x01(\t\"[\n\x08SyncPush\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12%\n\x06\x64\x65ltas\x18\x02 \x03(\x0b\x32\x15.lakesync.v1.RowDelta\x12\x15\n\rlast_seen_hlc\x18\x03 \x01(\x06\"\x86\x01\n\x08SyncPull\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x11\n\tsince_hlc\x18\x02 \x01(\x06\x12\x12\n\nmax_deltas\x18\x03 \x01(\r\x12\x13\n\x06source\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x07own_hlc\x18\x05 \x01(\x06H\x01\x88\x01\x01\x42\t\n\x07_sourceB\n\n\x08_own_hlc\"[\n\x0cSyncResponse\x12%\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x15.lakesync.v1.RowDelta\x12\x12\n\nserver_hlc\x18\x02 \x01(\x06\x12\x10\n\x08has_more\x18\x03 \x01(\x08\"\xa5\x01\n\x06\x41\x63tion\x12\x11\n\taction_id\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x0b\n\x03hlc\x18\x03 \x01(\x06\x12\x11\n\tconnector\x18\x04 \x01(\t\x12\x13\n\x0b\x61\x63tion_type\x18\x05 \x01(\t\x12\x0e\n\x06params\x18\x06 \x01(\x0c\x12\x1c\n\x0fidempotency_key\x18\x07 \x01(\tH\x00\x88\x01\x01\x42\x12\n\x10_idempotency_key\"E\n\nActionPush\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12$\n\x07\x61\x63tions\x18\x02 \x03(\x0b\x32\x13.lakesync.v1.Action\"C\n\x0c\x41\x63tionResult\x12\x11\n\taction_id\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x12\n\nserver_hlc\x18\x03 \x01(\x06\"R\n\x0b\x41\x63tionError\x12\x11\n\taction_id\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\tretryable\x18\x04 \x01(\x08\"r\n\rActionOutcome\x12+\n\x06result\x18\x01 \x01(\x0b\x32\x19.lakesync.v1.ActionResultH\x00\x12)\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x18.lakesync.v1.ActionErrorH\x00\x42\t\n\x07outcome\"Q\n\x0e\x41\x63tionResponse\x12+\n\x07results\x18\x01 \x03(\x0b\x32\x1a.lakesync.v1.ActionOutcome\x12\x12\n\nserver_hlc\x18\x02 \x01(\x06*b\n\x07\x44\x65ltaOp\x12\x18\n\x14\x44\x45LTA_OP_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44\x45LTA_OP_INSERT\x10\x01\x12\x13\n\x0f\x44\x45LTA_OP_UPDATE\x10\x02\x12\x13\n\x0f\x44\x45LTA_OP_DELETE\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lakesync.wire.lakesync_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DELTAOP']._serialized_start=1141
-  _globals['_DELTAOP']._serialized_end=1239
+  _globals['_DELTAOP']._serialized_start=1176
+  _globals['_DELTAOP']._serialized_end=1274
   _globals['_COLUMNDELTA']._serialized_start=45
   _globals['_COLUMNDELTA']._serialized_end=89
   _globals['_ROWDELTA']._serialized_start=92
   _globals['_ROWDELTA']._serialized_end=260
   _globals['_SYNCPUSH']._serialized_start=262
   _globals['_SYNCPUSH']._serialized_end=353
-  _globals['_SYNCPULL']._serialized_start=355
-  _globals['_SYNCPULL']._serialized_end=455
-  _globals['_SYNCRESPONSE']._serialized_start=457
-  _globals['_SYNCRESPONSE']._serialized_end=548
-  _globals['_ACTION']._serialized_start=551
-  _globals['_ACTION']._serialized_end=716
-  _globals['_ACTIONPUSH']._serialized_start=718
-  _globals['_ACTIONPUSH']._serialized_end=787
-  _globals['_ACTIONRESULT']._serialized_start=789
-  _globals['_ACTIONRESULT']._serialized_end=856
-  _globals['_ACTIONERROR']._serialized_start=858
-  _globals['_ACTIONERROR']._serialized_end=940
-  _globals['_ACTIONOUTCOME']._serialized_start=942
-  _globals['_ACTIONOUTCOME']._serialized_end=1056
-  _globals['_ACTIONRESPONSE']._serialized_start=1058
-  _globals['_ACTIONRESPONSE']._serialized_end=1139
+  _globals['_SYNCPULL']._serialized_start=356
+  _globals['_SYNCPULL']._serialized_end=490
+  _globals['_SYNCRESPONSE']._serialized_start=492
+  _globals['_SYNCRESPONSE']._serialized_end=583
+  _globals['_ACTION']._serialized_start=586
+  _globals['_ACTION']._serialized_end=751
+  _globals['_ACTIONPUSH']._serialized_start=753
+  _globals['_ACTIONPUSH']._serialized_end=822
+  _globals['_ACTIONRESULT']._serialized_start=824
+  _globals['_ACTIONRESULT']._serialized_end=891
+  _globals['_ACTIONERROR']._serialized_start=893
+  _globals['_ACTIONERROR']._serialized_end=975
+  _globals['_ACTIONOUTCOME']._serialized_start=977
+  _globals['_ACTIONOUTCOME']._serialized_end=1091
+  _globals['_ACTIONRESPONSE']._serialized_start=1093
+  _globals['_ACTIONRESPONSE']._serialized_end=1174
 # @@protoc_insertion_point(module_scope)

@@ -55,16 +55,18 @@ class SyncPush(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., deltas: _Optional[_Iterable[_Union[RowDelta, _Mapping]]] = ..., last_seen_hlc: _Optional[int] = ...) -> None: ...
 
 class SyncPull(_message.Message):
-    __slots__ = ("client_id", "since_hlc", "max_deltas", "source")
+    __slots__ = ("client_id", "since_hlc", "max_deltas", "source", "own_hlc")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     SINCE_HLC_FIELD_NUMBER: _ClassVar[int]
     MAX_DELTAS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    OWN_HLC_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     since_hlc: int
     max_deltas: int
     source: str
-    def __init__(self, client_id: _Optional[str] = ..., since_hlc: _Optional[int] = ..., max_deltas: _Optional[int] = ..., source: _Optional[str] = ...) -> None: ...
+    own_hlc: int
+    def __init__(self, client_id: _Optional[str] = ..., since_hlc: _Optional[int] = ..., max_deltas: _Optional[int] = ..., source: _Optional[str] = ..., own_hlc: _Optional[int] = ...) -> None: ...
 
 class SyncResponse(_message.Message):
     __slots__ = ("deltas", "server_hlc", "has_more")

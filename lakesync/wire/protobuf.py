@@ -61,7 +61,11 @@ def decode_push(data: bytes) -> SyncPush:
 def encode_pull(pull: SyncPull) -> bytes:
     """A SyncPull message."""
     return pb.SyncPull(
-        client_id=pull.client_id, since_hlc=pull.since_hlc, max_deltas=pull.max_deltas, source=pull.source
+        client_id=pull.client_id,
+        since_hlc=pull.since_hlc,
+        max_deltas=pull.max_deltas,
+        source=pull.source,
+        own_hlc=pull.own_hlc,
     ).SerializeToString()
 
 
@@ -74,7 +78,9 @@ def decode_pull(data: bytes) -> SyncPull:
     message = parse(pb.SyncPull(), data)
     check_range("sinceHlc", message.since_hlc)
     source = message.source if message.HasField("source") else None
-    return SyncPull(message.client_id, message.since_hlc, message.max_deltas or DEFAULT_MAX_DELTAS, source)
+    own = message.own_hlc if message.HasField("own_hlc") else None
+    check_range("ownHlc", own or 0)
+    return SyncPull(message.client_id, message.since_hlc, message.max_deltas or DEFAULT_MAX_DELTAS, source, own)
 
 
 def encode_response(response: SyncResponse | SyncPage) -> bytes:

@@ -206,6 +206,26 @@ def test_a_client_that_the_gateway_cannot_serve_starts_again_and_keeps_its_edits
     assert bob["todos"]["b"]["n"] == 3
 
 
+@pytest.mark.parametrize("realtime", [False, True])
+def test_a_file_that_was_put_back_gets_what_its_client_wrote_since(opened: Open, tmp_path, realtime: bool) -> None:
+    alice = opened("alice")
+    alice["todos"].insert({"title": "old", "n": 1}, row_id="old")
+    alice.sync()
+    alice.conn.execute("VACUUM INTO ?", (str(tmp_path / "backup"),))
+    alice["todos"].update("old", n=2)
+    alice["todos"].insert({"title": "new"}, row_id="new")
+    alice.sync()
+    expected = list(alice["todos"])
+    alice.close()
+    for path in tmp_path.glob("alice.db*"):
+        path.unlink()
+    (tmp_path / "backup").rename(tmp_path / "alice.db")
+    alice = opened("alice", realtime=realtime, auto_sync=realtime)
+    if not realtime:
+        alice.sync()
+    until(lambda: list(alice["todos"]) == expected, "what was lost")
+
+
 class Desk:
     supported_actions = (ActionDescriptor("open", "Open a ticket"),)
 

@@ -20,7 +20,12 @@ responses = st.builds(
     SyncResponse, st.lists(strategies.deltas(), max_size=3).map(tuple), strategies.hlcs, st.booleans()
 )
 pulls = st.builds(
-    SyncPull, strategies.ids, strategies.hlcs, st.integers(1, 10_000), st.none() | strategies.texts.filter(bool)
+    SyncPull,
+    strategies.ids,
+    strategies.hlcs,
+    st.integers(1, 10_000),
+    st.none() | strategies.texts.filter(bool),
+    st.none() | strategies.hlcs,
 )
 
 

@@ -20,10 +20,13 @@ class Book:
         self.store = store
         self.position = position
         self.clock = clock
+        self.whole = False
+        """Whether all that this client ever wrote is here: a pull came to its end since the file was opened."""
 
     def commit(self, changes: Changes, **moved: Any) -> Changes:
         """Make changes durable, and with them the position's fields in `moved` and what the clock says."""
-        position = replace(self.position, hlc=self.clock.last, seen=self.clock.seen, **moved)
+        own = self.clock.seen if self.whole else self.position.own
+        position = replace(self.position, hlc=self.clock.last, seen=self.clock.seen, own=own, **moved)
         if position != self.position:
             changes.position = position
         if changes.position is not None or changes.known or changes.rows or changes.edits or changes.bulk:

@@ -222,7 +222,8 @@ class ClientCore:
         """What there is to do, first things first.
 
         A push whose outcome is unknown goes before everything: a page may say DELETE because of it or in spite of it.
-        A client that the gateway does not know asks before it pushes, for only then is it given a checkpoint.
+        A client that the gateway does not know asks before it pushes, for only then is it given a checkpoint; and one
+        whose file was just opened, which may lack what it wrote itself: put back from a backup, it is told of that.
         """
         pushes, pulls = self.mode != "pullOnly", self.mode != "pushOnly"
         if pushes and self._pushing.in_doubt:
@@ -230,7 +231,7 @@ class ClientCore:
         push: list[Pushing | Pulling] = [self._pushing] if pushes and self._pushing.wanted else []
         stranger = pulls and self._pulling.stranger
         pull = [self._pulling] if pulls and (self._pulling.wanted or (stranger and push)) else []
-        return [*pull, *push] if stranger else [*push, *pull]
+        return [*pull, *push] if stranger or self._pulling.returned else [*push, *pull]
 
     def _ended(self, asked: Request | None, answer: Answer) -> Changes:
         match asked, answer:

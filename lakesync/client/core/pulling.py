@@ -50,6 +50,12 @@ class Pulling:
         """The gateway may not know this client, and gives a checkpoint only to one that it does not know."""
         return self._book.position.cursor == 0 and not self._greeted
 
+    @property
+    def returned(self) -> bool:
+        """The file was opened with a cursor, and no pull was answered since."""
+        position = self._book.position
+        return position.cursor > 0 and not position.walking and not self._greeted
+
     def request(self) -> SyncPull | FetchCheckpoint:
         """The next pull."""
         position = self._book.position
@@ -57,7 +63,8 @@ class Pulling:
             self._frames = 0
             return FetchCheckpoint(position.client_id)
         source = None if self.due or not self.sources else self.sources[0]
-        return SyncPull(position.client_id, position.cursor, self._most, source)
+        own = position.own if position.cursor and not self._book.whole and source is None else None
+        return SyncPull(position.client_id, position.cursor, self._most, source, own)
 
     def pushing(self, rows: set[RowKey]) -> None:
         """Until a pull is answered, a broadcast that names these rows may be older or newer than their push."""
@@ -78,6 +85,7 @@ class Pulling:
                 self.sources.remove(asked.source)
             return changes
         changes = self._walk(page, restart=asked.since_hlc == 0)
+        self._book.whole = self._book.whole or not page.has_more
         self._pushed.clear()
         self._greeted = True
         self.due = page.has_more

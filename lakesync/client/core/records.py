@@ -36,6 +36,9 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     """The highest hlc that the gateway accepted from this client or sent to it."""
     edits: int = 0
     """Edits ever made: the number of the newest."""
+    own: int = 0
+    """Of what this client ever wrote, all up to this hlc is here: as much as was certain when the newest was accepted,
+    or a pull came to its end. A file that was put back from a backup lacks what was accepted after that."""
 
 
 class KnownRow(msgspec.Struct, gc=False):

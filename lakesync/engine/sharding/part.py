@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+from msgspec.structs import replace
+
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.pulling import PullRequest, read_page
 from lakesync.engine.pushing import CheckedPush, check_work
@@ -39,7 +41,7 @@ class Part(SyncGateway):
         Raises (in the future):
             ResyncRequiredError: as `submit_pull`.
         """
-        look = SyncPull(pull.client_id, pull.since_hlc, 1)
+        look = replace(pull, max_deltas=1)
         request = PullRequest(look, claims, resync_refused, confirmed, self._wall())
         return self._store.read(self.gateway_id, lambda view: bool(read_page(view, request, self.rules).page.deltas))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from lakesync.engine.pulling import PullRequest
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.cursors import NOWHERE
@@ -12,7 +14,7 @@ from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.vectors import Place, Vectors
 from lakesync.engine.sourcing import beside_sources
 from lakesync.exceptions import ResyncRequiredError
-from lakesync.types import RowDelta, SyncPage, SyncPull
+from lakesync.types import RowDelta, SyncPage
 from lakesync.wire.spelled import SpelledDeltas
 
 
@@ -55,7 +57,7 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: PullRequest) -> Ste
     names = list(parts)
     first = names.index(turn) if turn in parts else 0
     for name in names[first:] + names[:first]:
-        there = SyncPull(request.client_id, cursors[name], max(left, 1))
+        there = replace(request, since_hlc=cursors[name], max_deltas=max(left, 1))
         if left <= 0:
             lacking = parts[name].submit_lacks(
                 there, asked.claims, resync_refused=asked.resync_refused, confirmed=asked.confirmed

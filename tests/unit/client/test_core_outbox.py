@@ -68,6 +68,7 @@ def test_a_lost_answer_repeats_the_same_push_before_anything_else_also_after_a_r
     again = me.restarted()
     again.core.sync()
     assert ids(again.push_ok()) == ids(first)
+    again.pull_ok(2000)
     assert [part.row_id for part in again.push_ok().deltas] == ["r2"]
     assert isinstance(again.core.next_request(), SyncPull)
 

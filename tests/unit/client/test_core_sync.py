@@ -4,8 +4,9 @@ import pytest
 
 from lakesync.client.core import CheckpointEnd, ClientCore, FetchCheckpoint, Frame, Lost, MemoryStore, Wait
 from lakesync.exceptions import ConfigurationError
+from lakesync.hlc import encode
 from lakesync.types import PushResult, SyncPull, SyncPush
-from tests.unit.client.core_support import Handle, delta, page, refused
+from tests.unit.client.core_support import START, Handle, delta, page, refused
 
 
 def test_with_nothing_to_do_it_waits_without_end():
@@ -20,7 +21,7 @@ def test_the_first_sync_asks_for_a_checkpoint_then_pulls_from_its_cursor():
     me.core.receive(Frame(page(0, delta("INSERT", "r2", 0, x=3))))
     assert (me.row("r1"), me.row("r2"), me.core.cursor) == ({"x": 1, "y": 2}, {"x": 3}, 0)
     me.core.receive(CheckpointEnd(7 << 16))
-    assert me.core.next_request() == SyncPull("me", 7 << 16, 1000)
+    assert me.core.next_request() == SyncPull("me", 7 << 16, 1000, own_hlc=0)
 
 
 def test_without_a_checkpoint_it_pulls_from_nothing():
@@ -60,7 +61,7 @@ def test_pages_follow_until_nothing_is_left():
     me = Handle().greeted()
     me.pull_ok(2001, delta("INSERT", "r1", 0, x=1), more=True)
     assert not me.core.complete
-    assert me.restarted().core.next_request() == SyncPull("me", 2001, 1000)
+    assert me.restarted().core.next_request() == SyncPull("me", 2001, 1000, own_hlc=encode(START, 0))
     assert me.core.next_request() == SyncPull("me", 2001, 2000)
     me.core.receive(page(3000))
     assert me.core.complete
@@ -82,7 +83,7 @@ def test_the_cursor_of_a_push_is_taken_only_after_a_pull_of_this_connection():
     again.edit("r2", None, {"x": 1})
     again.push_ok(11 << 16)
     assert again.core.cursor == 9 << 16
-    assert again.core.next_request() == SyncPull("me", 9 << 16, 1000)
+    assert again.core.next_request() == SyncPull("me", 9 << 16, 1000, own_hlc=encode(START, 0))
 
 
 def test_after_a_lost_pull_the_cursor_of_a_push_is_not_taken():
@@ -234,3 +235,24 @@ def test_a_client_that_is_sent_back_to_the_start_again_and_again_takes_its_time(
     me.core.next_request()
     me.core.receive(refused("RESYNC_REQUIRED"))
     assert isinstance(me.core.next_request(), FetchCheckpoint), "it came to an end since"
+
+
+def test_a_file_that_was_just_opened_is_pulled_into_before_it_is_pushed_from_and_says_what_of_its_own_it_has():
+    me = Handle().greeted(5 << 16)
+    me.edit("r1", None, {"x": 1})
+    me.push_ok(6 << 16)
+    known = me.store.position().own
+    assert known == me.store.position().seen
+    back = me.restarted()
+    back.edit("r2", None, {"x": 2})
+    back.core.sync()
+    assert back.core.next_request() == SyncPull("me", 6 << 16, 1000, own_hlc=known)
+    back.core.receive(page(7 << 16, delta("INSERT", "r3", 5, x=1), more=True))
+    back.push_ok(8 << 16)
+    assert back.core.next_request().own_hlc == known, "neither what others wrote nor a push says that all is here"
+    back.core.receive(page(9 << 16))
+    back.edit("r2", {"x": 2}, {"x": 3})
+    assert back.store.position().own > known
+    back.push_ok(10 << 16)
+    back.core.sync()
+    assert back.core.next_request().own_hlc is None

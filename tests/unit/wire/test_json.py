@@ -139,6 +139,8 @@ def test_what_is_no_push_is_refused(body):
         (b'{"clientId":"c","sinceHlc":"7","maxDeltas":5}', SyncPull("c", 7, 5)),
         (b'{"clientId":"c","since":7,"limit":5,"source":"s"}', SyncPull("c", 7, 5, "s")),
         (b'{"clientId":"c"}', SyncPull("c", 0, 100)),
+        (b'{"clientId":"c","ownHlc":"9"}', SyncPull("c", 0, 100, own_hlc=9)),
+        (b'{"clientId":"c","ownHlc":0}', SyncPull("c", 0, 100, own_hlc=0)),
     ],
 )
 def test_a_pull_by_either_names(body, pull):
