@@ -19,6 +19,8 @@ from lakesync.types import SyncPull, SyncResponse
 
 LOOK = 0.5
 """Seconds between looks whether another connection wrote to the database."""
+ASLEEP = 10.0
+"""Seconds that pass on the wall between two looks where this machine slept; who was connected is so no more."""
 ANSWER = 30.0
 """Seconds to wait for an answer on a line."""
 
@@ -38,6 +40,7 @@ class Background:
         self._thread: SyncThread | None = None
         self._line: Line | None = None
         self._next_pull = 0.0
+        self._wall = time.time
 
     @property
     def live(self) -> bool:
@@ -81,13 +84,28 @@ class Background:
 
     def _turn(self) -> None:
         try:
-            if isinstance(self._rounds.transport, RealtimeTransport) and not self._lane.delay():
-                self._hold_line(self._rounds.transport)
-            else:
+            transport = self._rounds.transport
+            if not isinstance(transport, RealtimeTransport):
                 self._sleep(self._cycle())
+            elif not self._lane.delay() and self._near():
+                self._hold_line(transport)
+            else:
+                self._sleep(min(self._cycle(), self._lane.delay()))
         except LakeSyncError as error:
             self._failed(error)
             self._sleep(self._interval)
+
+    def _near(self) -> bool:
+        """Come near to what the gateway has, by requests: on a slow line a WebSocket's pings wait behind long pages."""
+        replica = self._rounds.replica
+        lately = time.time() - (self._rounds.last_sync or 0.0) < self._heartbeat
+        if replica.core.mode == "pushOnly" or (lately and replica.core.complete):
+            return True
+        self._next_pull = 0.0
+        self._cycle()
+        if not replica.core.complete:
+            self._lane.failed()
+        return replica.core.complete
 
     def _failed(self, error: LakeSyncError) -> None:
         if not self._stopping.is_set():  # else what was broken off is no news
@@ -143,6 +161,7 @@ class Background:
             self._failed(error)
         finally:
             self._line = None
+            self._next_pull = min(self._next_pull, time.monotonic() + self._interval)
             line.close()
             with rounds.exclusively():
                 replica.line_closed()
@@ -193,9 +212,12 @@ class Background:
         """Take broadcasts until there is something else to do."""
         replica, rounds = self._rounds.replica, self._rounds
         until = time.monotonic() + max(0.0, seconds)
-        version = replica.version()
+        version, looked = replica.version(), self._wall()
         while not (self._stopping.is_set() or self._woken.is_set()) and (left := until - time.monotonic()) > 0:
             got = line.receive(min(left, LOOK))
+            before, looked = looked, self._wall()
+            if looked - before > ASLEEP:
+                raise UnreachableError("this machine slept: the WebSocket is opened anew")
             if got is not None:
                 tally = Tally()
                 with rounds.exclusively():

@@ -70,6 +70,7 @@ class Silence:
         """Something was sent into the silence."""
         self.connections = 0
         """How many were ever made."""
+        self._clients: list[socket.socket] = []
         self._fallen = False
         self._ended = threading.Event()
 
@@ -84,9 +85,16 @@ class Silence:
         over.set()
         self.swallowed.clear()
 
+    def cut(self) -> None:
+        """Hang up whatever is open."""
+        for client in self._clients:
+            with suppress(OSError):  # it has ended already
+                client.shutdown(socket.SHUT_RDWR)
+
     def serve(self, client: socket.socket, port: int) -> None:
         """Pass on what a connection carries, while it may."""
         self.connections += 1
+        self._clients.append(client)
         lost = self._ended
         with socket.create_connection(("127.0.0.1", port)) as server:
             back = threading.Thread(target=self._copy, args=(server, client, lost, False), daemon=True)

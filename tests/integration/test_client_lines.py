@@ -7,12 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lakesync.client import Client, UnreachableError, open_async, open_client
 from lakesync.client.core import CoreLimits
+from lakesync.client.transports import http
 from tests.integration import go_betweens
 from tests.integration.gateway_support import DEADLINE, Served, delta, sign, until
 
@@ -140,6 +142,61 @@ def test_closing_ends_a_sync_of_another_thread(line, told) -> None:
     thread.join(DEADLINE)
     assert isinstance(raised[0], UnreachableError)
     assert "broken off here" in str(raised[0])
+
+
+def test_a_line_that_broke_is_opened_anew_at_once(line, told) -> None:
+    silence = line[1]
+    with open_client(**told(realtime=True, interval=FOREVER)) as alice:
+        alice.coordinator._background._heartbeat = FOREVER
+        alice.coordinator.start_auto_sync()
+        for _ in range(2):
+            until(lambda: alice.status.live, "a line")
+            silence.cut()
+            until(lambda: not alice.status.live, "its end")
+        until(lambda: alice.status.live and alice.status.connected, "another line")
+
+
+def test_what_a_client_missed_comes_by_requests_before_it_opens_a_line(served: Served, line, told) -> None:
+    writer = served.client("writer", told()["gateway"])
+    writer.push(*(delta(f"t{number}", {"title": "x"}, client="writer") for number in range(20)))
+    with open_client(**told(realtime=True, limits=CoreLimits(pull_deltas=5))) as alice:
+        connect, there = alice.transport.connect, []  # type: ignore[attr-defined]
+
+        def counting():
+            there.append(len(alice["todos"]))
+            return connect()
+
+        alice.transport.connect = counting  # type: ignore[attr-defined]
+        alice.coordinator.start_auto_sync()
+        until(lambda: alice.status.live, "a line")
+        assert there == [20]
+
+
+def test_a_machine_that_slept_opens_its_line_anew(line, told) -> None:
+    with open_client(**told(realtime=True)) as alice:
+        slept = [0.0]
+        alice.coordinator._background._wall = lambda: time.time() + slept[0]
+        opened: list[Any] = []
+        connect = alice.transport.connect  # type: ignore[attr-defined]
+        alice.transport.connect = lambda: opened.append(1) or connect()  # type: ignore[attr-defined]
+        alice.coordinator.start_auto_sync()
+        until(lambda: alice.status.live, "a line")
+        slept[0] = 3600.0
+        until(lambda: len(opened) == 2 and alice.status.live and alice.status.connected, "another line")
+
+
+def test_a_connection_that_was_long_at_rest_is_not_used_again(line, told, monkeypatch) -> None:
+    silence, ahead = line[1], [0.0]
+    monkeypatch.setattr(http, "time", SimpleNamespace(time=lambda: time.time() + ahead[0]))
+    with open_client(**told()) as alice:
+        alice.sync()
+        alice.sync()
+        assert silence.connections == 1
+        silence.fall()
+        silence.lift()
+        ahead[0] = 3600.0
+        alice.sync()
+        assert silence.connections == 2
 
 
 def test_a_checkpoint_that_does_not_go_on_does_not_keep_a_client_open(told, line, served: Served, tmp_path) -> None:

@@ -32,6 +32,8 @@ from lakesync.wire.pages import decode_page
 T = TypeVar("T")
 
 CLIENT = "python"
+_STALE = 60.0
+"""Seconds after which a connection that nobody used is not used again: a router may have forgotten it meanwhile."""
 _PROTOBUF = "application/x-protobuf"
 
 
@@ -94,6 +96,7 @@ class HttpTransport:
             self._way["verify"] = ca
         self._offset: float | None = None
         self._aside = Aside()
+        self._used = 0.0
 
     @property
     def clock_offset(self) -> float | None:
@@ -169,6 +172,8 @@ class HttpTransport:
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         asked = time.time()
+        if asked - self._used > _STALE:
+            self._session.close()
         way: dict[str, Any] = {**self._way, **options, "headers": headers, "timeout": self._timeout}
         request = partial(self._session.request, method, f"{self._base}/{route}", allow_redirects=False, **way)
         try:
@@ -178,7 +183,8 @@ class HttpTransport:
         except BaseException:
             self._session.close()  # the next request goes on a connection of its own
             raise
-        self._note_clock(answer, (asked + time.time()) / 2)
+        self._used = time.time()
+        self._note_clock(answer, (asked + self._used) / 2)
         if answer.status_code != requests.codes.ok:
             with answer:
                 raise refusal(answer.status_code, _content(answer), answer.headers)
