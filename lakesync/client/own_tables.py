@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections.abc import Collection
 
+from lakesync.client.texts import first_bad
 from lakesync.client.tracking import MISFITS, NO_ID, trigger_names
 from lakesync.exceptions import ConfigurationError, SchemaError
 from lakesync.schema import TableSchema
@@ -99,6 +100,11 @@ def check_new_rows(db: sqlite3.Connection, schema: TableSchema) -> None:
                 f"row {bad[0]!r} of table {table!r} has {bad[1]!r} in column {column.name!r}, which takes {good}: "
                 "mend it first"
             )
+    unread = first_bad(db, table, list(schema.types))
+    if unread is not None:
+        raise ConfigurationError(
+            f"row {unread[0]!r} of table {table!r} has text in column {unread[1]!r} that is no UTF-8: mend it first"
+        )
 
 
 def check_triggers(db: sqlite3.Connection, tables: Collection[str]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
+from lakesync.client import texts
 from lakesync.client.core.records import LocalChange
 from lakesync.client.sql_values import SqlValue, python_value
 from lakesync.client.stamps import known_of
@@ -159,6 +160,17 @@ class Tracking:
 
     def touched(self, most: int) -> list[LocalChange]:
         """Rows that were written to and not yet looked at, as they were and as they are, oldest first."""
+        try:
+            return self._touched(most)
+        except sqlite3.OperationalError as error:
+            if texts.MARK not in str(error):
+                raise
+        with self.quiet():
+            for table, schema in self._schemas.items():
+                texts.mend(self._db, table, was(table), schema.types)
+        return self._touched(most)
+
+    def _touched(self, most: int) -> list[LocalChange]:
         found: list[LocalChange] = []
         for table, schema in self._schemas.items():
             names = [column.name for column in schema.columns]

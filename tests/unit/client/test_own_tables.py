@@ -196,3 +196,32 @@ def test_what_was_known_in_one_tree_of_all_tables_is_known_in_each_tables_own(op
     bob = opened("bob", old)
     assert rows(alice, bob) == {"a": ("bob's", 2)}
     assert bob.conn.execute("SELECT count(*) FROM _lakesync_known").fetchone() == (0,)
+
+
+def test_text_that_is_no_unicode_is_spelled_out_and_holds_nothing_up(opened):
+    alice, bob = opened(), opened("bob")
+    alice["notes"].insert({"text": "one"}, row_id="a")
+    alice.sync()
+    for statement in (
+        "INSERT INTO notes (row_id, text) VALUES ('latin', CAST(x'436166e9' AS TEXT))",
+        "UPDATE notes SET text = CAST(x'ff' AS TEXT) WHERE row_id = 'a'",
+        "INSERT INTO notes (row_id, text) VALUES (CAST(x'6964ff' AS TEXT), 'id')",
+        "INSERT INTO notes (row_id, text) VALUES (CAST(x'ff' AS TEXT), 'gone')",
+        "DELETE FROM notes WHERE row_id = CAST(x'ff' AS TEXT)",
+    ):
+        alice.conn.execute(statement)
+    alice.conn.commit()
+    expected = {"a": (r"\xff", None), "latin": (r"Caf\xe9", None), r"id\xff": ("id", None)}
+    assert rows(alice, bob) == expected
+    alice["notes"].update("latin", text="Café")
+    assert rows(alice, bob) == {**expected, "latin": ("Café", None)}
+
+
+def test_text_that_is_no_unicode_is_named_when_a_table_is_taken_over(opened):
+    with pytest.raises(
+        ConfigurationError, match=r"row 'a' of table 'notes' has text in column 'text' that is no UTF-8"
+    ):
+        opened(
+            sql="CREATE TABLE notes (row_id TEXT PRIMARY KEY, text, n);"
+            "INSERT INTO notes VALUES ('a', CAST(x'ff' AS TEXT), 1)"
+        )
