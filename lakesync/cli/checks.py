@@ -155,21 +155,35 @@ def jars(config: Config) -> Check:
 
 
 def staging(config: Config) -> Check:
-    """The store that the gateway commits to."""
+    """The stores that the gateway commits to."""
     from lakesync.exceptions import ConfigurationError
     from lakesync.staging import versions
+    from lakesync.staging.shards import shard_map, shard_urls
 
     url = config.staging.url
     if url.startswith("memory://"):
         return Check(
             "warning", "in memory: it ends with its gateway", "set LAKESYNC_STAGING_URL for anything but tests"
         )
-    try:
-        found = versions.status(url)
-    except ConfigurationError:
+    shards = shard_map(config.shard_config)
+    urls = {"": url} if shards is None else shard_urls(shards, url)
+    stores, missing = [], []
+    for shard, place in urls.items():
+        try:
+            stores.append(versions.status(place))
+        except ConfigurationError:
+            missing.append(shard)
+    if not stores:
         return Check("off", "there is none yet: the first start makes it")
-    old = [each for each in found.schemas if each.version < each.newest]
-    new = [each for each in found.schemas if each.version > each.newest]
+    if missing:
+        return Check(
+            "problem",
+            f"shard {missing[0]} has no store at its place, others have",
+            "where it was never started the next start makes it; else bring its disk or database back first",
+        )
+    schemas = [schema for store in stores for schema in store.schemas]
+    old = [each for each in schemas if each.version < each.newest]
+    new = [each for each in schemas if each.version > each.newest]
     if new:
         return Check("problem", f"{new[0].database} was written by a newer LakeSync", "upgrade this one")
     if old:
@@ -178,8 +192,11 @@ def staging(config: Config) -> Check:
             f"{old[0].database} is of an older LakeSync",
             "`lakesync staging migrate`, or start a gateway",
         )
-    waits = sum(head.deltas for head in found.heads)
-    return Check("ok", f"{len(found.heads)} gateways, {found.bytes:,} bytes, {waits:,} deltas wait for the lake")
+    gateways = len({head.gateway for store in stores for head in store.heads})
+    waits = sum(head.deltas for store in stores for head in store.heads)
+    held = sum(store.bytes for store in stores)
+    named = f"{gateways} gateway{'' if gateways == 1 else 's'}"
+    return Check("ok", f"{named}, {held:,} bytes, {waits:,} delta{'' if waits == 1 else 's'} wait for the lake")
 
 
 def catalogue(config: Config) -> Check:

@@ -10,7 +10,11 @@ import pytest
 from gateway.declared import Declarations
 from lakesync import config
 from lakesync.cli.ending import ExitCode
+from lakesync.engine import Engine
 from lakesync.exceptions import ConfigurationError
+from lakesync.staging import open_staging
+from lakesync.staging.shards import ShardMap
+from lakesync.testing.clock import ManualClock
 
 
 def test_what_init_writes_is_what_up_reads(run):
@@ -113,6 +117,23 @@ def test_the_doctor_names_what_is_wrong_and_what_to_do(run, monkeypatch):
     assert found["gateway"]["state"] == found["dagster"]["state"] == found["staging"]["state"] == "off"
     assert all(each["remedy"] for each in found.values() if each["state"] in {"problem", "warning"})
     assert not Path("lakesync-data").exists()
+
+
+def test_the_doctor_looks_at_the_store_of_every_shard(run, monkeypatch):
+    shards, place = ShardMap({"orders": "shard-orders"}, "shard-default"), Path.cwd() / "staging"
+    monkeypatch.setenv("LAKESYNC_SHARD_CONFIG", json.dumps({"shards": shards.tables, "default": shards.default}))
+    monkeypatch.setenv("LAKESYNC_STAGING_URL", f"sqlite://{place}")
+    clock = ManualClock()
+    engine = Engine(open_staging(f"sqlite://{place}", shards, clock), clock)
+    engine.open()
+    engine.gateway("shop")
+    engine.close()
+    told = run("doctor", "--only", "staging", "--json")
+    assert json.loads(told.stdout)["found"].startswith("1 gateway, ")
+    (place / "shard-orders").rename(place / "elsewhere")
+    told = run("doctor", "--only", "staging", "--json")
+    assert told.exit_code == ExitCode.FAILED
+    assert "shard shard-orders has no store" in json.loads(told.stdout)["found"]
 
 
 def test_the_doctor_says_that_the_configuration_is_the_problem(run):
