@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import pydantic
 from pydantic import BaseModel, Field, SecretStr, model_validator
@@ -25,6 +26,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from lakesync.config_lines import line_of
 from lakesync.config_places import (
     DeclaredCopies,
     DeclaredDestination,
@@ -146,7 +148,10 @@ class Config(BaseSettings):
     @classmethod
     def _derive(cls, data: dict[str, Any]) -> dict[str, Any]:
         """Fill in what follows from the data folder."""
-        folder = Path(data.get("data_dir") or "lakesync-data").expanduser().absolute()
+        named = data.get("data_dir") or "lakesync-data"
+        if not isinstance(named, str | Path):
+            return data
+        folder = Path(named).expanduser().absolute()
 
         def fill(section: str, key: str, value: object) -> None:
             found = data.get(section) or {}
@@ -159,7 +164,7 @@ class Config(BaseSettings):
         fill("lake", "warehouse", f"file://{folder / 'warehouse'}")
         fill("lake", "checkpoints", str(folder / "checkpoints"))
         fill("dagster", "home", folder / "dagster")
-        fill("limits", "max_backpressure_bytes", min(1 << 30, _free_disk(folder) // 10))
+        fill("limits", "max_backpressure_bytes", max(1 << 20, min(1 << 30, _free_disk(folder) // 10)))
         return data
 
     @model_validator(mode="after")
@@ -244,7 +249,7 @@ def load(overrides: Mapping[str, Any] | None = None) -> Config:
     try:
         return Config(**(overrides or {}))
     except pydantic.ValidationError as error:
-        raise ConfigurationError("\n".join(_explain(problem) for problem in error.errors())) from None
+        raise ConfigurationError("\n".join(_explain(problem, overrides or {}) for problem in error.errors())) from None
     except SettingsError as error:
         raise ConfigurationError(_unreadable(str(error))) from None
     except pydantic.errors.PydanticUserError as error:  # pragma: no cover, a mistake in this file
@@ -297,7 +302,7 @@ def read_file(path: Path) -> dict[str, Any]:
     """
     try:
         data = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     for name in _REFERENCES:
         section, _, key = name.rpartition(".")
@@ -311,7 +316,7 @@ def read_file(path: Path) -> dict[str, Any]:
     stores = _table(_table(data, "shard_config", path), "stores", path)
     for name, url in stores.items():
         stores[name] = _resolve(f"shard_config.stores.{name}.url", url, path)
-    if "data_dir" in data:
+    if isinstance(data.get("data_dir"), str):
         data["data_dir"] = str(path.parent / Path(data["data_dir"]).expanduser())
     for name in _table(data, "gateways", path):
         gateway = _table(data["gateways"], name, path)
@@ -356,13 +361,44 @@ def _free_disk(folder: Path) -> int:
     return shutil.disk_usage(existing).free
 
 
-def _explain(problem: Mapping[str, Any]) -> str:
-    """One problem in words, without the value where it may be a secret."""
-    name = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return f"{name} is not a setting; lakesync.toml lists them all."
+def _explain(problem: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
+    """One problem in words and where it stands, without the value where it may be a secret."""
+    parts = [str(part) for part in problem["loc"]]
+    name = ".".join(parts)
     if not name:
         return str(problem["msg"]).removeprefix("Value error, ") + "."
+    place = _place(parts, overrides)
+    if problem["type"] == "extra_forbidden":
+        others = _beside(parts[:-1])
+        near = get_close_matches(parts[-1], others, 1)
+        meant = f"is {'.'.join([*parts[:-1], *near])} meant?" if near else f"there are {', '.join(others)}."
+        return f"{name} is not a setting{place}; {meant}"
     if name in _REFERENCES:
-        return f"{name}: {problem['msg']}."
-    return f"{name} is {problem['input']!r}: {problem['msg']}."
+        return f"{name}{place}: {problem['msg']}."
+    return f"{name} is {problem['input']!r}{place}: {problem['msg']}."
+
+
+def _place(parts: Sequence[str], overrides: Mapping[str, Any]) -> str:
+    """In which variable, or on which line of which file, a setting was given."""
+    section, key = parts[0], ".".join(parts[1:2])
+    given = overrides.get(section)
+    if given is not None and (not isinstance(given, Mapping) or key in given):
+        return ""
+    for variable in (f"LAKESYNC_{section}_{key}".upper(), f"LAKESYNC_{section}".upper()):
+        if variable in os.environ:
+            return f" (the variable {variable})"
+    for path in (config_file(), user_file()):
+        line = line_of(path.read_text("utf-8"), parts) if path is not None else None
+        if line is not None:
+            return f" ({path}, line {line})"
+    return ""
+
+
+def _beside(section: Sequence[str]) -> list[str]:
+    """The names of the settings of a section; of the sections themselves for none."""
+    fields = Config.model_fields
+    if not section:
+        return list(fields)
+    model = fields[section[0]].annotation if section[0] in fields else None
+    kinds = [each for each in (model, *get_args(model)) if isinstance(each, type) and issubclass(each, BaseModel)]
+    return [name for kind in kinds for name in kind.model_fields]

@@ -122,6 +122,7 @@ def test_secrets_come_by_reference(tmp_path, monkeypatch):
         ('[staging]\nurl = "mysql://x"\n', "staging.url starts with 'mysql'"),
         ('jwt_secret = "env:NOT_SET_ANYWHERE"\n', "NOT_SET_ANYWHERE"),
         ("[gateway\n", "cannot be read"),
+        ("data_dir = 4\n", "data_dir is 4"),
         ('[[gateways]]\nid = "shop"\n', "gateways in"),
         ('[gateways]\nshop = "rules.json"\n', "shop in"),
         ('sources = ["jira"]\n', "is no table of settings"),
@@ -134,6 +135,46 @@ def test_errors_name_the_setting(tmp_path, text, named):
     (tmp_path / "lakesync.toml").write_text(text)
     with pytest.raises(ConfigurationError, match=re.escape(named)):
         config.load()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('data_dir = "d"\n\n[gateway]\nprot = 1\n', "FILE, line 4); is gateway.port meant?"),
+        ("[gatway]\nport = 1\n", "gatway is not a setting (FILE, line 1); is gateway meant?"),
+        ("# of shop\n[gateways.'shop']\nrulez = 'x'\n", "FILE, line 3); is gateways.shop.rules meant?"),
+        ("[remote]\nxyzzy = 1\n", "FILE, line 2); there are url, gateway."),
+        ("gateway.port = 8080\n[spark]\nport = 'many'\n", "spark.port is 'many' (FILE, line 3)"),
+        ("[spark]\r\n# port = 1\r\nport = 'many'\r\n", "spark.port is 'many' (FILE, line 3)"),
+        ("gateway = {port = 70000}\n", "gateway.port is 70000 (FILE, line 1)"),
+    ],
+)
+def test_errors_name_the_line(tmp_path, text, told):
+    file = tmp_path / "lakesync.toml"
+    file.write_bytes(text.encode())
+    with pytest.raises(ConfigurationError, match=re.escape(told.replace("FILE", str(file)))):
+        config.load()
+
+
+def test_errors_name_the_variable_or_nothing_where_neither_file_says_it(tmp_path, monkeypatch):
+    (tmp_path / "lakesync.toml").write_text("[gateway]\nport = 1\n")
+    monkeypatch.setenv("LAKESYNC_GATEWAY_PORT", "many")
+    with pytest.raises(ConfigurationError, match=r"gateway.port is 'many' \(the variable LAKESYNC_GATEWAY_PORT\)"):
+        config.load()
+    with pytest.raises(ConfigurationError, match=r"gateway\.port is 'all': "):
+        config.load({"gateway": {"port": "all"}})
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path):
+    (tmp_path / "lakesync.toml").write_bytes(b"\xff\xfe[\x00")
+    with pytest.raises(ConfigurationError, match=r"lakesync\.toml cannot be read: 'utf-8' codec"):
+        config.load()
+
+
+def test_a_full_disk_stops_no_command(monkeypatch):
+    """Least of all the one that says so."""
+    monkeypatch.setattr(config, "_free_disk", lambda _: 0)
+    assert config.load().limits.max_backpressure_bytes == 1 << 20
 
 
 @pytest.mark.parametrize("name", ["LAKESYNC_GATEWAY", "LAKESYNC_SPARK_SETTINGS", "LAKESYNC_TABLES"])
