@@ -226,7 +226,7 @@ class Client:
     def _refused(self) -> list[int]:
         return [edit.number for edit in self.pending() if edit.status == "refused"]
 
-    def _columns(self, sql: str, params: Any) -> dict[str, list[Any]]:
+    def _columns(self, sql: str, params: Any) -> frames.Columns:
         self.db.check_open()
         return frames.columns(self.db.path, self._replica.store.schemas.get(sql), sql, params)
 

@@ -2,60 +2,92 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakesync.client.database import asked, reader
 from lakesync.extras import extra
-from lakesync.schema import TableSchema
+from lakesync.schema import ColumnType, TableSchema
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
 
-Columns = Mapping[str, Sequence[Any]]
+
+class Column(NamedTuple):
+    """A column of a result."""
+
+    cells: list[Any]
+    kind: ColumnType | None
+    """What it is declared to hold, where no cell says so."""
 
 
-def columns(path: Path, schema: TableSchema | None, sql: str, params: Any) -> dict[str, list[Any]]:
-    """A result by column.
+Columns = Mapping[str, Column]
+_NAME = re.compile(r"\w+")
+
+
+def columns(path: Path, schema: TableSchema | None, sql: str, params: Any) -> Columns:
+    """A result by column, or a whole table where `sql` is its name alone.
 
     Args:
-        schema: of the table that `sql` names, where it is no query: its booleans are Python's own; JSON stays text.
+        schema: of that table, where it is synchronised: its booleans are Python's own; JSON stays text.
     """
-    types = {} if schema is None else schema.types
+    types: dict[str, ColumnType] = {} if schema is None else {"row_id": "string", **schema.types}
     if schema is not None:
-        listed = ", ".join(["row_id", *(f'"{name}"' for name in types)])
+        listed = ", ".join(f'"{name}"' for name in types)
         sql = f'SELECT {listed} FROM "{schema.table}" ORDER BY row_id'
+    elif _NAME.fullmatch(sql):
+        sql = f'SELECT * FROM "{sql}"'
     with closing(reader(path)) as db:
         cursor = asked(db, sql, params)
         names = [column[0] for column in cursor.description]
         rows = cursor.fetchall()
     found = list(zip(*rows, strict=True)) if rows else [() for _ in names]
-    return {
-        name: [None if cell is None else bool(cell) for cell in cells] if types.get(name) == "boolean" else list(cells)
-        for name, cells in zip(names, found, strict=True)
-    }
+    return {name: _column(types.get(name), cells) for name, cells in zip(names, found, strict=True)}
 
 
 def to_pandas(found: Columns) -> pd.DataFrame:
     """A pandas frame."""
     with extra("pandas", "to_pandas needs pandas"):
         import pandas as pd
-    return pd.DataFrame(found)
+
+    def series(cells: list[Any], kind: ColumnType | None) -> pd.Series[Any]:
+        if kind == "number":
+            return pd.Series(cells, dtype="float64")
+        empty = "bool" if kind == "boolean" else "object"
+        return pd.Series(cells, dtype=empty if kind is not None and not cells else None)
+
+    return pd.DataFrame({name: series(*column) for name, column in found.items()})
 
 
 def to_polars(found: Columns) -> pl.DataFrame:
     """A polars frame; a column of several types has the one that holds all of them."""
     with extra("polars", "to_polars needs polars"):
         import polars as pl
-    return pl.DataFrame(found, strict=False)
+    kinds = {None: None, "number": pl.Float64, "boolean": pl.Boolean}
+    return pl.DataFrame(
+        [pl.Series(name, cells, kinds.get(kind, pl.String), strict=False) for name, (cells, kind) in found.items()]
+    )
 
 
 def to_arrow(found: Columns) -> pa.Table:
     """An Arrow table."""
     with extra("parquet", "to_arrow needs pyarrow"):
         import pyarrow as pa
-    return pa.table(found)
+    kinds = {None: None, "number": pa.float64(), "boolean": pa.bool_()}
+    return pa.table({name: pa.array(cells, kinds.get(kind, pa.string())) for name, (cells, kind) in found.items()})
+
+
+def _column(kind: ColumnType | None, cells: Sequence[Any]) -> Column:
+    held = {type(cell) for cell in cells} - {type(None)}
+    if not held:
+        return Column(list(cells), kind)
+    if kind == "boolean":
+        return Column([None if cell is None else bool(cell) for cell in cells], None)
+    if held == {int, float}:  # large integers too, which Arrow takes for no doubles
+        return Column([float(cell) if type(cell) is int else cell for cell in cells], None)
+    return Column(list(cells), None)

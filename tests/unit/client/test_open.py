@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import lakesync
@@ -158,7 +159,7 @@ def test_what_is_given_wrongly_is_told_with_what_to_do(opened, tmp_path):
         (lambda: alice.query("BEGIN"), "gives no rows"),
         (lambda: alice.watch("DELETE FROM todos").next(0), "writes: give a query here"),
         (lambda: alice.to_arrow("DELETE FROM todos"), "writes: give a query here"),
-        (lambda: alice.to_arrow("BEGIN"), "gives no rows"),
+        (lambda: alice.to_arrow("BEGIN DEFERRED"), "gives no rows"),
     ]:
         with pytest.raises(ValidationError, match=why):
             work()
@@ -249,6 +250,30 @@ def test_frames_of_a_table(opened):
         {"row_id": "t", "title": "a", "done": True, "n": 1.5, "tags": None}
     ]
     assert alice.to_arrow("SELECT n * 2 AS twice FROM todos").to_pylist() == [{"twice": 3.0}]
+
+
+def test_a_frame_has_the_types_of_its_table_whatever_is_in_it(opened):
+    alice = opened()
+    names = ["row_id", "title", "done", "n", "tags"]
+    assert list(map(str, alice.to_pandas("todos").dtypes)) == ["object", "object", "bool", "float64", "object"]
+    arrow = [pa.string(), pa.string(), pa.bool_(), pa.float64(), pa.string()]
+    assert alice.to_arrow("todos").schema == pa.schema(zip(names, arrow, strict=True))
+    alice["todos"].insert({"title": "a"}, row_id="t")
+    assert alice.to_arrow("todos").schema == pa.schema(zip(names, arrow, strict=True))
+    assert alice.to_pandas("todos").loc[0, "done"] is None
+    for n in (2**53 + 1, 0.5):
+        alice["todos"].insert(n=n)
+    for frame in (alice.to_arrow("todos"), alice.to_arrow("SELECT n FROM todos")):
+        assert sorted(frame["n"].drop_null().to_pylist()) == [0.5, 2.0**53]
+
+
+def test_a_frame_of_a_table_by_its_name_alone(opened):
+    alice = opened()
+    alice.conn.execute("CREATE TABLE own (x)")
+    alice.conn.commit()
+    assert alice.to_arrow("own").num_rows == 0
+    with pytest.raises(sqlite3.OperationalError, match=r"no such table: todo$"):
+        alice.to_pandas("todo")
 
 
 @pytest.mark.parametrize(("kind", "needs"), [("pandas", "pandas"), ("polars", "polars"), ("arrow", "pyarrow")])
