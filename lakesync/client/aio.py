@@ -24,7 +24,6 @@ from lakesync.exceptions import ConfigurationError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-LOOK = 0.05
 
 
 class AsyncTable:
@@ -158,7 +157,7 @@ class AsyncClient:
                 if found is not None:
                     yield found
                 else:
-                    await asyncio.sleep(LOOK)
+                    await asyncio.sleep(watch.pause)
         finally:
             if self._client is not None:
                 await self.run(lambda _: watch.close())

@@ -13,6 +13,8 @@ from lakesync.client.database import asked, reader
 
 LOOK = 0.05
 """Seconds between looks whether anybody wrote to the file, in this process or another."""
+REST = 0.25
+"""The same when nobody has for some time: each look wakes the processor up."""
 
 
 class Watch:
@@ -43,6 +45,8 @@ class Watch:
         self._version = -1
         self._seen: list[Any] | None = None
         self._found: Any = None
+        self.pause = LOOK
+        """Seconds until the next look is worth its while."""
 
     def __iter__(self) -> Iterator[Any]:
         """Results, until the database is closed."""
@@ -54,8 +58,10 @@ class Watch:
         until = None if timeout is None else time.monotonic() + timeout
         while not self._ended.is_set():
             if (found := self._look()) is not None:
+                self.pause = LOOK
                 return found
-            left = LOOK if until is None else min(LOOK, until - time.monotonic())
+            left = self.pause if until is None else min(self.pause, until - time.monotonic())
+            self.pause = min(REST, self.pause * 1.1)
             if left <= 0:
                 return None
             self._ended.wait(left)

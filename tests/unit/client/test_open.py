@@ -17,6 +17,7 @@ import pytest
 import lakesync
 from lakesync.client import LocalTransport, SyncTracker, create_client, open_async
 from lakesync.client.errors import DbError
+from lakesync.client.watching import REST
 from lakesync.exceptions import ConfigurationError, DuplicateError, NotFoundError, SchemaError, ValidationError
 from lakesync.schema import parse_schema
 
@@ -138,6 +139,7 @@ def test_what_is_given_wrongly_is_told_with_what_to_do(opened, tmp_path):
         ({"token": ""}, "token is empty"),
         ({"client_id": "x" * 513}, "client_id has 513 characters"),
         ({"interval": 0}, "interval is 0: give seconds above 0"),
+        ({"timeout": 0}, "timeout is 0: give seconds above 0"),
     ]:
         with pytest.raises(ConfigurationError, match=why):
             lakesync.open(tmp_path / "wrong.db", **{**somewhere, **options})
@@ -241,6 +243,19 @@ def test_a_query_is_given_again_only_when_a_table_that_it_reads_changed(opened):
         alice["todos"].insert(title="mine")
         assert watch.next(1) == [{"title": "mine"}, {"title": "theirs"}]
         assert watch.next(0) is None
+
+
+def test_a_watch_looks_less_often_while_nothing_changes(opened):
+    alice = opened()
+    with alice.watch("SELECT title FROM todos") as watch:
+        assert watch.next(1) == []
+        often = watch.pause
+        for _ in range(100):
+            assert watch.next(0) is None
+        assert watch.pause == REST > often
+        alice["todos"].insert(title="mine")
+        assert watch.next(1) == [{"title": "mine"}]
+        assert watch.pause == often
 
 
 def test_frames_of_a_table(opened):
@@ -428,6 +443,13 @@ def test_the_references_way_to_open(tmp_path, monkeypatch):
         assert memory.db.backend == "memory"
         assert len(memory["todos"]) == 0
     assert (tmp_path / "app.db").exists()
+    for options, why in [
+        ({"backend": "idb"}, "backend is 'idb', it must be file or memory"),
+        ({"gateway": {"url": "http://127.0.0.1:9"}}, "say where the gateway is: url and gateway"),
+        ({"gateway": {**gateway, "gateway_id": "g"}}, "gateway has gateway_id: it takes url, gatewayId and token"),
+    ]:
+        with pytest.raises(ConfigurationError, match=why):
+            create_client(**{"name": "app", "client_id": "me", "schemas": [TODOS], "gateway": gateway, **options})
 
 
 def test_the_same_client_for_asyncio(gateway, tmp_path):
