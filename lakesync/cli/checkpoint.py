@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
@@ -94,23 +95,42 @@ def fetch(
 ) -> None:
     """Fetch the newest checkpoint as a client would, cut down to what it may see, and check that it is whole.
 
-    The gateway counts the client as seen by it, as it does any that fetches one.
+    The gateway counts the client as seen by it, as it does any that fetches one. FILE appears when all of it is there.
     """
     from lakesync.cli.remote import connect
     from lakesync.wire.frames import encode_checkpoint_frame
     from lakesync.wire.protobuf import decode_response
 
     remote = connect(url, gateway, token_file, data, role="client", client=client)
-    scratch = file.with_name(file.name + ".part") if file is not None else None
     frames, deltas, size = 0, 0, 0
-    fetching = remote.transport().checkpoint(client or remote.client_id)
-    with output.working("fetching"), fetching as came, ExitStack() as closing:
-        out = closing.enter_context(scratch.open("wb")) if scratch is not None else None
+    with output.working("fetching"), ExitStack() as closing:
+        out = closing.enter_context(_written_whole(file)) if file is not None else None
+        came = closing.enter_context(remote.transport().checkpoint(client or remote.client_id))
         for frame in came.frames:
             frames, deltas, size = frames + 1, deltas + len(decode_response(frame).deltas), size + len(frame)
             if out is not None:
                 out.write(encode_checkpoint_frame(frame))
-    if scratch is not None and file is not None:
-        scratch.replace(file)
     told = {"cursor": str(came.cursor), "frames": frames, "deltas": deltas, "bytes": size}
     output.facts(told, as_json=as_json)
+
+
+@contextmanager
+def _written_whole(file: Path) -> Iterator[BinaryIO]:
+    """A file that takes another's place when all of it is written, and leaves nothing where it never is.
+
+    Raises:
+        typer.BadParameter: it cannot be written.
+    """
+    if file.is_dir():
+        raise typer.BadParameter(f"{file} is a folder: name a file in it")
+    scratch = file.with_name(file.name + ".part")
+    try:
+        out = scratch.open("wb")
+    except OSError as error:
+        raise typer.BadParameter(f"{file} cannot be written: {error.strerror}") from error
+    try:
+        with out:
+            yield out
+        scratch.replace(file)
+    finally:
+        scratch.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from enum import IntEnum
@@ -79,13 +80,17 @@ def code_of(kind: type[BaseException]) -> ExitCode | None:
 def told(error: Exception, *, as_json: bool) -> ExitCode | None:
     """Say on stderr what went wrong, in one line of JSON where JSON was asked for; its exit code.
 
-    None, and nothing is said, where the error was not raised on purpose: then its traceback is wanted.
+    None, and nothing is said, where the error was raised neither on purpose nor by this machine, as for a full disk:
+    then its traceback is wanted. None too for a reader that went away, of which typer takes care.
     """
     extra = EXTRAS.get((error.name or "").partition(".")[0]) if isinstance(error, ModuleNotFoundError) else None
     if extra is not None:
         why = f"this needs a package that is not here: pip install 'lakesync[{extra}]'"
         return _say(why, "PACKAGE_MISSING", ExitCode.FAILED, as_json=as_json)
     code = code_of(type(error))
+    if code is None and isinstance(error, OSError) and error.strerror and error.errno != errno.EPIPE:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return _say(f"{where}{error.strerror}", "OS_ERROR", ExitCode.FAILED, as_json=as_json)
     if code is None:
         return None
     remedy = next(_of(REMEDIES, type(error)), None)

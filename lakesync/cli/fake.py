@@ -144,8 +144,10 @@ def _listen(
     *,
     as_json: bool,
 ) -> None:
+    from lakesync.cli.process import check_port
     from lakesync.testing.servers import serving
 
+    check_port(port, "127.0.0.1", "--port")
     stop = threading.Event()
     with serving(api, port=port) as served:
         body = {"name": kind, "type": kind, kind: {address: served.url, **settings}}
