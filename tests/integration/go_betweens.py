@@ -62,6 +62,22 @@ def tls(url: str, folder: Path) -> Iterator[tuple[str, Path]]:
         yield f"https://127.0.0.1:{port}", certificate
 
 
+@contextmanager
+def answering(head: str, body: bytes = b"") -> Iterator[str]:
+    """A server that gives everybody this status line with headers, and this body; its URL."""
+
+    def serve(client: socket.socket) -> None:
+        client.recv(65536)
+        told = f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        client.sendall(told.encode() + body)
+        client.shutdown(socket.SHUT_WR)
+        while client.recv(65536):
+            pass
+
+    with _listening(serve) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
 class Silence:
     """Whether a line passes anything on. Its connections stay open."""
 

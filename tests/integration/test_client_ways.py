@@ -77,6 +77,35 @@ def test_a_proxy_that_is_named_is_used_whatever_the_environment_says(
         assert any(line.startswith("CONNECT") for line in seen) == realtime
 
 
+@pytest.mark.parametrize("realtime", [False, True])
+@pytest.mark.parametrize(
+    ("head", "body", "told"),
+    [
+        ("200 OK\r\nContent-Type: text/html", b"<html>Welcome on board: log in</html>", "login"),
+        ("302 Found\r\nLocation: https://portal.example/login", b"", "portal.example"),
+        ("308 Permanent Redirect\r\nLocation: https://sync.example/", b"", "https://sync.example/"),
+        ("407 Proxy Authentication Required\r\nContent-Type: text/html", b"<html>who?</html>", "407"),
+    ],
+)
+def test_a_network_that_answers_itself_is_told_as_one_without_the_gateway(
+    tmp_path, head: str, body: bytes, told: str, realtime: bool
+) -> None:
+    options = {"gateway": "g", "client_id": "alice", "schemas": [TODOS], "realtime": realtime}
+    with go_betweens.answering(head, body) as url, open_client(tmp_path / "alice.db", url=url, **options) as alice:
+        alice["todos"].insert(title="kept")
+        errors: list[Exception] = []
+        alice.on("onError", errors.append)
+        alice.coordinator.start_auto_sync()
+        until(lambda: errors, "what it says")
+        alice.coordinator.stop_auto_sync()
+        assert all(isinstance(error, UnreachableError) for error in errors)
+        with pytest.raises(UnreachableError):
+            alice.sync()
+        with pytest.raises(UnreachableError, match=told), alice.transport.checkpoint("alice"):  # type: ignore[attr-defined]
+            pass
+        assert len(alice.pending()) == 1
+
+
 def test_a_certificate_of_ones_own_is_believed_where_it_is_named(served: Served, tmp_path, monkeypatch) -> None:
     gateway = served.client().gateway
     options = {"gateway": gateway, "token": sign("alice", gateway), "schemas": [TODOS]}

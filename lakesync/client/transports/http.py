@@ -124,7 +124,7 @@ class HttpTransport:
         """
         answer = self._ask("GET", "checkpoint", params={"clientId": client_id}, stream=True)
         try:
-            yield Checkpoint(int(answer.headers["X-Checkpoint-Hlc"]), _frames(answer, self._aside))
+            yield Checkpoint(_cursor(answer), _frames(answer, self._aside))
         finally:  # which would wait for a read that nobody waits for any more
             threading.Thread(target=answer.close, name="lakesync-request", daemon=True).start()
 
@@ -213,6 +213,8 @@ def refusal(status: int, body: bytes, headers: Mapping[str, str]) -> LakeSyncErr
         told = _decode_error(body)
     except msgspec.MsgspecError:
         why = f"the answer is {status}, not as a gateway answers: is the address right?"
+        if elsewhere := headers.get("Location"):
+            why = f"the answer is {status}, which sends on to {elsewhere}: is that the gateway's address?"
         return UnreachableError(why, retry_after=retry_after)
     return answered(told.code, told.error, told.rejected, retry_after)
 
@@ -229,6 +231,13 @@ def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:
         return decode(body)
     except (ValidationError, msgspec.MsgspecError) as error:
         raise UnreachableError(f"the answer cannot be read: {error}") from error
+
+
+def _cursor(answer: requests.Response) -> int:
+    told = answer.headers.get("X-Checkpoint-Hlc") or ""
+    if not told.isdecimal():
+        raise UnreachableError("the answer is no checkpoint, as a gateway gives it: does a network ask for a login?")
+    return int(told)
 
 
 def _frames(answer: requests.Response, aside: Aside) -> Iterator[bytes]:
