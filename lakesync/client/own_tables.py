@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Collection
 
 from lakesync.client.texts import first_bad
-from lakesync.client.tracking import MISFITS, NO_ID, trigger_names
+from lakesync.client.tracking import BESIDES, MISFITS, NO_ID, trigger_names
 from lakesync.exceptions import ConfigurationError, SchemaError
 from lakesync.schema import TableSchema
 
@@ -49,6 +49,12 @@ def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
         ConfigurationError: what is wrong, and what to do.
     """
     table = schema.table
+    most = db.getlimit(sqlite3.SQLITE_LIMIT_COLUMN) - BESIDES
+    if len(schema.columns) > most:
+        raise ConfigurationError(
+            f"table {table!r} has {len(schema.columns)} columns in its schema, and SQLite has room for {most}: make "
+            "two tables of it"
+        )
     found = db.execute("SELECT type FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE", (table,))
     kind = found.fetchone()
     if kind is None:

@@ -8,9 +8,9 @@ watches it. Both commit, or are undone, with the app's own transaction.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 from lakesync.client import texts
 from lakesync.client.core.records import LocalChange
@@ -24,6 +24,8 @@ NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 """This machine's clock in milliseconds, as SQLite reads it."""
 
 Event = Literal["INSERT", "UPDATE", "DELETE"]
+BESIDES = 4
+"""Columns that are asked for beside a row's own."""
 MANY = 300
 """Rows of a table from which on its triggers are better taken away while they are written."""
 
@@ -173,21 +175,31 @@ class Tracking:
     def _touched(self, most: int) -> list[LocalChange]:
         found: list[LocalChange] = []
         for table, schema in self._schemas.items():
-            names = [column.name for column in schema.columns]
-            asked = [f'w."c_{name}"' for name in names] + [f't."{name}"' for name in names]
-            statement = (
-                f"SELECT w.row_id, w.at, w.there, t.row_id IS NOT NULL, {', '.join(asked)} FROM {was(table)} w "
-                f'LEFT JOIN "{table}" t ON t.row_id = w.row_id ORDER BY w.at LIMIT ?'
-            )
             types = schema.types
-            for row_id, at, there, is_there, *cells in self._db.execute(statement, (most,)):
-                before = _row(types, cells[: len(names)]) if there else None
-                after = _row(types, cells[len(names) :]) if is_there else None
+            for row_id, at, there, is_there, *cells in self._as_kept_and_as_they_are(table, list(types), most):
+                before = _row(types, cells[: len(types)]) if there else None
+                after = _row(types, cells[len(types) :]) if is_there else None
                 if before is None and after is not None:
                     after = {name: value for name, value in after.items() if value is not None}
                 found.append(LocalChange(table, row_id, before, after, at))
         found.sort(key=lambda change: change.at or 0)
         return found[:most]
+
+    def _as_kept_and_as_they_are(self, table: str, names: list[str], most: int) -> Iterator[Sequence[Any]]:
+        """Row id, moment, whether it was there and whether it is, then its cells as they were and as they are."""
+        kept, here = [f'w."c_{name}"' for name in names], [f't."{name}"' for name in names]
+        both = BESIDES + 2 * len(names) <= self._db.getlimit(sqlite3.SQLITE_LIMIT_COLUMN)
+        asked = ", ".join(["w.row_id, w.at, w.there, t.row_id IS NOT NULL", *kept, *(here if both else [])])
+        rows = self._db.execute(
+            f'SELECT {asked} FROM {was(table)} w LEFT JOIN "{table}" t ON t.row_id = w.row_id ORDER BY w.at LIMIT ?',
+            (most,),
+        )
+        if both:
+            yield from rows
+            return
+        for row in rows.fetchall():
+            found = self._db.execute(f'SELECT {", ".join(here)} FROM "{table}" t WHERE row_id = ?', row[:1]).fetchone()
+            yield (*row, *(found or [None] * len(names)))
 
     def among_touched(self, table: str, keys: Iterable[RowKey]) -> list[RowKey]:
         """Which of these rows of a table were written to and not yet looked at."""

@@ -225,3 +225,22 @@ def test_text_that_is_no_unicode_is_named_when_a_table_is_taken_over(opened):
             sql="CREATE TABLE notes (row_id TEXT PRIMARY KEY, text, n);"
             "INSERT INTO notes VALUES ('a', CAST(x'ff' AS TEXT), 1)"
         )
+
+
+def columns(count):
+    return [{"table": "notes", "columns": [{"name": f"c{place}", "type": "number"} for place in range(count)]}]
+
+
+def test_a_row_of_more_than_a_thousand_columns_is_recorded_as_any_other(opened):
+    alice = opened(schemas=columns(1100))
+    alice["notes"].insert({"c0": 1, "c1099": 2}, row_id="a")
+    alice.sync()
+    alice["notes"].update("a", c1098=3)
+    alice["notes"].insert(row_id="b")
+    alice["notes"].delete("b")
+    assert [edit.values for edit in alice.pending()] == [{"c1098": 3}]
+
+
+def test_more_columns_than_there_is_room_for_are_refused_in_words(opened):
+    with pytest.raises(ConfigurationError, match=r"has 1997 columns in its schema, and SQLite has room for 1996"):
+        opened(schemas=columns(1997))
