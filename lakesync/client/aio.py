@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar
 
 from lakesync.client.actions import QueuedAction
@@ -181,9 +181,21 @@ class AsyncClient:
         await self.close()
 
 
-def open_async(path: str | Path, **options: Any) -> AsyncClient:
+def _like(opening: Callable[P, Client]) -> Callable[[Callable[..., AsyncClient]], Callable[P, AsyncClient]]:
+    """Whoever is decorated takes the same arguments, for type checkers and `help` too."""
+
+    def named(function: Callable[..., AsyncClient]) -> Callable[P, AsyncClient]:
+        signature = inspect.signature(opening).replace(return_annotation="AsyncClient")
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        return function
+
+    return named
+
+
+@_like(open_client)
+def open_async(*arguments: Any, **options: Any) -> AsyncClient:
     """`lakesync.open` for asyncio, with the same arguments; to be used with `async with`."""
-    return AsyncClient(partial(open_client, path, **options))
+    return AsyncClient(partial(open_client, *arguments, **options))
 
 
 def _executed(db: Client, sql: str, params: Any) -> int:

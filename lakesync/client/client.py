@@ -93,9 +93,16 @@ class Client:
             self._tables[table] = Table(self.db, schema, self.coordinator.wake)
         return self._tables[table]
 
+    def __iter__(self) -> Iterator[str]:
+        """The names of the synced tables."""
+        return iter(self._replica.tables())
+
+    def __contains__(self, table: object) -> bool:
+        return table in self._replica.store.schemas
+
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All that is written inside, by `conn` or by tables, or none of it."""
+        """All that is written inside, by `conn` or by tables, or none of it; within another one, of that part."""
         with self.db.transaction() as conn:
             yield conn
         self.coordinator.wake()

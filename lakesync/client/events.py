@@ -37,8 +37,9 @@ class Events:
         self._of(event).append(listener)
 
     def off(self, event: Event, listener: Callable[..., Any]) -> None:
-        """Tell it no more."""
-        self._of(event).remove(listener)
+        """Tell it no more, if it was told."""
+        if listener in (listeners := self._of(event)):
+            listeners.remove(listener)
 
     def emit(self, event: Event, *what: Any) -> None:
         """Tell all listeners."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lakesync.client.database import asked, reader
+from lakesync.client.table import Row
 
 LOOK = 0.05
 """Seconds between looks whether anybody wrote to the file, in this process or another."""
@@ -30,11 +31,13 @@ class Watch:
         sql: str,
         params: Any,
         tracked: Collection[str],
-        rows: Callable[[sqlite3.Cursor], Any],
+        rows: Callable[[sqlite3.Cursor], list[Row]],
         ended: threading.Event,
     ) -> None:
         """Args: ended: set when the database is closed."""
         self._db = reader(path)
+        self._one = threading.Lock()
+        self._closed = False
         self._sql, self._params = sql, params
         self._rows = rows
         self._ended = ended
@@ -44,19 +47,19 @@ class Watch:
         self._untracked = bool(self.tables - set(tracked))
         self._version = -1
         self._seen: list[Any] | None = None
-        self._found: Any = None
+        self._found: list[Row] | None = None
         self.pause = LOOK
         """Seconds until the next look is worth its while."""
 
-    def __iter__(self) -> Iterator[Any]:
-        """Results, until the database is closed."""
+    def __iter__(self) -> Iterator[list[Row]]:
+        """Results, until this or the database is closed."""
         while (found := self.next()) is not None:
             yield found
 
-    def next(self, timeout: float | None = None) -> Any | None:
-        """The next result; None when `timeout` seconds have passed without one, or the database was closed."""
+    def next(self, timeout: float | None = None) -> list[Row] | None:
+        """The next result; None when `timeout` seconds have passed without one, or this or the database was closed."""
         until = None if timeout is None else time.monotonic() + timeout
-        while not self._ended.is_set():
+        while not (self._closed or self._ended.is_set()):
             if (found := self._look()) is not None:
                 self.pause = LOOK
                 return found
@@ -65,11 +68,18 @@ class Watch:
             if left <= 0:
                 return None
             self._ended.wait(left)
+        self.close()
         return None
 
     def close(self) -> None:
-        """Stop looking."""
-        self._db.close()
+        """Stop looking, in whichever thread somebody waits for the next result."""
+        with self._one:
+            self._closed = True
+            self._db.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_one"):  # else it was never opened
+            self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +87,11 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _look(self) -> Any | None:
+    def _look(self) -> list[Row] | None:
+        with self._one:
+            return None if self._closed else self._asked()
+
+    def _asked(self) -> list[Row] | None:
         version = self._db.execute("PRAGMA data_version").fetchone()[0]
         if version == self._version:
             return None

@@ -1,0 +1,68 @@
+"""What an app holds in its hands besides its rows: names, types, arguments, events."""
+
+from __future__ import annotations
+
+import inspect
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import lakesync.client
+from lakesync.client import AsyncClient, open_async, open_client
+
+NOTES = {"table": "notes", "columns": [{"name": "text", "type": "string"}]}
+SCHEMAS = [NOTES]
+
+
+def test_a_client_has_its_tables_by_name(opened):
+    alice = opened()
+    assert (list(alice), "notes" in alice, "other" in alice) == (["notes"], True, False)
+
+
+def test_a_listener_is_told_no_more(opened):
+    alice, bob = opened(), opened("bob")
+    told = []
+    alice.on("onChange", lambda count, tables: told.append((count, tables)))
+    listener = told.append
+    alice.on("onSyncComplete", listener)
+    alice.coordinator.off("onSyncComplete", listener)
+    alice.coordinator.off("onSyncComplete", listener)  # as the reference's: nobody minds
+    bob["notes"].insert(text="hello")
+    bob.sync()
+    alice.sync()
+    assert told == [(1, {"notes"})]
+
+
+def test_every_name_of_the_client_is_there_and_shown():
+    assert set(lakesync.client.__all__) <= set(dir(lakesync.client))
+    for name in lakesync.client.__all__:
+        assert getattr(lakesync.client, name) is not None
+
+
+def test_asyncio_takes_the_same_arguments_and_tells_them():
+    told = inspect.signature(open_async)
+    assert told.parameters == inspect.signature(open_client).parameters
+    assert told.return_annotation == AsyncClient.__name__
+
+
+def test_a_watch_ends_when_it_or_the_client_is_closed(opened):
+    alice = opened()
+    watch, other = (alice.watch("SELECT text FROM notes") for _ in range(2))
+    begun = threading.Event()
+
+    def listen():
+        for rows in watch:
+            assert rows == []
+            begun.set()
+
+    with ThreadPoolExecutor(1) as thread:
+        ended = thread.submit(listen)
+        assert begun.wait(10)
+        watch.close()
+        ended.result(10)
+    alice.close()
+    assert other.next() is None
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        other._db.execute("SELECT 1")
