@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from lakesync.cli import output
-from lakesync.cli.ending import ExitCode
+from lakesync.cli import ending, output
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, Yes, settings
+
+if TYPE_CHECKING:
+    from lakesync.exceptions import LakeSyncError
 
 app = command_app(
     "Look at what was set aside: values that fit no column, work that failed.",
@@ -68,7 +70,10 @@ def list_(
     output.records(
         found, as_json=as_json, columns=("id", "kind", "table", "what", "why"), none="" if why else "nothing"
     )
-    _tell_unanswered(why)
+    for each in why:
+        ending.unanswered(str(each), as_json=as_json)
+    if why:
+        raise typer.Exit(ending.ExitCode.PARTIAL)
 
 
 @app.command(epilog=examples(("lakesync dlq show todos/t1/done", "the value, and what its column takes")))
@@ -87,9 +92,10 @@ def show(
 
     found, why = _of_app(app_file, None) or _all(None, url, gateway, token_file, data)
     chosen = next((each for each in found if each["id"] == entry), None)
+    if chosen is None and why:
+        raise why[0]  # it may be there
     if chosen is None:
-        unknown = f" (not known: {'; '.join(why)})" if why else ""
-        raise NotFoundError(f"nothing with the id {entry!r} was set aside; `lakesync dlq list` tells what was{unknown}")
+        raise NotFoundError(f"nothing with the id {entry!r} was set aside; `lakesync dlq list` tells what was")
     output.facts(chosen, as_json=as_json)
 
 
@@ -142,7 +148,7 @@ def drop(
         _act("DELETE", "dropped", entry, url, gateway, token_file, data, everything=everything, as_json=as_json)
 
 
-def _of_app(app_file: Path | None, kind: str | None) -> tuple[list[dict[str, Any]], list[str]] | None:
+def _of_app(app_file: Path | None, kind: str | None) -> tuple[list[dict[str, Any]], list[LakeSyncError]] | None:
     """What an app's database set aside, where one was named."""
     from lakesync.cli import dlq_app
 
@@ -206,7 +212,7 @@ def _act(
 
 def _all(
     kind: str | None, url: str | None, gateway: str | None, token_file: Path | None, data: Path | None
-) -> tuple[list[dict[str, Any]], list[str]]:
+) -> tuple[list[dict[str, Any]], list[LakeSyncError]]:
     """What gateway and lake set aside, and why one of them does not say. With neither, the gateway's error stands."""
     from lakesync.cli.remote import connect
     from lakesync.exceptions import LakeSyncError
@@ -225,7 +231,7 @@ def _all(
             why.append(error)
     if len(why) == (1 if kind else 2):
         raise why[-1]
-    return found, [str(error) for error in why]
+    return found, why
 
 
 def _work(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -263,10 +269,3 @@ def _values(data: Path | None, gateway: str | None) -> Iterator[dict[str, Any]]:
             "remedy": "push a value that fits; the history and the clients have the one that is there",
             "gateway": row["gateway"],
         }
-
-
-def _tell_unanswered(why: list[str]) -> None:
-    for each in why:
-        output.note(f"not known: {each}")
-    if why:
-        raise typer.Exit(ExitCode.PARTIAL)

@@ -98,17 +98,24 @@ def told(error: Exception, *, as_json: bool) -> ExitCode | None:
     return _say(str(error), known.code, code, remedy, as_json=as_json)
 
 
+def unanswered(why: str, *, as_json: bool) -> ExitCode:
+    """Say on stderr what is not known of what was asked."""
+    return _say(why, "PARTIAL", ExitCode.PARTIAL, as_json=as_json, begins="not known")
+
+
 def misused(why: str) -> ExitCode:
     """Say on stderr, in one line of JSON, that options or arguments cannot be used."""
     return _say(why, "USAGE", ExitCode.USAGE, as_json=True)
 
 
-def _say(why: str, code: str, ends: ExitCode, remedy: str | None = None, *, as_json: bool) -> ExitCode:
+def _say(
+    why: str, code: str, ends: ExitCode, remedy: str | None = None, *, as_json: bool, begins: str = "error"
+) -> ExitCode:
     if as_json:
         said = {"error": why, "code": code, "exitCode": int(ends), **({"remedy": remedy} if remedy else {})}
         print(json.dumps(said), file=sys.stderr)
     else:
-        print(f"error: {why}", file=sys.stderr)
+        print(f"{begins}: {why}", file=sys.stderr)
         if remedy:
             print(f"  try: {remedy}", file=sys.stderr)
     return ends

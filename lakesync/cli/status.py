@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakesync.cli import output
+from lakesync.cli import ending, output
 from lakesync.cli.clients import in_words, standing
-from lakesync.cli.ending import ExitCode
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
@@ -66,9 +65,9 @@ def status(
     else:
         _show(whole)
     for each in unanswered:
-        output.note(f"not known: {each}")
+        ending.unanswered(each, as_json=as_json)
     if unanswered:
-        raise typer.Exit(ExitCode.PARTIAL)
+        raise typer.Exit(ending.ExitCode.PARTIAL)
 
 
 def _whole(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakesync.cli import output
-from lakesync.cli.ending import ExitCode
+from lakesync.cli import ending, output
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, settings
@@ -56,8 +55,7 @@ def trace(
     else:
         _show(found, held)
     if why:
-        output.note(f"who holds it is not known: {why}")
-        raise typer.Exit(ExitCode.PARTIAL)
+        raise typer.Exit(ending.unanswered(f"who holds it: {why}", as_json=as_json))
 
 
 def _holders(

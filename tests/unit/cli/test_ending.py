@@ -122,6 +122,17 @@ def test_claims_are_for_tokens_that_are_made_here(run, monkeypatch):
     assert "one is given, which says its own" in run(*words, "team=red").stderr
 
 
+def test_what_was_not_answered_is_said_in_json_too(run):
+    words = ("--gateway", "shop", "--url", "http://127.0.0.1:1")
+    told = run("dlq", "list", *words, "--json")
+    assert told.exit_code == ExitCode.PARTIAL
+    said = json.loads(told.stderr)
+    assert (said["code"], said["exitCode"]) == ("PARTIAL", 6)
+    assert "no gateway answers" in said["error"]
+    assert run("dlq", "list", *words).stderr.startswith("not known: no gateway answers")
+    assert run("dlq", "show", "an id", *words).exit_code == ExitCode.UNREACHABLE
+
+
 def test_nobody_is_asked_where_there_is_no_terminal(run):
     told = run("connectors", "unregister", "jira", "--gateway", "shop", stdin="y\n")
     assert told.exit_code == ExitCode.USAGE
