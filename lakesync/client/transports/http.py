@@ -178,7 +178,7 @@ class HttpTransport:
         request = partial(self._session.request, method, f"{self._base}/{route}", allow_redirects=False, **way)
         try:
             answer = self._aside.run(request, requests.Response.close)
-        except requests.RequestException as error:
+        except OSError as error:  # as all of requests' are, and what it says of a CA file that cannot be read
             raise UnreachableError(f"{self._base} does not answer: {_reason(error)}") from error
         except BaseException:
             self._session.close()  # the next request goes on a connection of its own
@@ -199,7 +199,7 @@ class HttpTransport:
                 self._offset = None
 
 
-def _reason(error: requests.RequestException) -> str:
+def _reason(error: OSError) -> str:
     """Why, in few words: what lies under the errors that wrap one another, without the names of their classes."""
     inner = getattr(error.args[0], "reason", None) if error.args else None
     return re.sub(r"^(<[^>]*>|\w+\([^)]*\)): ", "", str(inner or error))
@@ -212,6 +212,8 @@ def refusal(status: int, body: bytes, headers: Mapping[str, str]) -> LakeSyncErr
     try:
         told = _decode_error(body)
     except msgspec.MsgspecError:
+        if status == requests.codes.request_entity_too_large:  # nothing of it has passed, and never will
+            return ValidationError("the answer is 413: something before the gateway takes no request as large as this")
         why = f"the answer is {status}, not as a gateway answers: is the address right?"
         if elsewhere := headers.get("Location"):
             why = f"the answer is {status}, which sends on to {elsewhere}: is that the gateway's address?"
