@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
-from lakesync.analysis.catalogue import Lake
+from lakesync.analysis.catalogue import Lake, has_catalogue
 from lakesync.analysis.fates import Arrived, DeltaFate, fates
 from lakesync.analysis.scans import both, holds
 from lakesync.analysis.unflushed import waiting_deltas
@@ -38,7 +38,7 @@ def row_history(config: Config, table: str, row: str, gateway: str | None = None
 
     Raises:
         NotFoundError: there is no such row, or no such table.
-        LakeUnavailableError: there is no catalogue where the configuration says.
+        LakeUnavailableError: it is not in the log, and there is no catalogue where the configuration says.
         StagingUnavailableError: what is not flushed yet cannot be read.
     """
     found: dict[_Place, Arrived] = {}
@@ -49,10 +49,12 @@ def row_history(config: Config, table: str, row: str, gateway: str | None = None
         if delta.key == (table, row) and gateway in (None, place.gateway):
             key = (place.gateway, place.shard, place.epoch, waiting.seq, waiting.ordinal)
             found[key] = Arrived(place.gateway, waiting.arrival, False, delta)
-    with Lake(config) as lake:
-        if lake.deltas is not None:
-            found |= _flushed(lake.deltas, table, row, gateway)
-        known = {*names, *(name for _, name in lake.states.values())}
+    known = names
+    if has_catalogue(config) or not found:  # where nothing was flushed yet, all of it waits
+        with Lake(config) as lake:
+            if lake.deltas is not None:
+                found |= _flushed(lake.deltas, table, row, gateway)
+            known = {*names, *(name for _, name in lake.states.values())}
     if not found:
         if table not in known:
             raise NotFoundError(f"there is no table {table!r} in the lake; there are {', '.join(sorted(known))}")

@@ -1,0 +1,31 @@
+"""A row's deltas are told from the first push on, also where no lake was made yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakesync import config
+from lakesync.analysis.row_history import row_history
+from lakesync.engine import Engine
+from lakesync.exceptions import LakeUnavailableError
+from lakesync.staging import open_staging
+from lakesync.testing.clock import ManualClock
+from lakesync.types import SyncPush
+from tests.conformance.book import make_delta
+
+
+def test_a_row_of_which_all_waits_for_the_first_flush(tmp_path):
+    place, clock = config.load({"data_dir": tmp_path}), ManualClock()
+    engine = Engine(open_staging(place.staging.url, None, clock), clock)
+    engine.open()
+    first, second = (make_delta("ann", (clock.now_ms << 16) + n, "r1", x=n) for n in (1, 2))
+    engine.gateway("shop").handle_push(SyncPush("ann", (second, first)))
+    engine.close()
+    told = row_history(place, "notes", "r1")
+    assert {each.delta_id: each.columns[0].fate for each in told} == {
+        first.delta_id: "lost",
+        second.delta_id: "live",
+    }
+    assert not any(each.flushed for each in told)
+    with pytest.raises(LakeUnavailableError, match="no Iceberg catalogue"):
+        row_history(place, "notes", "r2")
