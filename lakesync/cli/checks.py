@@ -25,6 +25,8 @@ State = Literal["ok", "off", "warning", "problem"]
 
 _NEEDED_BYTES = 500_000_000
 _COMFORT_BYTES = 5_000_000_000
+_SPARK_BYTES = 450 << 20
+"""Spark's own limit."""
 _DRIFT_SECONDS = 5.0
 _SECRET_BYTES = 32
 _TIMEOUT = 3.0
@@ -72,6 +74,8 @@ def memory(config: Config) -> Check:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     heap = int(config.spark.memory[:-1]) << (30 if config.spark.memory.endswith("g") else 20)
     found = f"{total / (1 << 30):.1f} GiB, of which Spark takes {config.spark.memory}"
+    if heap < _SPARK_BYTES:
+        return Check("problem", f"{found}, which does not start with it", "set LAKESYNC_SPARK_MEMORY to 512m or more")
     if heap + (1 << 30) > total:
         return Check("problem", found, "set LAKESYNC_SPARK_MEMORY to less, 1g for example")
     return Check("ok", found)

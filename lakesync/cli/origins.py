@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ _DERIVED = frozenset(
     }
 )
 """What follows from the data folder where nobody says otherwise."""
+_SECRET = re.compile("pass|secret|token|credential|access.?key", re.IGNORECASE)
+"""What names a secret among a URL's options and Spark's settings."""
 
 
 class Setting(NamedTuple):
@@ -51,15 +54,15 @@ def _flat(config: Config) -> Iterator[tuple[str, Any]]:
         value = getattr(config, name)
         if isinstance(value, BaseModel):
             for key in type(value).model_fields:
-                yield f"{name}.{key}", _shown(f"{name}.{key}", getattr(value, key))
+                yield f"{name}.{key}", _shown(getattr(value, key))
         elif isinstance(value, dict) and value:
             for key, each in value.items():
-                yield f"{name}.{key}", _shown(f"{name}.{key}", each)
+                yield f"{name}.{key}", _shown(each)
         else:
-            yield name, _shown(name, value)
+            yield name, _shown(value)
 
 
-def _shown(name: str, value: Any) -> Any:
+def _shown(value: Any) -> Any:
     match value:
         case SecretStr():
             return "(set)"
@@ -67,17 +70,27 @@ def _shown(name: str, value: Any) -> Any:
             return value.model_dump(mode="json")
         case Path():
             return str(value)
-        case str() if name.endswith(("url", "uri")) or name.startswith(("sources.", "adapters.")):
+        case str() if "://" in value:
             return _without_password(value)
+        case Mapping():
+            return {key: "(set)" if _SECRET.search(key) else _shown(each) for key, each in value.items()}
     return value
 
 
 def _without_password(url: str) -> str:
-    """A URL with its password left out."""
-    scheme, separator, rest = url.partition("://")
-    credentials, at, place = rest.rpartition("@")
+    """A URL with its password left out, wherever it has one."""
+    place, question, query = url.partition("?")
+    scheme, separator, rest = place.partition("://")
+    credentials, at, host = rest.rpartition("@")
     user = credentials.partition(":")[0]
-    return f"{scheme}{separator}{user}:…@{place}" if at and ":" in credentials else url
+    if at and ":" in credentials:
+        place = f"{scheme}{separator}{user}:…@{host}"
+    options = (option.partition("=") for option in query.split("&"))
+    return (
+        place
+        + question
+        + "&".join(f"{key}{equals}{'…' if _SECRET.search(key) else each}" for key, equals, each in options)
+    )
 
 
 def _origin(name: str, files: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:

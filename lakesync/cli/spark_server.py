@@ -58,6 +58,9 @@ _POOLS = """\
 """
 
 
+_FIRST_HEAP_MB = 128
+
+
 @dataclass(frozen=True, slots=True)
 class SparkServer:
     """How to start one embedded server."""
@@ -85,7 +88,7 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
     home = _package("pyspark")
     options = [
         f"-Xmx{config.spark.memory}",
-        "-Xms128m",  # by itself a 64th of the machine's memory, which is filled before anything is collected
+        f"-Xms{_first_heap(config.spark.memory)}",
         "-XX:+ExitOnOutOfMemoryError",
         "-Duser.timezone=UTC",
         f"-Djava.io.tmpdir={folder / 'tmp'}",
@@ -155,6 +158,11 @@ def catalogue(config: Config) -> dict[str, str]:
         f"{name}.cache-enabled": "false",  # or a session reads stale tables after another has committed
         **{f"{name}.{key}": value for key, value in _catalogue(config.lake.catalog_uri).items()},
     }
+
+
+def _first_heap(memory: str) -> str:
+    """By itself a 64th of the machine's memory, which is filled before anything is collected; never above the most."""
+    return memory if memory.endswith("m") and int(memory[:-1]) < _FIRST_HEAP_MB else f"{_FIRST_HEAP_MB}m"
 
 
 def _for_workers(config: Config, jars: Sequence[Path]) -> dict[str, str]:

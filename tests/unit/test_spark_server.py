@@ -34,6 +34,13 @@ def test_secrets_are_in_no_list_of_processes(conf, tmp_path):
     assert "t0ken" not in repr(server)
 
 
+@pytest.mark.parametrize(("memory", "first"), [("64m", "64m"), ("900m", "128m"), ("1g", "128m")])
+def test_java_does_not_start_with_more_than_it_may_have(conf, tmp_path, memory, first):
+    spark_server.prepare(conf.replace(spark={"memory": memory}), port=4, token="t", jars=[])
+    lines = (tmp_path / "spark/server.args").read_text().splitlines()
+    assert lines[:2] == [f'"-Xmx{memory}"', f'"-Xms{first}"']
+
+
 def test_own_settings_win(conf):
     assert spark_server.settings(conf, 1)["spark.sql.ansi.enabled"] == "no"
 

@@ -90,6 +90,26 @@ def test_a_flag_beats_a_variable_beats_the_projects_file_beats_the_users(run, tm
     assert found["staging.url"][1] == "derived"
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "shown"),
+    [
+        ("STAGING_URL", "postgresql://ann:sesame@h/db", "postgresql://ann:…@h/db"),
+        ("STAGING_URL", "postgresql://ann:ses@me@h/db?a=1", "postgresql://ann:…@h/db?a=1"),
+        ("STAGING_URL", "postgresql://h/db?user=ann&password=sesame", "postgresql://h/db?user=ann&password=…"),
+        ("SPARK_SETTINGS", '{"spark.hadoop.fs.s3a.secret.key": "sesame", "a": "b"}', '"(set)"'),
+        ("ADAPTERS", '{"pg": "postgresql://h/db?password=sesame"}', "postgresql://h/db?password=…"),
+    ],
+)
+def test_settings_are_shown_without_their_secrets(run, monkeypatch, variable, value, shown):
+    monkeypatch.setenv(f"LAKESYNC_{variable}", value)
+    for words in (["--json"], []):
+        told = run("config", "show", *words)
+        assert told.exit_code == 0, told.output
+        assert shown in told.stdout
+        assert "sesame" not in told.output
+        assert "ses@me" not in told.output
+
+
 def test_no_file_counts_where_the_variable_says_so(run, tmp_path, monkeypatch):
     (tmp_path / "home" / "lakesync").mkdir(parents=True)
     (tmp_path / "home" / "lakesync" / "lakesync.toml").write_text('[spark]\nmemory = "3g"\n')
@@ -117,6 +137,13 @@ def test_the_doctor_names_what_is_wrong_and_what_to_do(run, monkeypatch):
     assert found["gateway"]["state"] == found["dagster"]["state"] == found["staging"]["state"] == "off"
     assert all(each["remedy"] for each in found.values() if each["state"] in {"problem", "warning"})
     assert not Path("lakesync-data").exists()
+
+
+def test_the_doctor_knows_what_spark_does_not_start_with(run, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_SPARK_MEMORY", "256m")
+    told = run("doctor", "--only", "memory", "--json")
+    assert (told.exit_code, json.loads(told.stdout)["state"]) == (ExitCode.FAILED, "problem")
+    assert "512m or more" in json.loads(told.stdout)["remedy"]
 
 
 def test_the_doctor_looks_at_the_store_of_every_shard(run, monkeypatch):
