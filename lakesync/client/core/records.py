@@ -52,6 +52,10 @@ class KnownRow(msgspec.Struct, gc=False):
     generation: int
 
 
+_SHOWN = 80
+"""Characters of a value that are shown to people."""
+
+
 class Edit(msgspec.Struct, frozen=True):
     """A change by the user that the gateway is not known to have."""
 
@@ -65,9 +69,10 @@ class Edit(msgspec.Struct, frozen=True):
     message: str = ""
 
     def __repr__(self) -> str:
-        """What it does, for people: `<Edit 7 waiting: UPDATE todos/t1 {'done': True}>`."""
+        """What it does, for people, long values cut short: `<Edit 7 waiting: UPDATE todos/t1 {'done': True}>`."""
         delta, why = self.delta, f" {self.code}: {self.message}" if self.code else ""
-        return f"<Edit {self.number} {self.status}: {delta.op} {delta.table}/{delta.row_id} {self.values}{why}>"
+        values = ", ".join(f"{name!r}: {value!r:.{_SHOWN}}" for name, value in self.values.items())
+        return f"<Edit {self.number} {self.status}: {delta.op} {delta.table}/{delta.row_id} {{{values}}}{why}>"
 
     @property
     def values(self) -> dict[str, Any]:

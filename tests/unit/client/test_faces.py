@@ -66,3 +66,11 @@ def test_a_watch_ends_when_it_or_the_client_is_closed(opened):
     assert other.next() is None
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         other._db.execute("SELECT 1")
+
+
+def test_an_edit_is_shown_in_few_words(opened):
+    alice = opened()
+    alice["notes"].insert({"text": "é" * 1_000_000}, row_id="long")
+    (edit,) = alice.pending()
+    assert repr(edit).startswith("<Edit 1 waiting: INSERT notes/long {'text': 'ééé")
+    assert len(repr(edit)) < 200
