@@ -123,7 +123,7 @@ class Action(msgspec.Struct, frozen=True, rename="camel"):
     connector: str
     action_type: str
     params: msgspec.Raw
-    """A JSON object."""
+    """A JSON object, as text: `msgspec.json.decode(action.params)`."""
     action_id: str
     idempotency_key: str | None = None
 
