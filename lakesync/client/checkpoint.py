@@ -14,6 +14,7 @@ import msgspec
 from lakesync.client import pile
 from lakesync.client.cells import MisfitError, Types
 from lakesync.client.core import CheckpointEnd, ClientCore, Frame, Lost
+from lakesync.client.database import beside, remove
 from lakesync.client.errors import DbError
 from lakesync.client.groups import Group, Groups, Part
 from lakesync.client.stamps import Record
@@ -62,8 +63,8 @@ def load_checkpoint(replica: Replica, checkpoint: Checkpoint, progress: Callable
         UnreachableError, ValidationError: it broke off or cannot be read; nothing was changed.
         DbError: there is no room for it; nothing was changed.
     """
-    place = replica.path.with_name(replica.path.name + "-lakesync-first")
-    _remove(place)
+    place = beside(replica.path)
+    remove(place)
     try:
         with closing(sqlite3.connect(place, isolation_level=None)) as db:
             rows, highest = _load(db, replica, checkpoint, progress)
@@ -75,7 +76,7 @@ def load_checkpoint(replica: Replica, checkpoint: Checkpoint, progress: Callable
             replica.receive(Lost("there was no room for it"))
         raise DbError(f"{place}, in which a first sync is loaded, cannot be written now: {error}") from error
     finally:
-        _remove(place)
+        remove(place)
 
 
 def _load(
@@ -189,8 +190,3 @@ def _attached(replica: Replica, place: Path) -> Iterator[None]:
     finally:
         db.execute(f"PRAGMA main.cache_size = {kept}")
         db.execute(f"DETACH {_BESIDE}")
-
-
-def _remove(place: Path) -> None:
-    for name in (place.name, f"{place.name}-journal"):
-        place.with_name(name).unlink(missing_ok=True)

@@ -81,6 +81,17 @@ def fault(error: sqlite3.Error, what: str) -> DbError | TableError:
     return DbError(f"{what} cannot be used now: {error}")
 
 
+def beside(path: Path) -> Path:
+    """Where a first sync is loaded, for whoever holds the `SyncLock`."""
+    return path.with_name(path.name + "-lakesync-first")
+
+
+def remove(place: Path) -> None:
+    """Remove a database file, where it is, and its journal."""
+    for name in (place.name, f"{place.name}-journal"):
+        place.with_name(name).unlink(missing_ok=True)
+
+
 class LocalDB:
     """The file, and the connection that the app writes with. Whatever is written to synced tables is tracked."""
 
@@ -226,6 +237,7 @@ class SyncLock:
     """Held by the one client of a database that talks to the gateway; it ends with the process that holds it."""
 
     def __init__(self, path: Path) -> None:
+        self._of = path
         self._path = path.with_name(path.name + "-lakesync")
         self._held: sqlite3.Connection | None = None
 
@@ -250,6 +262,7 @@ class SyncLock:
                 "write to the database here, it will send it"
             ) from error
         self._held = holder
+        remove(beside(self._of))  # what is left there is of a process that was killed
 
     def release(self) -> None:
         """Let another client have it."""

@@ -51,3 +51,16 @@ def test_a_disk_too_full_for_a_first_sync_is_told_and_room_makes_it_whole(alice,
     with pytest.raises(ResyncRequiredError):
         alice.sync()  # the checkpoint is of another gateway than the one that is pulled from
     assert len(alice["notes"]) >= ROWS
+
+
+def test_what_a_client_that_was_killed_left_of_a_first_sync_goes_with_the_next(opened, tmp_path):
+    left = tmp_path / "alice.db-lakesync-first"
+    first, second = opened(), opened()
+    first.sync()
+    left.write_bytes(b"of the first, which is at it")
+    with pytest.raises(DbError, match="another client synchronises"):
+        second.sync()
+    assert left.exists()
+    first.close()
+    second.sync()
+    assert not left.exists()
