@@ -116,6 +116,9 @@ def test_a_certificate_of_ones_own_is_believed_where_it_is_named(served: Served,
             assert alice.sync().pushed == 1
         line = WebSocketTransport(url, gateway, sign("alice", gateway), ca=str(certificate)).connect()
         line.close()
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+        line = WebSocketTransport(url, gateway, sign("alice", gateway)).connect()
+        line.close()
         monkeypatch.delenv("REQUESTS_CA_BUNDLE")
         monkeypatch.delenv("SSL_CERT_FILE", raising=False)
         with (
@@ -123,3 +126,30 @@ def test_a_certificate_of_ones_own_is_believed_where_it_is_named(served: Served,
             pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"),
         ):
             doubter.sync()
+
+
+@pytest.mark.parametrize("realtime", [False, True])
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_certificates_that_cannot_be_read_are_told(tmp_path, monkeypatch, content: str | None, realtime: bool) -> None:
+    bundle = tmp_path / "bundle.pem"
+    if content is not None:
+        bundle.write_text(content)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(bundle))
+    options = {"url": "https://127.0.0.1:9", "gateway": "g", "client_id": "a", "schemas": [TODOS]}
+    with open_client(tmp_path / "a.db", realtime=realtime, **options) as alice:
+        with pytest.raises(UnreachableError):
+            alice.sync()
+        if realtime:
+            with pytest.raises(UnreachableError):
+                alice.transport.connect()  # type: ignore[attr-defined]
+
+
+def test_a_certificate_of_ones_own_is_believed_through_a_proxy(served: Served, tmp_path) -> None:
+    gateway = served.client().gateway
+    with go_betweens.tls(served.url, tmp_path) as (url, certificate), go_betweens.proxy() as (proxy, seen):
+        options = {"url": url, "gateway": gateway, "token": sign("alice", gateway), "schemas": [TODOS]}
+        way = {"proxy": proxy, "ca": str(certificate), "realtime": True, "auto_sync": True}
+        with open_client(tmp_path / "alice.db", **options, **way) as alice:
+            alice["todos"].insert(title="in secret, through the proxy")
+            until(lambda: alice.status.live and not alice.pending(), "a line through the proxy")
+        assert all(line.startswith("CONNECT") for line in seen)

@@ -7,13 +7,16 @@ can name the deltas at fault.
 from __future__ import annotations
 
 import logging
+import os
 import queue
+import ssl
 import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
@@ -53,13 +56,6 @@ class WebSocketTransport(HttpTransport):
         }
         if self._proxy is not None:
             self._options["proxy"] = self._proxy
-        if self._ca is not None and self._line_url.startswith("wss"):
-            import ssl
-
-            folder = Path(self._ca).is_dir()
-            context = ssl.create_default_context()
-            context.load_verify_locations(None if folder else self._ca, self._ca if folder else None)
-            self._options["ssl"] = context
 
     def connect(self) -> WebSocketLine:
         """A new line.
@@ -90,7 +86,8 @@ class WebSocketTransport(HttpTransport):
 
         def opened() -> tuple[ClientConnection, ExitStack]:
             held = ExitStack()
-            opening = connect(self._line_url, additional_headers=headers, **self._options)
+            trusted = _context(self._ca) if self._line_url.startswith("wss") else None
+            opening = connect(self._line_url, additional_headers=headers, ssl=trusted, **self._options)
             return held.enter_context(opening), held
 
         try:
@@ -99,6 +96,16 @@ class WebSocketTransport(HttpTransport):
             raise
         except (OSError, TimeoutError, WebSocketException) as error:
             raise UnreachableError(f"{self._line_url} does not answer: {error}") from error
+
+
+def _context(ca: str | None) -> ssl.SSLContext:
+    """Whom to believe: what requests believes, and what the system does."""
+    named = (os.environ.get(name) for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
+    place = ca or next(filter(None, named), None) or DEFAULT_CA_BUNDLE_PATH
+    folder = Path(place).is_dir()
+    context = ssl.create_default_context()
+    context.load_verify_locations(None if folder else place, place if folder else None)
+    return context
 
 
 class WebSocketLine:
