@@ -33,6 +33,8 @@ def reasons_of(told: Explanation, key: RowKey) -> Iterator[str]:
         yield _WRITER
         return
     yield from _verdict(told, named)
+    if told.buckets and told.client.claims_from == "client id":
+        yield "its claims are not known here, so the rules were asked with its id alone: give those of its token"
     yield from _row(told, named)
     if told.row.visible and not told.buckets:
         yield "there are no buckets: everyone sees every row"

@@ -209,6 +209,8 @@ def test_who_has_only_pulled_is_not_said_to_have_pushed(alice, served):
     assert says(explain(alice, "t1", "bob"), "it last pulled at")
     assert says(explain(alice, "t1", "alice"), "it has pushed, and not pulled")
     assert says(explain(alice, "t1", "dora"), "has not seen the client since it started")
+    assert says(explain(alice, "t1", "dora"), "its claims are not known here")
+    assert not says(explain(alice, "t1", "bob"), "its claims are not known here")
 
 
 def test_an_order_names_the_one_operand_that_counts(alice):
