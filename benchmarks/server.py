@@ -100,6 +100,15 @@ def echo(place: Path) -> Iterator[Server]:
 
 
 @contextmanager
+def line(place: Path, to: int, ms: float, mbit: float) -> Iterator[Server]:
+    """A line of so many milliseconds a round trip and megabits a second, with the server at port `to` behind it."""
+    with _running(
+        place, "benchmarks.relay", {"BENCH_TO": str(to), "BENCH_MS": str(ms), "BENCH_MBIT": str(mbit)}
+    ) as server:
+        yield server
+
+
+@contextmanager
 def _running(place: Path, module: str, settings: dict[str, str]) -> Iterator[Server]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
     place.mkdir(parents=True, exist_ok=True)
