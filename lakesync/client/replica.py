@@ -115,7 +115,8 @@ class Replica:
                 while self._record_some():
                     pass
                 with self.store.transaction():
-                    self._record()
+                    while self._record():  # all of it: more may have been written while this waited to begin
+                        pass
                     self._stepping = threading.get_ident()
                     return work(self._core)
             except sqlite3.Error as error:
@@ -262,12 +263,14 @@ class Replica:
             self._record()
         return True
 
-    def _record(self) -> None:
+    def _record(self) -> bool:
+        """Record what one transaction should hold; whether there may be more."""
         touched = self.store.tracking.touched(AT_ONCE)
         if touched:
             changes = touched if self._stamped else [change._replace(at=None) for change in touched]
             self._core.record(changes, applied=True)
             self.store.tracking.forget(touched)
+        return len(touched) == AT_ONCE
 
     def _mend(self, core: ClientCore) -> None:
         self.store.forget_missing()

@@ -6,10 +6,11 @@ from contextlib import closing
 
 import pytest
 
+import lakesync.client.replica as replica_module
 from lakesync.client.core import FetchCheckpoint
 from lakesync.client.errors import DbError
 from lakesync.client.replica import Replica, SyncThread
-from lakesync.types import PushResult
+from lakesync.types import PushResult, SyncPull
 from tests.unit.client.core_support import delta, page, refused
 from tests.unit.client.test_store_sqlite import SCHEMA
 
@@ -76,3 +77,31 @@ def test_who_looks_within_a_transaction_of_the_app_does_not_wait_for_a_step_that
         app.commit()
         thread.join()
         assert replica.edits()[0].delta.row_id == "r1"
+
+
+def test_what_is_written_while_a_step_waits_is_recorded_before_it_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(replica_module, "AT_ONCE", 2)
+    with (
+        closing(Replica(tmp_path / "app.db", "me", [SCHEMA])) as replica,
+        closing(sqlite3.connect(replica.path)) as app,
+    ):
+        replica.core.sync()
+        replica.next_request()
+        replica.receive(refused("NOT_FOUND"))
+        replica.next_request()
+        names = [f"r{place}" for place in range(6)]
+        replica.receive(page(1000, *(delta("INSERT", name, -10, x=1, y="1") for name in names)))
+        replica.core.sync()
+        assert isinstance(replica.next_request(), SyncPull)
+        begin = replica.store.transaction
+
+        def late():
+            replica.store.transaction = begin
+            app.execute("UPDATE t SET x = 2")
+            app.commit()
+            return begin()
+
+        replica.store.transaction = late
+        replica.receive(page(2000, *(delta("UPDATE", name, -5, "other", y="7") for name in names)))
+        assert replica.read("SELECT DISTINCT x, y FROM t") == [(2, "7")]
+        assert {tuple(edit.values.items()) for edit in replica.edits()} == {(("x", 2),)}
