@@ -162,6 +162,9 @@ def test_a_change_in_any_shard_is_broadcast(sharded):
             writer.push(delta(f"r{n}", {"n": n}, client="alice", table=table))
             page = reader.broadcast()
             assert [(each.op, each.table, each.row_id) for each in page.deltas] == [("INSERT", table, f"r{n}")]
+            asked = {"clientId": "bob", "table": table, "rowId": f"r{n}"}
+            told = alice.admin().call("GET", "/admin/explain/{gw}", params=asked).json()
+            assert (told["verdict"], told["standing"]["connected"]) == ("delivered", True)
         assert bob.pull(str(page.server_hlc)).json()["deltas"] == []
         assert not writer.broadcasts
 
