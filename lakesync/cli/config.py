@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lakesync.cli import output
+from lakesync.cli import completing, output
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Json
@@ -31,7 +31,10 @@ def config() -> None:
     )
 )
 def show(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A section, or SECTION.SETTING.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="A section, or SECTION.SETTING.", autocompletion=completing.settings),
+    ] = None,
     data: Data = None,
     *,
     origin: Annotated[bool, typer.Option("--origin", help="Say where each comes from.")] = False,

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import typer
 
-from lakesync.cli import ending, output
+from lakesync.cli import completing, ending, output
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, Yes, settings
@@ -54,7 +54,10 @@ def dlq() -> None:
     ),
 )
 def list_(
-    kind: Annotated[str | None, typer.Option(help="value or work; both unless given.", show_default=False)] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(help="value or work; both unless given.", show_default=False, autocompletion=completing.kinds),
+    ] = None,
     app_file: App = None,
     url: Url = None,
     gateway: Gateway = None,

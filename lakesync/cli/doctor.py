@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakesync.cli import output
+from lakesync.cli import completing, output
 from lakesync.cli.ending import ExitCode
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
@@ -31,7 +31,10 @@ _STYLES = {"ok": "green", "off": "dim", "warning": "yellow", "problem": "bold re
     )
 )
 def doctor(
-    only: Annotated[list[str] | None, typer.Option("--only", help="Only this check; may be repeated.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help="Only this check; may be repeated.", autocompletion=completing.checks),
+    ] = None,
     data: Data = None,
     *,
     as_json: Json = False,

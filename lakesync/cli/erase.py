@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakesync.cli import output
+from lakesync.cli import completing, output
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Gateway, Json, Yes, settings
@@ -34,7 +34,9 @@ _PATIENCE_SECONDS = 30.0
 )
 def erase(
     gateway: Gateway = None,
-    table: Annotated[str | None, typer.Option(help="The row's table.", show_default=False)] = None,
+    table: Annotated[
+        str | None, typer.Option(help="The row's table.", show_default=False, autocompletion=completing.tables)
+    ] = None,
     row: Annotated[str | None, typer.Option(help="The row's id.", show_default=False)] = None,
     client: Annotated[str | None, typer.Option(help="The client whose data goes.", show_default=False)] = None,
     data: Data = None,

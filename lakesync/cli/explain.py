@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lakesync.cli import output
+from lakesync.cli import completing, output
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, claims_of
@@ -24,7 +24,10 @@ app = command_app()
     )
 )
 def explain(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="The row's table.", show_default=False)],
+    table: Annotated[
+        str,
+        typer.Argument(metavar="TABLE", help="The row's table.", show_default=False, autocompletion=completing.tables),
+    ],
     row: Annotated[str, typer.Argument(metavar="ROW", help="The row's id.", show_default=False)],
     claims: Annotated[
         str | None,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from lakesync.cli import completing
+
 if TYPE_CHECKING:
     from lakesync.config import Config
 
@@ -26,7 +28,14 @@ Url = Annotated[
 ]
 Gateway = Annotated[
     str | None,
-    typer.Option("--gateway", "-g", help="The gateway id.", show_default=False, rich_help_panel=_REMOTE),
+    typer.Option(
+        "--gateway",
+        "-g",
+        help="The gateway id.",
+        show_default=False,
+        rich_help_panel=_REMOTE,
+        autocompletion=completing.gateways,
+    ),
 ]
 TokenFile = Annotated[
     Path | None,

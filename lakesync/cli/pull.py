@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakesync.cli import output
+from lakesync.cli import completing, output
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Claim, Data, Gateway, Json, TokenFile, Url, named_claims
@@ -29,7 +29,10 @@ _COLUMNS = ("arrived=written", "clientId=client", "op", "table", "rowId=row", "v
 Client = Annotated[
     str | None, typer.Option("--client", "-c", help="As whom; else the token's sub.", show_default=False)
 ]
-Tables = Annotated[list[str] | None, typer.Option("--table", "-t", help="Only this table's; may be repeated.")]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", "-t", help="Only this table's; may be repeated.", autocompletion=completing.tables),
+]
 Since = Annotated[int, typer.Option(help="The cursor that the last pull ended with; 0: from the beginning.", min=0)]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakesync.cli import output
+from lakesync.cli import completing, output
 from lakesync.cli.ending import ExitCode
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
@@ -45,7 +45,10 @@ def push(
         Path, typer.Argument(metavar="FILE", allow_dash=True, help="JSON lines, a JSON list or CSV; `-` is stdin.")
     ],
     table: Annotated[
-        str | None, typer.Option("--table", "-t", help="FILE has rows of this table.", show_default=False)
+        str | None,
+        typer.Option(
+            "--table", "-t", help="FILE has rows of this table.", show_default=False, autocompletion=completing.tables
+        ),
     ] = None,
     id_column: Annotated[str, typer.Option("--id", help="Which of a row's fields is its id.")] = "row_id",
     client: Annotated[

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lakesync.cli import completing
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Json, settings
@@ -35,10 +36,16 @@ def row() -> None:
     )
 )
 def history(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="The row's table.", show_default=False)],
+    table: Annotated[
+        str,
+        typer.Argument(metavar="TABLE", help="The row's table.", show_default=False, autocompletion=completing.tables),
+    ],
     row_id: Annotated[str, typer.Argument(metavar="ROW", help="The row's id.", show_default=False)],
     gateway: Annotated[
-        str | None, typer.Option("--gateway", "-g", help="Only in this gateway.", show_default=False)
+        str | None,
+        typer.Option(
+            "--gateway", "-g", help="Only in this gateway.", show_default=False, autocompletion=completing.gateways
+        ),
     ] = None,
     data: Data = None,
     *,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakesync.cli import output
+from lakesync.cli import completing, output
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, read_json
@@ -29,7 +29,10 @@ As = Annotated[
     list[str] | None,
     typer.Option("--as", metavar="CLAIMS", help="JSON, @FILE, or NAME=VALUE,NAME=VALUE; may be repeated."),
 ]
-Tables = Annotated[list[str] | None, typer.Option("--table", "-t", help="Only this table; may be repeated.")]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", "-t", help="Only this table; may be repeated.", autocompletion=completing.tables),
+]
 Rows = Annotated[
     Path | None,
     typer.Option(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lakesync.cli import completing
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Claim, Data, Gateway, Json, named_claims, read_text, settings
@@ -32,7 +33,7 @@ def token() -> None:
 def create(
     client: Annotated[str, typer.Option("--client", "-c", help="The client id.")],
     gateway: Gateway = None,
-    role: Annotated[str, typer.Option(help="client or admin.")] = "client",
+    role: Annotated[str, typer.Option(help="client or admin.", autocompletion=completing.roles)] = "client",
     claim: Claim = None,
     hours: Annotated[float, typer.Option(help="How long it is good for.", min=0.001)] = 24.0,
     data: Data = None,

@@ -1,0 +1,66 @@
+"""The shell's completion knows commands, options and the values that are at hand, in all three shells."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ASKED = {
+    "bash": lambda line: {
+        "_LAKESYNC_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
+    },
+    "zsh": lambda line: {"_LAKESYNC_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": line},
+    "fish": lambda line: {
+        "_LAKESYNC_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_ARGS": line,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    },
+}
+LINES = {
+    "lakesync st": {"status", "staging"},
+    "lakesync rules va": {"validate"},
+    "lakesync push --ta": {"--table"},
+    "lakesync status --gateway ": {"shop"},
+    "lakesync explain ": {"todos"},
+    "lakesync push x.csv --table t": {"todos"},
+    "lakesync token create --role a": {"admin"},
+    "lakesync doctor --only j": {"java", "jars"},
+    "lakesync config show gateway.p": {"gateway.port"},
+    "lakesync dlq list --kind ": {"value", "work"},
+}
+
+
+def completed(shell: str, line: str) -> str:
+    code = "import sys; sys.argv[0] = 'lakesync'; from lakesync.cli import main; main()"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LAKESYNC_", "_TYPER"))}
+    told = subprocess.run(
+        [sys.executable, "-c", code], env={**kept, **ASKED[shell](line)}, capture_output=True, text=True, check=False
+    )
+    assert told.stderr == ""
+    return told.stdout
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_what_is_begun_is_completed(run, line):
+    run("init", "--gateway", "shop")
+    assert set(completed("bash", line).split()) == LINES[line]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_the_other_shells_are_told_the_same(run, shell):
+    run("init", "--gateway", "shop")
+    for line in ("lakesync st", "lakesync explain "):
+        told = completed(shell, line)
+        assert all(each in told for each in LINES[line])
+
+
+def test_settings_that_cannot_be_read_complete_nothing_and_say_nothing(run):
+    Path("lakesync.toml").write_text("[gateway\n")
+    assert completed("bash", "lakesync status --gateway ").strip() == ""
+    assert completed("bash", "lakesync config show ").strip() == ""
