@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lakesync.client.events import Event
     from lakesync.client.history import Version
     from lakesync.client.opening import create_client, open_client
+    from lakesync.client.outbox import SyncQueue
     from lakesync.client.schema_sync import SchemaSynchroniser
     from lakesync.client.status import SyncReport, SyncStatus
     from lakesync.client.table import Row, Table
@@ -48,6 +49,7 @@ _PLACES = {
     "events": ("Event",),
     "history": ("Version",),
     "opening": ("create_client", "open_client"),
+    "outbox": ("SyncQueue",),
     "schema_sync": ("SchemaSynchroniser",),
     "status": ("SyncReport", "SyncStatus"),
     "table": ("Row", "Table"),
@@ -90,6 +92,7 @@ __all__ = [
     "SchemaSynchroniser",
     "SchemaTransport",
     "SyncCoordinator",
+    "SyncQueue",
     "SyncReport",
     "SyncStatus",
     "SyncTracker",

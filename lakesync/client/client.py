@@ -171,7 +171,7 @@ class Client:
 
     def pending(self) -> list[Edit]:
         """Every change that the gateway is not known to have; those with status `refused` were set aside."""
-        return self.coordinator.edits()
+        return self.coordinator.queue.all()
 
     def verify(self) -> dict[str, TableCheck]:
         """Compare every table with the gateway by checksum, and repair it. See `SyncCoordinator.verify`."""
@@ -179,7 +179,7 @@ class Client:
 
     def retry(self, *numbers: int) -> None:
         """Send changes again that were set aside; all of them unless numbers are given."""
-        self.coordinator.retry(*(numbers or self._refused()))
+        self.coordinator.queue.retry(*(numbers or self._refused()))
 
     def drop(self, *numbers: int) -> None:
         """Give changes up, so that their rows are as if they had never been made.
@@ -189,7 +189,7 @@ class Client:
         """
         if not numbers:
             raise ValidationError("say which changes to give up: pending() has their numbers")
-        self.coordinator.drop(*numbers)
+        self.coordinator.queue.drop(*numbers)
 
     def execute_action(
         self, connector: str, action_type: str, params: Mapping[str, Any], *, idempotency_key: str | None = None
@@ -231,7 +231,7 @@ class Client:
         self.close()
 
     def _refused(self) -> list[int]:
-        return [edit.number for edit in self.pending() if edit.status == "refused"]
+        return [edit.number for edit in self.coordinator.queue.all("refused")]
 
     def _columns(self, sql: str, params: Any) -> frames.Columns:
         self.db.check_open()

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from lakesync.client.actions import ActionQueue
 from lakesync.client.background import Background
-from lakesync.client.core import Edit, Mode
+from lakesync.client.core import Mode
 from lakesync.client.errors import DbError, TableError, UnreachableError
 from lakesync.client.events import Event, Events
 from lakesync.client.exchange import Tally
+from lakesync.client.outbox import SyncQueue
 from lakesync.client.replica import Replica
 from lakesync.client.rounds import Rounds
 from lakesync.client.status import SyncReport, SyncStatus
@@ -50,6 +51,7 @@ class SyncCoordinator:
         self.replica = replica
         self.transport = transport
         self.events = Events()
+        self.queue = SyncQueue(replica, self.wake)
         self.actions = ActionQueue(replica, max_retries=max_action_retries)
         self.tracker: SyncTracker
         """Local writes as the reference has them; set by the client that this is the coordinator of."""
@@ -71,16 +73,13 @@ class SyncCoordinator:
     @property
     def status(self) -> SyncStatus:
         """How things are now."""
-        counts: dict[int, int] = dict(
-            self.replica.read("SELECT status = 'refused' AS r, count(*) FROM _lakesync_edits GROUP BY r")
-        )
         rounds, last = self._rounds, self._rounds.last_sync
         return SyncStatus(
             connected=rounds.asked and rounds.last_error is None,
             live=self._background.live,
             last_sync=self.last_sync_time,
-            pending=counts.get(0, 0) + self.replica.unrecorded(),
-            refused=counts.get(1, 0),
+            pending=self.queue.depth(),
+            refused=self.queue.refused(),
             oldest_pending=self._oldest_pending(),
             lag=None if last is None else time.time() - last,
             last_error=rounds.last_error,
@@ -135,32 +134,9 @@ class SyncCoordinator:
         with self._rounds.exclusively():
             return self._rounds.acting.transport.describe_actions()
 
-    def edits(self) -> list[Edit]:
-        """Everything that the gateway is not known to have, in order, what was set aside included."""
-        return self.replica.edits()
-
-    def retry(self, *numbers: int) -> None:
-        """Let edits that were set aside be sent again.
-
-        Raises:
-            NotFoundError: a number is none of such an edit.
-        """
-        self.replica.step(lambda core: core.retry(numbers))
-        self.wake()
-
-    def drop(self, *numbers: int) -> None:
-        """Give edits up: their rows are as if they had never been made.
-
-        Raises:
-            NotFoundError: a number is no edit's.
-            ValidationError: the gateway may have an edit already.
-        """
-        self.replica.step(lambda core: core.drop(numbers))
-        self.wake()
-
     def queue_depth(self) -> int:
         """How many changes wait to be pushed."""
-        return self.status.pending
+        return self.queue.depth()
 
     def resync(self) -> SyncReport:
         """Ask for everything anew; rows and edits stay meanwhile."""

@@ -74,3 +74,17 @@ def test_an_edit_is_shown_in_few_words(opened):
     (edit,) = alice.pending()
     assert repr(edit).startswith("<Edit 1 waiting: INSERT notes/long {'text': 'ééé")
     assert len(repr(edit)) < 200
+
+
+def test_the_outbox_is_a_queue_to_look_into(opened):
+    alice = opened()
+    for row_id in ("good", "bad"):
+        alice["notes"].insert({"text": row_id}, row_id=row_id)
+    queue = alice.coordinator.queue
+    assert queue.depth() == alice.coordinator.queue_depth() == 2
+    assert [edit.delta.row_id for edit in queue.peek(1)] == ["good"]
+    (bad,) = [edit for edit in queue.all() if edit.delta.row_id == "bad"]
+    queue.drop(bad.number)
+    assert [row["row_id"] for row in alice["notes"]] == ["good"]
+    alice.sync()
+    assert (queue.depth(), queue.refused(), queue.all()) == (0, 0, [])
