@@ -10,7 +10,7 @@ from typing import Any
 
 from lakesync.client.acting import Acting
 from lakesync.client.actions import ActionQueue
-from lakesync.client.core import Wait
+from lakesync.client.core import Lost, Wait
 from lakesync.client.core.messages import Answer, Request
 from lakesync.client.core.records import Changes
 from lakesync.client.database import SyncLock
@@ -101,6 +101,8 @@ class Rounds:
 
     def carry_all(self, tally: Tally, stopping: Callable[[], bool]) -> float | None:
         """Carry requests until there is nothing to do, or somebody stops it; seconds until there is again."""
+        if self.replica.waits_for_answer():  # whoever asked was interrupted before anybody could say so
+            self.replica.receive(Lost("interrupted"))
         try:
             while not stopping():
                 request = self.replica.next_request()

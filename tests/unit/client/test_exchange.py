@@ -4,6 +4,7 @@ import pytest
 
 from lakesync.client import LocalTransport
 from lakesync.client.errors import UnreachableError
+from lakesync.client.exchange import Exchange
 from lakesync.exceptions import BackpressureError
 
 SCHEMAS = [{"table": "notes", "columns": [{"name": "text", "type": "string"}]}]
@@ -43,4 +44,19 @@ def test_what_failed_is_told_though_what_came_after_it_did_not(opened, gateway, 
     alice.sync()
     assert alice.status.connected
     assert len(alice["notes"]) == 2
+    assert alice.pending() == []
+
+
+def test_ctrl_c_at_the_moment_between_a_request_and_its_way_leaves_a_client_that_goes_on(opened, monkeypatch):
+    alice = opened()
+    alice["notes"].insert({"text": "kept"}, row_id="kept")
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as now:
+        now.setattr(Exchange, "carry", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            alice.sync()
+    assert alice.sync().pushed == 1
     assert alice.pending() == []
