@@ -73,7 +73,8 @@ def explain(
 
 
 def _show(told: dict[str, Any]) -> None:
-    print()
+    if told["buckets"]:
+        print()
     output.records(
         _clauses(told),
         as_json=False,
