@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from lakesync.client.client import Client
 from lakesync.client.coordinator import DEFAULT_INTERVAL
 from lakesync.client.core import CoreLimits, Mode
 from lakesync.client.database import LocalDB
+from lakesync.client.store_sqlite import stored_client_id
 from lakesync.client.transports.base import SyncTransport, Token
 from lakesync.exceptions import ConfigurationError
 from lakesync.schema import TableSchema
 from lakesync.validation import check_address, check_gateway_id, check_id
+
+if TYPE_CHECKING:
+    from lakesync.client.transports.http import HttpTransport
 
 
 def open_client(
@@ -44,7 +48,8 @@ def open_client(
         path: an SQLite file, made where it is missing, or `:memory:`.
         url: the gateway server's address. gateway: the gateway's id there.
         token: a JWT, or a function that gives one: asked again when it is about to expire, and when it was refused.
-        client_id: who this is; the `sub` of the token, or what the database says, or a new one.
+        client_id: who this is; the `sub` of the token, or what the database says, or a new one. A function that gives
+            tokens is asked for it when nobody has opened the file before.
         schemas: the synced tables; made where they are missing. Rows that they have already are taken for new ones.
         transport: in place of url, gateway and token.
         mode: `full`, `pushOnly` or `pullOnly`.
@@ -67,12 +72,15 @@ def open_client(
     wrong = None if client_id is None else check_id("client_id", client_id)
     if wrong is not None:
         raise ConfigurationError(wrong)
+    made = None
     if transport is None:
-        transport = _transport(url, gateway, token, realtime=realtime, proxy=proxy, ca=ca, timeout=timeout)
+        transport = made = _transport(url, gateway, token, realtime=realtime, proxy=proxy, ca=ca, timeout=timeout)
     if client_id is None and isinstance(token, str):
         client_id = _subject(token)
     db = LocalDB(path)
     try:
+        if client_id is None and made is not None and callable(token) and not stored_client_id(db.conn):
+            client_id = _subject(made.tokens.current() or "")
         client = Client(
             db, transport, client_id=client_id, schemas=schemas, mode=mode, limits=limits, interval=interval
         )
@@ -119,7 +127,7 @@ def create_client(
 
 def _transport(
     url: str | None, gateway: str | None, token: Token | None, *, realtime: bool, **options: Any
-) -> SyncTransport:
+) -> HttpTransport:
     if url is None or gateway is None:
         raise ConfigurationError("say where the gateway is: url and gateway, or a transport")
     wrong = check_address("url", url) or check_gateway_id(gateway)

@@ -155,6 +155,29 @@ def test_a_token_is_asked_for_again_when_it_was_refused(served: Served, opened: 
     assert len(fresh) == 1, "one that is about to end is replaced before it is refused"
 
 
+def test_a_function_that_gives_tokens_says_who_a_new_file_is_of(opened: Open) -> None:
+    gateway = opened.gateway  # type: ignore[attr-defined]
+    asked: list[str] = []
+
+    def fetch() -> str:
+        asked.append("alice")
+        return sign("alice", gateway)
+
+    alice = opened("phone", token=fetch)
+    assert alice.client_id == "alice"
+    alice["todos"].insert(title="x")
+    assert alice.sync().pushed == 1
+    assert asked == ["alice"]
+    alice.close()
+
+    def away() -> str:
+        raise ConnectionError("offline")
+
+    assert opened("phone", token=away).client_id == "alice"
+    with pytest.raises(ConnectionError, match="offline"):
+        opened("nobody's yet", token=away)
+
+
 def test_what_goes_wrong_is_told_and_nothing_is_lost(served: Served, opened: Open) -> None:
     gateway = opened.gateway  # type: ignore[attr-defined]
     alice = opened("alice", token="no token at all", client_id="alice")
