@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -118,7 +119,8 @@ def check_port(port: int, host: str, option: str) -> None:
     """Find out now that a port cannot be had, rather than from a child's log.
 
     Raises:
-        StartupError: it is taken or not allowed; the message names `option`, which chooses another.
+        StartupError: it is taken or not allowed, and the message names `option`, which chooses another; or the address
+            is none of this machine's.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
@@ -126,6 +128,10 @@ def check_port(port: int, host: str, option: str) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                raise StartupError(
+                    f"{host} cannot be listened on: {error.strerror}. Give an address of this machine."
+                ) from error
             raise StartupError(
                 f"Port {port} on {host} cannot be used: {error.strerror}. Choose another with {option}, or end the "
                 "program that holds it."

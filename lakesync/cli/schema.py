@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,10 +47,9 @@ def apply(
 ) -> None:
     """Register schemas, or add the columns that they have grown; all files are checked before the first is sent."""
     from lakesync.cli.remote import connect
-    from lakesync.schema import parse_schema
 
     found = [read_json(path) for path in files]
-    tables = [parse_schema(each).table for each in found]
+    tables = [_table(path, each) for path, each in zip(files, found, strict=True)]
     remote = connect(url, gateway, token_file, data)
     for table, each in zip(tables, found, strict=True):
         told = remote.post("/admin/schema/{gateway}", each)
@@ -58,6 +57,16 @@ def apply(
             output.record({"table": table, **told})
         else:
             print(f"{table}: version {told['version']}")
+
+
+def _table(file: Path, found: Any) -> str:
+    from lakesync.exceptions import SchemaError, ValidationError
+    from lakesync.schema import parse_schema
+
+    try:
+        return parse_schema(found).table
+    except (SchemaError, ValidationError) as error:
+        raise ValidationError(f"{file}: {error}") from error
 
 
 def _columns(found: dict[str, list[dict[str, str]]]) -> str:

@@ -142,9 +142,8 @@ class Table:
             )
         given = {**(values or {}), **columns} if columns else dict(values or ())
         if row_id is not None and given.setdefault("row_id", row_id) != row_id:
-            raise ValidationError(
-                f"row_id is {given['row_id']!r} among the values, and {row_id!r}: a row's id stays; add another row"
-            )
+            what = "a row's id stays; add another row" if fixed else "say one of the two"
+            raise ValidationError(f"row_id is {given['row_id']!r} among the values, and {row_id!r}: {what}")
         if fixed:
             given.pop("row_id", None)
         return given

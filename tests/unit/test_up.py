@@ -43,6 +43,12 @@ def test_a_taken_port_is_named_with_the_option():
             check_port(port, "127.0.0.1", "--port")
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
+def test_an_address_of_another_machine_is_named_rather_than_the_port(host):
+    with pytest.raises(StartupError, match=rf"{host} cannot be listened on: .*address of this machine"):
+        check_port(0, host, "--port")
+
+
 def test_a_full_disk_is_said_before_anything_starts(conf, monkeypatch):
     usage = shutil.disk_usage("/")
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=1_000_000))

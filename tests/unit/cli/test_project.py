@@ -69,6 +69,14 @@ def test_a_declared_file_that_cannot_be_used_is_named(run, schema, rules, named)
         Declarations(config.load().gateways)
 
 
+def test_of_several_schemas_the_one_that_cannot_be_used_is_named(run):
+    Path("good.json").write_text('{"table": "t", "columns": [{"name": "x", "type": "string"}]}')
+    Path("bad.json").write_text('{"table": "t"}')
+    told = run("schema", "apply", "good.json", "bad.json", "--gateway", "shop", "--url", "http://127.0.0.1:1")
+    assert told.exit_code == ExitCode.INVALID
+    assert "error: bad.json: " in told.stderr
+
+
 def test_a_flag_beats_a_variable_beats_the_projects_file_beats_the_users(run, tmp_path, monkeypatch):
     (tmp_path / "home" / "lakesync").mkdir(parents=True)
     users = tmp_path / "home" / "lakesync" / "lakesync.toml"
