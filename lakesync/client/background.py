@@ -20,7 +20,7 @@ from lakesync.types import SyncPull, SyncResponse
 LOOK = 0.5
 """Seconds between looks whether another connection wrote to the database."""
 ASLEEP = 10.0
-"""Seconds that pass on the wall between two looks where this machine slept; who was connected is so no more."""
+"""Seconds by which the clock on the wall gains on the one that stands while a machine sleeps: its lines are dead then."""
 ANSWER = 30.0
 """Seconds to wait for an answer on a line."""
 
@@ -41,6 +41,7 @@ class Background:
         self._line: Line | None = None
         self._next_pull = 0.0
         self._wall = time.time
+        self._drift = 0.0
 
     @property
     def live(self) -> bool:
@@ -153,7 +154,7 @@ class Background:
         try:
             with rounds.exclusively():
                 replica.line_opened()
-            self._next_pull = 0.0
+            self._next_pull, self._drift = 0.0, self._wall() - time.monotonic()
             while not self._stopping.is_set():
                 self._serve(line)
         except LakeSyncError as error:
@@ -212,11 +213,11 @@ class Background:
         """Take broadcasts until there is something else to do."""
         replica, rounds = self._rounds.replica, self._rounds
         until = time.monotonic() + max(0.0, seconds)
-        version, looked = replica.version(), self._wall()
+        version = replica.version()
         while not (self._stopping.is_set() or self._woken.is_set()) and (left := until - time.monotonic()) > 0:
             got = line.receive(min(left, LOOK))
-            before, looked = looked, self._wall()
-            if looked - before > ASLEEP:
+            before, self._drift = self._drift, self._wall() - time.monotonic()
+            if self._drift - before > ASLEEP:
                 raise UnreachableError("this machine slept: the WebSocket is opened anew")
             if got is not None:
                 tally = Tally()
