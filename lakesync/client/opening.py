@@ -69,6 +69,8 @@ def open_client(
         raise ConfigurationError("schemas is a single schema: put it into a list, schemas=[…]")
     if interval <= 0:
         raise ConfigurationError(f"interval is {interval}: give seconds above 0")
+    if timeout <= 0:
+        raise ConfigurationError(f"timeout is {timeout}: give seconds above 0")
     wrong = None if client_id is None else check_id("client_id", client_id)
     if wrong is not None:
         raise ConfigurationError(wrong)
@@ -110,11 +112,18 @@ def create_client(
         gateway: `url`, `gatewayId`, `token`.
         auto_sync_ms: milliseconds between pulls; 0: not by itself.
         backend: `file` or `memory`.
+
+    Raises:
+        ConfigurationError, DbError, SchemaError: as `open_client` does.
     """
+    if strange := ", ".join(sorted(gateway.keys() - {"url", "gatewayId", "token"})):
+        raise ConfigurationError(f"gateway has {strange}: it takes url, gatewayId and token")
+    if backend not in ("file", "memory"):
+        raise ConfigurationError(f"backend is {backend!r}, it must be file or memory")
     return open_client(
         ":memory:" if backend == "memory" else f"{name}.db",
-        url=gateway["url"],
-        gateway=gateway["gatewayId"],
+        url=gateway.get("url"),
+        gateway=gateway.get("gatewayId"),
         token=gateway.get("token"),
         client_id=client_id,
         schemas=schemas,

@@ -9,11 +9,32 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import lakesync
 import lakesync.client
-from lakesync.client import AsyncClient, open_async, open_client
+from lakesync.client import AsyncClient, create_client, open_async, open_client
+from lakesync.exceptions import ConfigurationError
 
 NOTES = {"table": "notes", "columns": [{"name": "text", "type": "string"}]}
 SCHEMAS = [NOTES]
+SOMEWHERE = {"url": "http://127.0.0.1:9", "gatewayId": "g"}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"backend": "idb"}, "backend is 'idb', it must be file or memory"),
+        ({"gateway": {"url": "http://127.0.0.1:9"}}, "say where the gateway is: url and gateway"),
+        ({"gateway": {**SOMEWHERE, "gateway_id": "g"}}, "gateway has gateway_id: it takes url, gatewayId and token"),
+    ],
+)
+def test_the_references_way_to_open_says_what_is_wrong(options, why):
+    with pytest.raises(ConfigurationError, match=why):
+        create_client(**{"name": "app", "client_id": "me", "schemas": SCHEMAS, "gateway": SOMEWHERE, **options})
+
+
+def test_no_request_waits_for_no_time(tmp_path):
+    with pytest.raises(ConfigurationError, match="timeout is 0: give seconds above 0"):
+        lakesync.open(tmp_path / "app.db", url="http://127.0.0.1:9", gateway="g", timeout=0)
 
 
 def test_a_client_has_its_tables_by_name(opened):
