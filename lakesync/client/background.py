@@ -20,7 +20,7 @@ from lakesync.types import SyncPull, SyncResponse
 LOOK = 0.5
 """Seconds between looks whether another connection wrote to the database."""
 ASLEEP = 10.0
-"""Seconds by which the clock on the wall gains on the one that stands while a machine sleeps: its lines are dead then."""
+"""Seconds by which the clock on the wall gains on the one that stands while a machine sleeps: its line is dead then."""
 ANSWER = 30.0
 """Seconds to wait for an answer on a line."""
 
