@@ -120,7 +120,7 @@ class MeasuredTransport(Protocol):
 
     @property
     def clock_offset(self) -> float | None:
-        """Seconds that this machine's clock is ahead of the gateway's, to half a second; None before any answer."""
+        """Seconds that this machine's clock is ahead of the gateway's, to a second; None before any answer."""
 
 
 @runtime_checkable

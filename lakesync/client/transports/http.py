@@ -100,7 +100,7 @@ class HttpTransport:
 
     @property
     def clock_offset(self) -> float | None:
-        """Seconds that this machine's clock is ahead of the gateway's, to half a second."""
+        """Seconds that this machine's clock is ahead of the gateway's, to a second."""
         return self._offset
 
     def set_token(self, token: Token) -> None:
@@ -194,7 +194,8 @@ class HttpTransport:
         date = answer.headers.get("Date")
         if date is not None:
             try:
-                self._offset = round(here - parsedate_to_datetime(date).timestamp() - 0.5, 1)
+                # whole seconds, and a server may say those of a second ago
+                self._offset = round(here - parsedate_to_datetime(date).timestamp() - 1.0, 1) + 0.0
             except ValueError:
                 self._offset = None
 

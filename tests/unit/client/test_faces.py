@@ -6,12 +6,14 @@ import inspect
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from email.utils import formatdate
 
 import pytest
+import requests
 
 import lakesync
 import lakesync.client
-from lakesync.client import AsyncClient, create_client, open_async, open_client
+from lakesync.client import AsyncClient, HttpTransport, create_client, open_async, open_client
 from lakesync.exceptions import ConfigurationError
 
 NOTES = {"table": "notes", "columns": [{"name": "text", "type": "string"}]}
@@ -109,3 +111,14 @@ def test_the_outbox_is_a_queue_to_look_into(opened):
     assert [row["row_id"] for row in alice["notes"]] == ["good"]
     alice.sync()
     assert (queue.depth(), queue.refused(), queue.all()) == (0, 0, [])
+
+
+@pytest.mark.parametrize(("late", "told"), [(0.0, -1.0), (0.98, 0.0), (1.9, 0.9)])
+def test_the_gateways_clock_is_known_to_a_second(late, told):
+    """A server tells whole seconds, and may have looked at its clock a second ago."""
+    transport = HttpTransport("http://127.0.0.1:9", "g")
+    answer = requests.Response()
+    answer.headers["Date"] = formatdate(1_000, usegmt=True)
+    transport._note_clock(answer, 1_000 + late)
+    assert str(transport.clock_offset) == str(told)
+    transport.close()
