@@ -178,16 +178,18 @@ class SqliteRows:
 
     def copy_from(self, pile: str, table: str, generation: int) -> int:
         """Take over rows from a pile, but those that have edits here; how many rows."""
-        names = ", ".join(["row_id", *(f'"{name}"' for name in self._types[table])])
+        columns = [f'"{name}"' for name in self._types[table]]
+        names = ", ".join(["row_id", *columns])
         edited = "SELECT row_id FROM _lakesync_edits WHERE tbl = ?"
         of = (table,) if self._db.execute(f"{edited} LIMIT 1", (table,)).fetchone() else ()
-        rows = f"FROM {pile} {f'WHERE row_id NOT IN ({edited}) ' if of else ''}ORDER BY row_id"
-        empty = self._db.execute(f'SELECT 1 FROM "{table}" LIMIT 1').fetchone() is None
-        empty = empty and self._db.execute(f"SELECT 1 FROM {known_of(table)} LIMIT 1").fetchone() is None
-        verb = "INSERT" if empty else "INSERT OR REPLACE"
-        copied = self._db.execute(f'{verb} INTO "{table}" ({names}) SELECT {names} {rows}', of)
+        rows = f"FROM {pile} WHERE {f'row_id NOT IN ({edited})' if of else 'true'} ORDER BY row_id"
+        there = self._db.execute(f'SELECT 1 FROM "{table}" LIMIT 1').fetchone() is not None
+        updates = ", ".join(f"{name} = excluded.{name}" for name in ["row_id", *columns])
+        instead = f" ON CONFLICT (row_id) DO UPDATE SET {updates}" if there else ""
+        copied = self._db.execute(f'INSERT INTO "{table}" ({names}) SELECT {names} {rows}{instead}', of)
         self._db.execute(
-            f"{verb} INTO {known_of(table)} ({_COLUMNS}) SELECT row_id, ?, stamps, NULL {rows}", (generation, *of)
+            f"INSERT OR REPLACE INTO {known_of(table)} ({_COLUMNS}) SELECT row_id, ?, stamps, NULL {rows}",
+            (generation, *of),
         )
         return copied.rowcount
 

@@ -64,3 +64,14 @@ def test_what_a_client_that_was_killed_left_of_a_first_sync_goes_with_the_next(o
     first.close()
     second.sync()
     assert not left.exists()
+
+
+def test_what_an_app_keeps_in_columns_of_its_own_outlives_a_first_sync(alice):
+    with alice.transaction() as conn:
+        conn.execute("ALTER TABLE notes ADD COLUMN starred INTEGER")
+        conn.execute("INSERT INTO notes (row_id, text, starred) VALUES ('n00007', 'mine', 1)")
+    alice.coordinator.push_to_gateway()
+    with pytest.raises(ResyncRequiredError):
+        alice.sync()
+    rows = alice.query("SELECT row_id, length(text) AS long FROM notes WHERE starred")
+    assert rows == [{"row_id": "n00007", "long": 500}]
