@@ -101,14 +101,14 @@ def test_an_edit_is_shown_in_few_words(opened):
 
 def test_the_outbox_is_a_queue_to_look_into(opened):
     alice = opened()
-    for row_id in ("good", "bad"):
+    for row_id in ("a", "b"):
         alice["notes"].insert({"text": row_id}, row_id=row_id)
     queue = alice.coordinator.queue
     assert queue.depth() == alice.coordinator.queue_depth() == 2
-    assert [edit.delta.row_id for edit in queue.peek(1)] == ["good"]
-    (bad,) = [edit for edit in queue.all() if edit.delta.row_id == "bad"]
-    queue.drop(bad.number)
-    assert [row["row_id"] for row in alice["notes"]] == ["good"]
+    assert [edit.delta.row_id for edit in queue.peek(1)] == ["a"]
+    (second,) = [edit for edit in queue.all() if edit.delta.row_id == "b"]
+    queue.drop(second.number)
+    assert [row["row_id"] for row in alice["notes"]] == ["a"]
     alice.sync()
     assert (queue.depth(), queue.refused(), queue.all()) == (0, 0, [])
 
