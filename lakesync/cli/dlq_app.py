@@ -91,18 +91,18 @@ def _actions(client: Any) -> Iterator[dict[str, Any]]:
 def _opened(path: Path) -> Iterator[Any]:
     """The client of a file, which asks no gateway."""
     from lakesync.client.opening import open_client
-    from lakesync.client.store_sqlite import stored_client_id, stored_schemas
+    from lakesync.client.store_sqlite import stored_position, stored_schemas
     from lakesync.client.transports.http import HttpTransport
 
     if not path.is_file():
         raise ConfigurationError(f"{path} is no file: name the database that your app opens with lakesync.open")
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-            client_id, schemas = stored_client_id(db), stored_schemas(db)
+            position, schemas = stored_position(db), stored_schemas(db)
     except sqlite3.Error as error:
         raise ConfigurationError(f"{path} cannot be read as an app's database: {error}") from error
-    if not client_id:
+    if not position.client_id:
         raise ConfigurationError(f"{path} was never opened with lakesync.open: it has nothing set aside")
-    nowhere = HttpTransport("http://127.0.0.1:9", "none")
-    with open_client(path, transport=nowhere, client_id=client_id, schemas=schemas) as client:
+    nowhere = HttpTransport("http://127.0.0.1:9", position.gateway)
+    with open_client(path, transport=nowhere, client_id=position.client_id, schemas=schemas) as client:
         yield client

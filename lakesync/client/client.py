@@ -17,10 +17,10 @@ from lakesync.client.events import Event
 from lakesync.client.history import Version, versions
 from lakesync.client.replica import Replica
 from lakesync.client.status import SyncReport, SyncStatus
-from lakesync.client.store_sqlite import stored_client_id
+from lakesync.client.store_sqlite import stored_position
 from lakesync.client.table import Row, Table
 from lakesync.client.tracker import SyncTracker
-from lakesync.client.transports.base import RenewableTransport, SyncTransport, Token
+from lakesync.client.transports.base import NamedTransport, RenewableTransport, SyncTransport, Token
 from lakesync.client.watching import Watch
 from lakesync.exceptions import ConfigurationError, NotFoundError, ValidationError
 from lakesync.schema import TableSchema, parse_schema
@@ -52,15 +52,16 @@ class Client:
         """See `open`; the database and the transport are closed with this.
 
         Raises:
-            ConfigurationError: the database is another client's, or a table in it cannot be used.
+            ConfigurationError: the database is another client's or gateway's, or a table in it cannot be used.
             SchemaError: a schema is wrong, or a table has a column of another type.
         """
-        known = stored_client_id(db.conn)
+        known = stored_position(db.conn).client_id
         name = client_id or known or uuid.uuid4().hex
         parsed = [each if isinstance(each, TableSchema) else parse_schema(each) for each in schemas]
         self.db = db
         self.transport = transport
-        replica = Replica(db.path, name, parsed, mode=mode, limits=limits, wall=wall)
+        gateway = transport.gateway_id if isinstance(transport, NamedTransport) else ""
+        replica = Replica(db.path, name, parsed, gateway=gateway, mode=mode, limits=limits, wall=wall)
         replica.app_writes, replica.check_open = lambda: db.held, db.check_open
         self.coordinator = SyncCoordinator(replica, transport, interval=interval)
         self.coordinator.tracker = SyncTracker(self)

@@ -10,7 +10,7 @@ from lakesync.client.client import Client
 from lakesync.client.coordinator import DEFAULT_INTERVAL
 from lakesync.client.core import CoreLimits, Mode
 from lakesync.client.database import LocalDB
-from lakesync.client.store_sqlite import stored_client_id
+from lakesync.client.store_sqlite import stored_position
 from lakesync.client.transports.base import SyncTransport, Token
 from lakesync.exceptions import ConfigurationError
 from lakesync.schema import TableSchema
@@ -59,7 +59,8 @@ def open_client(
         proxy, ca, timeout: as for `HttpTransport`.
 
     Raises:
-        ConfigurationError: an argument is missing or wrong, the file is no database, or it is another client's.
+        ConfigurationError: an argument is missing or wrong, the file is no database, or it is another client's or
+            gateway's.
         DbError: the database cannot be written now.
         SchemaError: a schema is wrong, or a table has a column of another type.
     """
@@ -81,7 +82,7 @@ def open_client(
         client_id = _subject(token)
     db = LocalDB(path)
     try:
-        if client_id is None and made is not None and callable(token) and not stored_client_id(db.conn):
+        if client_id is None and made is not None and callable(token) and not stored_position(db.conn).client_id:
             client_id = _subject(made.tokens.current() or "")
         client = Client(
             db, transport, client_id=client_id, schemas=schemas, mode=mode, limits=limits, interval=interval

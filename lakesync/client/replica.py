@@ -49,6 +49,7 @@ class Replica:
         client_id: str,
         schemas: Iterable[TableSchema],
         *,
+        gateway: str = "",
         mode: Mode = "full",
         limits: CoreLimits | None = None,
         wall: Callable[[], int] | None = None,
@@ -56,10 +57,11 @@ class Replica:
         """Open the database and take up where it stands.
 
         Args:
+            gateway: with which one it is kept in step; empty where nobody knows.
             wall: milliseconds; without it edits are stamped with the moment at which they were written.
 
         Raises:
-            ConfigurationError: the database is another client's, or a table in it cannot be used.
+            ConfigurationError: the database is another client's or gateway's, or a table in it cannot be used.
             SchemaError: a table has a column of another type.
             DbError: the database cannot be written now.
         """
@@ -84,8 +86,7 @@ class Replica:
         try:
             self.store = SqliteClientStore(self.db, schemas)
             self._core = self._make_core()
-            if not self.store.position().client_id:
-                self.store.commit(Changes(position=replace(self.store.position(), client_id=client_id)))
+            self._claim(gateway)
             if self.store.remade:
                 self.step(self._mend)
             self._looks = reader(path)
@@ -248,6 +249,18 @@ class Replica:
         finally:
             if more:
                 self.db.execute("PRAGMA synchronous = FULL")
+
+    def _claim(self, gateway: str) -> None:
+        """From now on the database is this client's, and kept in step with this gateway."""
+        position = self.store.position()
+        if gateway and position.gateway not in ("", gateway):
+            raise ConfigurationError(
+                f"{self.path} is kept in step with gateway {position.gateway!r}, not with {gateway!r}, "
+                "which would be sent its changes and take its rows away: open another file for that one"
+            )
+        claimed = replace(position, client_id=self._client_id, gateway=gateway or position.gateway)
+        if claimed != position:
+            self.store.commit(Changes(position=claimed))
 
     def _make_core(self) -> ClientCore:
         core = ClientCore(self.store, self._client_id, mode=self.mode, limits=self.limits, wall=self._wall)

@@ -47,11 +47,11 @@ _decode_schema = msgspec.json.Decoder(TableSchema).decode
 _decode_position = msgspec.json.Decoder(Position).decode
 
 
-def stored_client_id(db: sqlite3.Connection) -> str:
-    """Whose database this is; empty where it is nobody's yet."""
+def stored_position(db: sqlite3.Connection) -> Position:
+    """Whose database this is, and where it stands; as at the very beginning where it is nobody's yet."""
     there = db.execute("SELECT 1 FROM sqlite_master WHERE name = '_lakesync_position'").fetchone()
     found = there and db.execute("SELECT value FROM _lakesync_position").fetchone()
-    return _decode_position(found[0]).client_id if found else ""
+    return _decode_position(found[0]) if found else Position()
 
 
 def stored_schemas(db: sqlite3.Connection) -> list[TableSchema]:

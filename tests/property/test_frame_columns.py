@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -96,7 +97,7 @@ def test_a_first_sync_is_its_rows(
         told += [] if added is None else [_delta("UPDATE", name, 100 + number, added)]
         parts[number % frames] += told
     folder: Path = tmp_path_factory.mktemp("first")
-    nobody: Any = None
+    nobody: Any = SimpleNamespace(gateway_id="g")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(first_sync, "AT_ONCE", cut)
         with open_client(

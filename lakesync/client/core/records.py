@@ -39,6 +39,8 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     own: int = 0
     """Of what this client ever wrote, all up to this hlc is here: as much as was certain when the newest was accepted,
     or a pull came to its end. A file that was put back from a backup lacks what was accepted after that."""
+    gateway: str = ""
+    """With which gateway this is in step; empty until it is known."""
 
 
 class KnownRow(msgspec.Struct, gc=False):

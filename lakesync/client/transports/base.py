@@ -107,6 +107,13 @@ class RealtimeTransport(Protocol):
 
 
 @runtime_checkable
+class NamedTransport(Protocol):
+    """Knows which gateway it leads to."""
+
+    gateway_id: str
+
+
+@runtime_checkable
 class BreakableTransport(Protocol):
     """Can end what is under way."""
 

@@ -82,6 +82,7 @@ class HttpTransport:
             headers: sent with every request.
         """
         self.tokens = TokenHolder(token)
+        self.gateway_id = gateway_id
         self._base = f"{base_url.rstrip('/')}/sync/{quote(gateway_id, safe='')}"
         self._timeout = timeout
         self._session = requests.Session()

@@ -16,6 +16,8 @@ from lakesync.types import ActionPush, ActionResponse, Claims, PushResult, SyncP
 class LocalGateway(Protocol):
     """What `SyncGateway` offers its clients."""
 
+    gateway_id: str
+
     def handle_push(self, push: SyncPush, claims: Claims | None = None) -> PushResult:
         """Take deltas."""
 
@@ -38,6 +40,7 @@ class LocalTransport:
     def __init__(self, gateway: LocalGateway, claims: Mapping[str, str | list[str]] | None = None) -> None:
         """Args: claims: what a token would say; `sub` is the client's own id unless given."""
         self._gateway = gateway
+        self.gateway_id = gateway.gateway_id
         self._claims = dict(claims or {})
 
     def push(self, push: SyncPush) -> PushResult:

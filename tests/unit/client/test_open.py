@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import lakesync
-from lakesync.client import LocalTransport, SyncTracker, create_client, open_async
+from lakesync.client import HttpTransport, LocalTransport, SyncTracker, create_client, open_async
 from lakesync.client.errors import DbError
 from lakesync.client.watching import REST
 from lakesync.exceptions import ConfigurationError, DuplicateError, NotFoundError, SchemaError, ValidationError
@@ -212,7 +212,7 @@ def test_rows_that_a_table_has_already_are_taken_for_new_ones(opened, tmp_path):
     assert alice.query("SELECT mine FROM todos") == [{"mine": b"\0"}], "a column of the app's own stays its own"
 
 
-def test_a_table_that_cannot_be_used_is_told(opened, tmp_path):
+def test_a_table_that_cannot_be_used_is_told(opened, gateway, tmp_path):
     with closing(sqlite3.connect(tmp_path / "alice.db")) as db:
         db.execute("CREATE TABLE todos (id INTEGER PRIMARY KEY, title TEXT)")
     with pytest.raises(ConfigurationError, match="table 'todos' has no column row_id"):
@@ -222,7 +222,7 @@ def test_a_table_that_cannot_be_used_is_told(opened, tmp_path):
     with pytest.raises(SchemaError, match="column 'title' of table 'todos' is string in this database"):
         opened("bob", schemas=[changed])
     with pytest.raises(ConfigurationError, match="belongs to client 'bob', not 'eve'"):
-        lakesync.open(tmp_path / "bob.db", client_id="eve", schemas=[TODOS], transport=LocalTransport(None))
+        lakesync.open(tmp_path / "bob.db", client_id="eve", schemas=[TODOS], transport=LocalTransport(gateway))
 
 
 def test_a_query_is_given_again_only_when_a_table_that_it_reads_changed(opened):
@@ -466,3 +466,15 @@ def test_the_same_client_for_asyncio(gateway, tmp_path):
         return found
 
     assert asyncio.run(use()) == {"row_id": "t", "title": "x", "done": None, "n": 1, "tags": None}
+
+
+def test_a_file_is_kept_in_step_with_one_gateway(opened, tmp_path):
+    alice = opened()
+    alice["todos"].insert(title="for g alone")
+    alice.close()
+    with lakesync.open_gateway("other") as other:
+        for transport in (LocalTransport(other), HttpTransport("http://127.0.0.1:9", "other")):
+            with pytest.raises(ConfigurationError, match="in step with gateway 'g', not with 'other'"):
+                opened(transport=transport)
+        assert other.stats().last_seq == 0
+    assert len(opened().pending()) == 1
