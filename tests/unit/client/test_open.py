@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -280,6 +281,17 @@ def test_a_frame_has_the_types_of_its_table_whatever_is_in_it(opened):
         alice["todos"].insert(n=n)
     for frame in (alice.to_arrow("todos"), alice.to_arrow("SELECT n FROM todos")):
         assert sorted(frame["n"].drop_null().to_pylist()) == [0.5, 2.0**53]
+
+
+def test_a_polars_frame_has_its_tables_types_too(opened):
+    alice = opened()
+    schema = {"row_id": pl.String, "title": pl.String, "done": pl.Boolean, "n": pl.Float64, "tags": pl.String}
+    assert alice.to_polars("todos").schema == schema
+    alice["todos"].insert({"title": "a", "done": True, "n": 0.5, "tags": ["x"]}, row_id="t")
+    frame = alice.to_polars("todos")
+    assert frame.schema == schema
+    assert frame.rows() == [("t", "a", True, 0.5, '["x"]')]
+    assert alice.to_polars("SELECT 1 AS x UNION ALL SELECT 'text'").rows() == [("1",), ("text",)]
 
 
 def test_a_frame_of_a_table_by_its_name_alone(opened):
