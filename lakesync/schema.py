@@ -77,11 +77,13 @@ def is_identifier(name: str) -> bool:
 
 
 def parse_schema(obj: Any) -> TableSchema:
-    """The schema in a decoded JSON object.
+    """The schema in a decoded JSON object; one that is a schema already is given back.
 
     Raises:
         SchemaError: it is not of the documented form; the message names the column.
     """
+    if isinstance(obj, TableSchema):
+        return obj
     try:
         schema = msgspec.convert(_references_as_text(obj), TableSchema)
     except msgspec.ValidationError as error:

@@ -57,7 +57,7 @@ class Client:
         """
         known = stored_position(db.conn).client_id
         name = client_id or known or uuid.uuid4().hex
-        parsed = [each if isinstance(each, TableSchema) else parse_schema(each) for each in schemas]
+        parsed = [parse_schema(each) for each in schemas]
         self.db = db
         self.transport = transport
         gateway = transport.gateway_id if isinstance(transport, NamedTransport) else ""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,7 +23,7 @@ from lakesync.exceptions import ForbiddenError, NotFoundError
 from lakesync.feed.memory import current, is_blank
 from lakesync.flush import Outlet
 from lakesync.rules.model import SyncRules
-from lakesync.schema import TableSchema
+from lakesync.schema import TableSchema, parse_schema
 from lakesync.staging.records import Backlog, Cut, GatewayConfig, WriteScope
 from lakesync.staging.store import Commit, StagingStore
 from lakesync.types import Claims, PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
@@ -203,13 +203,14 @@ class SyncGateway(ImperativeGateway, Embedding):
         """Schemas and rules in force."""
         return self._store.gateway_config(self.gateway_id)
 
-    def register_schema(self, schema: TableSchema) -> int:
+    def register_schema(self, schema: TableSchema | Mapping[str, Any]) -> int:
         """Register a table's schema, or evolve it by nullable columns; its version.
 
         Raises:
-            SchemaError: the change is not additive; the message names the column.
+            SchemaError: it is no schema, or the change is not additive; the message names the column.
         """
-        return self._store.submit(self.gateway_id, lambda commit: commit.put_schema(schema)).result()
+        parsed = parse_schema(schema)
+        return self._store.submit(self.gateway_id, lambda commit: commit.put_schema(parsed)).result()
 
     def ensure_schema(self, schema: TableSchema) -> bool:
         """Register a table's schema unless the table has one already; whether it was registered.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import islice
+from typing import Any
 
 from msgspec.structs import replace as with_fields
 
@@ -105,7 +106,7 @@ class ShardedGateway(SyncGateway):
 
     # -- what every shard has ----------------------------------------------------------------------------------------
 
-    def register_schema(self, schema: TableSchema) -> int:
+    def register_schema(self, schema: TableSchema | Mapping[str, Any]) -> int:
         """As `SyncGateway`, in every shard."""
         version = self._main.register_schema(schema)
         for part in self._others():

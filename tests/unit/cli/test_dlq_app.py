@@ -17,7 +17,7 @@ def app_file(tmp_path):
     """The database of an app with two refused changes and a failed action."""
     path = tmp_path / "app.db"
     with lakesync.open_gateway("g") as gateway:
-        gateway.register_schema(lakesync.parse_schema({"table": "todos", "columns": TODOS["columns"][:1]}))
+        gateway.register_schema({"table": "todos", "columns": TODOS["columns"][:1]})
         with lakesync.open(path, client_id="alice", schemas=[TODOS], transport=LocalTransport(gateway)) as alice:
             alice["todos"].insert({"title": "fits"}, row_id="good")
             alice["todos"].insert({"title": "does not", "n": 7}, row_id="bad")

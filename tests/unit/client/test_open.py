@@ -20,7 +20,6 @@ from lakesync.client import HttpTransport, LocalTransport, SyncTracker, create_c
 from lakesync.client.errors import DbError
 from lakesync.client.watching import REST
 from lakesync.exceptions import ConfigurationError, DuplicateError, NotFoundError, SchemaError, ValidationError
-from lakesync.schema import parse_schema
 
 TODOS = {
     "table": "todos",
@@ -434,7 +433,7 @@ def test_a_column_that_comes_while_the_app_runs_is_asked_for(opened, gateway):
     alice, bob = opened(), opened("bob")
     bob.sync()
     columns = [*TODOS["columns"], {"name": "due", "type": "string"}]
-    gateway.register_schema(parse_schema({**TODOS, "columns": columns}))
+    gateway.register_schema({**TODOS, "columns": columns})
     with alice:
         alice["todos"].insert({"title": "before"}, row_id="t")
         alice.sync()
