@@ -41,7 +41,7 @@ def take_over(db: sqlite3.Connection, schema: TableSchema, own: Mapping[str, str
     for name, condition in filled.items():
         db.execute(
             f'UPDATE {keep} SET "c_{name}" = t."{name}" FROM "{table}" t '
-            f"WHERE there AND t.row_id = {keep}.row_id AND t.{condition}"
+            f"WHERE {keep}.there AND t.row_id = {keep}.row_id AND t.{condition}"
         )
     cells = {name: f'"{name}"' for name in schema.types}
     cells |= {name: f'CASE WHEN {condition} THEN "{name}" END' for name, condition in filled.items()}

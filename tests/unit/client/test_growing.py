@@ -104,3 +104,16 @@ def test_what_cannot_be_sent_in_a_column_that_is_to_be_synchronised_is_named(ope
     with pytest.raises(ConfigurationError, match="row 'a' of table 'notes' has 'high' in column 'mark'"):
         opened(schemas=[WIDE])
     assert rows(opened()) == {"a": ("one", None)}
+
+
+@pytest.mark.parametrize("name", ["there", "at", "t"])
+def test_a_column_of_the_apps_own_may_have_any_name(opened, name):
+    alice = opened(
+        sql=f"CREATE TABLE notes (row_id TEXT PRIMARY KEY NOT NULL, text TEXT, {name} TEXT);"
+        "INSERT INTO notes VALUES ('1', 'one', 'kept')"
+    )
+    alice.sync()
+    alice.close()
+    wide = {**NARROW, "columns": [*NARROW["columns"], {"name": name, "type": "string"}]}
+    alice = opened(schemas=[wide])
+    assert [edit.values for edit in alice.pending()] == [{name: "kept"}]
