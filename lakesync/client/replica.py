@@ -15,13 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from msgspec.structs import replace
-
 from lakesync.client.core import Changes, ClientCore, CoreLimits, Edit, Mode, Wait
 from lakesync.client.core.messages import Answer, Request
 from lakesync.client.database import connect, fault, reader
 from lakesync.client.errors import DbError
-from lakesync.client.store_sqlite import SqliteClientStore
+from lakesync.client.store_sqlite import SqliteClientStore, stored_position
 from lakesync.client.tracking import Tracking
 from lakesync.exceptions import ConfigurationError, IntegrityError
 from lakesync.hlc import wall_clock, wall_of
@@ -84,9 +82,10 @@ class Replica:
         for pragma in _PRAGMAS:
             self.db.execute(pragma)
         try:
+            stored_position(self.db).claimed(client_id, gateway)  # before tables are made and their rows taken over
             self.store = SqliteClientStore(self.db, schemas)
-            self._core = self._make_core()
             self._claim(gateway)
+            self._core = self._make_core()
             if self.store.remade:
                 self.step(self._mend)
             self._looks = reader(path)
@@ -252,15 +251,11 @@ class Replica:
 
     def _claim(self, gateway: str) -> None:
         """From now on the database is this client's, and kept in step with this gateway."""
-        position = self.store.position()
-        if gateway and position.gateway not in ("", gateway):
-            raise ConfigurationError(
-                f"{self.path} is kept in step with gateway {position.gateway!r}, not with {gateway!r}, "
-                "which would be sent its changes and take its rows away: open another file for that one"
-            )
-        claimed = replace(position, client_id=self._client_id, gateway=gateway or position.gateway)
-        if claimed != position:
-            self.store.commit(Changes(position=claimed))
+        with self.store.transaction():
+            position = self.store.position()
+            claimed = position.claimed(self._client_id, gateway)
+            if claimed != position:
+                self.store.commit(Changes(position=claimed))
 
     def _make_core(self) -> ClientCore:
         core = ClientCore(self.store, self._client_id, mode=self.mode, limits=self.limits, wall=self._wall)

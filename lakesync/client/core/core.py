@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
-from msgspec.structs import replace
-
 from lakesync.client.core import outbox
 from lakesync.client.core.book import Book
 from lakesync.client.core.clock import EditClock
@@ -29,7 +27,6 @@ from lakesync.client.core.pulling import Pulling
 from lakesync.client.core.pushing import Pushing
 from lakesync.client.core.records import Changes, Edit, LocalChange
 from lakesync.client.core.store import ClientStore
-from lakesync.exceptions import ConfigurationError
 from lakesync.hlc import wall_clock
 from lakesync.types import PushResult, SyncPull, SyncPush, SyncResponse
 
@@ -64,17 +61,13 @@ class ClientCore:
         Raises:
             ConfigurationError: the store belongs to another client id.
         """
-        position = store.position()
-        if position.client_id not in ("", client_id):
-            raise ConfigurationError(
-                f"the database belongs to client {position.client_id!r}, not {client_id!r}: give each client its own"
-            )
+        position = store.position().claimed(client_id)
         self.mode = mode
         self.trouble: Refused | Lost | None = None
         """Why the newest request failed; None once one succeeded."""
         clock = EditClock(wall, position.hlc, position.seen)
         limits = limits or CoreLimits()
-        self._book = Book(store, replace(position, client_id=client_id), clock)
+        self._book = Book(store, position, clock)
         self._pushing = Pushing(self._book, Lane(monotonic, spread), limits)
         self._pulling = Pulling(self._book, Lane(monotonic, spread), limits)
         self._asked: Request | None = None

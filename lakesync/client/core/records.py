@@ -7,7 +7,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
+from lakesync.exceptions import ConfigurationError
 from lakesync.lww import RowState
 from lakesync.types import RowDelta, RowKey
 
@@ -41,6 +43,23 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     or a pull came to its end. A file that was put back from a backup lacks what was accepted after that."""
     gateway: str = ""
     """With which gateway this is in step; empty until it is known."""
+
+    def claimed(self, client_id: str, gateway: str = "") -> Position:
+        """The same, of this client and in step with this gateway; an empty one is as it was.
+
+        Raises:
+            ConfigurationError: it is another's.
+        """
+        if self.client_id not in ("", client_id):
+            raise ConfigurationError(
+                f"the database belongs to client {self.client_id!r}, not {client_id!r}: give each client its own"
+            )
+        if gateway and self.gateway not in ("", gateway):
+            raise ConfigurationError(
+                f"the database is kept in step with gateway {self.gateway!r}, not with {gateway!r}, which would be "
+                "sent its changes and take its rows away: open another file for that one"
+            )
+        return replace(self, client_id=client_id, gateway=gateway or self.gateway)
 
 
 class KnownRow(msgspec.Struct, gc=False):

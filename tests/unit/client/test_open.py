@@ -481,7 +481,9 @@ def test_the_same_client_for_asyncio(gateway, tmp_path):
 
 def test_a_file_is_kept_in_step_with_one_gateway(opened, tmp_path):
     alice = opened()
+    alice.sync()
     alice["todos"].insert(title="for g alone")
+    assert len(alice.pending()) == 1
     alice.close()
     with lakesync.open_gateway("other") as other:
         for transport in (LocalTransport(other), HttpTransport("http://127.0.0.1:9", "other")):
@@ -489,3 +491,16 @@ def test_a_file_is_kept_in_step_with_one_gateway(opened, tmp_path):
                 opened(transport=transport)
         assert other.stats().last_seq == 0
     assert len(opened().pending()) == 1
+
+
+@pytest.mark.parametrize("wrong", ["client", "gateway"])
+def test_a_file_that_is_anothers_is_left_as_it_is(opened, wrong):
+    opened(sql="CREATE TABLE diary (row_id TEXT PRIMARY KEY NOT NULL, entry TEXT); INSERT INTO diary VALUES ('1', 'x')")
+    diary = {"table": "diary", "columns": [{"name": "entry", "type": "string"}]}
+    with lakesync.open_gateway("other") as other:
+        changes = {"client": {"client_id": "eve"}, "gateway": {"transport": LocalTransport(other)}}[wrong]
+        with pytest.raises(ConfigurationError, match="the database"):
+            opened(schemas=[diary], **changes)
+    alice = opened()
+    assert list(alice) == ["todos"]
+    assert alice.pending() == []
