@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,7 +92,7 @@ def push(
         deltas = (_delta(record, place, who, clock) for place, record in enumerate(rows, 1))
     accepted, server_hlc, refusals = 0, 0, Refusals(who, as_json=as_json)
     try:
-        with output.working("pushing"):
+        with closing(found), output.working("pushing"):
             for batch in _batches(deltas):
                 taken, refused, server_hlc = _push(transport, who, batch)
                 accepted += taken

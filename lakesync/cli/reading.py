@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,8 +20,8 @@ _LONGEST = 1 << 30
 _TRUE, _FALSE = frozenset({"true", "yes", "t", "1"}), frozenset({"false", "no", "f", "0"})
 
 
-def records(file: Path, id_column: str, types: Callable[[], Mapping[str, ColumnType]]) -> Iterator[Mapping[str, Any]]:
-    """The objects of a file; `-` is stdin.
+def records(file: Path, id_column: str, types: Callable[[], Mapping[str, ColumnType]]) -> Generator[Mapping[str, Any]]:
+    """The objects of a file, which is open until all are read or the generator is closed; `-` is stdin.
 
     Args:
         id_column: stays text in CSV.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
 
 import pytest
 
@@ -28,6 +30,15 @@ def test_a_row_without_its_id_says_what_it_has(run):
     )
     assert told.exit_code == ExitCode.INVALID
     assert "it has 'key', 'title'" in told.stderr
+
+
+def test_a_file_whose_rows_cannot_be_sent_is_let_go_at_once(run, monkeypatch):
+    gc.collect()  # what other tests left
+    lost = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    run("push", "-", "-t", "todos", "-g", "shop", "--url", "http://127.0.0.1:1", stdin='{"key": 1}')
+    gc.collect()
+    assert lost == []
 
 
 def test_a_refusal_of_what_was_not_sent_is_told(capsys):
