@@ -114,7 +114,7 @@ class Replica:
             try:
                 while self._record_some():
                     pass
-                with self.store.transaction():
+                with self._writing():
                     while self._record():  # all of it: more may have been written while this waited to begin
                         pass
                     self._stepping = threading.get_ident()
@@ -267,9 +267,16 @@ class Replica:
         """Record as much as one transaction should hold, where more than that waits."""
         if self.store.tracking.count() <= AT_ONCE:
             return False
-        with self.store.transaction():
+        with self._writing():
             self._record()
         return True
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction; in it nobody else writes, and what others wrote before is known."""
+        with self.store.transaction():
+            self._core.look_up()
+            yield
 
     def _record(self) -> bool:
         """Record what one transaction should hold; whether there may be more."""

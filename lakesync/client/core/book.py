@@ -34,6 +34,11 @@ class Book:
         self.position = position
         return changes
 
+    def look_up(self) -> None:
+        """Go on from where the store is now."""
+        self.position = self.store.position().claimed(self.position.client_id)
+        self.clock.go_on(self.position.hlc, self.position.seen)
+
     def mend(self) -> set[RowKey]:
         """Give new stamps to edits from a time when this machine's clock was ahead; whose rows were shown anew."""
         changes = outbox.mend(self.store, self.clock)

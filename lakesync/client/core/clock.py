@@ -33,9 +33,13 @@ class EditClock:
 
     def observe(self, stamp: int) -> None:
         """Go on from an hlc that the gateway sent or accepted."""
-        self.seen = max(self.seen, stamp)
-        if stamp > self._hlc.last:
-            self._hlc = HLC(self._wall, stamp)
+        self.go_on(stamp, stamp)
+
+    def go_on(self, last: int, seen: int) -> None:
+        """Hand out nothing below what another of this client's clocks did. Args: as for the clock itself."""
+        self.seen = max(self.seen, seen)
+        if last > self._hlc.last:
+            self._hlc = HLC(self._wall, last)
 
     def limit(self) -> int:
         """The highest hlc that the gateway would take now, if its clock is this machine's."""

@@ -93,6 +93,10 @@ class ClientCore:
         """Whether nothing was left behind the cursor when it was handed out."""
         return self._book.position.complete
 
+    def look_up(self) -> None:
+        """Go on from where the store is now, which another client of the same file may have written to."""
+        self._book.look_up()
+
     def record(self, changes: Iterable[LocalChange], *, applied: bool = False) -> Changes:
         """Keep the user's changes as edits, all in one commit.
 

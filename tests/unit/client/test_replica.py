@@ -105,3 +105,22 @@ def test_what_is_written_while_a_step_waits_is_recorded_before_it_whole(tmp_path
         replica.receive(page(2000, *(delta("UPDATE", name, -5, "other", y="7") for name in names)))
         assert replica.read("SELECT DISTINCT x, y FROM t") == [(2, "7")]
         assert {tuple(edit.values.items()) for edit in replica.edits()} == {(("x", 2),)}
+
+
+def test_what_two_clients_of_a_file_record_is_all_there(tmp_path):
+    path = tmp_path / "app.db"
+    with closing(Replica(path, "me", [SCHEMA])) as one, closing(Replica(path, "me", [SCHEMA])) as other:
+        for number, replica in enumerate([one, other, other, one]):
+            replica.db.execute("INSERT INTO t (row_id, x) VALUES (?, ?)", (f"r{number}", number))
+            assert [edit.delta.row_id for edit in replica.edits()] == [f"r{n}" for n in range(number + 1)]
+        one.next_request()
+        one.receive(refused("NOT_FOUND"))
+        one.next_request()
+        one.receive(page(1000, delta("INSERT", "theirs", -9, x=1)))
+        other.db.execute("UPDATE t SET x = 9 WHERE row_id = 'theirs'")
+        assert [edit.number for edit in other.edits()] == [1, 2, 3, 4, 5]
+        push = one.next_request()
+        assert push.last_seen_hlc == 1000
+        assert [pushed.row_id for pushed in push.deltas] == ["r0", "r1", "r2", "r3", "theirs"]
+    with closing(Replica(path, "me", [SCHEMA])) as replica:
+        assert replica.core.cursor == 1000
