@@ -362,7 +362,7 @@ def _free_disk(folder: Path) -> int:
 
 
 def _explain(problem: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
-    """One problem in words and where it stands, without the value where it may be a secret."""
+    """One problem in words and where it stands, without the value where it may be a secret, or hold one."""
     parts = [str(part) for part in problem["loc"]]
     name = ".".join(parts)
     if not name:
@@ -373,7 +373,9 @@ def _explain(problem: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
         near = get_close_matches(parts[-1], others, 1)
         meant = f"is {'.'.join([*parts[:-1], *near])} meant?" if near else f"there are {', '.join(others)}."
         return f"{name} is not a setting{place}; {meant}"
-    if name in _REFERENCES:
+    if problem["type"] == "missing":
+        return f"{name} is not set{place}: it is needed there."
+    if name in _REFERENCES or not isinstance(problem["input"], str | float | int | None):
         return f"{name}{place}: {problem['msg']}."
     return f"{name} is {problem['input']!r}{place}: {problem['msg']}."
 

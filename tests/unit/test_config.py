@@ -140,6 +140,22 @@ def test_errors_name_the_setting(tmp_path, text, named):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ("[shard_config]\nstores = {a = 'env:STORE'}\n", "shard_config.default is not set ("),
+        ("[shard_config]\ndefault = 'a'\nshards = ['env:STORE']\n", "shard_config.shards ("),
+        ("[gateways.shop]\nschemas = {url = 'sesame'}\n", "gateways.shop.schemas ("),
+    ],
+)
+def test_errors_repeat_nothing_that_may_hold_a_secret(tmp_path, monkeypatch, text, told):
+    monkeypatch.setenv("STORE", "postgresql://ann:sesame@here/db")
+    (tmp_path / "lakesync.toml").write_text(text)
+    with pytest.raises(ConfigurationError, match=re.escape(told)) as raised:
+        config.load()
+    assert "sesame" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
         ('data_dir = "d"\n\n[gateway]\nprot = 1\n', "FILE, line 4); is gateway.port meant?"),
         ("[gatway]\nport = 1\n", "gatway is not a setting (FILE, line 1); is gateway meant?"),
         ("# of shop\n[gateways.'shop']\nrulez = 'x'\n", "FILE, line 3); is gateways.shop.rules meant?"),
