@@ -79,15 +79,15 @@ def _shown(value: Any) -> Any:
 
 def _without_password(url: str) -> str:
     """A URL with its password left out, wherever it has one."""
-    place, question, query = url.partition("?")
-    scheme, separator, rest = place.partition("://")
-    credentials, at, host = rest.rpartition("@")
-    user = credentials.partition(":")[0]
-    if at and ":" in credentials:
-        place = f"{scheme}{separator}{user}:…@{host}"
+    scheme, separator, rest = url.partition("://")
+    end = max(rest.partition("/")[0].rfind("@"), rest.partition("?")[0].rfind("@"))  # a password may have any of them
+    user, colon, _ = rest[: end + 1].partition(":")
+    place, question, query = rest[end + 1 :].partition("?")
     options = (option.partition("=") for option in query.split("&"))
     return (
-        place
+        f"{scheme}{separator}{user}"
+        + (":…@" if colon else "")
+        + place
         + question
         + "&".join(f"{key}{equals}{'…' if _SECRET.search(key) else each}" for key, equals, each in options)
     )

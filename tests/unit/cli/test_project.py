@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,9 @@ def test_a_flag_beats_a_variable_beats_the_projects_file_beats_the_users(run, tm
     [
         ("STAGING_URL", "postgresql://ann:sesame@h/db", "postgresql://ann:…@h/db"),
         ("STAGING_URL", "postgresql://ann:ses@me@h/db?a=1", "postgresql://ann:…@h/db?a=1"),
+        ("STAGING_URL", "postgresql://ann:ses?me@h/db?a=b@c", "postgresql://ann:…@h/db?a=b@c"),
+        ("STAGING_URL", "postgresql://ann:ses/me@h/db?a=b@c", "postgresql://ann:…@h/db?a=b@c"),
+        ("STAGING_URL", "postgresql://ann@h:5432/db?a=b@c", "postgresql://ann@h:5432/db?a=b@c"),
         ("STAGING_URL", "postgresql://h/db?user=ann&password=sesame", "postgresql://h/db?user=ann&password=…"),
         ("SPARK_SETTINGS", '{"spark.hadoop.fs.s3a.secret.key": "sesame", "a": "b"}', '"(set)"'),
         ("ADAPTERS", '{"pg": "postgresql://h/db?password=sesame"}', "postgresql://h/db?password=…"),
@@ -115,7 +119,7 @@ def test_settings_are_shown_without_their_secrets(run, monkeypatch, variable, va
         assert told.exit_code == 0, told.output
         assert shown in told.stdout
         assert "sesame" not in told.output
-        assert "ses@me" not in told.output
+        assert re.search("ses.me", told.output) is None
 
 
 def test_no_file_counts_where_the_variable_says_so(run, tmp_path, monkeypatch):
