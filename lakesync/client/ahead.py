@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import chain
 
 from msgspec.structs import replace
@@ -47,7 +48,8 @@ class Ahead:
             self.stop()
             page = self._pull(request)
             if page.has_more and request.source is None:  # the cursor of a named source stays where it is
-                self._walk = _Walk(self._pull, request, page, self._most)
+                with suppress(RuntimeError):  # no thread can be started: Python ends
+                    self._walk = _Walk(self._pull, request, page, self._most)
             return page
         try:
             page = walk.take()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
+from typing import Any
 
 import pandas as pd
 import pytest
 import sqlalchemy as sa
 
 from lakesync.client import UnreachableError, open_client
+from lakesync.client.core import CoreLimits
 from lakesync.client.transports.websocket import WebSocketTransport
 from tests.integration import go_betweens
-from tests.integration.gateway_support import Served, sign, until
+from tests.integration.gateway_support import Served, delta, sign, until
 
 TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}, {"name": "n", "type": "number"}]}
 
@@ -153,3 +156,26 @@ def test_a_certificate_of_ones_own_is_believed_through_a_proxy(served: Served, t
             alice["todos"].insert(title="in secret, through the proxy")
             until(lambda: alice.status.live and not alice.pending(), "a line through the proxy")
         assert all(line.startswith("CONNECT") for line in seen)
+
+
+def test_a_client_synchronises_where_no_thread_can_be_started(served: Served, tmp_path, monkeypatch) -> None:
+    gateway, begin = served.client().gateway, threading.Thread.start
+    writer = served.client("writer", gateway)
+    writer.push(*(delta(f"t{number}", {"title": "x"}, client="writer") for number in range(20)))
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("lakesync-"):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    options: dict[str, Any] = {
+        "url": served.url,
+        "gateway": gateway,
+        "token": sign("alice", gateway),
+        "schemas": [TODOS],
+    }
+    with open_client(tmp_path / "alice.db", limits=CoreLimits(pull_deltas=5), **options) as alice:
+        alice["todos"].insert(title="y")
+        assert alice.sync().pushed == 1
+        assert len(alice["todos"]) == 21

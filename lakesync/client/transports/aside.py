@@ -36,8 +36,8 @@ class Aside:
         done: Future[T] = Future()
         with self._lock:
             self._waited_for.add(done)
-        threading.Thread(target=_do, args=(work, drop, done), name="lakesync-request", daemon=True).start()
         try:
+            start(lambda: _do(work, drop, done))
             return done.result()
         except CancelledError:
             raise UnreachableError("the request was broken off here") from None
@@ -51,6 +51,14 @@ class Aside:
         with self._lock:
             for done in self._waited_for:
                 done.cancel()
+
+
+def start(work: Callable[[], object]) -> None:
+    """Do it in a thread of its own, or at once where there can be none: Python 3.12 starts none while it ends."""
+    try:
+        threading.Thread(target=work, name="lakesync-request", daemon=True).start()
+    except RuntimeError:
+        work()
 
 
 def _do(work: Callable[[], T], drop: Callable[[T], object], done: Future[T]) -> None:

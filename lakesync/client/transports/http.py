@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ import msgspec
 import requests
 
 from lakesync.client.errors import UnreachableError, answered
-from lakesync.client.transports.aside import Aside
+from lakesync.client.transports.aside import Aside, start
 from lakesync.client.transports.base import Checkpoint, ServerSchema, Token
 from lakesync.client.transports.tokens import TokenHolder
 from lakesync.exceptions import AuthError, LakeSyncError, NotFoundError, Rejection, ValidationError
@@ -127,7 +126,7 @@ class HttpTransport:
         try:
             yield Checkpoint(_cursor(answer), _frames(answer, self._aside))
         finally:  # which would wait for a read that nobody waits for any more
-            threading.Thread(target=answer.close, name="lakesync-request", daemon=True).start()
+            start(answer.close)
 
     def schema(self, table: str) -> ServerSchema | None:
         """`GET schema`."""
