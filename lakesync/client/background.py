@@ -56,14 +56,21 @@ class Background:
             self._thread = SyncThread(target=self._run, name="lakesync-sync", daemon=True)
             self._thread.start()
 
-    def stop(self) -> None:
-        """End it, after the request that is under way or, soon, without it."""
+    def stop(self, *, closing: bool = False) -> None:
+        """End it, after the request that is under way or, soon, without it.
+
+        Args:
+            closing: the round that the app asked for ends as well; else it is waited for.
+        """
         if self._thread is not None:
             self._stopping.set()
             self.wake()
             self._thread.join(PATIENCE)
             while self._thread.is_alive():
-                self._rounds.hang_up()
+                if closing:
+                    self._rounds.break_off()
+                if not self._rounds.foreground:
+                    self._rounds.hang_up()
                 self._thread.join(PATIENCE)
             self._thread = None
 

@@ -131,7 +131,7 @@ class SyncCoordinator:
 
     def describe_actions(self) -> ActionDiscovery:
         """What connectors there are, and what they do."""
-        with self._rounds.exclusively():
+        with self._rounds.asked_for():
             return self._rounds.acting.transport.describe_actions()
 
     def queue_depth(self) -> int:
@@ -180,7 +180,7 @@ class SyncCoordinator:
 
     def close(self) -> None:
         """Stop, and let go of the gateway and of the database."""
-        self.stop_auto_sync()
+        self._background.stop(closing=True)
         self._rounds.close()
 
     def _ask_for(self, mode: Mode | None, source: str | None = None) -> SyncReport:

@@ -45,7 +45,8 @@ class Rounds:
         self._schemas_known = False
         self._exchange = Exchange(replica, transport, lambda progress: events.emit("onProgress", progress))
         self._one = threading.RLock()
-        self._foreground = False
+        self.foreground = False
+        """Whether the round is one that the app asked for."""
         self.broken_off = False
         """Whether the round that the app asked for last is to end."""
         self._lock = SyncLock(replica.path)
@@ -73,11 +74,11 @@ class Rounds:
         """`exclusively`, for a round that can be broken off."""
         self.broken_off = False
         with self.exclusively():
-            self._foreground = True
+            self.foreground = True
             try:
                 yield
             finally:
-                self._foreground = False
+                self.foreground = False
 
     def take_file(self) -> None:
         """From now on no other client of the file talks to the gateway.
@@ -154,7 +155,7 @@ class Rounds:
     def break_off(self) -> None:
         """End the round that the app asked for, in whichever thread; from any other one."""
         self.broken_off = True
-        if self._foreground:
+        if self.foreground:
             self.hang_up()
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from lakesync.client import Client, UnreachableError, open_async, open_client
 from lakesync.client.core import CoreLimits
+from lakesync.client.rounds import PATIENCE
 from lakesync.client.transports import http
 from tests.integration import go_betweens
 from tests.integration.gateway_support import DEADLINE, Served, delta, sign, until
@@ -123,25 +124,63 @@ def test_closing_does_not_wait_for_a_line_that_is_being_opened(line, told) -> No
     closed_soon(alice)
 
 
-def test_closing_ends_a_sync_of_another_thread(line, told) -> None:
-    silence = line[1]
-    silence.fall()
-    alice = open_client(**told())
+def in_a_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
+    """The thread, and what is raised in it."""
     raised: list[BaseException] = []
 
-    def sync() -> None:
+    def do() -> None:
         try:
-            alice.sync()
+            work()
         except BaseException as error:
             raised.append(error)
 
-    thread = threading.Thread(target=sync, daemon=True)
+    thread = threading.Thread(target=do, daemon=True)
     thread.start()
+    return thread, raised
+
+
+@pytest.mark.parametrize("what", ["sync", "describe_actions"])
+def test_closing_ends_a_request_of_another_thread(line, told, what: str) -> None:
+    silence = line[1]
+    silence.fall()
+    alice = open_client(**told())
+    work = {"sync": alice.sync, "describe_actions": alice.coordinator.describe_actions}[what]
+    thread, raised = in_a_thread(work)
     swallowed(silence)
     closed_soon(alice)
     thread.join(DEADLINE)
     assert isinstance(raised[0], UnreachableError)
     assert "broken off here" in str(raised[0])
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_auto_sync_ends_without_the_apps_own_sync_unless_all_is_closed(line, told, closing: bool) -> None:
+    silence, entered = line[1], threading.Event()
+    alice = open_client(**told(interval=0.05))
+    coordinator = alice.coordinator
+    background = coordinator._background
+    cycle = background._cycle
+
+    def noted(*tally: Any) -> float:
+        entered.set()
+        return cycle(*tally)
+
+    background._cycle = noted  # type: ignore[method-assign]
+    alice.sync()
+    silence.fall()
+    sync, raised = in_a_thread(alice.sync)
+    swallowed(silence)
+    coordinator.start_auto_sync()
+    assert entered.wait(DEADLINE)
+    if not closing:
+        stop, _ = in_a_thread(coordinator.stop_auto_sync)
+        stop.join(2.5 * PATIENCE)
+        assert sync.is_alive()
+        silence.cut()
+        stop.join(DEADLINE)
+    closed_soon(alice)
+    sync.join(DEADLINE)
+    assert ("broken off here" in str(raised[0])) == closing
 
 
 def test_a_line_that_broke_is_opened_anew_at_once(line, told) -> None:
