@@ -14,6 +14,7 @@ from itertools import chain
 
 from msgspec.structs import replace
 
+from lakesync.client.transports.aside import GLANCE
 from lakesync.types import SyncPull, SyncResponse
 from lakesync.wire.pages import about_bytes
 
@@ -98,7 +99,8 @@ class _Walk:
         with self._changed:
             self._held = 0
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._pages or self._error is not None)
+            while not self._changed.wait_for(lambda: self._pages or self._error is not None, GLANCE):
+                pass  # an interrupt that came just before a wait is seen when it ends
             pages, self._pages = self._pages, []
             self._held, self._waiting = self._waiting, 0
             if not pages and self._error is not None:

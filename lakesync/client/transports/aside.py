@@ -9,11 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from lakesync.client.errors import UnreachableError
 
 T = TypeVar("T")
+
+GLANCE = 0.5
+"""Seconds after which a wait looks up: an interrupt that came just before it began is seen then, not at its end."""
 
 
 class Aside:
@@ -38,6 +42,9 @@ class Aside:
             self._waited_for.add(done)
         try:
             start(lambda: _do(work, drop, done))
+            while not done.done():
+                with suppress(TimeoutError):
+                    done.result(GLANCE)
             return done.result()
         except CancelledError:
             raise UnreachableError("the request was broken off here") from None
