@@ -192,6 +192,7 @@ class SyncCoordinator:
             try:
                 if mode is not None:
                     self.replica.core.mode = mode
+                rounds.settle()
                 self.replica.core.hurry()
                 if mode != "pushOnly":
                     rounds.want(source)

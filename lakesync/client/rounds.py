@@ -88,6 +88,11 @@ class Rounds:
         """
         self._lock.take()
 
+    def settle(self) -> None:
+        """Whoever asked something was interrupted, perhaps, before anybody could say so."""
+        if self.replica.waits_for_answer():
+            self.replica.receive(Lost("interrupted"))
+
     def want(self, source: str | None = None) -> None:
         """Pull in the next round."""
         self.replica.core.sync(source)
@@ -102,8 +107,7 @@ class Rounds:
 
     def carry_all(self, tally: Tally, stopping: Callable[[], bool]) -> float | None:
         """Carry requests until there is nothing to do, or somebody stops it; seconds until there is again."""
-        if self.replica.waits_for_answer():  # whoever asked was interrupted before anybody could say so
-            self.replica.receive(Lost("interrupted"))
+        self.settle()
         try:
             while not stopping():
                 request = self.replica.next_request()

@@ -84,6 +84,8 @@ class Silence:
     def __init__(self) -> None:
         self.swallowed = threading.Event()
         """Something was sent into the silence."""
+        self.lost = threading.Event()
+        """Something was lost in it, whoever sent it."""
         self.connections = 0
         """How many were ever made."""
         self._clients: list[socket.socket] = []
@@ -125,8 +127,10 @@ class Silence:
                 silent = silent or self._fallen or lost.is_set()
                 if not silent:
                     target.sendall(data)
-                elif asks:
-                    self.swallowed.set()
+                else:
+                    self.lost.set()
+                    if asks:
+                        self.swallowed.set()
         if not (silent or self._fallen or lost.is_set()):
             with suppress(OSError):
                 target.shutdown(socket.SHUT_WR)

@@ -60,3 +60,19 @@ def test_ctrl_c_at_the_moment_between_a_request_and_its_way_leaves_a_client_that
             alice.sync()
     assert alice.sync().pushed == 1
     assert alice.pending() == []
+
+
+def test_an_interrupted_pull_is_made_again_by_the_next_sync_not_after_a_pause(opened, monkeypatch):
+    alice, bob = opened(), opened("bob")
+    bob["notes"].insert({"text": "new"}, row_id="new")
+    alice.sync()
+    bob.sync()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as now:
+        now.setattr(Exchange, "carry", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            alice.sync()
+    assert alice.sync().pulled == 1
