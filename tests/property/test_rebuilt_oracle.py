@@ -18,17 +18,22 @@ from tests.property.feed_steps import RULES, histories, skews
 
 _UNKNOWN = ("rules", "rules begin", "reindex", "claims", "core claims", "erase")
 """What a rebuilt store cannot know: rules and claims that were in force before, what the lake has yet to erase."""
+_SIGHT = ("rules", "rules begin")
+"""Before a client comes back: the store cannot know what it could see until then either."""
 _LOG = "SELECT seq, arrival, client_id, body FROM log WHERE gateway = ? AND seq > ? ORDER BY seq"
 
 
 @st.composite
 def _lost(draw: st.DrawFn) -> list[tuple[Any, ...]]:
-    """A history in which the store is lost once or twice; behind that anything may happen."""
+    """A history in which the store is lost once or twice; behind that anything may happen but other claims.
+
+    A client is told to delete rows that came later under keys of claims that it has no longer: their ids leak.
+    """
     history: list[tuple[Any, ...]] = []
     for _ in range(draw(st.integers(1, 2))):
         history += [step for step in draw(histories) if step[0] not in _UNKNOWN]
         history.append(("lose", 0, draw(st.booleans())))
-    return history + draw(histories)
+    return history + [step for step in draw(histories) if step[0] != "claims"]
 
 
 class RebuiltHistory(History):
@@ -40,6 +45,8 @@ class RebuiltHistory(History):
         self.lake: list[LakePush] = []
         self.carried = 0
         """The seq of the last log row that is there."""
+        self.away: list[StockClient] = []
+        """Clients that have not pulled since the store was lost."""
         self.gone: set[str] = set()
         """Rows of which something was acknowledged and lost."""
         super().__init__(*arguments)
@@ -64,6 +71,8 @@ class RebuiltHistory(History):
         if kind == "lose":
             self._lose(*detail)
         else:
+            if kind in _SIGHT:
+                self._come_back()
             super()._do(kind, client, *detail)
 
     def _flush(self) -> None:
@@ -93,6 +102,15 @@ class RebuiltHistory(History):
         world.engine = self._open()
         for client in self.clients:
             client.disconnect()
+        self.away = list(self.clients)
+
+    def _come_back(self) -> None:
+        for client in self.away:
+            if not client.pulled:
+                self._pull(client, 10, "whole")
+            self._push(client, "whole")
+            client.catch_up(self.world.gateway, 10)
+        self.away = []
 
     def _check_rows(self, client: StockClient) -> None:
         """A row of which something was lost, and that the gateway does not show the client now, it may have still."""
