@@ -53,6 +53,15 @@ def closed_soon(client: Client) -> None:
     assert time.monotonic() - begun < DEADLINE / 6
 
 
+@pytest.fixture
+def own_interrupts() -> Iterator[None]:
+    """Ctrl-C is Python's own, whatever ran in this process before."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("own_interrupts")
 def test_ctrl_c_ends_a_walk_whose_next_page_does_not_come(served: Served, line, told) -> None:
     silence = line[1]
     writer = served.client("writer", told()["gateway"])
