@@ -47,9 +47,8 @@ def test_what_failed_is_told_though_what_came_after_it_did_not(opened, gateway, 
     assert alice.pending() == []
 
 
-def test_ctrl_c_at_the_moment_between_a_request_and_its_way_leaves_a_client_that_goes_on(opened, monkeypatch):
-    alice = opened()
-    alice["notes"].insert({"text": "kept"}, row_id="kept")
+def interrupt(client, monkeypatch):
+    """Ctrl-C between a request and its way."""
 
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -57,7 +56,13 @@ def test_ctrl_c_at_the_moment_between_a_request_and_its_way_leaves_a_client_that
     with monkeypatch.context() as now:
         now.setattr(Exchange, "carry", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            alice.sync()
+            client.sync()
+
+
+def test_ctrl_c_at_the_moment_between_a_request_and_its_way_leaves_a_client_that_goes_on(opened, monkeypatch):
+    alice = opened()
+    alice["notes"].insert({"text": "kept"}, row_id="kept")
+    interrupt(alice, monkeypatch)
     assert alice.sync().pushed == 1
     assert alice.pending() == []
 
@@ -67,12 +72,5 @@ def test_an_interrupted_pull_is_made_again_by_the_next_sync_not_after_a_pause(op
     bob["notes"].insert({"text": "new"}, row_id="new")
     alice.sync()
     bob.sync()
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as now:
-        now.setattr(Exchange, "carry", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            alice.sync()
+    interrupt(alice, monkeypatch)
     assert alice.sync().pulled == 1
