@@ -130,6 +130,7 @@ class Background:
             if time.monotonic() >= self._next_pull:
                 self._next_pull = time.monotonic() + self._interval * random.uniform(0.9, 1.1)  # noqa: S311 no secret
                 rounds.want()
+            rounds.settle()
             waits = [rounds.carry_all(tally, self._stopping.is_set)]
             if not self._stopping.is_set():
                 waits.append(rounds.do_actions(tally))

@@ -9,6 +9,7 @@ from lakesync.client.core.records import EditStatus
 from lakesync.client.replica import Replica
 
 AT_ONCE = 100
+"""Changes that a look at what is next gives."""
 
 
 class SyncQueue:

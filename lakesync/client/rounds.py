@@ -107,7 +107,6 @@ class Rounds:
 
     def carry_all(self, tally: Tally, stopping: Callable[[], bool]) -> float | None:
         """Carry requests until there is nothing to do, or somebody stops it; seconds until there is again."""
-        self.settle()
         try:
             while not stopping():
                 request = self.replica.next_request()
