@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lakesync import client
     from lakesync.client.opening import open_client as open  # noqa: A004 as in gzip.open
     from lakesync.delta import delta_id, extract_delta, jcs, make_action
     from lakesync.engine import Engine, SyncGateway, open_gateway
@@ -47,6 +48,7 @@ __all__ = [
     "TableSchema",
     "TerminalError",
     "TransientError",
+    "client",
     "delta_id",
     "extract_delta",
     "jcs",
@@ -76,6 +78,8 @@ _OTHERWISE = {"open": "open_client"}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "client":
+        return import_module("lakesync.client")
     place = _HOMES.get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,12 +1,13 @@
-"""What an action handler is: the code that does what clients ask of a connector."""
+"""What an action handler is: the code that does what clients ask of a connector; and what clients are told of both."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from lakesync.schema import TableSchema
 from lakesync.types import Action, Claims
 
 ActionData = Mapping[str, Any] | None
@@ -26,6 +27,40 @@ class ActionDiscovery(msgspec.Struct, frozen=True):
     """What a gateway's clients may ask for, by connector."""
 
     connectors: dict[str, tuple[ActionDescriptor, ...]]
+
+
+SECRET = "writeOnly"  # noqa: S105 the name of a JSON Schema keyword
+"""A field of a configuration schema with this keyword is a secret: never returned, never logged, sealed at rest."""
+
+SERVER_FILE = "server-file"
+"""The `format` of a field that names a file of the server: it is used only where `file:PATH` would be followed."""
+
+
+class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
+    """All that a form for a new connector of this type needs."""
+
+    type: str
+    display_name: str
+    description: str
+    category: Literal["database", "api"]
+    config_schema: dict[str, Any]
+    """JSON Schema of the settings under the key that is the type's name."""
+    ingest_schema: dict[str, Any]
+    """JSON Schema of `ingest`."""
+    output_tables: tuple[TableSchema, ...] | None = None
+    """The tables that it fills; None where the ingest names them."""
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The settings that are secret."""
+        fields: dict[str, Any] = self.config_schema.get("properties", {})
+        return frozenset(name for name, schema in fields.items() if schema.get(SECRET))
+
+    @property
+    def files(self) -> frozenset[str]:
+        """The settings that name a file of the server."""
+        fields: dict[str, Any] = self.config_schema.get("properties", {})
+        return frozenset(name for name, schema in fields.items() if schema.get("format") == SERVER_FILE)
 
 
 class ActionContext(NamedTuple):

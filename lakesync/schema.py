@@ -26,6 +26,9 @@ RESERVED_COLUMNS = frozenset(
 RESERVED_TABLES = frozenset(f"lakesync_{name}" for name in ("deltas", "marks", "incoming", "rows", "gone"))
 """What destinations call tables of their own: a table of rows by such a name would be written into them."""
 
+_OF_CLIENTS = ("_lakesync", "sqlite_")
+"""Prefixes of names that clients cannot give a table or a column of the app's database."""
+
 _IDENTIFIER = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 _FITTING: dict[str, frozenset[int]] = {
     "string": frozenset(b'"n'),
@@ -88,9 +91,18 @@ def parse_schema(obj: Any) -> TableSchema:
         schema = msgspec.convert(_references_as_text(obj), TableSchema)
     except msgspec.ValidationError as error:
         raise SchemaError(f"the table schema is not of the documented form: {error}") from None
+    check_schema(schema)
+    return schema
+
+
+def check_schema(schema: TableSchema) -> None:
+    """Refuse names that no table or column may have, and keys that are no columns.
+
+    Raises:
+        SchemaError: the message names the table or the column.
+    """
     _check_names(schema)
     _check_keys(schema)
-    return schema
 
 
 def evolve(old: TableSchema, new: TableSchema) -> TableSchema:
@@ -183,6 +195,8 @@ def _check_names(schema: TableSchema) -> None:
     for name in (schema.table, schema.source_table):
         if name is not None and name.lower() in RESERVED_TABLES:
             raise SchemaError(f"{name!r} is what destinations call a table of their own: choose another")
+    if schema.table.lower().startswith(_OF_CLIENTS):
+        raise SchemaError(f"table {schema.table!r} has a name of SQLite's or LakeSync's own: choose another")
     if not schema.columns:
         raise SchemaError(f"table {schema.table!r} has no columns: name at least one")
     seen: dict[str, str] = {}
@@ -190,6 +204,13 @@ def _check_names(schema: TableSchema) -> None:
         name = column.name
         if not is_identifier(name):
             raise SchemaError(f"column {name!r} of table {schema.table!r} is no identifier: use {_IDENTIFIER.pattern}")
+        if name.lower() == "row_id":
+            raise SchemaError(
+                f"column {name!r} of table {schema.table!r} is reserved: every row has its id in row_id, leave the "
+                "column out"
+            )
+        if name.lower().startswith(_OF_CLIENTS[0]):
+            raise SchemaError(f"column {name!r} of table {schema.table!r} has a name of LakeSync's own: choose another")
         if name.lower() in RESERVED_COLUMNS:
             raise SchemaError(f"column {name!r} of table {schema.table!r} is the lake's own name: choose another")
         other = seen.get(name.lower())

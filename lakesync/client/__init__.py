@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from lakesync.client.checkpoint import Progress
     from lakesync.client.client import Client
     from lakesync.client.coordinator import SyncCoordinator
-    from lakesync.client.core import CoreLimits, Edit, Mode
+    from lakesync.client.core import CoreLimits, Edit, Mode, RetryPolicy
     from lakesync.client.database import LocalDB
     from lakesync.client.errors import DbError, TableError, UnreachableError
     from lakesync.client.events import Event
     from lakesync.client.history import Version
     from lakesync.client.opening import create_client, open_client
-    from lakesync.client.outbox import SyncQueue
+    from lakesync.client.outbox import Outbox
+    from lakesync.client.queues import MemoryQueue, QueueEntry, SyncQueue
     from lakesync.client.schema_sync import SchemaSynchroniser
     from lakesync.client.status import SyncReport, SyncStatus
     from lakesync.client.table import Row, Table
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from lakesync.client.transports.base import (
         ActionTransport,
         CheckpointTransport,
+        ConnectorTypesTransport,
         RealtimeTransport,
         SchemaTransport,
         SyncTransport,
@@ -43,13 +45,14 @@ _PLACES = {
     "checkpoint": ("Progress",),
     "client": ("Client",),
     "coordinator": ("SyncCoordinator",),
-    "core": ("CoreLimits", "Edit", "Mode"),
+    "core": ("CoreLimits", "Edit", "Mode", "RetryPolicy"),
     "database": ("LocalDB",),
     "errors": ("DbError", "TableError", "UnreachableError"),
     "events": ("Event",),
     "history": ("Version",),
     "opening": ("create_client", "open_client"),
-    "outbox": ("SyncQueue",),
+    "outbox": ("Outbox",),
+    "queues": ("MemoryQueue", "QueueEntry", "SyncQueue"),
     "schema_sync": ("SchemaSynchroniser",),
     "status": ("SyncReport", "SyncStatus"),
     "table": ("Row", "Table"),
@@ -57,6 +60,7 @@ _PLACES = {
     "transports.base": (
         "ActionTransport",
         "CheckpointTransport",
+        "ConnectorTypesTransport",
         "RealtimeTransport",
         "SchemaTransport",
         "SyncTransport",
@@ -77,6 +81,7 @@ __all__ = [
     "AsyncTable",
     "CheckpointTransport",
     "Client",
+    "ConnectorTypesTransport",
     "CoreLimits",
     "DbError",
     "Edit",
@@ -84,10 +89,14 @@ __all__ = [
     "HttpTransport",
     "LocalDB",
     "LocalTransport",
+    "MemoryQueue",
     "Mode",
+    "Outbox",
     "Progress",
+    "QueueEntry",
     "QueuedAction",
     "RealtimeTransport",
+    "RetryPolicy",
     "Row",
     "SchemaSynchroniser",
     "SchemaTransport",

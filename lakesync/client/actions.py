@@ -9,14 +9,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from lakesync.client.core.lane import FIRST_DELAY, LONGEST_DELAY
+from lakesync.client.core.limits import RetryPolicy
 from lakesync.client.replica import Replica
 from lakesync.delta import make_action
 from lakesync.exceptions import NotFoundError
 from lakesync.types import Action, ActionFailure, ActionResult
 
 ActionStatus = Literal["waiting", "done", "failed"]
-MAX_RETRIES = 5
 AT_ONCE = 50
 _UNDER_WAY = frozenset({"ACTION_PENDING", "ACTION_BUSY"})
 """Codes that say that an action is not at its end: they are no attempt."""
@@ -51,12 +50,12 @@ class ActionQueue:
     """The actions of a client, in its database: they outlive the process, and none is done twice."""
 
     def __init__(
-        self, replica: Replica, *, max_retries: int = MAX_RETRIES, wall: Callable[[], float] = time.time
+        self, replica: Replica, *, retry: RetryPolicy | None = None, wall: Callable[[], float] = time.time
     ) -> None:
         """Args: wall: seconds since the Unix epoch."""
         self._replica = replica
         self._db = replica.db
-        self._most = max_retries
+        self._retry = retry or RetryPolicy()
         self._wall = wall
         self._failures = 0
         replica.step(lambda _: self._db.execute(_TABLE))
@@ -107,7 +106,7 @@ class ActionQueue:
     def put_off(self, actions: Sequence[Action], retry_after: float | None = None) -> float:
         """Nobody could be asked: try again later; seconds until then."""
         self._failures += 1
-        wait = max(retry_after or 0.0, min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (self._failures - 1)))
+        wait = max(retry_after or 0.0, self._delay(self._failures - 1))
         due = [(self._wall() + wait, action.action_id) for action in actions]
         statement = "UPDATE _lakesync_actions SET due = ? WHERE id = ?"
         self._replica.step(lambda _: self._db.executemany(statement, due))
@@ -169,10 +168,13 @@ class ActionQueue:
             done = ("done", 0, self.get(name).attempts + 1, bytes(outcome.data), "", "", name)
             return bool(self._db.execute(set_to + where, done).rowcount)
         attempts = self.get(name).attempts + (outcome.code not in _UNDER_WAY)
-        ended = not outcome.retryable or attempts >= self._most
-        due = self._wall() + min(LONGEST_DELAY, FIRST_DELAY * 2.0**attempts)
+        ended = not outcome.retryable or attempts >= self._retry.actions
+        due = self._wall() + self._delay(attempts)
         failed = ("failed" if ended else "waiting", due, attempts, None, outcome.code, outcome.message, name)
         return bool(self._db.execute(set_to + where, failed).rowcount) and ended
+
+    def _delay(self, failures: int) -> float:
+        return min(self._retry.longest_delay, self._retry.first_delay * 2.0 ** min(failures, 10))
 
     def _change(self, statement: str, name: str, why: str) -> None:
         if not self._replica.step(lambda _: self._db.execute(statement, (name,)).rowcount):

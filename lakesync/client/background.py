@@ -9,6 +9,7 @@ import time
 
 from lakesync.client.core import Broadcast, Lost, Wait
 from lakesync.client.core.lane import Lane
+from lakesync.client.core.limits import RetryPolicy
 from lakesync.client.errors import UnreachableError
 from lakesync.client.exchange import Tally, answer_of
 from lakesync.client.replica import SyncThread
@@ -30,11 +31,12 @@ log = logging.getLogger("lakesync.client")
 class Background:
     """Started and stopped any number of times."""
 
-    def __init__(self, rounds: Rounds, interval: float, heartbeat: float) -> None:
+    def __init__(self, rounds: Rounds, interval: float, heartbeat: float, retry: RetryPolicy | None = None) -> None:
+        """Args: interval: seconds between pulls; heartbeat: the same while a line is open."""
         self._rounds = rounds
         self._interval = interval
         self._heartbeat = heartbeat
-        self._lane = Lane(time.monotonic, random.random)
+        self._lane = Lane(time.monotonic, random.random, retry)
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._thread: SyncThread | None = None
@@ -181,6 +183,7 @@ class Background:
             if time.monotonic() >= self._next_pull:
                 self._next_pull = time.monotonic() + self._heartbeat * random.uniform(0.9, 1.1)  # noqa: S311 no secret
                 rounds.want()
+            rounds.send_entered(tally)
             waits: list[float | None] = []
             while not self._stopping.is_set():
                 request = replica.next_request()
@@ -206,6 +209,7 @@ class Background:
                 elif self._stopping.is_set() or time.monotonic() >= until:
                     replica.receive(Lost("no answer in time"))
                     raise UnreachableError("the gateway does not answer on the WebSocket")
+            rounds.check_progress(request, got[1])
         except LakeSyncError as error:
             if replica.waits_for_answer():
                 tally.error = error

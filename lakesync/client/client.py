@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from lakesync.client import frames
-from lakesync.client.coordinator import DEFAULT_INTERVAL, SyncCoordinator
-from lakesync.client.core import CoreLimits, Edit, Mode
+from lakesync.client.coordinator import DEFAULT_HEARTBEAT, DEFAULT_INTERVAL, SyncCoordinator
+from lakesync.client.core import CoreLimits, Edit, Mode, RetryPolicy
 from lakesync.client.database import LocalDB
 from lakesync.client.events import Event
 from lakesync.client.history import Version, versions
-from lakesync.client.replica import Replica
+from lakesync.client.queues import SyncQueue
 from lakesync.client.status import SyncReport, SyncStatus
-from lakesync.client.store_sqlite import stored_position
 from lakesync.client.table import Row, Table
-from lakesync.client.tracker import SyncTracker
-from lakesync.client.transports.base import NamedTransport, RenewableTransport, SyncTransport, Token
+from lakesync.client.transports.base import RenewableTransport, SyncTransport, Token
 from lakesync.client.watching import Watch
-from lakesync.exceptions import ConfigurationError, NotFoundError, ValidationError
-from lakesync.schema import TableSchema, parse_schema
+from lakesync.exceptions import ConfigurationError, ValidationError
+from lakesync.handlers import ConnectorDescriptor
+from lakesync.schema import TableSchema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,6 +45,9 @@ class Client:
         mode: Mode = "full",
         limits: CoreLimits | None = None,
         interval: float = DEFAULT_INTERVAL,
+        heartbeat: float = DEFAULT_HEARTBEAT,
+        retry: RetryPolicy | None = None,
+        queue: SyncQueue | None = None,
         wall: Callable[[], int] | None = None,
     ) -> None:
         """See `open`; the database and the transport are closed with this.
@@ -55,19 +56,23 @@ class Client:
             ConfigurationError: the database is another client's or gateway's, or a table in it cannot be used.
             SchemaError: a schema is wrong, or a table has a column of another type.
         """
-        known = stored_position(db.conn).client_id
-        name = client_id or known or uuid.uuid4().hex
-        parsed = [parse_schema(each) for each in schemas]
         self.db = db
         self.transport = transport
-        gateway = transport.gateway_id if isinstance(transport, NamedTransport) else ""
-        replica = Replica(db.path, name, parsed, gateway=gateway, mode=mode, limits=limits, wall=wall)
-        replica.app_writes, replica.check_open = lambda: db.held, db.check_open
-        self.coordinator = SyncCoordinator(replica, transport, interval=interval)
-        self.coordinator.tracker = SyncTracker(self)
-        self._replica = replica
+        self.coordinator = SyncCoordinator(
+            db,
+            transport,
+            client_id=client_id,
+            schemas=schemas,
+            queue=queue,
+            mode=mode,
+            interval=interval,
+            heartbeat=heartbeat,
+            retry=retry,
+            limits=limits,
+            wall=wall,
+        )
+        self._replica = self.coordinator.replica
         self._closed = threading.Event()
-        self._tables: dict[str, Table] = {}
 
     # -- the app's data -------------------------------------------------------------------------------------------
 
@@ -87,26 +92,21 @@ class Client:
         Raises:
             NotFoundError: there is none of that name.
         """
-        schema = self._replica.store.schemas.get(table)
-        if schema is None:
-            raise NotFoundError(f"table {table!r} is not synchronised: name its schema when you open the database")
-        if table not in self._tables or self._tables[table].schema != schema:
-            self._tables[table] = Table(self.db, schema, self.coordinator.wake)
-        return self._tables[table]
+        return self.coordinator.tables[table]
 
     def __iter__(self) -> Iterator[str]:
         """The names of the synced tables."""
-        return iter(self._replica.tables())
+        return iter(self.coordinator.tables)
 
     def __contains__(self, table: object) -> bool:
-        return table in self._replica.store.schemas
+        return table in self.coordinator.tables
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All that is written inside, by `conn` or by tables, or none of it; within another one, of that part."""
         with self.db.transaction() as conn:
             yield conn
-        self.coordinator.wake()
+        self.coordinator.wrote()
 
     def query(self, sql: str, params: Any = ()) -> list[Row]:
         """The rows that a query gives."""
@@ -172,7 +172,7 @@ class Client:
 
     def pending(self) -> list[Edit]:
         """Every change that the gateway is not known to have; those with status `refused` were set aside."""
-        return self.coordinator.queue.all()
+        return self.coordinator.outbox.all()
 
     def verify(self) -> dict[str, TableCheck]:
         """Compare every table with the gateway by checksum, and repair it. See `SyncCoordinator.verify`."""
@@ -180,7 +180,7 @@ class Client:
 
     def retry(self, *numbers: int) -> None:
         """Send changes again that were set aside; all of them unless numbers are given."""
-        self.coordinator.queue.retry(*(numbers or self._refused()))
+        self.coordinator.outbox.retry(*(numbers or self._refused()))
 
     def drop(self, *numbers: int) -> None:
         """Give changes up, so that their rows are as if they had never been made.
@@ -190,7 +190,7 @@ class Client:
         """
         if not numbers:
             raise ValidationError("say which changes to give up: pending() has their numbers")
-        self.coordinator.queue.drop(*numbers)
+        self.coordinator.outbox.drop(*numbers)
 
     def execute_action(
         self, connector: str, action_type: str, params: Mapping[str, Any], *, idempotency_key: str | None = None
@@ -205,6 +205,10 @@ class Client:
             NotFoundError: there is none of that id here.
         """
         return self.coordinator.actions.get(action_id)
+
+    def list_connector_types(self) -> list[ConnectorDescriptor]:
+        """Which types of connector the gateway may have. See `SyncCoordinator.list_connector_types`."""
+        return self.coordinator.list_connector_types()
 
     def set_token(self, token: Token) -> None:
         """Show another token from now on, and try again at once."""
@@ -232,7 +236,7 @@ class Client:
         self.close()
 
     def _refused(self) -> list[int]:
-        return [edit.number for edit in self.coordinator.queue.all("refused")]
+        return [edit.number for edit in self.coordinator.outbox.all("refused")]
 
     def _columns(self, sql: str, params: Any) -> frames.Columns:
         self.db.check_open()

@@ -3,30 +3,55 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
 from lakesync.client.actions import ActionQueue
 from lakesync.client.background import Background
-from lakesync.client.core import Mode
-from lakesync.client.errors import DbError, TableError, UnreachableError
+from lakesync.client.core import CoreLimits, Mode, RetryPolicy
+from lakesync.client.database import LocalDB
+from lakesync.client.errors import UnreachableError
 from lakesync.client.events import Event, Events
 from lakesync.client.exchange import Tally
-from lakesync.client.outbox import SyncQueue
+from lakesync.client.outbox import Outbox
+from lakesync.client.queues import SyncQueue
 from lakesync.client.replica import Replica
 from lakesync.client.rounds import Rounds
 from lakesync.client.status import SyncReport, SyncStatus
-from lakesync.client.transports.base import SyncTransport
+from lakesync.client.store_sqlite import stored_position
+from lakesync.client.tables import Tables
+from lakesync.client.tracker import SyncTracker
+from lakesync.client.transports.base import ConnectorTypesTransport, NamedTransport, SyncTransport
 from lakesync.client.verify import TableCheck, checksums, take_care
-from lakesync.handlers import ActionDiscovery
+from lakesync.exceptions import ConfigurationError, LakeSyncError
+from lakesync.handlers import ActionDiscovery, ConnectorDescriptor
+from lakesync.schema import TableSchema, parse_schema
 from lakesync.types import Action
-
-if TYPE_CHECKING:
-    from lakesync.client.tracker import SyncTracker
 
 DEFAULT_INTERVAL = 10.0
 DEFAULT_HEARTBEAT = 60.0
+
+
+def check_mode(mode: str) -> None:
+    """Refuse a mode that there is not.
+
+    Raises:
+        ConfigurationError: with those that there are.
+    """
+    if mode not in get_args(Mode):
+        raise ConfigurationError(f"mode is {mode!r}, it must be one of {', '.join(get_args(Mode))}")
+
+
+def check_positive(name: str, given: float) -> None:
+    """Refuse a time or a count that is none.
+
+    Raises:
+        ConfigurationError: it is 0 or less.
+    """
+    if given <= 0:
+        raise ConfigurationError(f"{name} is {given}: give a number above 0")
 
 
 class SyncCoordinator:
@@ -34,30 +59,68 @@ class SyncCoordinator:
 
     def __init__(
         self,
-        replica: Replica,
+        db: LocalDB,
         transport: SyncTransport,
         *,
+        client_id: str | None = None,
+        schemas: Iterable[TableSchema | Mapping[str, Any]] = (),
+        queue: SyncQueue | None = None,
+        mode: Mode = "full",
         interval: float = DEFAULT_INTERVAL,
         heartbeat: float = DEFAULT_HEARTBEAT,
-        max_action_retries: int = 5,
+        retry: RetryPolicy | None = None,
+        limits: CoreLimits | None = None,
+        wall: Callable[[], int] | None = None,
     ) -> None:
-        """Nothing is asked yet.
+        """Take up where the database stands; nothing is asked yet.
 
         Args:
+            db: stays open when this is closed.
+            client_id: who this is; what the database says, or a new one.
+            schemas: the synced tables, made where they are missing, besides those that the database has.
+            queue: a queue of the app's own, as `SyncQueue` has it; otherwise the one in the database.
             interval: seconds between pulls of auto-sync.
             heartbeat: the same while a WebSocket is open.
-            max_action_retries: after how many failed attempts an action is set aside.
+            retry: when requests and actions that failed are tried again.
+            wall: milliseconds; without it edits are stamped with the moment at which they were written.
+
+        Raises:
+            ConfigurationError: the database is another client's or gateway's, or a table in it cannot be used.
+            SchemaError: a schema is wrong, or a table has a column of another type.
         """
-        self.replica = replica
+        check_mode(mode)
+        for name, seconds in (("interval", interval), ("heartbeat", heartbeat)):
+            check_positive(name, seconds)
+        retry = retry or RetryPolicy()
+        for name in ("first_delay", "longest_delay", "pushes", "actions"):
+            if (given := getattr(retry, name)) is not None:
+                check_positive(f"retry.{name}", given)
         self.transport = transport
+        self.replica = Replica(
+            db.path,
+            client_id or stored_position(db.conn).client_id or uuid.uuid4().hex,
+            [parse_schema(each) for each in schemas],
+            gateway=transport.gateway_id if isinstance(transport, NamedTransport) else "",
+            mode=mode,
+            limits=limits,
+            retry=retry,
+            queue=queue,
+            wall=wall,
+        )
+        db.look_up_schema()
+        self.replica.app_writes, self.replica.check_open = lambda: db.held, db.check_open
         self.events = Events()
-        self.queue = SyncQueue(replica, self.wake)
-        self.actions = ActionQueue(replica, max_retries=max_action_retries)
-        self.tracker: SyncTracker
-        """Local writes as the reference has them; set by the client that this is the coordinator of."""
-        self._mode = replica.core.mode
-        self._rounds = Rounds(replica, transport, self.actions, self.events)
-        self._background = Background(self._rounds, interval, heartbeat)
+        self.outbox = Outbox(self.replica, self.wake)
+        """The changes that wait, in the database."""
+        self.queue: SyncQueue = queue or self.outbox
+        """What decides which of them is sent next: the outbox itself, unless the app has a queue of its own."""
+        self.actions = ActionQueue(self.replica, retry=self.replica.retry)
+        self.tables = Tables(db, self.replica, self.wrote)
+        self.tracker = SyncTracker(self.tables)
+        """Local writes as the reference has them."""
+        self._mode = mode
+        self._rounds = Rounds(self.replica, transport, self.actions, self.events)
+        self._background = Background(self._rounds, interval, heartbeat, self.replica.retry)
 
     @property
     def client_id(self) -> str:
@@ -78,8 +141,8 @@ class SyncCoordinator:
             connected=rounds.asked and rounds.last_error is None,
             live=self._background.live,
             last_sync=self.last_sync_time,
-            pending=self.queue.depth(),
-            refused=self.queue.refused(),
+            pending=self.outbox.depth(),
+            refused=self.outbox.refused(),
             oldest_pending=self._oldest_pending(),
             lag=None if last is None else time.time() - last,
             last_error=rounds.last_error,
@@ -134,14 +197,25 @@ class SyncCoordinator:
         with self._rounds.asked_for():
             return self._rounds.acting.transport.describe_actions()
 
+    def list_connector_types(self) -> list[ConnectorDescriptor]:
+        """Which types of connector the gateway may have, with the JSON Schema of their settings.
+
+        Raises:
+            ConfigurationError: the transport does not know.
+        """
+        if not isinstance(self.transport, ConnectorTypesTransport):
+            raise ConfigurationError("this transport lists no connector types: use HttpTransport or LocalTransport")
+        with self._rounds.asked_for():
+            return self.transport.list_connector_types()
+
     def queue_depth(self) -> int:
         """How many changes wait to be pushed."""
-        return self.queue.depth()
+        return self.outbox.depth()
 
     def resync(self) -> SyncReport:
         """Ask for everything anew; rows and edits stay meanwhile."""
         with self._rounds.exclusively():
-            self.replica.step(lambda core: core.resync())
+            self.replica.resync()
         return self.sync_once()
 
     def verify(self) -> dict[str, TableCheck]:
@@ -169,6 +243,12 @@ class SyncCoordinator:
     def stop_auto_sync(self) -> None:
         """End that thread."""
         self._background.stop()
+
+    def wrote(self) -> None:
+        """Something was written by a table: do not wait, and have a queue of the app's own know it at once."""
+        if self.replica.store.link is not None and not self.replica.app_writes():
+            self.replica.step(lambda _: None)
+        self.wake()
 
     def wake(self) -> None:
         """Something was written: do not wait."""
@@ -200,7 +280,7 @@ class SyncCoordinator:
                 if mode is None and not rounds.broken_off:
                     self.actions.hurry()
                     rounds.do_actions(tally)
-            except (DbError, TableError) as error:
+            except LakeSyncError as error:
                 rounds.failed(error)
                 raise
             finally:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from lakesync.client.errors import DbError, TableError
 from lakesync.exceptions import ConfigurationError, ValidationError
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     import tempfile
 
 MEMORY = ":memory:"
+Backend = Literal["file", "memory"]
 BUSY_SECONDS = 30.0
-_MAIN_PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA recursive_triggers = ON")
+_MAIN_PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
 
 
 def connect(path: Path, *, autocommit: bool, timeout: float = BUSY_SECONDS) -> sqlite3.Connection:
@@ -76,7 +77,8 @@ def fault(error: sqlite3.Error, what: str) -> DbError | TableError:
         return TableError(f"a table does not take what others wrote: {error}: take that constraint or trigger away")
     if "no such" in str(error) and "_lakesync" not in str(error):
         return TableError(
-            f"a synced table was remade or taken away meanwhile: {error}: open the database anew, which mends it"
+            f"a synced table was dropped, remade or altered meanwhile: {error}: close the database and open it again, "
+            "which mends it"
         )
     return DbError(f"{what} cannot be used now: {error}")
 
@@ -90,6 +92,19 @@ def remove(place: Path) -> None:
     """Remove a database file, where it is, and its journal."""
     for name in (place.name, f"{place.name}-journal"):
         place.with_name(name).unlink(missing_ok=True)
+
+
+def database_of(name: str, backend: Backend) -> str:
+    """The file that the reference's `name` and `backend` mean.
+
+    Raises:
+        ConfigurationError: there is no such backend.
+    """
+    if backend not in get_args(Backend):
+        raise ConfigurationError(f"backend is {backend!r}, it must be file or memory")
+    if backend == "memory":
+        return MEMORY
+    return name if name.endswith(".db") else f"{name}.db"
 
 
 class LocalDB:
@@ -106,21 +121,55 @@ class LocalDB:
             self.path = Path(self._temporary.name) / "app.db"
         else:
             self.path = Path(name)
-        self.conn = connect(self.path, autocommit=False)
-        """A plain `sqlite3.Connection`; commit what you write with it. One thread at a time."""
+        self._conn = connect(self.path, autocommit=False)
         self._one = threading.RLock()
         self._process = os.getpid()
         self._closed = False
 
+    @classmethod
+    def open(cls, config: str | Mapping[str, Any], backend: Backend | None = None) -> Self:
+        """The reference's way: `LocalDB.open("app")`, or `LocalDB.open({"name": "app", "backend": "memory"})`.
+
+        Args:
+            config: the database's name, which is the file `NAME.db`, or a mapping with `name` and `backend`.
+            backend: `file`, which is the default, or `memory`.
+
+        Raises:
+            ConfigurationError: an argument is wrong, or the file cannot be opened as a database.
+        """
+        given: dict[str, Any] = {"name": config} if isinstance(config, str) else dict(config)
+        given["backend"] = backend or given.get("backend") or "file"
+        if not isinstance(given.get("name"), str) or given.keys() != {"name", "backend"}:
+            raise ConfigurationError(f"config of a database is {config!r}: give name, a text, and backend, if need be")
+        return cls(database_of(given["name"], given["backend"]))
+
     @property
-    def backend(self) -> str:
+    def backend(self) -> Backend:
         """`memory` or `file`."""
         return "file" if self._temporary is None else "memory"
+
+    @property
+    def conn(self) -> sqlite3.Connection:
+        """A plain connection; commit what you write with it. For one thread at a time.
+
+        Raises:
+            ConfigurationError: it was closed, or opened by the process that this one was forked from.
+        """
+        self.check_open()
+        return self._conn
+
+    def look_up_schema(self) -> None:
+        """Have the connection know tables that another one has made since it first looked.
+
+        SQLite finds that out by itself, but not for tables that only a trigger names, as the app's may name
+        `_lakesync_quiet`.
+        """
+        self._conn.execute("SELECT 1 FROM _lakesync_quiet").fetchall()
 
     def exec(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> int:
         """Run a statement; how many rows it changed. It commits by itself outside of `transaction`."""
         with self.transaction():
-            return self.conn.execute(sql, params).rowcount
+            return self._conn.execute(sql, params).rowcount
 
     def query(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> list[dict[str, Any]]:
         """The rows that a query gives, what is not committed yet among them.
@@ -129,16 +178,37 @@ class LocalDB:
             ValidationError: the statement gives no rows, or would write.
         """
         with self.alone():
-            within = self.conn.in_transaction
-            self.conn.execute("PRAGMA query_only = ON")
+            within = self._conn.in_transaction
+            self._conn.execute("PRAGMA query_only = ON")
             try:
-                cursor = asked(self.conn, sql, params)
+                cursor = asked(self._conn, sql, params)
                 names = [column[0] for column in cursor.description]
                 return [dict(zip(names, row, strict=True)) for row in cursor]
             finally:
-                self.conn.execute("PRAGMA query_only = OFF")
-                if self.conn.in_transaction and not within:  # sqlite3 has begun one for what would write
-                    self.conn.rollback()
+                self._conn.execute("PRAGMA query_only = OFF")
+                if self._conn.in_transaction and not within:  # sqlite3 has begun one for what would write
+                    self._conn.rollback()
+
+    def save(self) -> None:
+        """Have everything that was committed in the one file, without the `-wal` beside it.
+
+        A commit is on the disk anyway; this is for who copies the file. It does nothing in memory.
+
+        Raises:
+            ConfigurationError: a transaction is open, or as for `alone`.
+            DbError: another connection keeps the file busy, or the disk is full; what was committed is kept.
+        """
+        with self.alone():
+            if self.backend == "memory":
+                return
+            if self._conn.in_transaction:
+                raise ConfigurationError(f"a transaction is open on {self.path}: commit it or roll it back, then save")
+            try:
+                ((busy, _, _),) = self._conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            except sqlite3.OperationalError as error:
+                raise self._unwritable(error) from error
+            if busy:
+                raise DbError(f"{self.path} cannot be saved now: another connection reads or writes it")
 
     def alone(self) -> AbstractContextManager[Any]:
         """Inside, no other thread uses the connection by this object meanwhile; those that do wait.
@@ -169,19 +239,19 @@ class LocalDB:
             ConfigurationError: as for `alone`.
         """
         with self.alone():
-            if self.conn.in_transaction:
+            if self._conn.in_transaction:
                 with self._part():
-                    yield self.conn
+                    yield self._conn
                 return
             try:
-                self.conn.execute("BEGIN IMMEDIATE")
+                self._conn.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
                 raise self._unwritable(error) from error
             try:
-                yield self.conn
+                yield self._conn
                 self._commit()
             except BaseException:
-                self.conn.rollback()
+                self._conn.rollback()
                 raise
 
     @property
@@ -190,7 +260,7 @@ class LocalDB:
         if not self._one.acquire(blocking=False):
             return False  # it is another thread's, which goes on by itself
         try:
-            return not self._closed and self.conn.in_transaction
+            return not self._closed and self._conn.in_transaction
         finally:
             self._one.release()
 
@@ -205,27 +275,27 @@ class LocalDB:
             if self._closed:
                 return
             self._closed = True
-            self.conn.close()
+            self._conn.close()
             if self._temporary is not None:
                 self._temporary.cleanup()
 
     @contextmanager
     def _part(self) -> Iterator[None]:
         """All of what is written inside, or none, of a transaction that goes on."""
-        self.conn.execute("SAVEPOINT part")
+        self._conn.execute("SAVEPOINT part")
         try:
             yield
         except BaseException:
             with suppress(sqlite3.OperationalError):  # the app has ended the whole
-                self.conn.execute("ROLLBACK TO part")
-                self.conn.execute("RELEASE part")
+                self._conn.execute("ROLLBACK TO part")
+                self._conn.execute("RELEASE part")
             raise
         with suppress(sqlite3.OperationalError):
-            self.conn.execute("RELEASE part")
+            self._conn.execute("RELEASE part")
 
     def _commit(self) -> None:
         try:
-            self.conn.commit()
+            self._conn.commit()
         except sqlite3.OperationalError as error:
             raise self._unwritable(error) from error
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from lakesync.client.checkpoint import Progress
 
 
+_OFFERED = 6
+"""How often a named source may give one page in a row."""
+
+
 class Tally(msgspec.Struct):
     """What some exchanges came to."""
 
@@ -64,6 +68,8 @@ class Exchange:
         self._replica = replica
         self._transport = transport
         self._progress = progress
+        self._offered: tuple[str, tuple[str, ...], int] = ("", (), 0)
+        """The newest page of a named source, by its deltas' ids, and how often it came in a row."""
         self._ahead = Ahead(transport.pull, replica.limits.pull_deltas, self.hang_up)
 
     def carry(self, request: Request, tally: Tally) -> None:
@@ -120,6 +126,35 @@ class Exchange:
                 for part in row.state.live
             )
 
+    def check_progress(self, request: SyncPull, page: SyncResponse) -> None:
+        """Refuse a page after which the same would be asked for without end.
+
+        The cursor of the gateway's own feed grows while there is more. That of a named source may stay: its page is
+        offered again a few times until the gateway knows that it has come.
+
+        Raises:
+            UnreachableError: the page is not one that a gateway gives.
+        """
+        if not page.has_more:
+            self._offered = ("", (), 0)
+            return
+        if request.source is None:
+            if page.server_hlc <= request.since_hlc:
+                raise UnreachableError(
+                    f"the gateway says that there is more after cursor {request.since_hlc}, and goes on at "
+                    f"{page.server_hlc}: it would be asked the same without end"
+                )
+            return
+        ids = tuple(delta.delta_id for delta in page.deltas)
+        source, before, times = self._offered
+        times = times + 1 if (source, before) == (request.source, ids) else 1
+        self._offered = (request.source, ids, times)
+        if not ids or times > _OFFERED:
+            raise UnreachableError(
+                f"the gateway says that there is more of source {request.source!r}, and gives "
+                f"{f'the same page {times} times' if ids else 'nothing'}: it would be asked the same without end"
+            )
+
     @property
     def clock_offset(self) -> float | None:
         """Seconds that this machine's clock is ahead of the gateway's, where the transport measures it."""
@@ -127,7 +162,9 @@ class Exchange:
 
     def _ask(self, request: Request, tally: Tally) -> PushResult | SyncResponse | None:
         if isinstance(request, SyncPull):
-            return self._ahead.page(request)
+            page = self._ahead.page(request)
+            self.check_progress(request, page)
+            return page
         self._ahead.stop()  # a page that was asked for before a push must not be applied after it
         if isinstance(request, SyncPush):
             return self._transport.push(request)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from msgspec import Raw
 
 from lakesync.client.sql_values import SqlValue, to_sql
-from lakesync.client.tracking import NOW_MS, was
+from lakesync.client.tracking import NOW_MS, after_of, before_of
 from lakesync.schema import TableSchema
 from lakesync.types import RowKey
 
@@ -33,24 +33,24 @@ def take_over(db: sqlite3.Connection, schema: TableSchema, own: Mapping[str, str
     Not what SQLite filled in by itself: of every row it would seem newer than what others wrote. Nor where the gateway
     has a value: nobody knows which is newer, and only that one is everybody's.
     """
-    table, keep = schema.table, was(schema.table)
+    table, before, after = schema.table, before_of(schema.table), after_of(schema.table)
     for name in own:
         told = [(row_id,) for (_, row_id), row in shown.items() if row is not None and name in row]
         db.executemany(f'UPDATE "{table}" SET "{name}" = NULL WHERE row_id = ?', told)
     filled = {name: f'"{name}" IS ({default})' for name, default in own.items()}
     for name, condition in filled.items():
-        db.execute(
-            f'UPDATE {keep} SET "c_{name}" = t."{name}" FROM "{table}" t '
-            f"WHERE {keep}.there AND t.row_id = {keep}.row_id AND t.{condition}"
-        )
-    cells = {name: f'"{name}"' for name in schema.types}
-    cells |= {name: f'CASE WHEN {condition} THEN "{name}" END' for name, condition in filled.items()}
+        for journal, which in ((before, f"{before}.there AND t.{condition}"), (after, f"{after}.here")):
+            db.execute(
+                f'UPDATE {journal} SET "c_{name}" = t."{name}" FROM "{table}" t '
+                f"WHERE t.row_id = {journal}.row_id AND {which}"
+            )
     written = " OR ".join(f'("{name}" IS NOT NULL AND NOT {condition})' for name, condition in filled.items())
-    db.execute(
-        f"INSERT INTO {keep} (row_id, at, there{''.join(f', {chr(34)}c_{name}{chr(34)}' for name in cells)}) "
-        f'SELECT row_id, {NOW_MS}, 1, {", ".join(cells.values())} FROM "{table}" '
-        f"WHERE ({written}) AND row_id NOT IN (SELECT row_id FROM {keep})"
-    )
+    which = f'FROM "{table}" WHERE ({written}) AND row_id NOT IN (SELECT row_id FROM {before})'
+    cells = {f'"c_{name}"': f'"{name}"' for name in schema.types}
+    listed, values = ", ".join(cells), ", ".join(cells.values())
+    db.execute(f"INSERT INTO {after} (row_id, at, here, {listed}) SELECT row_id, {NOW_MS}, 1, {values} {which}")
+    cells |= {f'"c_{name}"': f'CASE WHEN {condition} THEN "{name}" END' for name, condition in filled.items()}
+    db.execute(f"INSERT INTO {before} (row_id, there, {listed}) SELECT row_id, 1, {', '.join(cells.values())} {which}")
 
 
 def fill(db: sqlite3.Connection, schema: TableSchema, new: list[str], shown: Shown) -> None:
@@ -62,4 +62,5 @@ def fill(db: sqlite3.Connection, schema: TableSchema, new: list[str], shown: Sho
             there = ", ".join(f'"{name}" = ?' for name in cells)
             kept = ", ".join(f'"c_{name}" = ?' for name in cells)
             db.execute(f'UPDATE "{table}" SET {there} WHERE row_id = ?', [*cells.values(), row_id])
-            db.execute(f"UPDATE {was(table)} SET {kept} WHERE row_id = ?", [*cells.values(), row_id])
+            for journal in (before_of(table), after_of(table)):
+                db.execute(f"UPDATE {journal} SET {kept} WHERE row_id = ?", [*cells.values(), row_id])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from lakesync.client.client import Client
-from lakesync.client.coordinator import DEFAULT_INTERVAL
-from lakesync.client.core import CoreLimits, Mode
-from lakesync.client.database import LocalDB
+from lakesync.client.coordinator import DEFAULT_HEARTBEAT, DEFAULT_INTERVAL, check_mode, check_positive
+from lakesync.client.core import CoreLimits, Mode, RetryPolicy
+from lakesync.client.database import Backend, LocalDB, database_of
+from lakesync.client.queues import SyncQueue
 from lakesync.client.store_sqlite import stored_position
 from lakesync.client.transports.base import SyncTransport, Token
 from lakesync.exceptions import ConfigurationError
@@ -33,6 +34,9 @@ def open_client(
     auto_sync: bool = False,
     interval: float = DEFAULT_INTERVAL,
     realtime: bool = False,
+    heartbeat: float = DEFAULT_HEARTBEAT,
+    retry: RetryPolicy | None = None,
+    queue: SyncQueue | None = None,
     proxy: str | None = None,
     ca: str | None = None,
     timeout: float = 30.0,
@@ -56,6 +60,9 @@ def open_client(
         auto_sync: synchronise in a thread from the start.
         interval: seconds between pulls of auto-sync.
         realtime: whether that thread holds a WebSocket, on which changes come at once.
+        heartbeat: seconds between pulls of auto-sync while the WebSocket is open.
+        retry: when requests, actions and the WebSocket are tried again.
+        queue: a queue of the app's own, as `SyncQueue` has it, in place of the one in the file.
         proxy, ca, timeout: as for `HttpTransport`.
 
     Raises:
@@ -64,14 +71,11 @@ def open_client(
         DbError: the database cannot be written now.
         SchemaError: a schema is wrong, or a table has a column of another type.
     """
-    if mode not in get_args(Mode):
-        raise ConfigurationError(f"mode is {mode!r}, it must be one of {', '.join(get_args(Mode))}")
+    check_mode(mode)
     if isinstance(schemas, Mapping):
         raise ConfigurationError("schemas is a single schema: put it into a list, schemas=[…]")
-    if interval <= 0:
-        raise ConfigurationError(f"interval is {interval}: give seconds above 0")
-    if timeout <= 0:
-        raise ConfigurationError(f"timeout is {timeout}: give seconds above 0")
+    for name, seconds in (("interval", interval), ("heartbeat", heartbeat), ("timeout", timeout)):
+        check_positive(name, seconds)
     wrong = None if client_id is None else check_id("client_id", client_id)
     if wrong is not None:
         raise ConfigurationError(wrong)
@@ -85,7 +89,16 @@ def open_client(
         if client_id is None and made is not None and callable(token) and not stored_position(db.conn).client_id:
             client_id = _subject(made.tokens.current() or "")
         client = Client(
-            db, transport, client_id=client_id, schemas=schemas, mode=mode, limits=limits, interval=interval
+            db,
+            transport,
+            client_id=client_id,
+            schemas=schemas,
+            mode=mode,
+            limits=limits,
+            interval=interval,
+            heartbeat=heartbeat,
+            retry=retry,
+            queue=queue,
         )
     except BaseException:
         db.close()
@@ -102,9 +115,11 @@ def create_client(
     client_id: str,
     gateway: Mapping[str, Any],
     auto_sync_ms: int = 10_000,
-    backend: str = "file",
+    backend: Backend = "file",
     sync_mode: Mode = "full",
     realtime: bool = False,
+    queue: SyncQueue | None = None,
+    coordinator_config: Mapping[str, Any] | None = None,
 ) -> Client:
     """The reference's `createClient`: open, and start auto-sync.
 
@@ -113,26 +128,44 @@ def create_client(
         gateway: `url`, `gatewayId`, `token`.
         auto_sync_ms: milliseconds between pulls; 0: not by itself.
         backend: `file` or `memory`.
+        queue: as for `open_client`.
+        coordinator_config: `syncMode`, `realtimeHeartbeatMs`, and of `RetryPolicy` `maxRetries` (`pushes`),
+            `maxActionRetries` (`actions`), `reconnectBaseMs` and `reconnectMaxMs` (its delays).
 
     Raises:
         ConfigurationError, DbError, SchemaError: as `open_client` does.
     """
     if strange := ", ".join(sorted(gateway.keys() - {"url", "gatewayId", "token"})):
         raise ConfigurationError(f"gateway has {strange}: it takes url, gatewayId and token")
-    if backend not in ("file", "memory"):
-        raise ConfigurationError(f"backend is {backend!r}, it must be file or memory")
+    config = dict(coordinator_config or {})
+    if strange := ", ".join(sorted(config.keys() - _COORDINATOR)):
+        raise ConfigurationError(f"coordinator_config has {strange}: it takes {', '.join(sorted(_COORDINATOR))}")
+    usual = RetryPolicy()
     return open_client(
-        ":memory:" if backend == "memory" else f"{name}.db",
+        database_of(name, backend),
         url=gateway.get("url"),
         gateway=gateway.get("gatewayId"),
         token=gateway.get("token"),
         client_id=client_id,
         schemas=schemas,
-        mode=sync_mode,
+        mode=config.get("syncMode", sync_mode),
         auto_sync=auto_sync_ms > 0,
         interval=auto_sync_ms / 1000 or DEFAULT_INTERVAL,
         realtime=realtime,
+        heartbeat=config.get("realtimeHeartbeatMs", DEFAULT_HEARTBEAT * 1000) / 1000,
+        retry=RetryPolicy(
+            first_delay=config.get("reconnectBaseMs", usual.first_delay * 1000) / 1000,
+            longest_delay=config.get("reconnectMaxMs", usual.longest_delay * 1000) / 1000,
+            pushes=config.get("maxRetries", usual.pushes),
+            actions=config.get("maxActionRetries", usual.actions),
+        ),
+        queue=queue,
     )
+
+
+_COORDINATOR = frozenset(
+    {"syncMode", "realtimeHeartbeatMs", "maxRetries", "maxActionRetries", "reconnectBaseMs", "reconnectMaxMs"}
+)
 
 
 def _transport(

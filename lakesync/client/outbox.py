@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from lakesync.client.core import Edit
 from lakesync.client.core.records import EditStatus
 from lakesync.client.replica import Replica
+from lakesync.types import RowDelta
 
 AT_ONCE = 100
 """Changes that a look at what is next gives."""
 
 
-class SyncQueue:
-    """Changes get in when the app commits them, and out when the gateway has them, or somebody gives them up."""
+class Outbox:
+    """The queue in the file. Changes get in when the app commits them, and out when the gateway has them or the app
+    gives them up. It is a `SyncQueue` as well: a delta that is pushed is a change of the app's row.
+    """
 
     def __init__(self, replica: Replica, wake: Callable[[], object]) -> None:
         """Args: wake: is called when what is to be sent may be another."""
@@ -27,6 +30,33 @@ class SyncQueue:
     def peek(self, limit: int = AT_ONCE) -> list[Edit]:
         """What is to be sent, oldest first."""
         return [edit for edit in self._replica.edits() if edit.status != "refused"][:limit]
+
+    def push(self, delta: RowDelta) -> Edit:
+        """Change a row by a delta, and have it sent.
+
+        Raises:
+            ValidationError: it is another client's, or no delta.
+        """
+        edit = self._replica.step(lambda core: core.enter(delta))
+        self._wake()
+        return edit
+
+    def mark_sending(self, ids: Collection[str]) -> None:
+        """Note that changes are on their way by another hand than the client's own; the client then repeats them."""
+        self._replica.step(lambda core: core.mark_sending(ids))
+
+    def ack(self, ids: Collection[str]) -> None:
+        """Take changes as accepted by the gateway."""
+        self._replica.step(lambda core: core.ack(ids))
+
+    def nack(self, ids: Collection[str]) -> None:
+        """Let changes wait again that were not taken."""
+        self._replica.step(lambda core: core.nack(ids))
+        self._wake()
+
+    def clear(self) -> None:
+        """Give up every change but those that the gateway may have."""
+        self.drop(*(edit.number for edit in self.all() if edit.status != "sent"))
 
     def depth(self) -> int:
         """How many are to be sent."""

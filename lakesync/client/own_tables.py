@@ -4,39 +4,35 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 
+from lakesync.client.sql_values import DECLARED
 from lakesync.client.texts import first_bad
-from lakesync.client.tracking import BESIDES, MISFITS, NO_ID, trigger_names
+from lakesync.client.tracking import BESIDES
+from lakesync.client.value_checks import MISFITS, NO_ID
 from lakesync.exceptions import ConfigurationError, SchemaError
-from lakesync.schema import TableSchema
+from lakesync.schema import TableSchema, check_schema
 
-_OWN = ("_lakesync", "sqlite_")
 _KINDS = {"virtual": "virtual table", "shadow": "table of a virtual one"}
 _WRITTEN = re.compile(r"""\b(?:INTO|UPDATE(?:\s+OR\s+\w+)?|DELETE\s+FROM)\s+["`\[]?(\w+)""", re.IGNORECASE)
 """The tables that a trigger's statements write into."""
 _NO_CODE = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
 """Texts and comments."""
 _BODY = re.compile(r"\bBEGIN\b", re.IGNORECASE)
+_NUMERIC = ("number", "boolean")
 _GENERATED = (2, 3)
 """What `PRAGMA table_xinfo` calls hidden in columns that are computed."""
 
 
-def check_names(schema: TableSchema, others: set[str]) -> None:
-    """Refuse names that mean something in the app's database.
+def check_names(schema: TableSchema, others: Iterable[str]) -> None:
+    """Refuse names that cannot be part of a statement, or mean something in the app's database.
 
     Raises:
-        ConfigurationError: which, and what to do.
-        SchemaError: SQLite takes two tables' names for one.
+        SchemaError: a name is no identifier or is reserved, or SQLite takes two tables' names for one.
     """
+    check_schema(schema)
     table = schema.table
-    if table.lower().startswith(_OWN):
-        raise ConfigurationError(f"table {table!r} has a name of SQLite's or LakeSync's own: choose another")
-    for column in schema.columns:
-        if column.name.lower() == "row_id":
-            raise ConfigurationError(
-                f"table {table!r} has the row's id in row_id by itself: leave that column out of its schema"
-            )
     for other in others:
         if other != table and other.lower() == table.lower():
             raise SchemaError(f"tables {other!r} and {table!r} differ only in case, which SQLite ignores: rename one")
@@ -55,13 +51,12 @@ def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
             f"table {table!r} has {len(schema.columns)} columns in its schema, and SQLite has room for {most}: make "
             "two tables of it"
         )
-    found = db.execute("SELECT type FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE", (table,))
-    kind = found.fetchone()
-    if kind is None:
+    kind = _kind(db, table)
+    if not kind:
         return
-    if kind[0] != "table":
+    if kind != "table":
         raise ConfigurationError(
-            f"{table!r} is a {_KINDS.get(kind[0], kind[0])} here, which has no triggers: synchronise a table"
+            f"{table!r} is a {_KINDS.get(kind, kind)} here, which has no triggers: synchronise a table"
         )
     columns = {name.lower(): (declared, hidden) for _, name, declared, _, _, _, hidden in _xinfo(db, table)}
     if "row_id" not in columns:
@@ -79,10 +74,55 @@ def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
             "collation of its own"
         )
     for column in schema.columns:
-        if columns.get(column.name.lower(), ("", 0))[1] in _GENERATED:
+        declared, hidden = columns.get(column.name.lower(), ("", 0))
+        if hidden in _GENERATED:
             raise ConfigurationError(
                 f"column {column.name!r} of table {table!r} is computed here: leave it out of the table's schema"
             )
+        if column.type in _NUMERIC and _makes_text(declared):
+            raise ConfigurationError(
+                f"column {column.name!r} of table {table!r} is declared {declared}, which makes texts of numbers, and "
+                f"the schema has it as {column.type}: declare it {DECLARED[column.type]}"
+            )
+
+
+def mend_table(db: sqlite3.Connection, schema: TableSchema) -> None:
+    """Give a remade table what a synced one needs, where that changes no value: as pandas' `to_sql` remakes it.
+
+    That is a unique `row_id`, and columns that keep numbers. What cannot be mended is for `check_table` to name.
+    """
+    table = schema.table
+    if _kind(db, table) != "table":
+        return
+    columns = {name.lower(): (name, declared, hidden) for _, name, declared, _, _, _, hidden in _xinfo(db, table)}
+    name, declared, _ = columns.get("row_id", ("", "", 0))
+    if name and _keeps_text(declared) and not _is_unique(db, table):
+        with suppress(sqlite3.IntegrityError):  # ids that are there twice
+            db.execute(f'CREATE UNIQUE INDEX "_lakesync_id_{table}" ON "{table}" (row_id COLLATE BINARY)')
+    for column in schema.columns:
+        name, declared, hidden = columns.get(column.name.lower(), ("", "", 0))
+        if name and column.type in _NUMERIC and _makes_text(declared) and not hidden:
+            with suppress(sqlite3.OperationalError):  # an index or a trigger of the app needs it as it is
+                _declare_anew(db, table, name, DECLARED[column.type])
+
+
+def _declare_anew(db: sqlite3.Connection, table: str, column: str, declared: str) -> None:
+    """Declare a column anew; its values are converted as SQLite does it.
+
+    Raises:
+        sqlite3.OperationalError: something else in the file depends on it; nothing was changed.
+    """
+    db.execute("SAVEPOINT _lakesync_column")
+    try:
+        db.execute(f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO _lakesync_column')
+        db.execute(f'ALTER TABLE "{table}" ADD COLUMN "{column}" {declared}')
+        db.execute(f'UPDATE "{table}" SET "{column}" = _lakesync_column')
+        db.execute(f'ALTER TABLE "{table}" DROP COLUMN _lakesync_column')
+    except sqlite3.OperationalError:
+        db.execute("ROLLBACK TO _lakesync_column")
+        raise
+    finally:
+        db.execute("RELEASE _lakesync_column")
 
 
 def check_new_rows(db: sqlite3.Connection, schema: TableSchema) -> None:
@@ -99,8 +139,8 @@ def check_new_rows(db: sqlite3.Connection, schema: TableSchema) -> None:
         )
     for column in schema.columns:
         misfit, good = MISFITS[column.type]
-        name = f'"{column.name}"'
-        bad = db.execute(f'SELECT row_id, {name} FROM "{table}" WHERE {misfit.format(name)} LIMIT 1').fetchone()
+        name = f't."{column.name}"'
+        bad = db.execute(f'SELECT t.row_id, {name} FROM "{table}" t WHERE {misfit.format(name)} LIMIT 1').fetchone()
         if bad is not None:
             raise ConfigurationError(
                 f"row {bad[0]!r} of table {table!r} has {bad[1]!r} in column {column.name!r}, which takes {good}: "
@@ -139,12 +179,6 @@ def lost_columns(db: sqlite3.Connection, kept: TableSchema) -> list[str]:
     return [column.name for column in kept.columns if column.name.lower() not in there]
 
 
-def is_tracked(db: sqlite3.Connection, table: str) -> bool:
-    """Whether all triggers of a table are there: they go with it where somebody drops it or makes it anew."""
-    triggers = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")}
-    return trigger_names(table) <= triggers
-
-
 def defaults(db: sqlite3.Connection, schema: TableSchema) -> bool:
     """Whether SQLite fills in synced columns that an INSERT leaves out."""
     names = {column.name.lower() for column in schema.columns}
@@ -159,6 +193,12 @@ def is_strict(db: sqlite3.Connection, table: str) -> bool:
     return bool((found.fetchone() or (0,))[0])
 
 
+def _kind(db: sqlite3.Connection, table: str) -> str:
+    """What a name stands for: `table`, `view`, `virtual` and so on; empty where there is nothing of that name."""
+    found = db.execute("SELECT type FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE", (table,))
+    return str((found.fetchone() or ("",))[0])
+
+
 def _xinfo(db: sqlite3.Connection, table: str) -> list[tuple[int, str, str, int, str | None, int, int]]:
     return db.execute(f'PRAGMA table_xinfo("{table}")').fetchall()
 
@@ -169,6 +209,12 @@ def _keeps_text(declared: str) -> bool:
     if "INT" in kind:
         return False
     return not kind or kind == "ANY" or any(part in kind for part in ("CHAR", "CLOB", "TEXT", "BLOB"))
+
+
+def _makes_text(declared: str) -> bool:
+    """Whether a column declared so has numbers as text: by SQLite's rules of affinity."""
+    kind = declared.upper()
+    return "INT" not in kind and any(part in kind for part in ("CHAR", "CLOB", "TEXT"))
 
 
 def _is_unique(db: sqlite3.Connection, table: str) -> bool:

@@ -8,6 +8,7 @@ applied over a write that the core does not know.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,22 +16,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lakesync.client.core import Changes, ClientCore, CoreLimits, Edit, Mode, Wait
+from lakesync.client.core import Changes, ClientCore, CoreLimits, Edit, Mode, RetryPolicy, Wait
 from lakesync.client.core.messages import Answer, Request
 from lakesync.client.database import connect, fault, reader
 from lakesync.client.errors import DbError
+from lakesync.client.queues import QueueItem, QueueLink, SyncQueue
 from lakesync.client.store_sqlite import SqliteClientStore, stored_position
 from lakesync.client.tracking import Tracking
-from lakesync.exceptions import ConfigurationError, IntegrityError
+from lakesync.exceptions import ConfigurationError, IntegrityError, LakeSyncError
 from lakesync.hlc import wall_clock, wall_of
 from lakesync.schema import ColumnType, TableSchema
 from lakesync.types import SyncResponse
 from lakesync.wire.json import decode_deltas
 
 T = TypeVar("T")
+log = logging.getLogger("lakesync.client")
 
 AT_ONCE = 5000
 """Rows recorded in one transaction."""
+_CLOSING_MS = 500
+"""How long closing waits while another connection writes."""
 _PRAGMAS = ("PRAGMA cache_size = -32000", "PRAGMA wal_autocheckpoint = 8000", "PRAGMA threads = 1")
 
 
@@ -50,11 +55,14 @@ class Replica:
         gateway: str = "",
         mode: Mode = "full",
         limits: CoreLimits | None = None,
+        retry: RetryPolicy | None = None,
+        queue: SyncQueue | None = None,
         wall: Callable[[], int] | None = None,
     ) -> None:
         """Open the database and take up where it stands.
 
         Args:
+            queue: follows the changes that are kept here, and says what is sent next.
             gateway: with which one it is kept in step; empty where nobody knows.
             wall: milliseconds; without it edits are stamped with the moment at which they were written.
 
@@ -75,6 +83,7 @@ class Replica:
         self._live = False
         self._client_id = client_id
         self.limits = limits or CoreLimits()
+        self.retry = retry or RetryPolicy()
         self._wall = wall or wall_clock
         self.path = path
         self.mode: Mode = mode
@@ -85,8 +94,11 @@ class Replica:
             stored_position(self.db).claimed(client_id, gateway)  # before tables are made and their rows taken over
             self.store = SqliteClientStore(self.db, schemas)
             self._claim(gateway)
+            if queue is not None:
+                self.store.link = QueueLink(queue)
+                self.store.link.reconcile(self.store.edits())
             self._core = self._make_core()
-            if self.store.remade:
+            if self.store.remade():
                 self.step(self._mend)
             self._looks = reader(path)
         except sqlite3.Error as error:
@@ -146,7 +158,8 @@ class Replica:
         """
 
         def work(core: ClientCore) -> Request | Wait:
-            self.store.check_tracked()
+            if self.store.check_tracked():
+                self._mend(core)
             return core.next_request()
 
         return self.step(work)
@@ -160,6 +173,10 @@ class Replica:
                 self.step(self._mend)
                 return Changes()
 
+    def resync(self) -> None:
+        """Ask for everything anew; rows and edits stay meanwhile."""
+        self.step(self._mend)
+
     def edits(self) -> list[Edit]:
         """Everything that the gateway is not known to have."""
         return self.step(lambda core: core.edits())
@@ -172,6 +189,18 @@ class Replica:
         """
         with self._look() as db:
             return db.execute(statement, parameters).fetchall()
+
+    def entered(self, limit: int) -> list[QueueItem]:
+        """What a custom queue holds besides the client's own changes, as far as it is to be sent next."""
+        link = self.store.link
+        if link is None:
+            return []
+
+        def work(core: ClientCore) -> list[QueueItem]:
+            link.reconcile(core.edits())
+            return link.entered(limit)
+
+        return self.step(work)
 
     def tables(self) -> list[str]:
         """The tables that are synchronised."""
@@ -218,8 +247,9 @@ class Replica:
             return int(self.db.execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, after a last look: what is written to a remade table later is tracked."""
         with self._lock, self._looking:
+            self._look_again()
             self.db.close()
             self._looks.close()
 
@@ -258,7 +288,9 @@ class Replica:
                 self.store.commit(Changes(position=claimed))
 
     def _make_core(self) -> ClientCore:
-        core = ClientCore(self.store, self._client_id, mode=self.mode, limits=self.limits, wall=self._wall)
+        core = ClientCore(
+            self.store, self._client_id, mode=self.mode, limits=self.limits, retry=self.retry, wall=self._wall
+        )
         if self._live:
             core.connected()
         return core
@@ -285,8 +317,29 @@ class Replica:
             changes = touched if self._stamped else [change._replace(at=None) for change in touched]
             self._core.record(changes, applied=True)
             self.store.tracking.forget(touched)
-        return len(touched) == AT_ONCE
+        if len(touched) == AT_ONCE:
+            return True
+        self.store.tracking.forget_unwritten()
+        return False
 
     def _mend(self, core: ClientCore) -> None:
+        """Have remade tables show the changes that wait, and ask for everything anew."""
         self.store.forget_missing()
+        if remade := set(self.store.remade()):
+            core.repaint([key for key in self.store.edited() if key[0] in remade])
+            self.store.refilled()
         core.resync()
+
+    def _look_again(self) -> None:
+        """Track tables again that the app has remade, as opening does, unless the file cannot be written now."""
+        try:
+            self.db.execute(f"PRAGMA busy_timeout = {_CLOSING_MS}")
+            with self._writing():
+                if not self.store.track_again():
+                    return
+                self._core = self._make_core()  # whatever was asked is not answered any more
+                while self._record():
+                    pass
+                self._mend(self._core)
+        except (LakeSyncError, sqlite3.Error) as error:
+            log.warning("%s is closed with remade tables, which the next opening mends: %s", self.path, error)

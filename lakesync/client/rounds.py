@@ -21,6 +21,7 @@ from lakesync.client.schema_sync import SchemaSynchroniser
 from lakesync.client.status import SyncReport
 from lakesync.client.transports.base import SchemaTransport, SyncTransport
 from lakesync.exceptions import LakeSyncError, SchemaError
+from lakesync.types import SyncPull, SyncPush, SyncResponse
 
 PATIENCE = 0.5
 """Seconds that a request under way has to be answered when the client is closed."""
@@ -101,6 +102,14 @@ class Rounds:
         """Carry a request of the core by the transport."""
         self._exchange.carry(request, tally)
 
+    def check_progress(self, request: SyncPull, page: SyncResponse) -> None:
+        """Refuse an answer to a pull that came by another way than `carry`, and would be asked for without end.
+
+        Raises:
+            UnreachableError: as `Exchange.check_progress`.
+        """
+        self._exchange.check_progress(request, page)
+
     def count(self, request: Request | None, answer: Answer | None, changes: Changes, tally: Tally) -> None:
         """Count in what a page changed that came by another way than `carry`."""
         self._exchange.count(request, answer, changes, tally)
@@ -108,6 +117,7 @@ class Rounds:
     def carry_all(self, tally: Tally, stopping: Callable[[], bool]) -> float | None:
         """Carry requests until there is nothing to do, or somebody stops it; seconds until there is again."""
         try:
+            self.send_entered(tally)
             while not stopping():
                 request = self.replica.next_request()
                 if isinstance(request, Wait):
@@ -120,6 +130,28 @@ class Rounds:
             raise
         finally:
             self._exchange.rest()
+
+    def send_entered(self, tally: Tally) -> None:
+        """Send what the app put into a custom queue by itself, as it is; the app's rows are its own business."""
+        link = self.replica.store.link
+        while link is not None and self.replica.core.mode != "pullOnly":
+            deltas = tuple(item.delta for item in self.replica.entered(self.replica.limits.push_deltas))
+            if not deltas:
+                return
+            ids = [delta.delta_id for delta in deltas]
+            link.queue.mark_sending(ids)
+            tally.asked = True
+            try:
+                self.transport.push(SyncPush(self.replica.core.client_id, deltas))
+            except LakeSyncError as error:
+                link.queue.nack(ids)
+                tally.error = error
+                return
+            except BaseException:
+                link.queue.nack(ids)
+                raise
+            link.queue.ack(ids)
+            tally.pushed += len(ids)
 
     def do_actions(self, tally: Tally) -> float | None:
         """Send the actions that are due; seconds until one is."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from lakesync.client.core import ClientCore
 from lakesync.client.replica import Replica
 from lakesync.client.transports.base import SchemaTransport
@@ -32,17 +34,23 @@ class SchemaSynchroniser:
 
         Raises:
             NotFoundError: the client has no such table.
-            SchemaError: a column has another type there.
+            SchemaError: a column has another type there, or a name that it cannot have here.
         """
         if table not in self._replica.tables():
             raise NotFoundError(f"this client has no table {table!r}: name its schema when you open the database")
+
+        if server_schema.table != table:
+            raise SchemaError(f"the schema of table {table!r} is one of {server_schema.table!r}: ask the gateway anew")
+        # a gateway may have the column from before the name was reserved; every table here has it already
+        columns = tuple(column for column in server_schema.columns if column.name.lower() != "row_id")
+        usable = replace(server_schema, columns=columns)
 
         def work(core: ClientCore) -> bool:
             store = self._replica.store
             if store.version(table) >= server_version:
                 return False
-            store.put_version(server_schema, server_version)
-            names = {column.name for column in server_schema.columns}
+            store.put_version(usable, server_version)
+            names = {column.name for column in usable.columns}
             again = [
                 edit.number
                 for edit in core.edits()

@@ -14,7 +14,7 @@ from lakesync.client.own_tables import defaults, is_strict
 from lakesync.client.page_lots import Kept
 from lakesync.client.sql_values import DECLARED, STRICT, SqlValue, fits, from_sql, to_sql
 from lakesync.client.stamps import Names, Record, Stamps, known_of, stamps_of
-from lakesync.client.tracking import was
+from lakesync.client.tracking import before_of
 from lakesync.exceptions import IntegrityError
 from lakesync.lww import LiveDelta, RowState, decode_state, encode_state
 from lakesync.schema import ColumnType, TableSchema
@@ -195,10 +195,8 @@ class SqliteRows:
 
     def forget_missing(self, table: str) -> None:
         """Forget settled rows that are not in their table."""
-        self._db.execute(
-            f"DELETE FROM {known_of(table)} WHERE whole IS NULL "
-            f'AND row_id NOT IN (SELECT row_id FROM "{table}") AND row_id NOT IN (SELECT row_id FROM {was(table)})'
-        )
+        absent = " ".join(f"AND row_id NOT IN (SELECT row_id FROM {of})" for of in (f'"{table}"', before_of(table)))
+        self._db.execute(f"DELETE FROM {known_of(table)} WHERE whole IS NULL {absent}")
 
     def _values(self, table: str, row_ids: Collection[str]) -> dict[str, dict[str, Raw]]:
         """The values of settled rows: as they were, where the app wrote to them since they were last looked at."""
@@ -208,9 +206,10 @@ class SqliteRows:
         statement = f'SELECT row_id{"".join(f", {chr(34)}{name}{chr(34)}" for name in types)} FROM "{table}"'
         ids = (id_list(row_ids),)
         found = self._db.execute(f"{statement} WHERE row_id IN {AMONG}", ids).fetchall()
-        if self._db.execute(f"SELECT 1 FROM {was(table)} LIMIT 1").fetchone() is not None:
+        if self._db.execute(f"SELECT 1 FROM {before_of(table)} LIMIT 1").fetchone() is not None:
             kept = "".join(f', "c_{name}"' for name in types)
-            found += self._db.execute(f"SELECT row_id{kept} FROM {was(table)} WHERE there AND row_id IN {AMONG}", ids)
+            before = f"SELECT row_id{kept} FROM {before_of(table)} WHERE there AND row_id IN {AMONG}"
+            found += self._db.execute(before, ids)
         return {
             row_id: {name: from_sql(kind, cell) for (name, kind), cell in zip(types.items(), cells, strict=True)}
             for row_id, *cells in found

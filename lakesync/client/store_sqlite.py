@@ -20,13 +20,15 @@ from lakesync.client.own_tables import (
     check_new_rows,
     check_table,
     check_triggers,
-    is_tracked,
     lost_columns,
+    mend_table,
 )
+from lakesync.client.queues import QueueLink
 from lakesync.client.schemas import grown
 from lakesync.client.sqlite_rows import AMONG, SqliteRows, by_table, id_list
 from lakesync.client.stamps import Names
 from lakesync.client.tracking import Tracking
+from lakesync.exceptions import ConfigurationError
 from lakesync.schema import TableSchema
 from lakesync.types import RowDelta, RowKey
 from lakesync.wire.json import decode_deltas, encode_deltas
@@ -83,8 +85,8 @@ class SqliteClientStore:
         self._rows = SqliteRows(connection, self.names)
         self.schemas: dict[str, TableSchema] = {}
         self.tracking = Tracking(connection, self.schemas)
-        self.remade = False
-        """Whether somebody has remade a synced table, so that everything has to be asked for anew."""
+        self.link: QueueLink | None = None
+        """A custom queue, which follows the edits here."""
         self._tracked_at: tuple[int] | None = None
         """At which version of the file's schema all tables had their triggers."""
         with self.transaction():
@@ -96,7 +98,7 @@ class SqliteClientStore:
             given = list(schemas)
             names = {schema.table for schema in given}
             stored = [schema for schema in stored_schemas(self._db) if schema.table not in names]
-            self.add_schemas([schema for schema in stored if is_tracked(self._db, schema.table)])
+            self.add_schemas([schema for schema in stored if self._serves(schema)])
             self.add_schemas(given)
 
     def add_schemas(self, schemas: Iterable[TableSchema]) -> None:
@@ -108,18 +110,39 @@ class SqliteClientStore:
         """
         with self.transaction():
             for given in schemas:
-                check_names(given, set(self.schemas))
-                check_table(self._db, given)
+                check_names(given, self.schemas)
                 found = self._db.execute(_SCHEMA, (given.table,)).fetchone()
                 if found is None:
-                    self._put_schema(given, 0, taken=())
+                    check_table(self._db, given)
+                    self._put_schema(given, 0, new=True)
                     continue
                 kept = _decode_schema(found[1])
-                lost = lost_columns(self._db, kept)
-                remade = bool(lost) or not is_tracked(self._db, kept.table)
-                self._put_schema(grown(kept, given), found[0], before=kept, taken=lost if remade else None)
-                self.remade = self.remade or remade
+                schema = grown(kept, given)
+                remade = bool(lost_columns(self._db, kept)) or not self.tracking.intact(kept.table)
+                if remade:
+                    mend_table(self._db, schema)
+                check_table(self._db, schema)
+                self._put_schema(schema, found[0], before=kept, remade=remade)
             check_triggers(self._db, self.schemas)
+
+    def remade(self) -> list[str]:
+        """Tables that were dropped, remade or renamed, are tracked again, and are not yet filled by the gateway."""
+        found = self._db.execute("SELECT tbl FROM _lakesync_tables WHERE remade")
+        return [table for (table,) in found if table in self.schemas]
+
+    def refilled(self) -> None:
+        """Note that remade tables have the app's changes, and that everything else is asked for anew."""
+        self._db.execute("UPDATE _lakesync_tables SET remade = 0 WHERE remade")
+
+    def track_again(self) -> bool:
+        """Track tables again that were remade; whether there were any.
+
+        Raises:
+            ConfigurationError: a table cannot be used as it is now.
+        """
+        schemas = [schema for schema in self.schemas.values() if not self.tracking.intact(schema.table)]
+        self.add_schemas(schemas)
+        return bool(schemas)
 
     def adopt(self) -> None:
         """Take rows that nobody knows for new ones.
@@ -129,24 +152,25 @@ class SqliteClientStore:
         """
         for schema in self.schemas.values():
             check_new_rows(self._db, schema)
-        self.tracking.adopt()
+            self.tracking.adopt(schema.table)
 
-    def check_tracked(self) -> None:
-        """Refuse to go on where writes would be missed.
+    def check_tracked(self) -> bool:
+        """Refuse to go on where writes would be missed; whether another client tracks a remade table again.
 
         Raises:
             TableError: somebody has made a table anew, and its triggers went with the old one.
         """
         version = self._db.execute("PRAGMA schema_version").fetchone()
         if version == self._tracked_at:
-            return
+            return False
         for table in self.schemas:
-            if not is_tracked(self._db, table):
+            if not self.tracking.intact(table):
                 raise TableError(
-                    f"table {table!r} was made anew meanwhile, and what is written to it is not tracked: open the "
-                    "database anew, which mends it"
+                    f"table {table!r} was dropped, remade or altered meanwhile, and what is written to it is no longer "
+                    "tracked: close the database and open it again, which mends it"
                 )
         self._tracked_at = version
+        return bool(self.remade())
 
     def version(self, table: str) -> int:
         """The gateway's version of the schema that a table has; 0 where it is the app's own."""
@@ -158,6 +182,7 @@ class SqliteClientStore:
         Raises:
             SchemaError: the change is not additive.
         """
+        check_names(schema, self.schemas)
         with self.transaction():
             before = self.schemas[schema.table]
             self._put_schema(grown(before, schema), version, before=before)
@@ -168,28 +193,33 @@ class SqliteClientStore:
         version: int,
         *,
         before: TableSchema | None = None,
-        taken: Collection[str] | None = None,
+        new: bool = False,
+        remade: bool = False,
     ) -> None:
         """Have a table as its schema says.
 
         Args:
             before: what it was synchronised with until now.
-            taken: it was the app's own, and may have rows that nobody knows: columns that it has lost.
+            new: it is synchronised for the first time. Rows that it has are new ones.
+            remade: it was dropped, remade or renamed. Rows that only this client has are new ones, all others are as
+                the gateway and the changes that wait have them.
         """
         self.schemas[schema.table] = schema
-        new = new_columns(before, schema)
-        own = own_columns(self._db, schema, new) if before is not None else {}
+        added = new_columns(before, schema)
+        own = own_columns(self._db, schema, added) if before is not None else {}
         waiting = self._rows.make_table(schema)
-        if taken is not None:
-            self.tracking.restore(schema, taken)
-        if taken is not None or own:
+        if new or remade or own:
             check_new_rows(self._db, schema)
         self._db.execute(
-            "INSERT INTO _lakesync_tables (tbl, version, schema) VALUES (?, ?, ?) "
-            "ON CONFLICT (tbl) DO UPDATE SET version = excluded.version, schema = excluded.schema",
-            (schema.table, version, _encode(schema)),
+            "INSERT INTO _lakesync_tables (tbl, version, schema, remade) VALUES (?, ?, ?, ?) ON CONFLICT (tbl) DO "
+            "UPDATE SET version = excluded.version, schema = excluded.schema, remade = remade OR excluded.remade",
+            (schema.table, version, _encode(schema), remade),
         )
-        self.tracking.make(schema, take=taken is not None)
+        self.tracking.make(schema)
+        if new or remade:
+            self.tracking.adopt(schema.table)
+        if remade:
+            self.tracking.adopt_deleted(schema.table, self._deleted(schema.table))
         edits = self.edits_of(waiting)
         rows = self._rows.known(waiting)
         shown = {key: seen(row.state, edits.get(key, ())) for key, row in rows.items()}
@@ -197,8 +227,32 @@ class SqliteClientStore:
             if own:
                 take_over(self._db, schema, own, shown)
             written = self.tracking.among_touched(schema.table, shown)
-            fill(self._db, schema, new, {key: shown.pop(key) for key in written})
+            fill(self._db, schema, added, {key: shown.pop(key) for key in written})
         self.commit(Changes(known={key: rows[key] for key in shown}, rows=dict(shown)))
+
+    def _serves(self, schema: TableSchema) -> bool:
+        """Whether a table that the app names no more is there, and can be kept in step."""
+        if self.tracking.intact(schema.table):
+            return True
+        there = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE"
+        if self._db.execute(there, (schema.table,)).fetchone() is None:
+            return False
+        try:
+            check_table(self._db, schema)
+            check_new_rows(self._db, schema)
+        except ConfigurationError:
+            return False
+        return not lost_columns(self._db, schema)
+
+    def _deleted(self, table: str) -> list[str]:
+        """Rows of a table that the app has deleted, as far as the gateway does not know."""
+        keys = [key for key in self.edited() if key[0] == table]
+        known = self.known(keys)
+        return [
+            row_id
+            for (_, row_id), edits in self.edits_of(keys).items()
+            if seen(row.state if (row := known.get((table, row_id))) else None, edits) is None
+        ]
 
     def forget_missing(self) -> None:
         """Know nothing any more of settled rows that are not in their tables."""
@@ -224,9 +278,22 @@ class SqliteClientStore:
 
     def edits(self, status: EditStatus | None = None, limit: int | None = None) -> list[Edit]:
         """Edits, by number."""
+        if self.link is not None and status == "waiting" and limit is not None:
+            return self._chosen(self.link, limit)
         which = "" if status is None else "WHERE status = ?"
         arguments = [*([] if status is None else [status]), -1 if limit is None else limit]
         return [edit for _, edit in self._edits(f"{which} ORDER BY number LIMIT ?", arguments)]
+
+    def _chosen(self, link: QueueLink, limit: int) -> list[Edit]:
+        """The waiting edits that a custom queue would have sent next."""
+        link.reconcile(edit for _, edit in self._edits("ORDER BY number", []))
+        numbers = link.chosen(limit)
+        found = self._numbered(numbers)
+        return [edit for number in numbers if (edit := found.get(number)) is not None and edit.status == "waiting"]
+
+    def _numbered(self, numbers: Iterable[int]) -> dict[int, Edit]:
+        which = f"WHERE number IN {AMONG}"
+        return {edit.number: edit for _, edit in self._edits(which, [_encode(list(numbers)).decode()])}
 
     def edits_of(self, keys: Collection[RowKey]) -> dict[RowKey, list[Edit]]:
         """The edits of these rows."""
@@ -311,12 +378,16 @@ class SqliteClientStore:
             self._db.execute(end)
         except BaseException:
             self.names.forget()
+            if self.link is not None:
+                self.link.undone()
             if self._db.in_transaction:  # a full disk has rolled back by itself
                 for statement in undo:
                     self._db.execute(statement)
             raise
         finally:
             self._open = False
+        if self.link is not None:
+            self.link.committed()
 
     def _edits(self, which: str, arguments: list[Any]) -> Iterator[tuple[RowKey, Edit]]:
         statement = f"SELECT tbl, row_id, number, delta, status, code, message FROM _lakesync_edits {which}"
@@ -324,6 +395,8 @@ class SqliteClientStore:
             yield (table, row_id), Edit(number, decode_deltas(delta)[0], status, code, message)
 
     def _put_edits(self, edits: dict[int, Edit | None]) -> None:
+        if self.link is not None and edits:
+            self.link.changing(self._numbered(edits), edits)
         gone = [(number,) for number, edit in edits.items() if edit is None]
         self._db.executemany("DELETE FROM _lakesync_edits WHERE number = ?", gone)
         self._db.executemany(

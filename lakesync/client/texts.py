@@ -32,15 +32,16 @@ def first_bad(db: sqlite3.Connection, table: str, columns: Sequence[str]) -> tup
     return None
 
 
-def mend(db: sqlite3.Connection, table: str, touched: str, types: Mapping[str, ColumnType]) -> None:
+def mend(db: sqlite3.Connection, table: str, journal: tuple[str, str], types: Mapping[str, ColumnType]) -> None:
     r"""Spell bytes that are no Unicode as \xff, in rows of a table that were written to: else no change is ever sent.
 
     In JSON, which knows no such spelling, they become U+FFFD.
 
     Args:
-        touched: the table that keeps these rows as they were; a column has `c_` before its name there.
+        journal: the tables with these rows as they were and as they are; a column has `c_` before its name there.
     """
-    for place, prefix in ((f'"{table}"', ""), (touched, "c_")):
+    touched, places = journal[1], (f'"{table}"', *journal)
+    for place, prefix in zip(places, ("", "c_", "c_"), strict=True):
         listed = "".join(f', "{prefix}{name}"' for name in types)
         with _as_bytes(db):
             rows = db.execute(
@@ -55,7 +56,7 @@ def mend(db: sqlite3.Connection, table: str, touched: str, types: Mapping[str, C
     with _as_bytes(db):
         ids = [row_id for (row_id,) in db.execute(f"SELECT row_id FROM {touched}").fetchall() if _is_bad(row_id)]
     for row_id in ids:
-        for place in (f'"{table}"', touched):
+        for place in places:
             db.execute(
                 f"UPDATE {place} SET row_id = ? WHERE row_id = CAST(? AS TEXT)",
                 (row_id.decode(errors="backslashreplace"), row_id),

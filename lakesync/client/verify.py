@@ -40,9 +40,10 @@ def checksums(replica: Replica) -> dict[str, Checksum]:
 def take_care(replica: Replica) -> None:
     """Track again what is no longer tracked. A row that nobody knows becomes a new one: it may be the only copy."""
     store = replica.store
-    replica.step(lambda _: store.add_schemas(list(store.schemas.values())))
+    replica.step(lambda _: store.track_again())
     replica.step(lambda _: store.adopt())
     replica.step(lambda _: store.forget_missing())
+    replica.step(lambda _: store.check_tracked())  # remade tables are filled when all is compared, not before
 
 
 def _checksum(replica: Replica, table: str) -> Checksum:

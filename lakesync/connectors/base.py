@@ -4,47 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from lakesync.connectors.source import Source
 from lakesync.exceptions import ConfigurationError
-from lakesync.handlers import ActionDescriptor, ActionHandler
-from lakesync.schema import TableSchema
-
-SECRET = "writeOnly"  # noqa: S105 the name of a JSON Schema keyword
-"""A field of a configuration schema with this keyword is a secret: never returned, never logged, sealed at rest."""
-
-SERVER_FILE = "server-file"
-"""The `format` of a field that names a file of the server: it is used only where `file:PATH` would be followed."""
-
-
-class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
-    """All that a form for a new connector of this type needs."""
-
-    type: str
-    display_name: str
-    description: str
-    category: Literal["database", "api"]
-    config_schema: dict[str, Any]
-    """JSON Schema of the settings under the key that is the type's name."""
-    ingest_schema: dict[str, Any]
-    """JSON Schema of `ingest`."""
-    output_tables: tuple[TableSchema, ...] | None = None
-    """The tables that it fills; None where the ingest names them."""
-
-    @property
-    def secrets(self) -> frozenset[str]:
-        """The settings that are secret."""
-        fields: dict[str, Any] = self.config_schema.get("properties", {})
-        return frozenset(name for name, schema in fields.items() if schema.get(SECRET))
-
-    @property
-    def files(self) -> frozenset[str]:
-        """The settings that name a file of the server."""
-        fields: dict[str, Any] = self.config_schema.get("properties", {})
-        return frozenset(name for name, schema in fields.items() if schema.get("format") == SERVER_FILE)
+from lakesync.handlers import ActionDescriptor, ActionHandler, ConnectorDescriptor
 
 
 @dataclass(frozen=True)

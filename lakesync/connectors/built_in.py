@@ -8,13 +8,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from lakesync.connectors.base import ConnectorConfig, ConnectorDescriptor, ConnectorType
+from lakesync.connectors.base import ConnectorConfig, ConnectorType
 from lakesync.connectors.descriptors import BUILT_IN as DESCRIPTORS
 from lakesync.connectors.jira.offers import ADD_COMMENT, CREATE_ISSUE, TRANSITION
 from lakesync.connectors.salesforce.offers import CREATE_RECORD, UPDATE_RECORD
 from lakesync.connectors.tables import JIRA_SWITCHES, SALESFORCE_SWITCHES
 from lakesync.connectors.webhook.offers import SEND
-from lakesync.handlers import ActionDescriptor
+from lakesync.handlers import ActionDescriptor, ConnectorDescriptor
 
 _ACTIONS: dict[str, tuple[str, tuple[ActionDescriptor, ...]]] = {
     "jira": ("lakesync.connectors.jira.actions:handler", (CREATE_ISSUE, ADD_COMMENT, TRANSITION)),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakesync.connectors.base import SECRET, SERVER_FILE, ConnectorDescriptor
 from lakesync.connectors.tables import JIRA, SALESFORCE
+from lakesync.handlers import SECRET, SERVER_FILE, ConnectorDescriptor
 
 _IDENTIFIER = "^[a-zA-Z_][a-zA-Z0-9_]{0,63}$"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

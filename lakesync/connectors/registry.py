@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakesync.connectors.base import ConnectorConfig, ConnectorDescriptor, ConnectorType
+from lakesync.connectors.base import ConnectorConfig, ConnectorType
 from lakesync.connectors.built_in import BUILT_IN
 from lakesync.connectors.secrets import Secrets
 from lakesync.exceptions import ConfigurationError, ValidationError
+from lakesync.handlers import ConnectorDescriptor
 from lakesync.json_schema import Form
 from lakesync.schema import is_identifier
 from lakesync.types import StoredConnector

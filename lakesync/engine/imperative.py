@@ -9,7 +9,7 @@ from typing import Any
 from lakesync.actions import ActionLimits, Dispatcher, Runner, Services
 from lakesync.connectors import Connectors
 from lakesync.exceptions import DuplicateError, NotFoundError
-from lakesync.handlers import ActionDiscovery, ActionHandler
+from lakesync.handlers import ActionDiscovery, ActionHandler, ConnectorDescriptor
 from lakesync.staging.records import ActionEntry
 from lakesync.staging.store import Commit, StagingStore
 from lakesync.types import ActionPush, ActionResponse, Claims, StoredConnector
@@ -50,6 +50,10 @@ class ImperativeGateway:
     def describe_actions(self) -> ActionDiscovery:
         """What clients may ask for, by connector."""
         return self._services.describe()
+
+    def connector_types(self) -> list[ConnectorDescriptor]:
+        """The types of connector that may be registered, by name."""
+        return self._connectors.descriptors()
 
     def register_action_handler(self, name: str, handler: ActionHandler) -> None:
         """Have `handler` do the actions of connector `name` in this process, in place of one that did.

@@ -50,7 +50,8 @@ def _write(db: sqlite3.Connection, dice: random.Random) -> None:
         print("wrote", row_id, number, flush=True)
 
 
-def _by_another(gateway: SyncGateway, clock: HLC, dice: random.Random) -> None:
+def write_by_another(gateway: SyncGateway, clock: HLC, dice: random.Random) -> None:
+    """Let another client change the column that is its own."""
     after = {"theirs": dice.randrange(1000)}
     delta = extract_delta(
         {"theirs": -1}, after, table="notes", row_id=dice.choice(ROWS), client_id="other", hlc=clock.now()
@@ -70,7 +71,7 @@ def main(folder: Path, seed: int) -> None:
             if what < 0.5:
                 _write(db, dice)
             elif what < 0.6:
-                _by_another(gateway, clock, dice)
+                write_by_another(gateway, clock, dice)
             else:
                 app.sync()
                 print("synced", flush=True)

@@ -1,6 +1,7 @@
 """An app that writes by plain SQL, killed with its gateway again and again: what is left is looked at in the end.
 
-`scripts/client-storm --kills 200 --seed 1` does it for long; its last line is one JSON object.
+`scripts/client-storm --kills 200 --seed 1` does it for long; with `--remake` the app remakes, renames and alters its
+table as well, in `--storms` apps one after another. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 
+from lakesync.client import Client
+from lakesync.engine import SyncGateway
 from lakesync.types import SyncPull
-from tests.integration import app_writer
+from tests.integration import app_remaker, app_writer
 
 
 def play(folder: Path, kills: int, seed: int) -> dict[str, int]:
@@ -37,14 +42,69 @@ def play(folder: Path, kills: int, seed: int) -> dict[str, int]:
     return {"kills": kills, "steps": steps, **_looked_at(folder, told)}
 
 
-def _killed_after(folder: Path, lines: int, seed: int) -> list[str]:
+def play_remaking(folder: Path, kills: int, seed: int) -> dict[str, int]:
+    """Kill an app that remakes its table so many times, and compare what came of it with its diary.
+
+    Returns:
+        Counts: `lost` writes, `spurious_deletes`, other changes that were `invented`, and edits sent `twice`.
+
+    Raises:
+        AssertionError: the app failed, or its rows are not those of the gateway.
+    """
+    dice = random.Random(seed)
+    remade = 0
+    for life in range(kills):
+        lines = _killed_after(folder, dice.randrange(1, 40), seed * 1000 + life, app_remaker)
+        remade += sum(line.startswith("remade") for line in lines)
+    engine, gateway = app_remaker.open_gateway(folder)
+    with closing(engine), app_remaker.open_app(folder, gateway) as app:
+        app.sync()
+        assert app.pending() == []
+        position = app.coordinator.replica.store.position()
+        sent = engine.store.submit("g", lambda commit: commit.known_ids("me", 0, 1 << 62)).result()
+        there = _same_rows(app, gateway)
+        diary = app.query("SELECT number, row_id, op FROM diary ORDER BY number")
+    last = {entry["row_id"]: entry for entry in diary if entry["op"] != "nothing"}
+    wrote = {(entry["row_id"], entry["number"]) for entry in diary if entry["op"] == "write"}
+    deletes = Counter(entry["row_id"] for entry in diary if entry["op"] in ("delete", "undo"))
+    noted = map(json.loads, (folder / "pushed.jsonl").read_text().splitlines())
+    pushed = {delta_id: (op, row_id, values) for delta_id, op, row_id, values in noted}.values()
+    spurious = Counter(row_id for op, row_id, _ in pushed if op == "DELETE") - deletes
+    lost = {
+        row_id: (entry, there.get(row_id))
+        for row_id, entry in last.items()
+        if entry["op"] != "undo"  # of a row that the table had not yet again, and the gateway may have
+        if there.get(row_id, {}).get("mine") != (entry["number"] if entry["op"] == "write" else None)
+    }
+    invented = [
+        (op, row_id, values)
+        for op, row_id, values in pushed
+        if (not deletes[row_id] and ("theirs" in values or op == "DELETE"))
+        or values.get("theirs") is not None
+        or ("mine" in values and (row_id, values["mine"]) not in wrote)
+    ]
+    for what, found in (("lost", lost), ("spurious deletes", spurious), ("invented", invented)):
+        if found:
+            print(what, seed, found, file=sys.stderr)
+    return {
+        "kills": kills,
+        "remade": remade,
+        "edits": position.edits,
+        "lost": len(lost),
+        "spurious_deletes": spurious.total(),
+        "invented": len(invented),
+        "twice": len(sent) - position.edits,
+    }
+
+
+def _killed_after(folder: Path, lines: int, seed: int, app: ModuleType = app_writer) -> list[str]:
     """Let the app do so many steps and kill it during a later one; what it told."""
-    command = [sys.executable, app_writer.__file__, folder, str(seed)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as app:
-        assert app.stdout is not None
-        told = [line for _, line in zip(range(lines), app.stdout, strict=False)]
-        app.send_signal(signal.SIGKILL)
-        told += app.stdout.readlines()
+    command = [sys.executable, str(app.__file__), folder, str(seed)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = [line for _, line in zip(range(lines), process.stdout, strict=False)]
+        process.send_signal(signal.SIGKILL)
+        told += process.stdout.readlines()
     assert len(told) >= lines, "the app ended by itself"
     return told
 
@@ -58,19 +118,29 @@ def _looked_at(folder: Path, told: dict[str, int]) -> dict[str, int]:
         position = app.coordinator.replica.store.position()
         sent = engine.store.submit("g", lambda commit: commit.known_ids("me", 0, 1 << 62)).result()
         assert len(sent) == position.edits > 0, "each edit is known there, once"
-        rows: dict[str, dict[str, object]] = {}
-        for delta in gateway.handle_pull(SyncPull("auditor", 0, 10_000)).deltas:
-            rows.setdefault(delta.row_id, {}).update({cell.column: cell.decoded() for cell in delta.columns})
-        here = {
-            row.pop("row_id"): {name: value for name, value in row.items() if value is not None} for row in app["notes"]
-        }
-        there = {row_id: {k: v for k, v in row.items() if v is not None} for row_id, row in rows.items()}
-        differing = {row_id for row_id in here.keys() | there.keys() if here.get(row_id) != there.get(row_id)}
-        assert not differing, {row_id: (here.get(row_id), there.get(row_id)) for row_id in differing}
+        here = _same_rows(app, gateway)
         assert {row_id: row["mine"] for row_id, row in here.items() if "mine" in row} == before
         lost = {row_id: number for row_id, number in told.items() if row_id in before and before[row_id] < number}
         assert not lost, "an older value than one that was told is there"
     return {"edits": position.edits, "twice": len(sent) - position.edits, "lost": len(lost)}
+
+
+def _same_rows(app: Client, gateway: SyncGateway) -> dict[str, dict[str, object]]:
+    """The rows of app and gateway, without NULLs.
+
+    Raises:
+        AssertionError: they differ.
+    """
+    rows: dict[str, dict[str, object]] = {}
+    for delta in gateway.handle_pull(SyncPull("auditor", 0, 10_000)).deltas:
+        rows.setdefault(delta.row_id, {}).update({cell.column: cell.decoded() for cell in delta.columns})
+    here = {
+        row.pop("row_id"): {name: value for name, value in row.items() if value is not None} for row in app["notes"]
+    }
+    there = {row_id: {k: v for k, v in row.items() if v is not None} for row_id, row in rows.items()}
+    differing = {row_id for row_id in here.keys() | there.keys() if here.get(row_id) != there.get(row_id)}
+    assert not differing, {row_id: (here.get(row_id), there.get(row_id)) for row_id in differing}
+    return here
 
 
 def main() -> None:
@@ -78,11 +148,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--remake", action="store_true", help="an app that remakes, renames and alters its table")
+    parser.add_argument("--storms", type=int, default=1, help="with --remake: apps, each with the next seed")
     options = parser.parse_args()
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        found = play(Path(folder), options.kills, options.seed)
+    found: Counter[str] = Counter()
+    for seed in range(options.seed, options.seed + (options.storms if options.remake else 1)):
+        with tempfile.TemporaryDirectory() as folder:
+            played = play_remaking if options.remake else play
+            found.update(played(Path(folder), options.kills, seed))
     print(json.dumps({**found, "seed": options.seed, "seconds": round(time.monotonic() - begun)}))
+    sys.exit(any(found[broken] for broken in ("lost", "twice", "spurious_deletes", "invented")))
 
 
 if __name__ == "__main__":

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from lakesync.client import Client, DbError, HttpTransport, UnreachableError, open_client
+from lakesync.client import Client, DbError, HttpTransport, MemoryQueue, UnreachableError, open_client
 from lakesync.client.core import Changes
+from lakesync.delta import extract_delta
 from lakesync.exceptions import AuthError, ClockDriftError, NotFoundError, SchemaError
 from lakesync.handlers import ActionDescriptor
 from tests.integration.gateway_support import Served, delta, sign, until, wall_ms
@@ -273,6 +275,28 @@ def test_an_action_is_done_once_and_its_result_kept(served: Served, opened: Open
     assert [each.action_type for each in alice.coordinator.describe_actions().connectors["desk"]] == ["open"]
     alice.coordinator.actions.drop(bad)
     assert [queued.action_id for queued in alice.coordinator.actions.all()] == [good]
+
+
+def test_the_types_of_connector_are_listed(served: Served, opened: Open) -> None:
+    types = {each.type: each for each in opened("alice").list_connector_types()}
+    assert types == {each.type: each for each in served.engine.connectors.descriptors()}
+    assert "apiToken" in types["jira"].secrets
+
+
+@pytest.mark.parametrize("realtime", [False, True])
+def test_a_queue_of_the_apps_own_is_sent_by_auto_sync(opened: Open, realtime: bool) -> None:
+    queue = MemoryQueue()
+    alice = opened("alice", realtime=realtime, auto_sync=True, interval=0.2, heartbeat=0.2, queue=queue)
+    alice["todos"].insert(title="hers")
+    entered = extract_delta(None, {"title": "x"}, table="todos", row_id="x", client_id="alice", hlc=1 << 50)
+    assert entered is not None
+    queue.push(entered)
+    bob = opened("bob")
+    deadline = time.monotonic() + 60
+    while {row["title"] for row in bob["todos"]} != {"hers", "x"}:
+        assert time.monotonic() < deadline
+        bob.sync()
+    assert queue.depth() == 0
 
 
 @pytest.mark.parametrize("realtime", [False, True])

@@ -26,6 +26,7 @@ NAMES = {
     "TableSchema",
     "TerminalError",
     "TransientError",
+    "client",
     "delta_id",
     "extract_delta",
     "jcs",
@@ -47,6 +48,13 @@ def test_the_public_names_are_these():
 def test_every_public_name_is_there_and_says_what_it_is():
     for name in lakesync.__all__:
         assert getattr(lakesync, name).__doc__
+
+
+def test_the_client_is_there_by_the_package_alone():
+    code = "import lakesync; print(lakesync.client.open_async.__name__, 'client' in dir(lakesync))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == (
+        "open_async True\n"
+    )
 
 
 def test_importing_the_package_brings_no_framework():

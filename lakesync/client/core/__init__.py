@@ -5,7 +5,7 @@ what came back. All that must outlive the process is in a `ClientStore`, changed
 """
 
 from lakesync.client.core.core import ClientCore, Mode
-from lakesync.client.core.limits import CoreLimits
+from lakesync.client.core.limits import CoreLimits, RetryPolicy
 from lakesync.client.core.memory import MemoryStore
 from lakesync.client.core.messages import Broadcast, CheckpointEnd, FetchCheckpoint, Frame, Lost, Refused, Wait
 from lakesync.client.core.records import Changes, Edit, KnownRow, LocalChange, Position
@@ -28,5 +28,6 @@ __all__ = [
     "Mode",
     "Position",
     "Refused",
+    "RetryPolicy",
     "Wait",
 ]

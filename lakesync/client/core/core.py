@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
+from msgspec.structs import replace
+
 from lakesync.client.core import outbox
 from lakesync.client.core.book import Book
 from lakesync.client.core.clock import EditClock
 from lakesync.client.core.lane import Lane
-from lakesync.client.core.limits import CoreLimits
+from lakesync.client.core.limits import CoreLimits, RetryPolicy
 from lakesync.client.core.messages import (
     Answer,
     Broadcast,
@@ -25,10 +27,12 @@ from lakesync.client.core.messages import (
 )
 from lakesync.client.core.pulling import Pulling
 from lakesync.client.core.pushing import Pushing
-from lakesync.client.core.records import Changes, Edit, LocalChange
+from lakesync.client.core.records import Changes, Edit, EditStatus, LocalChange
 from lakesync.client.core.store import ClientStore
+from lakesync.exceptions import ValidationError
 from lakesync.hlc import wall_clock
-from lakesync.types import PushResult, SyncPull, SyncPush, SyncResponse
+from lakesync.types import PushResult, RowDelta, RowKey, SyncPull, SyncPush, SyncResponse
+from lakesync.validation import check_shape
 
 Mode = Literal["full", "pushOnly", "pullOnly"]
 
@@ -47,6 +51,7 @@ class ClientCore:
         *,
         mode: Mode = "full",
         limits: CoreLimits | None = None,
+        retry: RetryPolicy | None = None,
         wall: Callable[[], int] = wall_clock,
         monotonic: Callable[[], float] = time.monotonic,
         spread: Callable[[], float] = random.random,
@@ -66,10 +71,10 @@ class ClientCore:
         self.trouble: Refused | Lost | None = None
         """Why the newest request failed; None once one succeeded."""
         clock = EditClock(wall, position.hlc, position.seen)
-        limits = limits or CoreLimits()
+        limits, retry = limits or CoreLimits(), retry or RetryPolicy()
         self._book = Book(store, position, clock)
-        self._pushing = Pushing(self._book, Lane(monotonic, spread), limits)
-        self._pulling = Pulling(self._book, Lane(monotonic, spread), limits)
+        self._pushing = Pushing(self._book, Lane(monotonic, spread, retry), limits, retry)
+        self._pulling = Pulling(self._book, Lane(monotonic, spread, retry), limits)
         self._asked: Request | None = None
         self._broadcasts = False
 
@@ -115,6 +120,46 @@ class ClientCore:
             outbox.repaint(book.store, made, stale)
         return book.commit(made, edits=book.position.edits + len(edits))
 
+    def enter(self, delta: RowDelta) -> Edit:
+        """Keep a change that is a delta already, as an edit; the app's row has it at once.
+
+        Raises:
+            ValidationError: it is another client's, or no delta.
+        """
+        wrong = check_shape(delta)
+        if wrong is not None:
+            raise ValidationError(wrong.message)
+        if delta.client_id != self.client_id:
+            raise ValidationError(f"the delta is of client {delta.client_id!r}, this is {self.client_id!r}")
+        book = self._book
+        for edit in book.store.edits_of([delta.key]).get(delta.key, ()):
+            if edit.id == delta.delta_id:
+                return edit
+        edit = Edit(book.position.edits + 1, delta)
+        made = Changes(edits={edit.number: edit})
+        outbox.repaint(book.store, made, [delta.key])
+        book.clock.go_on(delta.hlc, 0)
+        book.commit(made, edits=edit.number)
+        return edit
+
+    def mark_sending(self, ids: Collection[str]) -> Changes:
+        """Note that edits are on their way by another hand; until `ack` or `nack` they are in doubt."""
+        edits = self._named(ids, "waiting")
+        return self._book.commit(Changes(edits={edit.number: replace(edit, status="sent") for edit in edits}))
+
+    def ack(self, ids: Collection[str]) -> Changes:
+        """Take edits as accepted by the gateway."""
+        book, edits = self._book, self._named(ids, "waiting", "sent")
+        return book.commit(outbox.accept(book.store, edits, book.position.generation)) if edits else Changes()
+
+    def nack(self, ids: Collection[str]) -> Changes:
+        """Let edits wait again that were not taken."""
+        edits = self._named(ids, "sent")
+        return self._book.commit(Changes(edits={edit.number: replace(edit, status="waiting") for edit in edits}))
+
+    def _named(self, ids: Collection[str], *statuses: EditStatus) -> list[Edit]:
+        return [edit for edit in self._book.store.edits() if edit.id in ids and edit.status in statuses]
+
     def stamp(self) -> int:
         """A new hlc, above all edits and all that the gateway sent."""
         hlc = self._book.clock.now()
@@ -141,6 +186,12 @@ class ClientCore:
             ValidationError: the gateway may have an edit already.
         """
         return self._book.commit(outbox.drop(self._book.store, numbers))
+
+    def repaint(self, keys: Collection[RowKey]) -> Changes:
+        """Write the app's rows as the gateway and the edits have them, where their table lost them."""
+        changes = Changes()
+        outbox.repaint(self._book.store, changes, keys)
+        return self._book.commit(changes)
 
     def sync(self, source: str | None = None) -> None:
         """Ask for what is new, of the gateway or of a named source."""

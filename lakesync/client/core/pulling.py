@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from lakesync.client.core.book import Book
-from lakesync.client.core.lane import LONGEST_DELAY, Lane
+from lakesync.client.core.lane import Lane
 from lakesync.client.core.limits import CoreLimits
 from lakesync.client.core.messages import CheckpointEnd, FetchCheckpoint, Lost, Refused
 from lakesync.client.core.pages import apply_page, sweep
@@ -130,7 +130,7 @@ class Pulling:
         if isinstance(answer, Refused):
             if answer.code == "RESYNC_REQUIRED":
                 if self._sent_back:  # two gateways answer in turn, or one that forgets: do not walk round and round
-                    self.lane.failed(LONGEST_DELAY)
+                    self.lane.failed(self.lane.longest_delay)
                 self._sent_back = True
                 return self.start_again()
             if answer.code == "NOT_FOUND" and isinstance(asked, FetchCheckpoint):
@@ -139,7 +139,7 @@ class Pulling:
             if answer.code == "NOT_FOUND" and isinstance(asked, SyncPull) and asked.source is not None:
                 self.sources.remove(asked.source)
                 return Changes()
-            self.lane.failed(LONGEST_DELAY if answer.code in ABOUT_CALLER else answer.retry_after)
+            self.lane.failed(self.lane.longest_delay if answer.code in ABOUT_CALLER else answer.retry_after)
         else:
             self.lane.failed()
             self._most = min(_FIRST_PAGE, self._limits.pull_deltas)

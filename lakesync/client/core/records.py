@@ -96,6 +96,11 @@ class Edit(msgspec.Struct, frozen=True):
         return f"<Edit {self.number} {self.status}: {delta.op} {delta.table}/{delta.row_id} {{{values}}}{why}>"
 
     @property
+    def id(self) -> str:
+        """Its identity, there as here."""
+        return self.delta.delta_id
+
+    @property
     def values(self) -> dict[str, Any]:
         """The columns that it writes, as Python reads their JSON."""
         return {cell.column: cell.decoded() for cell in self.delta.columns}

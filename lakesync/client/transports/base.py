@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from lakesync.handlers import ActionDiscovery
+from lakesync.handlers import ActionDiscovery, ConnectorDescriptor
 from lakesync.schema import TableSchema
 from lakesync.types import ActionPush, ActionResponse, PushResult, SyncPull, SyncPush, SyncResponse
 
@@ -76,6 +76,14 @@ class ActionTransport(Protocol):
 
     def describe_actions(self) -> ActionDiscovery:
         """What may be asked for, by connector."""
+
+
+@runtime_checkable
+class ConnectorTypesTransport(Protocol):
+    """Knows the types of connector that a gateway may have."""
+
+    def list_connector_types(self) -> list[ConnectorDescriptor]:
+        """Every type, with the JSON Schema of its settings."""
 
 
 class Line(Protocol):

@@ -20,7 +20,7 @@ from lakesync.client.transports.aside import Aside, start
 from lakesync.client.transports.base import Checkpoint, ServerSchema, Token
 from lakesync.client.transports.tokens import TokenHolder
 from lakesync.exceptions import AuthError, LakeSyncError, NotFoundError, Rejection, ValidationError
-from lakesync.handlers import ActionDiscovery
+from lakesync.handlers import ActionDiscovery, ConnectorDescriptor
 from lakesync.schema import TableSchema
 from lakesync.types import ActionPush, ActionResponse, PushResult, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import actions as wire_actions
@@ -50,6 +50,7 @@ class _Known(msgspec.Struct):
 
 _decode_error = msgspec.json.Decoder(_Error).decode
 _decode_known = msgspec.json.Decoder(_Known).decode
+_decode_connector_types = msgspec.json.Decoder(list[ConnectorDescriptor]).decode
 _decode_discovery = msgspec.json.Decoder(ActionDiscovery).decode
 
 
@@ -82,7 +83,8 @@ class HttpTransport:
         """
         self.tokens = TokenHolder(token)
         self.gateway_id = gateway_id
-        self._base = f"{base_url.rstrip('/')}/sync/{quote(gateway_id, safe='')}"
+        self._root = base_url.rstrip("/")
+        self._base = f"{self._root}/sync/{quote(gateway_id, safe='')}"
         self._timeout = timeout
         self._session = requests.Session()
         self._headers = {"X-LakeSync-Client": CLIENT, **(headers or {})}
@@ -146,6 +148,11 @@ class HttpTransport:
         """`GET actions`."""
         return _decoded(_decode_discovery, self._ask("GET", "actions").content)
 
+    def list_connector_types(self) -> list[ConnectorDescriptor]:
+        """`GET /connectors/types`."""
+        answer = self._ask("GET", f"{self._root}/connectors/types")
+        return _decoded(_decode_connector_types, answer.content)
+
     def hang_up(self) -> None:
         """Let go whoever waits for an answer; what was asked goes on until `timeout` and is thrown away."""
         self._aside.let_go()
@@ -175,7 +182,8 @@ class HttpTransport:
         if asked - self._used > _STALE:
             self._session.close()
         way: dict[str, Any] = {**self._way, **options, "headers": headers, "timeout": self._timeout}
-        request = partial(self._session.request, method, f"{self._base}/{route}", allow_redirects=False, **way)
+        place = route if route.startswith(self._root) else f"{self._base}/{route}"
+        request = partial(self._session.request, method, place, allow_redirects=False, **way)
         try:
             answer = self._aside.run(request, requests.Response.close)
         except OSError as error:  # as all of requests' are, and what it says of a CA file that cannot be read

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from lakesync.client.transports.base import Checkpoint, ServerSchema
 from lakesync.exceptions import NotFoundError
-from lakesync.handlers import ActionDiscovery
+from lakesync.handlers import ActionDiscovery, ConnectorDescriptor
 from lakesync.types import ActionPush, ActionResponse, Claims, PushResult, SyncPull, SyncPush, SyncResponse
 
 
@@ -29,6 +29,9 @@ class LocalGateway(Protocol):
 
     def describe_actions(self) -> ActionDiscovery:
         """Say which there are."""
+
+    def connector_types(self) -> list[ConnectorDescriptor]:
+        """Say which types of connector there are."""
 
     def config(self) -> Any:
         """Schemas, among others."""
@@ -67,6 +70,10 @@ class LocalTransport:
     def describe_actions(self) -> ActionDiscovery:
         """What there is to ask for."""
         return self._gateway.describe_actions()
+
+    def list_connector_types(self) -> list[ConnectorDescriptor]:
+        """Every type of connector that may be registered."""
+        return self._gateway.connector_types()
 
     def close(self) -> None:
         """Nothing is held."""

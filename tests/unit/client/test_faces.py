@@ -35,7 +35,7 @@ def test_the_references_way_to_open_says_what_is_wrong(options, why):
 
 
 def test_no_request_waits_for_no_time(tmp_path):
-    with pytest.raises(ConfigurationError, match="timeout is 0: give seconds above 0"):
+    with pytest.raises(ConfigurationError, match="timeout is 0: give a number above 0"):
         lakesync.open(tmp_path / "app.db", url="http://127.0.0.1:9", gateway="g", timeout=0)
 
 

@@ -138,7 +138,7 @@ def test_what_is_given_wrongly_is_told_with_what_to_do(opened, tmp_path):
         ({"client_id": ""}, "client_id is empty"),
         ({"token": ""}, "token is empty"),
         ({"client_id": "x" * 513}, "client_id has 513 characters"),
-        ({"interval": 0}, "interval is 0: give seconds above 0"),
+        ({"interval": 0}, "interval is 0: give a number above 0"),
     ]:
         with pytest.raises(ConfigurationError, match=why):
             lakesync.open(tmp_path / "wrong.db", **{**somewhere, **options})
@@ -388,7 +388,13 @@ def test_a_thread_that_writes_keeps_no_other_from_synchronising(opened):
 def test_what_was_closed_or_left_behind_by_a_fork_says_so(opened):
     alice = opened()
     alice["todos"].insert({"title": "kept"}, row_id="t")
-    uses = [alice.sync, lambda: alice.status, lambda: alice["todos"].insert(title="a"), lambda: alice.query("SELECT 1")]
+    uses = [
+        lambda: alice.conn,
+        alice.sync,
+        lambda: alice.status,
+        lambda: alice["todos"].insert(title="a"),
+        lambda: alice.query("SELECT 1"),
+    ]
     uses += [
         lambda: alice.watch("SELECT 1"),
         lambda: alice.to_arrow("todos"),
@@ -397,7 +403,7 @@ def test_what_was_closed_or_left_behind_by_a_fork_says_so(opened):
     ]
     if (child := os.fork()) == 0:
         told = 0
-        for use in uses[:4]:
+        for use in uses[:5]:
             with suppress(BaseException):
                 use()
             try:
@@ -406,7 +412,7 @@ def test_what_was_closed_or_left_behind_by_a_fork_says_so(opened):
                 told += "opened before a fork" in str(error)
         alice.close()
         os._exit(told)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
     assert alice.sync().pushed == 1
     alice.close()
     for use in uses:

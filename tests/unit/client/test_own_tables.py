@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
 from lakesync.client.errors import TableError
@@ -91,15 +95,15 @@ def test_a_table_that_was_taken_away_is_told_and_filled_again_when_it_is_opened(
     alice.sync()
     alice["notes"].update("a", n=4)
     alice.pending()
-    alice["notes"].update("b", n=5)  # nobody has looked at it yet
+    alice["notes"].update("b", n=5)  # in the journal alone
     alice.conn.execute(sql)
     alice.conn.commit()
-    with pytest.raises(TableError, match=r"remade or taken away meanwhile: no such .* open the database anew"):
+    with pytest.raises(TableError, match=r"dropped, remade or altered .* close the database and open"):
         alice.sync()
     assert not alice.status.last_error.retryable
     alice.close()
     alice = opened()
-    assert rows(alice, bob) == {"a": ("a", 4), "b": ("b", 3), "c": ("c", 3)}
+    assert rows(alice, bob) == {"a": ("a", 4), "b": ("b", 5), "c": ("c", 3)}
 
 
 def test_a_table_that_was_made_anew_is_tracked_again_and_made_right(opened):
@@ -115,7 +119,7 @@ def test_a_table_that_was_made_anew_is_tracked_again_and_made_right(opened):
         DROP TABLE notes;
         ALTER TABLE made RENAME TO notes;"""
     )
-    with pytest.raises(TableError, match=r"'notes' was made anew meanwhile, .* not tracked: open the database anew"):
+    with pytest.raises(TableError, match=r"'notes' was dropped, remade or altered .* close the database and open it"):
         alice.sync()
     alice.close()
     alice = opened()
@@ -142,6 +146,36 @@ def test_a_trigger_that_writes_for_others_too_is_refused_and_one_that_does_not_i
     alice["notes"].update("t", text="b")
     assert rows(alice, bob) == {"t": ("b", 1)}
     assert bob.query("SELECT text FROM log")
+
+
+STAMPED = {**NOTES, "columns": [*NOTES["columns"], {"name": "updated_at", "type": "number"}]}
+STAMP = """CREATE TABLE notes (row_id TEXT PRIMARY KEY, text, n, updated_at, touched INTEGER DEFAULT 0);
+INSERT INTO notes (row_id, text) VALUES ('old', 'o');
+CREATE TRIGGER stamped AFTER UPDATE ON notes WHEN NOT EXISTS (SELECT 1 FROM _lakesync_quiet)
+BEGIN UPDATE notes SET updated_at = coalesce(OLD.updated_at, 0) + 1, touched = 1 WHERE row_id = NEW.row_id; END;"""
+
+
+@pytest.mark.parametrize("schema", [NOTES, STAMPED], ids=["of the app", "synchronised"])
+def test_the_documented_trigger_stamps_every_update_from_the_first_on(opened, tmp_path, schema):
+    alice, bob = opened(sql=STAMP, schemas=[schema]), opened("bob", sql=STAMP.replace("'old'", "'bobs'"))
+    alice.conn.execute("UPDATE notes SET text = 'first' WHERE row_id = 'old'")
+    alice.conn.commit()
+    alice["notes"].update("old", n=1)
+    alice["notes"].insert({"text": "new"}, row_id="new")
+    with closing(sqlite3.connect(tmp_path / "alice.db")) as db:
+        db.execute("UPDATE notes SET n = 2 WHERE row_id = 'new'")
+        db.commit()
+    stamps = "SELECT row_id, updated_at, touched FROM notes ORDER BY row_id"
+    assert alice.conn.execute(stamps).fetchall() == [("new", 1, 1), ("old", 2, 1)]
+    values = {"new": {"text": "new", "n": 2, "updated_at": 1}, "old": {"text": "first", "n": 1, "updated_at": 2}}
+    names = {column["name"] for column in schema["columns"]}
+    expected = {row: {name: value for name, value in cells.items() if name in names} for row, cells in values.items()}
+    assert {edit.delta.row_id: edit.values for edit in alice.pending()} == expected
+    for client in (alice, bob, alice, bob):
+        client.sync()
+    assert bob.conn.execute("SELECT count(*) FROM notes WHERE touched").fetchone() == (0,), "only its own writes count"
+    alice["notes"].update("new", text="newer")
+    assert [edit.values.keys() for edit in alice.pending()] == [{"text", "updated_at"} & names]
 
 
 def test_a_constraint_that_others_break_is_named_and_nothing_else_is_lost(opened):
@@ -196,6 +230,24 @@ def test_what_was_known_in_one_tree_of_all_tables_is_known_in_each_tables_own(op
     bob = opened("bob", old)
     assert rows(alice, bob) == {"a": ("bob's", 2)}
     assert bob.conn.execute("SELECT count(*) FROM _lakesync_known").fetchone() == (0,)
+
+
+FORMER = (Path(__file__).parents[2] / "vectors" / "client_file_of_november.sql").read_text()
+"""A file of the version whose triggers kept rows only as they were before: a change is recorded, three are not."""
+
+
+@pytest.mark.parametrize("remade", ["", "DROP TABLE notes"])
+def test_a_file_of_an_earlier_version_keeps_what_waits_in_it(opened, remade):
+    alice, bob = opened(sql=FORMER + remade), opened("bob")
+    written = [(edit.delta.op, edit.delta.row_id, edit.values) for edit in alice.pending()]
+    recorded = ("INSERT", "new", {"text": "new", "n": 2})
+    later = [("UPDATE", "new", {"n": 3}), ("INSERT", "other", {"text": "other"})]
+    assert written == [recorded, *([] if remade else later)], "in that version only the table had what was not recorded"
+    alice["notes"].delete("new")
+    expected = {} if remade else {"other": ("other", None)}
+    assert rows(alice, bob) == expected
+    alice.close()
+    assert rows(opened(), bob) == expected
 
 
 def test_text_that_is_no_unicode_is_spelled_out_and_holds_nothing_up(opened):

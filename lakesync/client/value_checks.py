@@ -1,0 +1,58 @@
+"""Conditions in SQL for values that could never be sent: triggers refuse them where they are written.
+
+A value stands for `{0}`, as `NEW."title"` or `t."title"`: never a bare name, which could be a column of `json_tree`.
+"""
+
+from __future__ import annotations
+
+from lakesync.delta import MAX_DEPTH
+from lakesync.schema import ColumnType
+from lakesync.validation import MAX_ID_CHARS
+
+NO_ID = f"(typeof({{0}}) <> 'text' OR length({{0}}) NOT BETWEEN 1 AND {MAX_ID_CHARS} OR instr({{0}}, char(0)))"
+"""What a row's id that cannot be sent looks like."""
+TAKEN_ID = f"text of 1 to {MAX_ID_CHARS} characters"
+"""What to write instead."""
+
+_GREATEST = "1.7976931348623157e308"
+_NODES = "EXISTS (SELECT 1 FROM json_tree({0}) node"
+
+_BEYOND_DOUBLES = (
+    f"(({{0}} GLOB '*[0-9][eE]*' OR {{0}} GLOB '*{'[0-9]' * 20}*') AND "  # else no number is as large
+    f"{_NODES} WHERE node.type IN ('integer', 'real') AND abs(node.value) > {_GREATEST}))"
+)
+_HALVES = ", ".join(f"(x'ED{second:02X}')" for second in range(0xA0, 0xC0))
+"""How the UTF-8 that SQLite makes of half of a surrogate pair begins."""
+_HALF_OF_A_PAIR = (
+    "({0} GLOB '*\\u[dD][89a-fA-F]*' AND "
+    f"{_NODES}, (VALUES {_HALVES}) half "
+    "WHERE instr(CAST(node.atom AS BLOB), half.column1) OR instr(CAST(node.key AS BLOB), half.column1)))"
+)
+_TOO_DEEP = (
+    f"(length({{0}}) - length(replace(replace({{0}}, '[', ''), char(123), '')) > {MAX_DEPTH} AND "  # so many brackets
+    f"{_NODES} WHERE node.type IN ('array', 'object') AND length(node.fullkey) > {2 * MAX_DEPTH} AND "  # so long a path
+    f"length(node.fullkey) - length(replace(replace(node.fullkey, '[', ''), '.', '')) >= {MAX_DEPTH}) AND "
+    "(WITH RECURSIVE deep (id, depth) AS (SELECT id, 1 FROM json_tree({0}) WHERE parent IS NULL UNION ALL "
+    "SELECT node.id, depth + 1 FROM deep JOIN json_tree({0}) node ON node.parent = deep.id "
+    f"WHERE node.type IN ('array', 'object')) SELECT max(depth) FROM deep) > {MAX_DEPTH})"
+)
+_NOT_CANONICAL = f"instr({{0}}, char(0)) OR {_BEYOND_DOUBLES} OR {_HALF_OF_A_PAIR} OR {_TOO_DEEP}"
+"""JSON that has no canonical form, so that others would get something else; `lakesync.delta.jcs_raw` refuses it.
+
+Each part is looked into only where a quick look at the text does not rule it out.
+"""
+
+MISFITS: dict[ColumnType, tuple[str, str]] = {
+    "string": ("typeof({0}) = 'blob'", "text"),
+    "number": (
+        f"typeof({{0}}) IN ('text', 'blob') OR {{0}} NOT BETWEEN -{_GREATEST} AND {_GREATEST}",
+        "a finite number",
+    ),
+    "boolean": ("{0} NOT IN (0, 1)", "0 or 1"),
+    "json": (
+        f"typeof({{0}}) = 'blob' OR CASE WHEN json_valid({{0}}) THEN {_NOT_CANONICAL} ELSE {{0}} IS NOT NULL END",
+        f"JSON text of finite numbers and whole characters, at most {MAX_DEPTH} deep",
+    ),
+    "null": ("{0} IS NOT NULL", "NULL"),
+}
+"""By type: what a value that cannot be sent looks like, and what to write instead."""

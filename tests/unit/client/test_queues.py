@@ -1,0 +1,337 @@
+"""The reference's queues and names: a queue of the app's own follows the changes, and decides what is sent next."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing, suppress
+
+import pytest
+
+import lakesync
+from lakesync.client import (
+    LocalDB,
+    LocalTransport,
+    MemoryQueue,
+    RetryPolicy,
+    SyncCoordinator,
+    SyncQueue,
+    UnreachableError,
+    create_client,
+)
+from lakesync.delta import extract_delta
+from lakesync.exceptions import BackpressureError, ConfigurationError, SchemaError, ValidationError
+from lakesync.schema import parse_schema
+from lakesync.types import SyncPull
+
+NOTES = {"table": "notes", "columns": [{"name": "text", "type": "string"}]}
+SCHEMAS = [NOTES]
+
+
+def delta(row_id, text="t", client="alice", hlc=1 << 50):
+    made = extract_delta(None, {"text": text}, table="notes", row_id=row_id, client_id=client, hlc=hlc)
+    assert made is not None
+    return made
+
+
+class Noting(MemoryQueue):
+    """Notes what it is told, and has the newest sent first."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+        self.broken = False
+
+    def push(self, delta):
+        if self.broken:
+            raise OSError("the queue's disk is full")
+        self.told.append(("push", delta.row_id))
+        return super().push(delta)
+
+    def peek(self, limit=100):
+        return super().peek(1 << 30)[::-1][:limit]
+
+    def __getattribute__(self, name):
+        found = super().__getattribute__(name)
+        if name not in ("mark_sending", "ack", "nack"):
+            return found
+
+        def noted(ids):
+            rows = sorted(self._entries[each].delta.row_id for each in ids if each in self._entries)
+            self.told.append((name, *rows))
+            found(ids)
+
+        return noted
+
+
+class Careful(LocalTransport):
+    """Notes the rows of each push, and may refuse it."""
+
+    def __init__(self, gateway):
+        super().__init__(gateway)
+        self.pushed = []
+        self.error = None
+
+    def push(self, push):
+        self.pushed.append([delta.row_id for delta in push.deltas])
+        if self.error is not None:
+            raise self.error
+        return super().push(push)
+
+
+def rows_there(gateway):
+    return {each.row_id for each in gateway.handle_pull(SyncPull("auditor", 0, 1000)).deltas}
+
+
+def test_a_memory_queue_keeps_a_change_until_it_is_done():
+    now = [1000.0]
+    queue = MemoryQueue(RetryPolicy(first_delay=2, longest_delay=5), wall=lambda: now[0])
+    assert isinstance(queue, SyncQueue)
+    first, second = queue.push(delta("a")), queue.push(delta("b"))
+    assert queue.push(delta("a")) is first
+    assert (first.id, first.status, first.created_at, first.retry_count) == (delta("a").delta_id, "pending", 10**6, 0)
+    assert queue.peek(1) == [first]
+    queue.mark_sending([first.id, "of another"])
+    assert queue.peek() == [second]
+    for wait in (2, 4, 5, 5):
+        queue.nack([first.id])
+        assert queue.peek() == [second]
+        now[0] += wait - 0.5
+        assert queue.peek() == [second]
+        now[0] += 0.5
+        assert queue.peek() == [first, second]
+    assert first.retry_count == 4
+    queue.ack([first.id, "of another"])
+    assert (queue.depth(), queue.peek()) == (1, [second])
+    queue.clear()
+    assert queue.depth() == 0
+
+
+def test_a_queue_of_the_apps_own_is_told_and_decides_what_is_sent_next(opened, gateway):
+    queue, transport = Noting(), Careful(gateway)
+    alice = opened(queue=queue, transport=transport, limits=lakesync.client.CoreLimits(push_deltas=1))
+    for row_id in "abc":
+        alice["notes"].insert({"text": row_id}, row_id=row_id)
+        assert queue.told.pop() == ("push", row_id)
+    assert queue.depth() == alice.coordinator.queue_depth() == 3
+    alice.sync()
+    assert transport.pushed == [["c"], ["b"], ["a"]]
+    assert queue.told == [(what, row_id) for row_id in "cba" for what in ("mark_sending", "ack")]
+    assert (queue.depth(), alice.pending()) == (0, [])
+    with alice.transaction():
+        alice["notes"].update("a", text="two")
+        alice["notes"].delete("b")
+    assert queue.depth() == 2
+
+
+def test_a_queue_is_told_of_what_is_put_off_refused_and_given_up(opened, gateway):
+    gateway.register_schema(parse_schema(NOTES))
+    queue, transport = Noting(), Careful(gateway)
+    wide = {**NOTES, "columns": [*NOTES["columns"], {"name": "more", "type": "string"}]}
+    alice = opened(queue=queue, transport=transport, schemas=[wide])
+    alice["notes"].insert({"text": "a"}, row_id="a")
+    transport.error = BackpressureError("too much", retry_after=0)
+    with pytest.raises(BackpressureError):
+        alice.sync()
+    assert queue.told == [("push", "a"), ("mark_sending", "a"), ("nack", "a")]
+    transport.error = UnreachableError("nobody knows")
+    queue._entries[next(iter(queue._entries))].retry_after = None
+    with pytest.raises(UnreachableError):
+        alice.sync()
+    assert queue.told[3:] == [("mark_sending", "a")]
+    transport.error = None
+    alice["notes"].insert({"text": "b", "more": "refused"}, row_id="b")
+    alice.sync()
+    assert queue.depth() == 0, "what was set aside waits for the app, not in the queue"
+    assert queue.told[4:] == [("push", "b"), ("ack", "a"), ("mark_sending", "b"), ("ack", "b")]
+    (refused,) = alice.pending()
+    assert (refused.status, refused.code) == ("refused", SchemaError.code)
+    alice.retry()
+    assert queue.told[8:] == [("push", "b")]
+    alice.drop(refused.number)
+    assert queue.told[9:] == [("ack", "b")]
+
+
+def test_a_queue_that_fails_or_forgets_loses_no_change(opened, gateway):
+    queue = Noting()
+    alice = opened(queue=queue)
+    queue.broken = True
+    alice["notes"].insert({"text": "a"}, row_id="a")
+    assert queue.depth() == 0
+    queue.broken = False
+    alice.sync()
+    assert rows_there(gateway) == {"a"}
+    alice["notes"].insert({"text": "b"}, row_id="b")
+    alice.close()
+    again = opened(queue=MemoryQueue())
+    assert again.coordinator.queue.depth() == 1, "the process ended, and its queue with it"
+    again.sync()
+    assert rows_there(gateway) == {"a", "b"}
+    assert again.coordinator.queue.depth() == 0
+
+
+def test_an_undone_transaction_leaves_nothing_in_the_queue(opened):
+    queue = Noting()
+    alice = opened(queue=queue)
+    with suppress(ZeroDivisionError), alice.transaction():
+        alice["notes"].insert(text="a")
+        raise ZeroDivisionError
+    assert (queue.depth(), queue.told) == (0, [])
+
+
+def test_what_the_app_puts_into_its_queue_is_sent_as_it_is(opened, gateway):
+    queue = MemoryQueue()
+    for row_id in "xy":
+        queue.push(delta(row_id))
+    transport = Careful(gateway)
+    alice = opened(queue=queue, transport=transport)
+    alice["notes"].insert({"text": "mine"}, row_id="m")
+    transport.error = UnreachableError("offline")
+    with pytest.raises(UnreachableError):
+        alice.sync()
+    transport.error = None
+    for entry in queue._entries.values():
+        entry.retry_after = None
+    assert alice.sync().pushed == 3
+    assert rows_there(gateway) == {"x", "y", "m"}
+    assert queue.depth() == 0
+
+
+def test_the_queue_in_the_file_takes_deltas_and_another_hand_may_send_them(opened, gateway):
+    alice = opened()
+    queue = alice.coordinator.queue
+    assert isinstance(queue, SyncQueue)
+    alice["notes"].insert({"text": "a"}, row_id="a")
+    entered = queue.push(delta("b", "entered"))
+    assert alice["notes"]["b"]["text"] == "entered"
+    assert queue.push(delta("b", "entered")) == entered
+    first, second = queue.peek(2)
+    assert (first.delta.row_id, second.id) == ("a", entered.id)
+    queue.mark_sending([first.id])
+    queue.nack([first.id])
+    queue.mark_sending([first.id])
+    gateway.handle_push(lakesync.SyncPush("alice", (first.delta,)))
+    queue.ack([first.id])
+    assert [edit.id for edit in alice.pending()] == [entered.id]
+    alice["notes"].insert({"text": "c"}, row_id="c")
+    queue.clear()
+    assert (queue.depth(), [row["row_id"] for row in alice["notes"]]) == (0, ["a"])
+    queue.push(delta("b", "again", hlc=1 << 51))
+    alice.sync()
+    assert rows_there(gateway) == {"a", "b"}
+    for wrong in (delta("d", client="bob"), delta("")):
+        with pytest.raises(ValidationError):
+            queue.push(wrong)
+
+
+def test_a_coordinator_over_a_database_and_a_transport(gateway, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    queue = MemoryQueue()
+    db = LocalDB.open("app")
+    coordinator = SyncCoordinator(db, LocalTransport(gateway), client_id="alice", schemas=SCHEMAS, queue=queue)
+    coordinator.tracker.insert("notes", "a", {"text": "one"})
+    coordinator.tracker.update("notes", "a", {"text": "two"})
+    assert coordinator.queue_depth() == queue.depth() == 2
+    assert coordinator.push_to_gateway().pushed == 2
+    coordinator.pull_from_gateway()
+    assert coordinator.tracker.query("SELECT text FROM notes") == [{"text": "two"}]
+    assert "webhook" in [each.type for each in coordinator.list_connector_types()]
+    coordinator.close()
+    db.close()
+    with closing(LocalDB.open({"name": "app"})) as db:
+        again = SyncCoordinator(db, LocalTransport(gateway))
+        assert again.client_id == "alice"
+        again.tracker.delete("notes", "a")
+        again.sync_once()
+        again.close()
+    assert rows_there(gateway) == set()
+
+
+def test_a_database_by_the_references_name_is_saved_into_one_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with closing(LocalDB.open("app.db", "file")) as db:
+        assert (db.name, db.backend) == ("app.db", "file")
+        db.exec("CREATE TABLE t (x)")
+        db.exec("INSERT INTO t VALUES (?)", [1])
+        with pytest.raises(ConfigurationError, match=r"a transaction is open on app\.db: commit it"), db.transaction():
+            db.save()
+        db.save()
+        (tmp_path / "copy.db").write_bytes((tmp_path / "app.db").read_bytes())
+        with closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+            assert copy.execute("SELECT x FROM t").fetchall() == [(1,)]
+    with closing(LocalDB.open({"name": "app", "backend": "memory"})) as db:
+        db.exec("CREATE TABLE t (x)")
+        db.save()
+        assert (db.backend, db.query("SELECT count(*) AS n FROM t")) == ("memory", [{"n": 0}])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["app.db", "copy.db"]
+    for wrong in ({"name": 7}, {"backend": "file"}, {"name": "a", "version": 1}):
+        with pytest.raises(ConfigurationError, match="give name, a text"):
+            LocalDB.open(wrong)
+    with pytest.raises(ConfigurationError, match="backend is 'idb', it must be file or memory"):
+        LocalDB.open({"name": "app", "backend": "idb"})
+
+
+def test_pushes_that_are_put_off_too_often_are_set_aside(opened, gateway):
+    transport = Careful(gateway)
+    transport.error = BackpressureError("too much", retry_after=0)
+    alice = opened(transport=transport, retry=RetryPolicy(pushes=3))
+    alice["notes"].insert({"text": "a"}, row_id="a")
+    for _ in range(2):
+        with pytest.raises(BackpressureError):
+            alice.sync()
+        assert [edit.status for edit in alice.pending()] == ["waiting"]
+    assert [edit.code for edit in alice.sync().refused] == [BackpressureError.code]
+    transport.error = None
+    alice.retry()
+    alice.sync()
+    assert rows_there(gateway) == {"a"}
+
+
+def test_delays_are_those_of_the_policy(opened, gateway):
+    transport = Careful(gateway)
+    transport.error = UnreachableError("offline")
+    alice = opened(transport=transport, retry=RetryPolicy(first_delay=100, longest_delay=150))
+    alice["notes"].insert(text="a")
+    with pytest.raises(UnreachableError):
+        alice.sync()
+    wait = alice.coordinator.replica.next_request()
+    assert 50 <= wait.seconds <= 100
+    for _ in range(3):
+        with pytest.raises(UnreachableError):
+            alice.sync()
+    assert alice.coordinator.replica.next_request().seconds <= 150
+
+
+def test_the_references_options_reach_the_coordinator(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = {"name": "app", "client_id": "me", "schemas": SCHEMAS, "auto_sync_ms": 0}
+    somewhere = {"url": "http://127.0.0.1:9", "gatewayId": "g"}
+    config = {
+        "syncMode": "pushOnly",
+        "realtimeHeartbeatMs": 5000,
+        "maxRetries": 7,
+        "maxActionRetries": 2,
+        "reconnectBaseMs": 500,
+        "reconnectMaxMs": 9000,
+    }
+    queue = MemoryQueue()
+    with create_client(**options, gateway=somewhere, queue=queue, coordinator_config=config) as client:
+        coordinator = client.coordinator
+        assert coordinator.queue is queue
+        assert coordinator.status.mode == "pushOnly"
+        assert coordinator._background._heartbeat == 5
+        assert coordinator.replica.retry == RetryPolicy(0.5, 9.0, 7, 2)
+    with pytest.raises(ConfigurationError, match="coordinator_config has hlc: it takes"):
+        create_client(**options, gateway=somewhere, coordinator_config={"hlc": 1})
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ({"heartbeat": 0}, "heartbeat is 0: give a number above 0"),
+        ({"retry": RetryPolicy(first_delay=0)}, "retry.first_delay is 0"),
+        ({"retry": RetryPolicy(pushes=0)}, "retry.pushes is 0"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(opened, option, why):
+    with pytest.raises(ConfigurationError, match=why):
+        opened(**option)
