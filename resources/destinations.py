@@ -1,21 +1,26 @@
-"""Destinations follow `deltas`: one Spark task a leaf reads what it lacks and writes it, transaction by transaction.
+"""Destinations follow `deltas`: Spark's tasks read what a leaf lacks and write it, transaction by transaction.
 
-What moves goes from the lake's files through an executor into the destination, a transaction's worth at a time; the
-step's own process sees marks and counts alone. The task opens the files itself; where it cannot, Spark reads them.
+A task reads the lake's files and writes to the destination; the step plans, and sees marks, counts and errors alone. A
+small increment is one task. A large one is a load, divided among tasks (`lakesync.adapters.loads`).
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-import pyarrow as pa
+from msgspec.structs import replace
 from pyspark.sql import functions as sf
 
+from lakehouse.catalogue import iceberg_table
+from lakehouse.history.ordered import Stretch, in_order, latest_arrivals, stretches
+from lakehouse.spark_errors import lake_errors
+from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakesync.adapters.following import (
     HISTORY,
     Choice,
+    Load,
     OlderRows,
     Standing,
     Taken,
@@ -23,23 +28,24 @@ from lakesync.adapters.following import (
     follow_history,
     standing,
 )
+from lakesync.adapters.loads import begin_load, finish_load, is_announced, load_to_resume, part_name, withdraw
 from lakesync.adapters.places import Leaf
 from lakesync.adapters.registry import as_database, open_adapter
-from lakesync.exceptions import LakeSyncError
+from lakesync.adapters.several import max_writers
+from lakesync.exceptions import ConfigurationError
 from lakesync.schema import TableSchema
-from resources.lake.connection import lake_errors
-from resources.lake.history.ordered import Stretch, in_order, reached, stretches
-from resources.lake.tables import NAMES, LakeNames, at, ensure_deltas
-from resources.tasks import failure, on_executors, opened, raise_failure
-from transforms.decode import day_of
+from resources.tasks import on_executors, opened, task_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from pyiceberg.table import Table
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_TOLD = "deltas bigint, standing string, failure string"
-_TOLD_ARROW = pa.schema([("deltas", pa.int64()), ("standing", pa.string()), ("failure", pa.string())])
+    from lakesync.adapters.base import DatabaseAdapter
+
+DELTAS_A_PART = 50_000
+"""A backlog is divided where each part has at least so many deltas."""
 
 
 class Follower(msgspec.Struct, frozen=True):
@@ -52,6 +58,14 @@ class Follower(msgspec.Struct, frozen=True):
     schemas: tuple[TableSchema, ...] = ()
     """Of the tables of rows that it keeps."""
 
+    def open(self) -> DatabaseAdapter:
+        """Open its adapter.
+
+        Raises:
+            ConfigurationError, AdapterError: as `open_adapter`.
+        """
+        return as_database(open_adapter(self.leaf.uri))
+
 
 class Followed(msgspec.Struct, frozen=True):
     """What a follower took."""
@@ -59,6 +73,7 @@ class Followed(msgspec.Struct, frozen=True):
     deltas: int
     parts: int
     """Transactions, or batches."""
+    tasks: int
     standing: Standing
     history: dict[str, int]
     """`GATEWAY/SHARD` → how far the lake is."""
@@ -78,51 +93,26 @@ def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES) ->
         ConfigurationError: the adapter cannot be a destination.
         LakeUnavailableError: Spark is gone.
     """
-    adapter = as_database(open_adapter(follower.leaf.uri))
-    try:
-        begun = standing(adapter, follower.name, follower.choice)
-        shown = columns_shown(adapter, follower.schemas)
-    finally:
-        adapter.close()
-    snapshot = ensure_deltas(spark, names).snapshot_id
-    if snapshot is None:
-        return Followed(0, 0, begun, {})
-    wanted = follower.choice.gateways
-    history = {
-        name: arrival
-        for name, arrival in streams(spark, snapshot, names).items()
-        if not wanted or name.partition("/")[0] in wanted
-    }
-    lacking = {name: begun.streams.get(name, -1) for name in history if begun.streams.get(name, -1) < history[name]}
-    if not lacking and shown == begun.shown:
-        return Followed(0, 0, begun, history)
-    told = _taken(spark, follower, snapshot, names, lacking, history)
-    return Followed(sum(part.deltas for part in told), len(told), told[-1].standing if told else begun, history)
+    found = _advance(spark, follower, names)
+    if not found.behind:
+        return found
+    rest = _advance(spark, follower, names)  # a load that was resumed ended where the lake was when it began
+    return replace(
+        rest, deltas=found.deltas + rest.deltas, parts=found.parts + rest.parts, tasks=found.tasks + rest.tasks
+    )
 
 
 @lake_errors
-def streams(spark: SparkSession, snapshot: int, names: LakeNames = NAMES) -> dict[str, int]:
-    """`GATEWAY/SHARD` → the highest arrival of it in a snapshot of `deltas`, from the files' bounds where they tell."""
-    known = reached(spark, names.deltas, snapshot)
-    if known is not None:
-        return known
-    bounds = sf.col("readable_metrics")
-    gateway, shard, arrival = bounds["gateway"], bounds["shard"], bounds["arrival"]
-    pure = (gateway["lower_bound"] == gateway["upper_bound"]) & (shard["lower_bound"] == shard["upper_bound"])
-    files = spark.read.option("versionAsOf", str(snapshot)).table(f"{names.deltas}.files")
-    name = sf.concat_ws("/", gateway["lower_bound"], shard["lower_bound"])
-    found = files.groupBy(sf.when(pure, name).alias("name")).agg(sf.max(arrival["upper_bound"]).alias("last")).collect()
-    if any(row["name"] is None for row in found):
-        name = sf.concat_ws("/", "gateway", "shard")
-        rows = at(spark, names.deltas, snapshot)
-        found = rows.groupBy(name.alias("name")).agg(sf.max("arrival").alias("last")).collect()
-    return {row["name"]: row["last"] for row in found}
+def latest(spark: SparkSession, snapshot: int, names: LakeNames = NAMES) -> dict[str, int]:
+    """`GATEWAY/SHARD` → the greatest arrival of it in a snapshot of `deltas`, from the bounds of its files."""
+    with iceberg_table(spark, names.deltas) as table:
+        return latest_arrivals(_known(table), snapshot)
 
 
 @lake_errors
 def in_the_lake(spark: SparkSession, reached: Standing, names: LakeNames = NAMES) -> tuple[int, int]:
     """How many deltas of a follower's choice the lake has up to where it is, and the sum of their ids."""
-    from transforms.ledger import id_sums
+    from lakehouse.history.ledger import id_sums
 
     if not reached.streams:
         return 0, 0
@@ -133,35 +123,113 @@ def in_the_lake(spark: SparkSession, reached: Standing, names: LakeNames = NAMES
     return row["count"] or 0, int(row["total"] or 0)
 
 
+def choice_of(leaf: Leaf, gateways: Sequence[str]) -> Choice:
+    """What a leaf follows."""
+    return Choice(tuple(leaf.tables), tuple(leaf.without), tuple(sorted(gateways)))
+
+
+class Taking(NamedTuple):
+    """What a task takes: all that a follower lacks, or one part of its load."""
+
+    follower: Follower
+    found: Sequence[Stretch]
+    after: Mapping[str, int]
+    until: Mapping[str, int]
+    load: Load | None = None
+    number: int = 0
+
+    def run(self) -> Iterator[Taken]:
+        """Take it, transaction by transaction."""
+        name, choice = self.follower.name, self.follower.choice
+        if self.load is not None:
+            name, choice = part_name(name, self.number), replace(choice, part=self.load.part(self.number))
+        with ExitStack() as open_adapters:
+            adapter = self.follower.open()
+            open_adapters.callback(adapter.close)
+            older = OlderRows(opened(self.follower.leaf.cold, open_adapters))
+            at = standing(adapter, name, choice, self.after)
+            after = {stream: max(low, at.streams.get(stream, -1)) for stream, low in self.after.items()}
+            history = in_order(self.found, after, self.until, choice, HISTORY)
+            schemas = self.follower.schemas
+            yield from follow_history(adapter, name, choice, history, schemas, older, self.until, since=self.after)
+
+
+def _advance(spark: SparkSession, follower: Follower, names: LakeNames) -> Followed:
+    """Take what the leaf lacks, or the rest of the load that it has begun."""
+    with closing(follower.open()) as adapter:
+        begun = standing(adapter, follower.name, follower.choice)
+        load = load_to_resume(adapter, begun, follower.schemas)
+        is_shown = columns_shown(adapter, follower.schemas) == begun.shown
+        announced = is_announced(adapter, follower.name)
+        writers = max_writers(adapter)
+    snapshot = ensure_deltas(spark, names).snapshot_id
+    if snapshot is None:
+        return Followed(0, 0, 0, begun, {})
+    wanted = follower.choice.gateways
+    everything = latest(spark, snapshot, names)
+    history = {name: last for name, last in everything.items() if not wanted or name.partition("/")[0] in wanted}
+    until = load.until if load is not None else history
+    after = {name: begun.streams.get(name, -1) for name in until if begun.streams.get(name, -1) < until[name]}
+    if not after and is_shown and not announced:
+        return Followed(0, 0, 0, begun, history)
+    found = _planned(spark, snapshot, names, after, until)
+    if load is None:
+        parts = _parts(spark, found, after, writers)
+        if parts > 1:
+            load = _begun(spark, follower, begun, {name: until[name] for name in after}, parts, is_shown=is_shown)
+    whole = Taking(follower, found, after, until)
+    works = [whole] if load is None else [whole._replace(load=load, number=number) for number in range(load.parts)]
+    taken = [part for each in on_executors(spark, works, Taken) for part in each]
+    reached = taken[-1].standing if taken and load is None else begun
+    if load is not None or announced:
+        with closing(follower.open()) as adapter:
+            if load is not None:
+                reached = finish_load(adapter, follower.name, follower.choice)
+            else:
+                withdraw(adapter, follower.name)
+    return Followed(reached.deltas - begun.deltas, len(taken), len(works), reached, history)
+
+
+@lake_errors
+def _planned(
+    spark: SparkSession, snapshot: int, names: LakeNames, after: Mapping[str, int], until: Mapping[str, int]
+) -> list[Stretch]:
+    with iceberg_table(spark, names.deltas) as table:
+        return stretches(_known(table), snapshot, after, until)
+
+
+@lake_errors
+def _parts(spark: SparkSession, found: Sequence[Stretch], after: Mapping[str, int], writers: int) -> int:
+    """How many tasks take a backlog."""
+    backlog = sum(each.deltas_beyond(after[each.stream]) for each in found)
+    wanted = min(writers, backlog // DELTAS_A_PART)
+    return min(wanted, task_slots(spark)) if wanted > 1 else 1
+
+
+def _begun(
+    spark: SparkSession, follower: Follower, begun: Standing, until: Mapping[str, int], parts: int, *, is_shown: bool
+) -> Load:
+    """Begin a load, its tables of rows in line with what is there already."""
+    if begun.deltas and not is_shown:
+        on_executors(spark, [Taking(follower, [], {}, {})], Taken)
+    with closing(follower.open()) as adapter:
+        return begin_load(adapter, follower.name, follower.choice, until, parts, follower.schemas)
+
+
+def _known(table: Table | None) -> Table:
+    """The history as pyiceberg opens it."""
+    if table is None:
+        raise ConfigurationError(
+            "Spark's catalogue of the lake is none that pyiceberg opens: set lake.catalog_uri to sqlite:////FILE, "
+            "postgresql://… or http(s)://… (REST)"
+        )
+    return table
+
+
 def _by_stream(arrivals: Mapping[str, int]) -> Column:
-    """A row's stream's entry."""
+    """The entry of a row's stream."""
     entries = [part for name, arrival in arrivals.items() for part in (sf.lit(name), sf.lit(arrival))]
     return sf.create_map(*entries)[sf.concat_ws("/", "gateway", "shard")]
-
-
-def _lacking(
-    spark: SparkSession,
-    snapshot: int,
-    names: LakeNames,
-    choice: Choice,
-    lacking: Mapping[str, int],
-    history: Mapping[str, int],
-) -> DataFrame:
-    """What a follower lacks, in one sorted partition that is spilled to disk where it is large."""
-    whole = at(spark, names.deltas, snapshot)
-    if not lacking:  # tables of rows alone are to be brought in line
-        return whole.where(sf.lit(False)).select(*HISTORY).coalesce(1)
-    first = min(lacking.values())
-    days = (day_of(max(0, first)), day_of(max(history[name] for name in lacking)))
-    gateways = sorted({name.partition("/")[0] for name in lacking})
-    rows = _chosen(whole, choice).where(
-        sf.col("gateway").isin(*gateways)
-        & sf.col("day").between(*days)
-        & (sf.col("arrival") > first)
-        & (sf.col("arrival") > _by_stream(lacking))
-    )
-    place = ("gateway", "shard", "arrival", "seq", "ordinal")
-    return rows.select(*HISTORY, "seq", "ordinal").coalesce(1).sortWithinPartitions(*place).select(*HISTORY)
 
 
 def _chosen(rows: DataFrame, choice: Choice) -> DataFrame:
@@ -172,77 +240,3 @@ def _chosen(rows: DataFrame, choice: Choice) -> DataFrame:
     if choice.gateways:
         rows = rows.where(sf.col("gateway").isin(*choice.gateways))
     return rows
-
-
-@lake_errors
-def _taken(
-    spark: SparkSession,
-    follower: Follower,
-    snapshot: int,
-    names: LakeNames,
-    lacking: Mapping[str, int],
-    history: Mapping[str, int],
-) -> list[Taken]:
-    """Have a task take what is lacking; what it says of each part.
-
-    Raises:
-        LakeSyncError: as the task raised it.
-    """
-    found = stretches(spark, names.deltas, snapshot, lacking)
-    if found is not None:
-        return on_executors(spark, [_Reading(follower, found, lacking, history)], Taken)[0]
-    shown = _lacking(spark, snapshot, names, follower.choice, lacking, history)
-    rows = shown.mapInArrow(_Shown(follower, history), _TOLD).collect()
-    raise_failure(row["failure"] for row in rows)
-    return [Taken(row["deltas"], msgspec.json.decode(row["standing"], type=Standing)) for row in rows]
-
-
-class _Reading(NamedTuple):
-    """What the executor runs where it reads the history by itself."""
-
-    follower: Follower
-    found: Sequence[Stretch]
-    lacking: Mapping[str, int]
-    upto: Mapping[str, int]
-
-    def run(self) -> Iterator[Taken]:
-        history = in_order(self.found, self.lacking, self.follower.choice, HISTORY)
-        return _take(self.follower, history, self.upto)
-
-
-class _Shown:
-    """What the executor runs where Spark shows it the history."""
-
-    def __init__(self, follower: Follower, upto: Mapping[str, int]) -> None:
-        self._follower = msgspec.json.encode(follower)
-        self._upto = dict(upto)
-
-    def __call__(self, history: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        follower = msgspec.json.decode(self._follower, type=Follower)
-        batches = iter(history)
-        try:
-            for part in _take(follower, batches, self._upto):
-                yield _row(part.deltas, msgspec.json.encode(part.standing).decode(), None)
-        except LakeSyncError as error:
-            yield _row(0, None, failure(error))
-            for _ in batches:  # Spark waits until all of it was read
-                pass
-
-
-def _take(follower: Follower, history: Iterator[pa.RecordBatch], upto: Mapping[str, int]) -> Iterator[Taken]:
-    with ExitStack() as closing:
-        adapter = as_database(open_adapter(follower.leaf.uri))
-        closing.callback(adapter.close)
-        cold = opened(follower.leaf.cold, closing)
-        yield from follow_history(
-            adapter, follower.name, follower.choice, history, follower.schemas, OlderRows(cold), upto
-        )
-
-
-def _row(deltas: int, reached: str | None, failed: str | None) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"deltas": deltas, "standing": reached, "failure": failed}], schema=_TOLD_ARROW)
-
-
-def choice_of(leaf: Leaf, gateways: Sequence[str]) -> Choice:
-    """What a leaf follows."""
-    return Choice(tuple(leaf.tables), tuple(leaf.without), tuple(sorted(gateways)))

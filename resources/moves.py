@@ -1,13 +1,20 @@
-"""Moves between places on executors: tiers by age, and migrations by day and table."""
+"""Moves between places by Spark's tasks: tiers by age, and migrations by day and table.
+
+A large move is divided into ranges of hlc, a task each (`lakesync.adapters.ranges`). The step plans, and sees counts,
+marks and errors alone.
+"""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
+from lakesync import hlc
 from lakesync.adapters.base import Marked
 from lakesync.adapters.lifecycle import LifecycleAdapter, TierReport
 from lakesync.adapters.migrate import (
@@ -19,6 +26,9 @@ from lakesync.adapters.migrate import (
     migrate_adapter,
 )
 from lakesync.adapters.places import Place, Tiered
+from lakesync.adapters.progress import Kept, MarkKept, ProgressKept
+from lakesync.adapters.ranges import Division, division_of, end_division
+from lakesync.adapters.several import max_writers
 from resources.tasks import on_executors, opened
 
 if TYPE_CHECKING:
@@ -26,24 +36,32 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from lakesync.adapters.base import DatabaseAdapter
+
+
+DELTAS_A_RANGE = 50_000
+"""A move of more deltas is divided into ranges of about so many."""
+
 
 class Tiering(msgspec.Struct, frozen=True):
-    """What is old goes to the cold tier: copied, compared, and only then removed from the hot one."""
+    """Old deltas go to the cold tier: copied, compared, and only then removed from the hot one."""
 
     hot: Place
     cold: Place
-    until_ms: int
-    """Deltas up to this instant, by their hlc."""
+    since: int
+    """Deltas above this hlc."""
+    until: int | None
+    """Deltas up to this hlc; None: however young."""
 
     def run(self) -> Iterator[TierReport]:
-        """Move it."""
+        """Move them."""
         with ExitStack() as closing:
             hot, cold = opened([self.hot, self.cold], closing)
-            yield LifecycleAdapter(hot, cold, 0).migrate_to_tier(self.until_ms)
+            yield LifecycleAdapter(hot, cold, 0).move_range(self.since, self.until)
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """A day of a table, from one place to another."""
+    """A day of a table, from one place to another, or one range of it."""
 
     name: str
     """Of its progress."""
@@ -53,38 +71,132 @@ class Migration(msgspec.Struct, frozen=True):
     page: int
     folder: str
     """Where progress is kept for a target that keeps no marks."""
+    division: str = ""
+    """The id of the division, where this is one of its ranges."""
 
     def run(self) -> Iterator[MigrationReport]:
         """Copy and compare; cut short, the next run goes on where it was."""
         with ExitStack() as closing:
             source, target = opened([self.source, self.target], closing)
             progress: ProgressKeeper = (
-                ProgressMark(target, self.name)
+                ProgressMark(target, self.name, self.division)
                 if isinstance(target, Marked)
-                else ProgressFile(Path(self.folder) / f"{self.name.replace('/', '.')}.json")
+                else ProgressFile(self._file(""), self.division)
             )
             yield migrate_adapter(source, target, self.scope, progress=progress, page=self.page)
 
+    def ranges_kept(self, target: DatabaseAdapter) -> Kept[Division]:
+        """Where its division is kept."""
+        if isinstance(target, Marked):
+            return MarkKept(target, f"{self.name} ranges", Division)
+        return ProgressKept(self._file(".ranges"), Division)
 
-def move_to_tier(spark: SparkSession, place: Tiered, until_ms: int) -> TierReport:
+    def _file(self, what: str) -> Path:
+        return Path(self.folder) / f"{self.name.replace('/', '.')}{what}.json"
+
+
+def move_to_tier(spark: SparkSession, name: str, place: Tiered, until_ms: int) -> TierReport:
     """Move what is older than an instant.
+
+    Args:
+        spark: a session.
+        name: of the pair of tiers, by which the hot one keeps the ranges of a move that has begun.
+        place: the tiers.
+        until_ms: deltas up to this instant move, by their hlc.
 
     Raises:
         AdapterError: a tier cannot be reached; what was moved is moved.
         IntegrityError: the cold tier does not hold what it was given; nothing of that was removed.
-        ConfigurationError: the hot tier cannot let go of deltas.
+        ConfigurationError: the hot tier does not support deleting deltas.
         LakeUnavailableError: Spark is gone.
     """
-    ((report,),) = on_executors(spark, [Tiering(place.hot, place.cold, until_ms)], TierReport)
-    return report
+    scope, reports = Scope(until=hlc.encode(until_ms, hlc.MAX_COUNTER)), list[TierReport]()
+    with ExitStack() as closing:
+        hot, cold = opened([place.hot, place.cold], closing)
+        kept = MarkKept(hot, f"tiers/{name}", Division) if isinstance(hot, Marked) else None
+        while True:
+            division = division_of(hot, scope, kept, max_writers(cold), DELTAS_A_RANGE, any_scope=True)
+            works = [Tiering(place.hot, place.cold, *each) for each in division.ranges()]
+            reports += [report for (report,) in on_executors(spark, works, TierReport)]
+            end_division(division, kept)
+            if division.scope == scope:  # else a run before this one had begun it, for an earlier instant
+                return _moved(reports)
 
 
 def migrate(spark: SparkSession, migrations: Sequence[Migration]) -> list[MigrationReport]:
-    """Copy and compare each in a task of its own.
+    """Copy and compare each, in a task of its own or, where it is large, in several.
 
     Raises:
         AdapterError: one of the two places cannot be reached; a repeat goes on.
         IntegrityError: the two differ at the end.
         LakeUnavailableError: Spark is gone.
     """
-    return [report for (report,) in on_executors(spark, migrations, MigrationReport)]
+    with ExitStack() as closing:
+        places = _Places(closing)
+        divided = [_Divided.of(each, places.opened(each.source), places.opened(each.target)) for each in migrations]
+        works = [work for each in divided for work in each.works]
+        reports = iter([report for (report,) in on_executors(spark, works, MigrationReport)])
+        told = [_copied(list(islice(reports, len(each.works)))) for each in divided]
+        for each in divided:
+            end_division(each.division, each.kept)
+    return told
+
+
+class _Divided(NamedTuple):
+    """A migration in ranges."""
+
+    works: list[Migration]
+    division: Division
+    kept: Kept[Division]
+
+    @classmethod
+    def of(cls, migration: Migration, source: DatabaseAdapter, target: DatabaseAdapter) -> _Divided:
+        kept = migration.ranges_kept(target)
+        division = division_of(source, migration.scope, kept, max_writers(target), DELTAS_A_RANGE)
+        if not division.id:
+            return cls([migration], division, kept)
+        found = [
+            replace(
+                migration,
+                name=f"{migration.name}#{number}",
+                scope=replace(migration.scope, since=each.since, until=each.until),
+                division=division.id,
+            )
+            for number, each in enumerate(division.ranges())
+        ]
+        return cls(found, division, kept)
+
+
+class _Places:
+    """Places opened once each."""
+
+    def __init__(self, closing: ExitStack) -> None:
+        self._closing = closing
+        self._opened: dict[bytes, DatabaseAdapter] = {}
+
+    def opened(self, place: Place) -> DatabaseAdapter:
+        key = msgspec.json.encode(place)
+        if key not in self._opened:
+            (self._opened[key],) = opened([place], self._closing)
+        return self._opened[key]
+
+
+def _moved(reports: Sequence[TierReport]) -> TierReport:
+    return TierReport(
+        sum(each.deltas for each in reports),
+        sum(each.id_sum for each in reports) % 2**64,
+        sum(each.pages for each in reports),
+        max(each.until for each in reports),
+    )
+
+
+def _copied(reports: Sequence[MigrationReport]) -> MigrationReport:
+    """Of the ranges of one migration; seconds are those of the longest."""
+    return MigrationReport(
+        sum(each.deltas for each in reports),
+        sum(each.copied for each in reports),
+        sum(each.pages for each in reports),
+        sum(each.id_sum for each in reports) % 2**64,
+        max(each.seconds for each in reports),
+        verified=all(each.verified for each in reports),
+    )

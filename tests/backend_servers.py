@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pymysql
+import requests
 
 from lakesync.cli import jars
 from lakesync.cli.process import Process, accepts, free_ports
@@ -69,11 +70,18 @@ class SparkServer(Server):
         super().__init__("spark", config.data_dir, config.spark.port)
         token = config.spark.token.get_secret_value()
         self._prepared = prepare(config, port=self.port, token=token, jars=jars.ensure_all())
+        self._pages = config.spark.ui_url
         self.again()
 
     def again(self) -> None:
         """Start it."""
-        self.start(self._prepared.command, self.listens, self._prepared.environment)
+        self.start(self._prepared.command, self._serves, self._prepared.environment)
+
+    def _serves(self) -> bool:
+        """Its pages' REST API takes seconds for its first answer."""
+        with suppress(requests.RequestException):
+            return self.listens() and requests.get(f"{self._pages}/api/v1/applications", timeout=30).ok
+        return False
 
 
 class MariaDbServer(Server):

@@ -32,10 +32,12 @@ __all__ = [
     "ArrowAdapter",
     "ArrowPage",
     "Beside",
+    "ConcurrentWriters",
     "DatabaseAdapter",
     "DeltaBatch",
     "DeltaPage",
     "DeltaQuery",
+    "Divisible",
     "Held",
     "Identity",
     "Mark",
@@ -256,6 +258,34 @@ class Prunable(Protocol):
         Raises:
             AdapterError: some may be gone; a repeat is safe.
         """
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """A `DatabaseAdapter` that can divide a query into ranges, so that several tasks move what it finds."""
+
+    def split_points(self, query: DeltaQuery, size: int) -> list[int]:
+        """Return the values that cut a query's deltas into ranges of about `size`.
+
+        Args:
+            query: what is to be divided; its limit does not count.
+            size: deltas a range; an estimate will do.
+
+        Returns:
+            Values of the query's order, ascending, each the last of its range; empty if one range holds everything.
+
+        Raises:
+            AdapterError: the backend cannot be read.
+        """
+
+
+@runtime_checkable
+class ConcurrentWriters(Protocol):
+    """A `DatabaseAdapter` that several processes write at the same time without waiting for each other."""
+
+    @property
+    def max_writers(self) -> int:
+        """How many processes at most gain by writing at the same time; 1 if they would only wait."""
 
 
 class Mark(msgspec.Struct, frozen=True):

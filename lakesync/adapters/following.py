@@ -2,7 +2,7 @@
 
 Deltas come in order of (gateway, shard, arrival). A mark speaks of whole arrivals alone, as one arrival is one push. A
 database takes many arrivals in one transaction; an object store takes the lake's own batches, one object each, as
-those are the same whoever comes again.
+those are the same whoever comes again. `loads.py` divides a large backlog among followers of a part each.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from lakesync.adapters.base import (
     Marked,
     StateWriter,
 )
+from lakesync.adapters.buckets import Part
 from lakesync.adapters.flat import COLUMNS
 from lakesync.adapters.objects import ObjectDeltas
 from lakesync.adapters.progress import progress_in
@@ -54,6 +55,27 @@ class Choice(msgspec.Struct, frozen=True):
     """But for these."""
     gateways: tuple[str, ...] = ()
     """Empty: of every gateway."""
+    part: Part | None = None
+    """Of a divided load, this part alone."""
+
+
+class Load(msgspec.Struct, frozen=True):
+    """A backlog divided among parts that are taken at the same time, each with a mark of its own."""
+
+    id: str
+    parts: int
+    until: dict[str, int]
+    """`GATEWAY/SHARD` → the last arrival that belongs to it."""
+    by_batch: bool = False
+    """As `Part`."""
+    whole: tuple[str, ...] = ()
+    """As `Part`."""
+    shown: dict[str, tuple[str, ...]] = {}
+    """As `Standing`, of the tables of rows that the parts write."""
+
+    def part(self, number: int) -> Part:
+        """Return one of its parts."""
+        return Part(self.id, number, self.parts, self.by_batch, self.whole)
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -68,6 +90,8 @@ class Standing(msgspec.Struct, frozen=True):
     """Of their ids, modulo 2**64."""
     shown: dict[str, tuple[str, ...]] = {}
     """Table of rows → the columns that its rows have."""
+    load: Load | None = None
+    """Begun and not yet ended; what its parts took is not counted here yet."""
 
     def after(self, gateway: str, shard: str) -> int:
         """The arrival above which the follower lacks a stream's deltas."""
@@ -87,15 +111,21 @@ def stream(gateway: str, shard: str) -> str:
     return f"{gateway}/{shard}"
 
 
-def standing(adapter: DatabaseAdapter, name: str, choice: Choice) -> Standing:
+def standing(adapter: DatabaseAdapter, name: str, choice: Choice, since: Mapping[str, int] = NO_STREAMS) -> Standing:
     """How far a follower is; from nothing where it wanted something else before, which it then takes again.
+
+    Args:
+        adapter: what follows.
+        name: of the follower, for its mark.
+        choice: what it wants.
+        since: `GATEWAY/SHARD` → arrival from which a follower without a mark begins.
 
     Raises:
         ConfigurationError: the adapter keeps no marks.
         AdapterError: it cannot be read.
         IntegrityError: its mark was not written by a follower.
     """
-    return _read(_marked(adapter).mark(name), name, choice)
+    return _read(marked(adapter).mark(name), name, choice, since)
 
 
 def follow_history(
@@ -107,6 +137,7 @@ def follow_history(
     beside: Beside = NOTHING_BESIDE,
     upto: Mapping[str, int] = NO_STREAMS,
     at_once: int = AT_ONCE,
+    since: Mapping[str, int] = NO_STREAMS,
 ) -> Iterator[Taken]:
     """Take what a follower lacks of the history, part by part.
 
@@ -119,27 +150,28 @@ def follow_history(
         beside: what those show besides.
         upto: `GATEWAY/SHARD` → arrival up to which `history` holds everything that it wants.
         at_once: deltas a transaction.
+        since: as `standing`.
 
     Raises:
         ConfigurationError: the adapter keeps no marks.
         AdapterError: it cannot be reached; a repeat goes on where it was.
         IntegrityError: another run moved the mark meanwhile, or it holds less than it was given.
     """
-    marked = _marked(adapter)
-    text = marked.mark(name)
-    at = _read(text, name, choice)
-    shown = columns_shown(adapter, schemas)
+    marks = marked(adapter)
+    text = marks.mark(name)
+    at = _read(text, name, choice, since)
+    shown = columns_shown(adapter, schemas) if choice.part is None else {}
     if at.deltas and shown:
         for schema in schemas:
             if at.shown.get(schema.table) != shown[schema.table]:
                 show_again(adapter, schema, beside)
-    at = replace(at, shown=shown)
+    at = replace(at, shown=shown, load=None)
     whole = ("batch_id",) if isinstance(adapter, ObjectDeltas) else _PLACE
     for part in _parts(_lacking(history, at), whole, 1 if isinstance(adapter, ObjectDeltas) else at_once):
         wanted = held_in_table(part)
         now = _moved(at, choice, part, wanted)
         told = msgspec.json.encode(now).decode()
-        found = marked.follow_arrow(
+        found = marks.follow_arrow(
             part.column("batch_id")[0].as_py(), part.select(list(COLUMNS)), Mark(name, text, told), schemas, beside
         )
         if found != wanted:
@@ -154,7 +186,7 @@ def follow_history(
     at = replace(at, streams=whole_streams)  # what it did not want it need not look at again
     told = msgspec.json.encode(at).decode()
     if at.streams and told != text:
-        marked.move_mark(Mark(name, text, told))
+        marks.move_mark(Mark(name, text, told))
         yield Taken(0, at)
 
 
@@ -226,7 +258,12 @@ def _shown(
     return beside.shown(schema, rows, latest(None, schema.table, rows))
 
 
-def _marked(adapter: DatabaseAdapter) -> Marked:
+def marked(adapter: DatabaseAdapter) -> Marked:
+    """The adapter as one that keeps marks.
+
+    Raises:
+        ConfigurationError: it keeps none.
+    """
     if not isinstance(adapter, Marked):
         raise ConfigurationError(
             f"{type(adapter).__name__} keeps no followers' marks, so it cannot be a destination: use a database or an "
@@ -235,9 +272,9 @@ def _marked(adapter: DatabaseAdapter) -> Marked:
     return adapter
 
 
-def _read(text: str | None, name: str, choice: Choice) -> Standing:
+def _read(text: str | None, name: str, choice: Choice, since: Mapping[str, int] = NO_STREAMS) -> Standing:
     found = progress_in(text, Standing, name)
-    return found if found is not None and found.choice == choice else Standing(choice)
+    return found if found is not None and found.choice == choice else Standing(choice, dict(since))
 
 
 def _lacking(history: Iterable[pa.RecordBatch], at: Standing) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 from lakesync.adapters.arrow import arrow_schema, from_arrow
 from lakesync.adapters.base import ArrowPage, DeltaBatch, DeltaPage, DeltaQuery, Held, Position
 from lakesync.adapters.flat import COLUMNS
-from lakesync.adapters.pieces import Piece, chosen, in_order, last_position, page_of
+from lakesync.adapters.pieces import Piece, chosen, in_order, last_position, page_of, split_points
 from lakesync.adapters.recent import Recent
 from lakesync.adapters.selection import merged
 from lakesync.exceptions import AdapterError, ConfigurationError
@@ -76,6 +76,11 @@ class IcebergDeltas:
         """A page, from the files that may hold some of it."""
         table = self._table()
         return page_of(self._reaching(table, query), lambda task: self._read(table, task), query)
+
+    def split_points(self, query: DeltaQuery, size: int) -> list[int]:
+        """The values that cut a query's deltas into ranges, by what the manifests tell of each file."""
+        pieces = ((piece, piece.name.file.record_count) for piece in self._reaching(self._table(), query))
+        return split_points(pieces, query, size)
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
         """The merge of all deltas held of each row."""

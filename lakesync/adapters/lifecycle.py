@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_LAST = hlc.encode(hlc.MAX_WALL_MS, hlc.MAX_COUNTER)
+
+
 class TierReport(msgspec.Struct, frozen=True):
     """What went to the cold tier."""
 
@@ -83,7 +86,19 @@ class LifecycleAdapter(Several):
             ConfigurationError: the hot tier cannot let go of deltas.
         """
         until = hlc.encode(until_ms if until_ms is not None else self._wall() - self._max_age_ms, hlc.MAX_COUNTER)
-        query = DeltaQuery(order="hlc", until=until, limit=PAGE)
+        return self.move_range(-1, until)
+
+    def move_range(self, since: int, until: int | None) -> TierReport:
+        """Move the deltas of a range of hlc, as `migrate_to_tier`.
+
+        Args:
+            since: the hlc above which deltas move.
+            until: the last hlc that moves; None: however young.
+
+        Raises:
+            AdapterError, IntegrityError, ConfigurationError: as `migrate_to_tier`.
+        """
+        query = DeltaQuery(order="hlc", since=since, until=until, limit=PAGE)
         count, total, pages = 0, 0, 0
         while len(deltas := read_arrow(self.hot, query).deltas):
             held = copy_page(self.cold, "tier", deltas)
@@ -91,4 +106,4 @@ class LifecycleAdapter(Several):
             delete_arrow(self.hot, deltas)
             crash_point("tier.after_delete")
             count, total, pages = count + held.deltas, total + held.id_sum, pages + 1
-        return TierReport(count, total % 2**64, pages, until)
+        return TierReport(count, total % 2**64, pages, _LAST if until is None else until)

@@ -15,9 +15,9 @@ import msgspec
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import held_in_table
-from lakesync.adapters.base import DatabaseAdapter, DeltaQuery, Held, Mark, Marked, Position
+from lakesync.adapters.base import DatabaseAdapter, DeltaQuery, Held, Marked, Position
 from lakesync.adapters.moving import PAGE, copy_page
-from lakesync.adapters.progress import ProgressKept, progress_in
+from lakesync.adapters.progress import MarkKept, ProgressKept
 from lakesync.adapters.several import read_arrow, walk
 from lakesync.crash import crash_point
 from lakesync.exceptions import ConfigurationError, IntegrityError
@@ -47,6 +47,10 @@ class Progress(msgspec.Struct, frozen=True):
     deltas: int = 0
     id_sum: int = 0
     pages: int = 0
+    division: str = ""
+    """The id of the division, where this is one of its ranges."""
+    verified: bool = False
+    """The range is done, and compared: nothing is left to do until the whole division is."""
 
 
 class MigrationReport(msgspec.Struct, frozen=True):
@@ -72,6 +76,9 @@ class ProgressKeeper(Protocol):
     def write(self, progress: Progress) -> None:
         """Keep it durably."""
 
+    def end(self, progress: Progress) -> None:
+        """Take note that everything was copied and compared."""
+
     def remove(self) -> None:
         """Forget it."""
 
@@ -79,17 +86,18 @@ class ProgressKeeper(Protocol):
 class ProgressMark:
     """Progress as a mark at the destination, which every process that writes there finds."""
 
-    def __init__(self, adapter: Marked, name: str) -> None:
-        """Args: adapter: the destination; name: of the mark."""
-        self._adapter = adapter
-        self._name = name
-        self._text: str | None = None
+    def __init__(self, adapter: Marked, name: str, division: str = "") -> None:
+        """Args: adapter: the destination; name: of the mark; division: the id of the division whose range it is."""
+        self._kept = MarkKept(adapter, name, Progress)
+        self._division = division
+        self._scope: Scope | None = None
 
     def read(self, scope: Scope) -> Progress:
         """How far the migration of this scope is; from nothing where the mark is of another."""
-        self._text = self._adapter.mark(self._name)
-        found = progress_in(self._text, Progress, self._name)
-        return found if found is not None and found.scope == scope else Progress(scope)
+        self._scope = scope
+        found = self._kept.read()
+        fresh = Progress(scope, division=self._division)
+        return found if found is not None and _is_same(found, fresh) else fresh
 
     def write(self, progress: Progress) -> None:
         """Keep it durably.
@@ -97,22 +105,25 @@ class ProgressMark:
         Raises:
             IntegrityError: another run of the migration has moved it.
         """
-        text = msgspec.json.encode(progress).decode()
-        self._adapter.move_mark(Mark(self._name, self._text, text))
-        self._text = text
+        self._kept.write(progress)
+
+    def end(self, progress: Progress) -> None:
+        """Keep a range as verified; forget a whole migration, so that the next one looks at everything."""
+        self.write(replace(progress, verified=True) if self._division else Progress(progress.scope))
 
     def remove(self) -> None:
         """Begin at nothing the next time."""
-        if self._text is not None:
-            self.write(Progress(msgspec.json.decode(self._text, type=Progress).scope))
+        if self._scope is not None:
+            self.write(Progress(self._scope, division=self._division))
 
 
 class ProgressFile:
     """Progress in a file, replaced whole."""
 
-    def __init__(self, path: Path) -> None:
-        """Args: path: made, with its folder, at the first page."""
+    def __init__(self, path: Path, division: str = "") -> None:
+        """Args: path: made, with its folder, at the first page; division: as `ProgressMark`."""
         self.path = path
+        self._division = division
         self._kept = ProgressKept(path, Progress)
 
     def read(self, scope: Scope) -> Progress:
@@ -122,15 +133,23 @@ class ProgressFile:
             ConfigurationError: the file is of another migration, or damaged.
         """
         found = self._kept.read()
-        if found is not None and found.scope != scope:
+        fresh = Progress(scope, division=self._division)
+        if found is not None and found.scope != scope and not self._division:
             raise ConfigurationError(
                 f"{self.path} is the progress of another choice of deltas ({found.scope}): finish that, or remove it"
             )
-        return found or Progress(scope)
+        return found if found is not None and _is_same(found, fresh) else fresh
 
     def write(self, progress: Progress) -> None:
         """Keep it durably."""
         self._kept.write(progress)
+
+    def end(self, progress: Progress) -> None:
+        """Keep a range as verified; forget a whole migration, so that the next one looks at everything."""
+        if self._division:
+            self.write(replace(progress, verified=True))
+        else:
+            self.remove()
 
     def remove(self) -> None:
         """Forget it."""
@@ -166,18 +185,20 @@ def migrate_adapter(
     scope = scope or Scope()
     started, copied = time.perf_counter(), 0
     at = progress.read(scope) if progress is not None else Progress(scope)
+    if at.verified:
+        return MigrationReport(at.deltas, 0, at.pages, at.id_sum, 0.0, verified=True)
     for found in walk(lambda query: read_arrow(source, query), replace(scope.query(page), after=at.after)):
         if not len(found.deltas):
             break
         held = copy_page(destination, "migration", found.deltas)
         crash_point("migrate.after_copy")
         copied += held.deltas
-        at = Progress(
-            scope,
-            found.end or at.after,
-            at.deltas + held.deltas,
-            (at.id_sum + held.id_sum) % 2**64,
-            at.pages + 1,
+        at = replace(
+            at,
+            after=found.end or at.after,
+            deltas=at.deltas + held.deltas,
+            id_sum=(at.id_sum + held.id_sum) % 2**64,
+            pages=at.pages + 1,
         )
         if progress is not None and found.end is not None:
             progress.write(at)
@@ -185,15 +206,23 @@ def migrate_adapter(
         if on_page is not None:
             on_page(at)
     theirs, ours = digest(source, scope), digest(destination, scope)
-    if progress is not None:
-        progress.remove()
     if theirs != ours:
+        if progress is not None:
+            progress.remove()
         raise IntegrityError(
             f"the source holds {theirs.deltas} deltas (sum of ids {theirs.id_sum}) and the destination {ours.deltas} "
             f"({ours.id_sum}): run it again for what reached the source meanwhile; where the destination held others "
             "of this choice before, narrow the choice"
         )
+    if progress is not None:
+        progress.end(replace(at, deltas=theirs.deltas, id_sum=theirs.id_sum))
+        crash_point("migrate.after_end")
     return MigrationReport(theirs.deltas, copied, at.pages, theirs.id_sum, time.perf_counter() - started, verified=True)
+
+
+def _is_same(found: Progress, fresh: Progress) -> bool:
+    """Whether progress that was kept is of the same scope and division."""
+    return (found.scope, found.division) == (fresh.scope, fresh.division)
 
 
 def digest(adapter: DatabaseAdapter, scope: Scope, page: int = PAGE) -> Held:

@@ -58,6 +58,8 @@ class MySqlAdapter(SqlAdapter):
 class MySqlDialect(Dialect):
     """SQL as MySQL and MariaDB have it."""
 
+    concurrent = True
+
     def __init__(self, executor: MySqlExecutor) -> None:
         """Args: executor: knows which of the two it is."""
         self._executor = executor

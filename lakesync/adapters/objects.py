@@ -39,11 +39,12 @@ from lakesync.adapters.base import (
     Position,
     StoredDelta,
 )
+from lakesync.adapters.buckets import BUCKETS
 from lakesync.adapters.envelope import decode_envelope, encode_envelope
 from lakesync.adapters.object_marks import check_mark, read_mark, write_mark
 from lakesync.adapters.object_redaction import redact_objects
 from lakesync.adapters.object_store import LakeAdapter, ObjectInfo
-from lakesync.adapters.pieces import Piece, chosen, in_order, last_position, page_of
+from lakesync.adapters.pieces import Piece, chosen, in_order, last_position, page_of, split_points
 from lakesync.adapters.recent import Recent
 from lakesync.adapters.redaction import Redacted, Redaction
 from lakesync.adapters.selection import held, merged
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
 FlushFormat = Literal["parquet", "json"]
 DELTAS_PREFIX = "deltas"
 _PARQUET = b"PAR1"
+_DELTA_BYTES = 100
+"""About as many bytes of an object are one delta."""
 _KEY = re.compile(
     r"(?P<gateway>[^/]+)/\d{4}-\d\d-\d\d/(?P<spans>[0-9a-f]{16}(-[0-9a-f]{16}){3})\.[^/]+\.(?P<ending>parquet|json)"
 )
@@ -73,6 +76,8 @@ class _Named(NamedTuple):
     hlcs: tuple[int, int]
     etag: str = ""
     """Of what was listed: an erasure writes an object anew."""
+    size: int = 0
+    """Its bytes, as they were listed."""
 
     def span(self, order: Order) -> tuple[int, int]:
         return self.arrivals if order == "arrival" else self.hlcs
@@ -120,6 +125,16 @@ class ObjectDeltas:
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
         """A page, from the objects that may hold some of it."""
         return page_of(self._reaching(query), self._read, query)
+
+    def split_points(self, query: DeltaQuery, size: int) -> list[int]:
+        """The values that cut a query's deltas into ranges, by the names and sizes of the objects."""
+        pieces = ((piece, 1 + piece.name.size // _DELTA_BYTES) for piece in self._reaching(query))
+        return split_points(pieces, query, size)
+
+    @property
+    def max_writers(self) -> int:
+        """Several: each batch is an object of its own."""
+        return BUCKETS
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
         """The merge of all deltas held of each row."""
@@ -220,7 +235,7 @@ class ObjectDeltas:
 
     def _listed(self, info: ObjectInfo) -> _Named | None:
         each = _parse(info.key, self._prefix)
-        return each and each._replace(etag=info.etag)
+        return each and each._replace(etag=info.etag, size=info.size)
 
     def _infos(self, prefix: str) -> Iterator[ObjectInfo]:
         after, more = "", True

@@ -65,6 +65,29 @@ def page_of(pieces: Iterable[Piece[P]], read: Callable[[P], pa.Table], query: De
     return ArrowPage(page, last_position(page, query.order) if len(whole) > query.limit else None)
 
 
+def split_points(pieces: Iterable[tuple[Piece[P], int]], query: DeltaQuery, size: int) -> list[int]:
+    """The values that cut what a query finds into ranges of about `size` deltas.
+
+    Args:
+        pieces: those that reach into the query, with the number of their deltas, which are taken to lie evenly.
+        query: what is to be divided.
+        size: deltas a range.
+    """
+    steps: list[tuple[int, float]] = []
+    for piece, count in pieces:
+        low, high = max(piece.low, query.since + 1), piece.high if query.until is None else min(piece.high, query.until)
+        reached = count * (high - low + 1) / (piece.high - piece.low + 1)
+        parts = max(1, round(reached / size))
+        steps += ((low + (high - low) * number // parts, reached / parts) for number in range(parts))
+    points, held = list[int](), 0.0
+    for low, some in sorted(steps):
+        if held and held + some > size and low - 1 > (points[-1] if points else query.since):
+            points.append(low - 1)
+            held = 0
+        held += some
+    return points
+
+
 def chosen(deltas: pa.Table, query: DeltaQuery) -> pa.Table:
     """Those of the deltas that a query asks for, whatever its limit."""
     import pyarrow as pa

@@ -57,6 +57,8 @@ class PostgresAdapter(SqlAdapter):
 class PostgresDialect(Dialect):
     """SQL as Postgres has it."""
 
+    concurrent = True
+
     def column(self, kind: Kind) -> str:
         """The type of a column; the collation C compares by code point."""
         return _TYPES[kind]

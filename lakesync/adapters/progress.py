@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from lakesync.adapters.base import Mark, Marked
 from lakesync.exceptions import ConfigurationError, IntegrityError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -27,6 +28,46 @@ def progress_in(text: str | None, kind: type[T], name: str) -> T | None:
         raise IntegrityError(
             f"the mark {name!r} is another kind of work's ({error}): give this one another name"
         ) from error
+
+
+class Kept(Protocol[T]):
+    """Where something is kept for the next run."""
+
+    def read(self) -> T | None:
+        """Return it; None if it was never written."""
+
+    def write(self, progress: T) -> None:
+        """Keep it durably, in place of what was there."""
+
+
+class MarkKept(Generic[T]):
+    """In a mark of an adapter, which every process that opens the adapter finds."""
+
+    def __init__(self, adapter: Marked, name: str, kind: type[T]) -> None:
+        """Args: adapter: keeps the mark; name: of the mark; kind: of what it says."""
+        self._adapter = adapter
+        self._name = name
+        self._kind = kind
+        self._text: str | None = None
+
+    def read(self) -> T | None:
+        """Return what the mark says.
+
+        Raises:
+            IntegrityError: it says something else: the name is used for two things.
+        """
+        self._text = self._adapter.mark(self._name)
+        return progress_in(self._text, self._kind, self._name)
+
+    def write(self, progress: T) -> None:
+        """Move the mark from where it was read, or written, last.
+
+        Raises:
+            IntegrityError: another run has moved it.
+        """
+        text = msgspec.json.encode(progress).decode()
+        self._adapter.move_mark(Mark(self._name, self._text, text))
+        self._text = text
 
 
 class ProgressKept(Generic[T]):

@@ -11,10 +11,12 @@ from lakesync.adapters.arrow import from_arrow, spelled, to_arrow
 from lakesync.adapters.base import (
     ArrowAdapter,
     ArrowPage,
+    ConcurrentWriters,
     DatabaseAdapter,
     DeltaBatch,
     DeltaPage,
     DeltaQuery,
+    Divisible,
     Held,
     Position,
     Prunable,
@@ -61,6 +63,18 @@ class Several:
     def newest_position(self) -> Position | None:
         """The last of theirs."""
         return max((place for each in self.adapters if (place := each.newest_position()) is not None), default=None)
+
+    def split_points(self, query: DeltaQuery, size: int) -> list[int]:
+        """The values at which one of them would divide the query."""
+        asked = self._asked(query)
+        if not all(isinstance(each, Divisible) for each in asked):
+            return []
+        return sorted({point for each in asked for point in split_points(each, query, size)})
+
+    @property
+    def max_writers(self) -> int:
+        """As many as the narrowest of them takes."""
+        return min(map(max_writers, self.adapters))
 
     def delete_deltas(self, deltas: pa.Table) -> int:
         """Remove deltas wherever they are."""
@@ -114,6 +128,16 @@ def delete_arrow(adapter: DatabaseAdapter, deltas: pa.Table) -> int:
     if not isinstance(adapter, Prunable):
         raise ConfigurationError(f"{type(adapter).__name__} cannot let go of deltas: use a database as the hot tier")
     return adapter.delete_deltas(deltas)
+
+
+def split_points(adapter: DatabaseAdapter, query: DeltaQuery, size: int) -> list[int]:
+    """`split_points` of an adapter that can divide a query; of another one, nothing: one range holds everything."""
+    return adapter.split_points(query, size) if isinstance(adapter, Divisible) else []
+
+
+def max_writers(adapter: DatabaseAdapter) -> int:
+    """`max_writers` of an adapter that says it; of another one, 1."""
+    return adapter.max_writers if isinstance(adapter, ConcurrentWriters) else 1
 
 
 def walk(read: Callable[[DeltaQuery], ArrowPage], query: DeltaQuery) -> Iterator[ArrowPage]:

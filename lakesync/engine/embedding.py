@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from lakesync.adapters.base import Adapter, StoredDelta
+from lakesync.adapters.loads import Settled
 from lakesync.adapters.registry import as_database
 from lakesync.engine.access import RulesCache
 from lakesync.engine.rehydration import kept_by, rehydrate
@@ -100,7 +101,7 @@ class Embedding:
 
     def register_source(self, name: str, adapter: Adapter) -> None:
         """Let clients pull from an adapter by `source=name`, through this gateway's rules."""
-        self.sources.register(name, as_database(adapter))
+        self.sources.register(name, Settled(as_database(adapter)))
 
     def unregister_source(self, name: str) -> None:
         """Take a source away; the adapter stays open.

@@ -1,14 +1,21 @@
-"""A follower of a told history, in a process of its own, which a test has die somewhere."""
+"""Followers of a made-up history, whole or by the parts of a load, also in processes that a test kills."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lakesync.adapters.following import Choice, follow_history
+import pyarrow as pa
+
+from lakesync.adapters import DatabaseAdapter
+from lakesync.adapters.following import Choice, Load, Standing, Taken, follow_history, standing
+from lakesync.adapters.loads import begin_load, finish_load, load_to_resume, part_name
+from lakesync.types import RowDelta
 from tests.conformance import adapter_places
 from tests.conformance.test_adapter_tables import NOTES
 from tests.conformance.told_history import history, pushes
+
+Pushes = Sequence[tuple[str, int, list[RowDelta]]]
 
 
 def follow(kind: str, folder: Path, servers: Mapping[str, str], count: int) -> None:
@@ -16,3 +23,49 @@ def follow(kind: str, folder: Path, servers: Mapping[str, str], count: int) -> N
     adapter_places.SERVERS.update(servers)
     adapter = adapter_places.DATABASES[kind](folder)
     list(follow_history(adapter, "leaf", Choice(), history(pushes(count)), [NOTES], at_once=5))
+
+
+def load(kind: str, folder: Path, servers: Mapping[str, str], count: int, parts: int = 3) -> None:
+    """Load so many pushes, part after part."""
+    adapter_places.SERVERS.update(servers)
+    take_load(adapter_places.DATABASES[kind](folder), pushes(count), parts)
+
+
+def take_part(kind: str, folder: Path, servers: Mapping[str, str], count: int, number: int) -> None:
+    """Take one part of a load that has begun."""
+    adapter_places.SERVERS.update(servers)
+    adapter = adapter_places.DATABASES[kind](folder)
+    begun = standing(adapter, "leaf", Choice()).load
+    assert begun is not None
+    part_of_load(adapter, begun, pushes(count), number)
+
+
+def take_load(adapter: DatabaseAdapter, made: Pushes, parts: int = 3) -> Standing:
+    """Begin a load, or go on with the one that has begun, and end it."""
+    at = standing(adapter, "leaf", Choice())
+    begun = load_to_resume(adapter, at, [NOTES])
+    if begun is None:
+        until = last_arrivals(made)
+        begun = begin_load(adapter, "leaf", Choice(), until, parts, [NOTES])
+    for number in range(begun.parts):
+        part_of_load(adapter, begun, made, number, at.streams)
+    return finish_load(adapter, "leaf", Choice())
+
+
+def part_of_load(
+    adapter: DatabaseAdapter, begun: Load, made: Pushes, number: int, since: Mapping[str, int] | None = None
+) -> list[Taken]:
+    """Take one part, beyond the arrivals that the follower had taken before the load."""
+    part = begun.part(number)
+    wanted = [batch.filter(part.mask(pa.Table.from_batches([batch])).combine_chunks()) for batch in history(made)]
+    start = {stream: (since or {}).get(stream, -1) for stream in begun.until}
+    name, choice = part_name("leaf", number), Choice(part=part)
+    return list(follow_history(adapter, name, choice, wanted, [NOTES], upto=begun.until, at_once=5, since=start))
+
+
+def last_arrivals(made: Pushes) -> dict[str, int]:
+    """The last arrival of each stream."""
+    found: dict[str, int] = {}
+    for gateway, arrival, _ in made:
+        found[f"{gateway}/main"] = max(arrival, found.get(f"{gateway}/main", -1))
+    return found

@@ -1,5 +1,6 @@
 """Destinations follow the lake: each leaf by itself, each delta once, and again by itself after it was away."""
 
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -7,11 +8,15 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
+import resources.moves
+from lakehouse.history.flush import flush_due
 from lakesync.adapters import DeltaBatch, LocalDisk, ObjectDeltas, SqliteAdapter, StoredDelta
 from lakesync.adapters.following import Choice
+from lakesync.adapters.loads import begin_load, is_announced
 from lakesync.adapters.migrate import Scope, digest
 from lakesync.adapters.places import Leaf
 from lakesync.adapters.postgres import PostgresAdapter
+from lakesync.adapters.sql import SqlAdapter
 from lakesync.config_places import (
     DeclaredCopies,
     DeclaredDestination,
@@ -26,13 +31,12 @@ from lakesync.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from resources import destinations
 from resources.destinations import Follower
-from resources.lake.history.flush import flush_due
-from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot, registered
 from sensors.destinations import LEAF, due
 from tests.conformance.test_adapters import everything
 from tests.integration.gateway_support import SERVICE, until, wall_ms
 from tests.postgres_server import postgres_server
+from tests.run_support import a_run
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
 
@@ -82,10 +86,11 @@ class Warehouse:
     def flush(self, pushes):
         """A flush after each push; the snapshots of the lake that they made, as Dagster is told of the last."""
         made = []
-        with Pipeline(self.config) as pipeline:
+        with a_run(self.config) as run:
             for push in pushes:
                 self.push(*push[:2], **push[2])
-                made += [each.snapshot_id for each in flush_due(pipeline.spark, pipeline.store, names=pipeline.names)]
+                reports = flush_due(run.pyspark.spark_session, run.staging.store, names=run.lake.names)
+                made += [each.snapshot_id for each in reports]
         tags = {"dagster/data_version": str(made[-1])}
         self.instance.report_runless_asset_event(dg.AssetMaterialization("deltas", tags=tags))
         return made
@@ -179,7 +184,7 @@ def told(run):
     return {name: value.value for name, value in metadata.items()}
 
 
-def test_a_leaf_that_is_away_holds_nobody_up_and_catches_up_by_itself(warehouse, monkeypatch):
+def test_a_leaf_that_is_away_holds_nobody_up_and_catches_up_by_itself(warehouse):
     warehouse.flush([("flights", range(30), {"number": 1, "name": "é"}), ("events", range(5), {"number": 1})])
     first = warehouse.follow()
     assert {name: run.success for name, run in first.items()} == dict.fromkeys(LEAVES, True)
@@ -218,14 +223,54 @@ def test_a_leaf_that_is_away_holds_nobody_up_and_catches_up_by_itself(warehouse,
     assert (found["pg"].deltas, found["objects"].deltas) == (30 + 3 * away, 5)
     assert warehouse.check() == dict.fromkeys(LEAVES, True)
 
-    monkeypatch.setattr(destinations, "stretches", lambda *_: None)  # tasks cannot open the files: Spark reads them
-    late = Follower("late", Leaf("late", f"sqlite://{warehouse.folder}/late.db"), Choice(without=("events",)))
-    with Pipeline(warehouse.config) as pipeline:
-        assert destinations.follow(pipeline.spark, late, pipeline.names).deltas == 30 + 3 * away
-    assert digest(SqliteAdapter(warehouse.folder / "late.db"), Scope()) == found["pg"]
+
+def test_a_large_backlog_is_taken_by_several_tasks(warehouse, monkeypatch):
+    monkeypatch.setattr(destinations, "DELTAS_A_PART", 20)
+    with psycopg.connect(warehouse.postgres.uri, autocommit=True) as sql:
+        sql.execute("CREATE SCHEMA late")
+    uri = f"{warehouse.postgres.uri}?options=-csearch_path%3Dlate"
+    schemas = registered(warehouse.engine.store).tables
+    late = Follower("late", Leaf("late", uri), Choice(without=("events",)), schemas)
+    with a_run(warehouse.config) as run, closing(late.open()) as adapter:
+        spark, names = run.pyspark.spark_session, run.lake.names
+        run.pyspark.start_measuring()
+        with only_in_tasks(monkeypatch):
+            first = destinations.follow(spark, late, names)
+        assert run.pyspark.work().tasks > 2  # those that moved rows, and the few of the plan
+        assert (first.tasks, first.deltas, first.behind) == (2, first.standing.deltas, False)
+        assert first.deltas >= 30
+        assert destinations.in_the_lake(spark, first.standing, names) == (first.deltas, first.standing.id_sum)
+        assert destinations.follow(spark, late, names).tasks == 0
+
+        begin_load(adapter, late.name, late.choice, first.standing.streams, 2, schemas)  # by a run that was killed then
+        warehouse.flush([("flights", range(25, 40), {"number": 99})])
+        again = destinations.follow(spark, late, names)
+        assert (again.tasks, again.deltas, again.behind, again.standing.load) == (3, 15, False, None)
+        assert not is_announced(adapter, late.name)
+        lake = destinations.in_the_lake(spark, again.standing, names)
+        found = digest(adapter, Scope())
+        assert lake == (again.standing.deltas, again.standing.id_sum) == (found.deltas, found.id_sum)
+    with psycopg.connect(uri) as sql:
+        rows = dict(sql.execute("SELECT row_id, number FROM flights").fetchall())
+    assert len(rows) == 40
+    assert {row for row, number in rows.items() if number == 99} == {f"r{row}" for row in range(25, 40)}
 
 
-def test_flows_tiers_and_migrations_are_done_by_executors(warehouse, tmp_path):
+@contextmanager
+def only_in_tasks(monkeypatch):
+    """In this process, that of the step, no adapter reads or writes deltas; tasks run in others."""
+
+    def refuse(*_, **__):
+        raise AssertionError("the step moved rows itself")
+
+    with monkeypatch.context() as patched:
+        for adapter in (SqlAdapter, ObjectDeltas):
+            for method in ("query_arrow", "insert_arrow", "follow_arrow"):
+                patched.setattr(adapter, method, refuse)
+        yield
+
+
+def test_flows_tiers_and_migrations_are_done_by_executors(warehouse, tmp_path, monkeypatch):
     moves = Moves(warehouse, tmp_path)
     moves.fill(moves.old, range(40), -3, carrier="AA", delay=1)
     moves.fill(moves.old, range(40, 60), -1, carrier="UA", delay=2)
@@ -246,13 +291,17 @@ def test_flows_tiers_and_migrations_are_done_by_executors(warehouse, tmp_path):
     hot = SqliteAdapter(tmp_path / "hot.db")
     for day in (-4, -3, -1):
         moves.fill(hot, range(30), day, delay=day)
-    assert moves.run("tiers_aged", partition_key=f"{moves.day(-3)}")["deltas_moved"] == 60
+    monkeypatch.setattr(resources.moves, "DELTAS_A_RANGE", 12)
+    with only_in_tasks(monkeypatch):
+        tiered = moves.run("tiers_aged", partition_key=f"{moves.day(-3)}")
+    assert (tiered["deltas_moved"], tiered["spark/tasks"], tiered["pages"]) == (60, 5, 5)
     cold = ObjectDeltas(LocalDisk(tmp_path / "cold"))
     assert (digest(hot, Scope()).deltas, digest(cold, Scope()).deltas) == (30, 60)
 
     asset = moves.definitions.resolve_asset_graph().get(dg.AssetKey(["migrations", "away"])).assets_def
-    done = dg.materialize([asset], instance=moves.instance, partition_key=f"{moves.day(-3)}|flights")
-    assert (told(done)["copied"], told(done)["pages"]) == (40, 2)
+    with only_in_tasks(monkeypatch):
+        done = dg.materialize([asset], instance=moves.instance, partition_key=f"{moves.day(-3)}|flights")
+    assert (told(done)["copied"], told(done)["spark/tasks"], told(done)["pages"]) == (40, 4, 4)
     assert digest(ObjectDeltas(LocalDisk(tmp_path / "new")), Scope()).deltas == 40
     for each in (moves.old, there, hot):
         each.close()

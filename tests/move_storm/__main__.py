@@ -1,4 +1,4 @@
-"""`scripts/move-storm`: migrations, tiers and flows killed at every step of every page, and begun again.
+"""`scripts/move-storm`: migrations, tiers, flows and loads killed at every step of every page, and begun again.
 
 One move for each step and page: a process is killed there, another goes on. What is in both places afterwards is
 compared, delta by delta, with what was there before. The last line is one JSON object; exit code 0 only where all held.
@@ -39,7 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/move-storm", description=__doc__)
     parser.add_argument("--pages", type=int, default=8, help="that each move has")
     parser.add_argument("--page", type=int, default=50, help="deltas of one")
-    parser.add_argument("--moves", default="migration,tiering,flow", help="which")
+    parser.add_argument("--moves", default=",".join(MOVES), help="which")
     parser.add_argument("--targets", default="sqlite,file,postgresql", help="schemes of where to; mysql and s3 too")
     options = parser.parse_args()
     total, told = options.pages * options.page, []

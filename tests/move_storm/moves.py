@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from msgspec.structs import replace
 
 from lakesync.adapters import DatabaseAdapter, LifecycleAdapter, as_database, lifecycle, migrate_adapter, open_adapter
 from lakesync.adapters.arrow import mapped
 from lakesync.adapters.base import DeltaQuery, Marked
 from lakesync.adapters.flowing import Sieve, flow_to
+from lakesync.adapters.following import Choice, follow_history, standing
+from lakesync.adapters.loads import (
+    begin_load,
+    finish_load,
+    is_announced,
+    load_to_resume,
+    part_name,
+    withdraw,
+)
 from lakesync.adapters.migrate import ProgressMark, Scope
+from lakesync.adapters.progress import MarkKept
+from lakesync.adapters.ranges import Division, Range, division_of, end_division
 from lakesync.adapters.several import read_arrow, walk
 from lakesync.schema import parse_schema
 
@@ -56,22 +71,107 @@ def flow(source: str, target: str, page: int) -> int:
         return sum(part.deltas for part in flow_to(there, here, "flows/storm", sieve, [TABLE], page=page))
 
 
-MOVES: dict[str, Callable[[str, str, int], int]] = {"migration": migration, "tiering": tiering, "flow": flow}
+def migration_in_ranges(source: str, target: str, page: int) -> int:
+    """Copy everything in ranges, several at a time; how many deltas this run copied."""
+
+    def copy(number: int, part: Range) -> int:
+        scope = replace(SCOPE, since=part.since, until=part.until)
+        with _opened(source, target) as (there, here):
+            assert isinstance(here, Marked)
+            progress = ProgressMark(here, f"migrations/storm#{number}", division.id)
+            return migrate_adapter(there, here, scope, progress=progress, page=page).copied
+
+    with _opened(source, target) as (there, here):
+        assert isinstance(here, Marked)
+        kept = MarkKept(here, "migrations/storm ranges", Division)
+        division = division_of(there, SCOPE, kept, 3, 2 * page)
+        copied = sum(_at_once(copy, enumerate(division.ranges())))
+        end_division(division, kept)
+    return copied
+
+
+def tiering_in_ranges(source: str, target: str, page: int) -> int:
+    """Move everything in ranges, several at a time; how many deltas this run moved."""
+    lifecycle.PAGE = page
+
+    def move(part: Range) -> int:
+        with _opened(source, target) as (hot, cold):
+            return LifecycleAdapter(hot, cold, 0).move_range(*part).deltas
+
+    with _opened(source, target) as (hot, _):
+        assert isinstance(hot, Marked)
+        kept = MarkKept(hot, "tiers/storm", Division)
+        division = division_of(hot, SCOPE, kept, 3, 2 * page)
+        moved = sum(_at_once(move, ((part,) for part in division.ranges())))
+        end_division(division, kept)
+    return moved
+
+
+def load(source: str, target: str, page: int) -> int:
+    """Follow the source's deltas by the parts of a load, several at a time; how many deltas this run took."""
+    name, choice = "destinations/storm", Choice()
+    history = _history(source, page)
+    until = {"g/main": max(batch.column("arrival")[-1].as_py() for batch in history)}
+
+    def take(number: int) -> int:
+        assert begun is not None
+        part = begun.part(number)
+        mine = [batch.filter(part.mask(pa.Table.from_batches([batch])).combine_chunks()) for batch in history]
+        with closing(as_database(open_adapter(target))) as here:
+            options = {"upto": until, "since": {"g/main": -1}, "at_once": page}
+            taken = follow_history(here, part_name(name, number), replace(choice, part=part), mine, [TABLE], **options)
+            return sum(each.deltas for each in taken)
+
+    with closing(as_database(open_adapter(target))) as here:
+        at = standing(here, name, choice)
+        begun = load_to_resume(here, at, [TABLE])
+        if begun is None and at.deltas:
+            withdraw(here, name)  # killed when the load had ended
+            return 0
+        begun = begun or begin_load(here, name, choice, until, 3, [TABLE])
+        taken = sum(_at_once(take, ((number,) for number in range(3))))
+        finish_load(here, name, choice)
+        assert not is_announced(here, name)
+    return taken
+
+
+MOVES: dict[str, Callable[[str, str, int], int]] = {
+    "migration": migration,
+    "tiering": tiering,
+    "flow": flow,
+    "migration_in_ranges": migration_in_ranges,
+    "tiering_in_ranges": tiering_in_ranges,
+    "load": load,
+}
 POINTS = {
     "migration": ("migrate.after_copy", "migrate.after_page"),
     "tiering": ("tier.after_copy", "tier.after_delete"),
     "flow": ("flow.after_page",),
+    "migration_in_ranges": (
+        "ranges.begun",
+        "migrate.after_copy",
+        "migrate.after_end",
+        "ranges.before_end",
+        "migrate.after_page",
+    ),
+    "tiering_in_ranges": ("ranges.begun", "tier.after_copy", "ranges.before_end", "tier.after_delete"),
+    "load": ("load.announced", "load.begun", "load.before_fold", "load.after_fold", "follow.after_part"),
 }
 """Where a process dies, whatever the target; the last of each is where a page has ended."""
-_SQL = {"flow": ("sql.before_mark", "sql.after_follow"), "": ("sql.after_commit",)}
+_SQL = {
+    "flow": ("sql.before_mark", "sql.after_follow"),
+    "load": ("sql.before_rows", "sql.before_mark", "sql.after_follow"),
+    "": ("sql.after_commit",),
+}
+_MARKED = {"flow": ("objects.before_mark",), "load": ("objects.before_mark",)}
 POINTS_AT = {
     "sqlite": _SQL,
     "postgresql": _SQL,
     "mysql": _SQL,
-    "file": {"flow": ("objects.before_mark",), "": ("local.before_place", "local.after_place")},
-    "s3": {"flow": ("objects.before_mark",), "": ()},
+    "file": {**_MARKED, "": ("local.before_place", "local.after_place")},
+    "s3": {**_MARKED, "": ()},
 }
-"""Within a target, by its scheme: of flows, and of what writes batches."""
+"""Within a target, by its scheme: of what follows, and of what writes batches."""
 
 
 def points(move: str, target: str) -> Iterator[str]:
@@ -92,11 +192,30 @@ def held(uri: str) -> Deltas:
 def judged(move: str, point: str, source: str, target: str, before: Deltas, copied: int) -> Verdict:
     """What is to be said of a move that ended."""
     there, here = held(source), held(target)
-    if move == "tiering":
+    if move.startswith("tiering"):
         lost, doubled = before - here, (there & here) + Counter({each: n - 1 for each, n in here.items() if n > 1})
         return Verdict(point, copied, lost.total(), doubled.total(), 0)
     changed = (there - before) + (before - there)
     return Verdict(point, copied, (before - here).total(), sum(n - 1 for n in here.values()), changed.total())
+
+
+def _at_once(work: Callable[..., int], parts: Iterable[tuple[Any, ...]]) -> list[int]:
+    """Do several parts at the same time, as several tasks do."""
+    with ThreadPoolExecutor(2) as threads:
+        return [each.result() for each in [threads.submit(work, *part) for part in parts]]
+
+
+def _history(source: str, page: int) -> list[pa.RecordBatch]:
+    """The source's deltas as the lake's history tells them: a batch a page."""
+    with closing(as_database(open_adapter(source))) as there:
+        pages = walk(partial(read_arrow, there), DeltaQuery(tables=("notes",), limit=page))
+        found = [mapped(each.deltas) for each in pages]
+    batches = []
+    for number, table in enumerate(each for each in found if len(each)):
+        whole = table.append_column("shard", pa.repeat("main", len(table)))
+        whole = whole.append_column("batch_id", pa.repeat(f"g.main.1.{number}", len(table)))
+        batches += whole.combine_chunks().to_batches()
+    return batches
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from lakesync.adapters.base import (
     Mark,
     Position,
 )
+from lakesync.adapters.buckets import BUCKETS
 from lakesync.adapters.redaction import Redacted, Redaction
 from lakesync.adapters.sql import marks, reading, tables
 from lakesync.adapters.sql.dialect import Dialect
@@ -103,6 +105,16 @@ class SqlAdapter:
         with self._connected() as connection:
             return reading.newest(connection)
 
+    def split_points(self, query: DeltaQuery, size: int) -> list[int]:
+        """The values that cut a query's deltas into ranges, by the index of its order."""
+        with self._connected() as connection:
+            return reading.split_points(connection, query, size)
+
+    @property
+    def max_writers(self) -> int:
+        """Several where the database has transactions run at the same time."""
+        return BUCKETS if self._dialect.concurrent else 1
+
     def delete_deltas(self, deltas: pa.Table) -> int:
         """Remove these deltas, in one statement."""
         with self._connected() as connection:
@@ -114,12 +126,13 @@ class SqlAdapter:
         """Make the destination's table, or add the columns that it lacks."""
         with self._connected() as connection:
             tables.ensure_table(connection, self._dialect, schema)
-            marks.open_lock(connection, tables.lock_of(schema))
+            marks.make_locks(connection, self._dialect, tables.locks_of(self._dialect, schema))
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
         """Bring rows of the destination's table in line with the deltas, in one transaction."""
         with self._connected() as connection:
-            return self._write(connection, schema, lambda: reading.states(connection, gateway, schema.table, row_ids))
+            states = partial(reading.states, connection, gateway, schema.table, list(row_ids))
+            return self._write(connection, schema, states, row_ids)
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[str, RowState]]) -> int:
         """Bring rows of the destination's table in line with states, in one transaction."""
@@ -135,7 +148,7 @@ class SqlAdapter:
         with self._connected() as connection:
             scratch = tables.load_rows(connection, self._dialect, schema, rows)
             with connection.transaction():
-                marks.lock(connection, tables.lock_of(schema))
+                marks.take_locks(connection, tables.locks_of(self._dialect, schema))
                 tables.bring_rows(connection, self._dialect, schema, scratch)
         return len(rows)
 
@@ -171,8 +184,7 @@ class SqlAdapter:
                     marks.check(connection, mark)
                 incoming.bring()
                 crash_point("sql.before_rows")
-                for schema in schemas:
-                    self._write_followed(connection, schema, rows_named(deltas, schema.table), beside)
+                self._write_followed(connection, deltas, schemas, beside)
                 crash_point("sql.before_mark")
                 if not self._dialect.transactions:
                     marks.move(connection, mark)
@@ -214,7 +226,7 @@ class SqlAdapter:
     ) -> int:
         rows = sorted(row_id for table, row_id in touched if table == schema.table)
         if rows:
-            marks.lock(connection, tables.lock_of(schema))
+            marks.take_locks(connection, tables.locks_of(self._dialect, schema, rows))
         for start in range(0, len(rows), _MADE_AGAIN_AT_ONCE):
             some = rows[start : start + _MADE_AGAIN_AT_ONCE]
             states = reading.states(connection, None, schema.table, some)
@@ -248,16 +260,26 @@ class SqlAdapter:
                     connection.execute(statement)
         self._made.set()
 
-    def _write_followed(self, connection: Connection, schema: TableSchema, rows: Sequence[str], beside: Beside) -> None:
-        if not rows:
-            return
-        marks.lock(connection, tables.lock_of(schema))
-        states = reading.states(connection, None, schema.table, rows)
-        tables.write_states(connection, self._dialect, schema, beside.shown(schema, rows, states))
+    def _write_followed(
+        self, connection: Connection, deltas: pa.Table, schemas: Sequence[TableSchema], beside: Beside
+    ) -> None:
+        touched = [(schema, rows) for schema in schemas if (rows := rows_named(deltas, schema.table))]
+        if self._dialect.transactions:
+            for schema, rows in touched:
+                marks.take_locks(connection, tables.locks_of(self._dialect, schema, rows))
+        for schema, rows in touched:
+            states = reading.states(connection, None, schema.table, rows)
+            tables.write_states(connection, self._dialect, schema, beside.shown(schema, rows, states))
 
-    def _write(self, connection: Connection, schema: TableSchema, read: Callable[[], Mapping[str, RowState]]) -> int:
+    def _write(
+        self,
+        connection: Connection,
+        schema: TableSchema,
+        read: Callable[[], Mapping[str, RowState]],
+        rows: Collection[str] | None = None,
+    ) -> int:
         with connection.transaction():
-            marks.lock(connection, tables.lock_of(schema))
+            marks.take_locks(connection, tables.locks_of(self._dialect, schema, rows))
             states = read()
             tables.write_states(connection, self._dialect, schema, states)
         return len(states)

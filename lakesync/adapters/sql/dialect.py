@@ -32,6 +32,8 @@ class Dialect:
 
     transactions = True
     """Whether several statements are done or undone as one; where not, a follower's mark is written last."""
+    concurrent = False
+    """Whether transactions that write different rows run at the same time; then large loads are divided among tasks."""
 
     def column(self, kind: Kind) -> str:
         """The type of a column that holds values of a kind."""

@@ -5,12 +5,16 @@ A row of it that is changed is locked to the end of the transaction, in every da
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lakesync.adapters.base import Mark
-from lakesync.adapters.sql.dialect import Column
+from lakesync.adapters.sql.dialect import Column, Dialect
 from lakesync.adapters.sql.executor import Connection
 from lakesync.exceptions import IntegrityError
 
 MARKS = "lakesync_marks"
+_SCRATCH = "lakesync_incoming"
+"""Made anew by each of its users."""
 COLUMNS = (Column("name", "id"), Column("mark", "text"), Column("turn", "integer"))
 
 _MAKE = (
@@ -54,14 +58,32 @@ def check(connection: Connection, mark: Mark) -> None:
         raise _moved(mark, found)
 
 
-def open_lock(connection: Connection, name: str) -> None:
-    """Make what `lock` takes."""
-    connection.execute(_MAKE, [name, "", name])
+def make_locks(connection: Connection, dialect: Dialect, names: Sequence[str]) -> None:
+    """Make the locks that are missing, for `take_locks`; several writers may do so at the same time."""
+    import pyarrow as pa
+
+    query = f"SELECT name FROM {MARKS} WHERE name IN ({', '.join('?' * len(names))})"
+    present = {name for (name,) in connection.rows(query, list(names))}
+    missing = [name for name in names if name not in present]
+    if not missing:
+        return
+    for statement in dialect.scratch(_SCRATCH, COLUMNS, ("name",)):
+        connection.execute(statement)
+    turns = pa.array([0] * len(missing), pa.int64())
+    connection.load(_SCRATCH, pa.table({"name": missing, "mark": [""] * len(missing), "turn": turns}))
+    columns = [column.name for column in COLUMNS]
+    connection.execute(dialect.merge(MARKS, _SCRATCH, columns, ("name",), ()))
 
 
-def lock(connection: Connection, name: str) -> None:
-    """Wait until nobody else holds a lock, and hold it to the end of the transaction."""
-    connection.execute(f"UPDATE {MARKS} SET turn = turn + 1 WHERE name = ?", [name])
+def take_locks(connection: Connection, names: Sequence[str]) -> None:
+    """Take locks, one after another, and keep them to the end of the transaction.
+
+    Args:
+        connection: with an open transaction.
+        names: in an order that is the same for every writer, so that no two wait for each other.
+    """
+    for name in names:
+        connection.execute(f"UPDATE {MARKS} SET turn = turn + 1 WHERE name = ?", [name])
 
 
 def _moved(mark: Mark, found: str | None) -> IntegrityError:

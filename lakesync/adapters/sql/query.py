@@ -15,8 +15,10 @@ PLACE = {
 
 def conditions(query: DeltaQuery) -> tuple[str, list[Value]]:
     """What must hold, whatever the limit, and its values."""
-    where = [f"{query.order} > ?"]
-    values: list[Value] = [query.since]
+    where, values = list[str](), list[Value]()
+    if query.since >= 0:  # else it says nothing, and a planner may read a whole index for it
+        where.append(f"{query.order} > ?")
+        values.append(query.since)
     if query.until is not None:
         where.append(f"{query.order} <= ?")
         values.append(query.until)
@@ -33,7 +35,7 @@ def conditions(query: DeltaQuery) -> tuple[str, list[Value]]:
         if wanted:
             where.append(f"{column} IN ({', '.join('?' * len(wanted))})")
             values += wanted
-    return " AND ".join(where), values
+    return " AND ".join(where) or "1 = 1", values
 
 
 def _behind(order: Order, after: Position) -> tuple[str, list[Value]]:

@@ -50,6 +50,19 @@ def page(connection: Connection, query: DeltaQuery) -> ArrowPage:
     return ArrowPage(given, last_position(given, order) if len(found) > query.limit else None)
 
 
+def split_points(connection: Connection, query: DeltaQuery, size: int) -> list[int]:
+    """The last value of each range of `size` deltas but the last, as an index of the query's order has them."""
+    order, points = query.order, list[int]()
+    while True:
+        where, values = conditions(query)
+        statement = f"SELECT {order} FROM {DELTAS} WHERE {where} ORDER BY {order} LIMIT 1 OFFSET {size}"
+        found = connection.rows(statement, values)
+        if not found:
+            return points
+        points.append(int(found[0][0]))
+        query = replace(query, since=points[-1])
+
+
 def states(connection: Connection, gateway: str | None, table: str, row_ids: Sequence[str]) -> dict[str, RowState]:
     """The merge of all deltas held of each row; a row without any is absent."""
     found: dict[str, RowState] = {}

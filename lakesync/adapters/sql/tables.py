@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lakesync.adapters.buckets import BUCKETS, bucket_of
 from lakesync.adapters.sql.dialect import Column, Dialect
 from lakesync.adapters.sql.executor import Connection
 from lakesync.adapters.sql.rows import own_column, rows_schema, rows_table, shown_columns
@@ -30,9 +31,19 @@ def destination(schema: TableSchema) -> str:
     return schema.source_table or schema.table
 
 
-def lock_of(schema: TableSchema) -> str:
-    """The name under which writers of a table take turns."""
-    return f"table {destination(schema)}"
+def locks_of(dialect: Dialect, schema: TableSchema, rows: Iterable[str] | None = None) -> list[str]:
+    """Return the names of the locks that a writer of a table of rows takes, in the order in which it takes them.
+
+    Args:
+        dialect: says whether writers of different rows need to wait for each other.
+        schema: the table's.
+        rows: ids of the rows to write; None: any row.
+    """
+    name = f"table {destination(schema)}"
+    if not dialect.concurrent:
+        return [name]
+    buckets = range(BUCKETS) if rows is None else sorted(set(map(bucket_of, rows)))
+    return [f"{name} {bucket:02d}" for bucket in buckets]
 
 
 def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) -> None:
@@ -183,7 +194,7 @@ __all__ = [
     "destination",
     "ensure_table",
     "load_rows",
-    "lock_of",
+    "locks_of",
     "make_again",
     "rows_schema",
     "write_states",

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lakehouse.history.decoding import DELTAS_ARROW
 from lakesync.adapters import Held, StoredDelta
 from lakesync.adapters.arrow import (
     COLUMNS,
@@ -28,7 +29,6 @@ from lakesync.adapters.selection import held as held_of
 from lakesync.delta import id_number
 from lakesync.exceptions import IntegrityError
 from tests.conformance.book import make_delta
-from transforms.decode import DELTAS_ARROW
 
 DELTAS = [
     StoredDelta("g", 256, make_delta("c", 5, "r1", x=1, y={"b": [1.50, None], "a": "é"})),

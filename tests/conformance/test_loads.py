@@ -1,0 +1,210 @@
+"""Loads: parts of a large backlog are taken at the same time; each delta is there once, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from lakesync.adapters import LifecycleAdapter, SqliteAdapter
+from lakesync.adapters.base import DeltaQuery
+from lakesync.adapters.buckets import BUCKETS, Part, bucket_of
+from lakesync.adapters.following import Choice, follow_history, standing
+from lakesync.adapters.loads import Settled, begin_load, finish_load, is_announced, load_to_resume
+from lakesync.adapters.several import max_writers
+from lakesync.crash import VARIABLE
+from lakesync.exceptions import IntegrityError
+from lakesync.schema import Column
+from tests.conformance.adapter_places import DATABASES, SERVERS, TABLES, start_server
+from tests.conformance.killed_follower import last_arrivals, load, part_of_load, take_load, take_part
+from tests.conformance.test_adapter_tables import NOTES, rows
+from tests.conformance.test_adapters import everything
+from tests.conformance.test_following import carry, once, shows
+from tests.conformance.told_history import history, pushes
+from tests.forked import Forked
+
+EVERYTHING = Choice()
+STORES = ("parquet on local disk", "parquet on s3")
+
+
+def size_of(kind):
+    return 4 if kind == "bigquery" else 12
+
+
+@pytest.mark.parametrize("kind", [*TABLES, *STORES])
+def test_a_load_takes_what_is_lacking_once(request, kind, tmp_path):
+    request.param = kind
+    start_server(request)
+    adapter, made = DATABASES[kind](tmp_path), pushes(size_of(kind))
+    carry(adapter, made[:2], at_once=5)
+    before = standing(adapter, "leaf", EVERYTHING)
+    until = last_arrivals(made)
+    begun = begin_load(adapter, "leaf", EVERYTHING, until, 3, [NOTES])
+    assert standing(adapter, "leaf", EVERYTHING) == replace(before, load=begun)
+    since = before.streams
+    taken = [sum(each.deltas for each in part_of_load(adapter, begun, made, number, since)) for number in range(3)]
+    assert sum(taken) == 3 * len(made) - 6
+    assert kind in STORES or sum(map(bool, taken)) > 1
+    ended = finish_load(adapter, "leaf", EVERYTHING)
+    assert (ended.streams, ended.load, is_announced(adapter, "leaf")) == (until, None, False)
+    once(adapter, made)
+    if kind in TABLES:
+        shows(adapter, made)
+    assert carry(adapter, made) == []
+    adapter.close()
+
+
+POINTS = ("load.announced:1", "load.begun:1", "load.before_fold:1", "load.after_fold:1")
+SQL = (*POINTS, "sql.before_rows:2", "sql.before_mark:4", "sql.after_follow:3", "follow.after_part:5")
+OBJECTS = (*POINTS, "objects.before_mark:3", "follow.after_part:2")
+BY_DEFAULT = {"load.begun:1", "load.before_fold:1", "sql.before_mark:4", "objects.before_mark:3"}
+
+
+def kills():
+    """Each point in each kind of store; by default those where what was written and what its mark tells differ."""
+    for kinds, points in ((("sqlite", "postgres", "mariadb", "bigquery"), SQL), (STORES, OBJECTS)):
+        for kind in kinds:
+            for point in points:
+                deep = point not in BY_DEFAULT or kind == "bigquery"
+                yield pytest.param(kind, point, id=f"{kind}, {point}", marks=pytest.mark.deep if deep else ())
+
+
+@pytest.mark.parametrize(("kind", "point"), kills())
+def test_a_load_that_is_killed_goes_on(request, kind, point, tmp_path):
+    request.param = kind
+    start_server(request)
+    count = size_of(kind)
+    environment = {**os.environ, VARIABLE: point}
+    assert Forked(load, kind, tmp_path, dict(SERVERS), count, environment=environment).wait(120) == -9
+    adapter, made = DATABASES[kind](tmp_path), pushes(count)
+    if standing(adapter, "leaf", EVERYTHING).deltas < 3 * count:  # killed before the load had ended
+        take_load(adapter, made)
+    once(adapter, made)
+    if kind in TABLES:
+        shows(adapter, made)
+    adapter.close()
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb", "parquet on s3", "sqlite"])
+def test_parts_are_taken_by_several_processes_at_once(request, kind, tmp_path):
+    request.param = kind
+    start_server(request)
+    adapter, made = DATABASES[kind](tmp_path), pushes(60)
+    begin_load(adapter, "leaf", EVERYTHING, last_arrivals(made), 4, [NOTES])
+    running = [
+        Forked(take_part, kind, tmp_path, dict(SERVERS), 60, number, environment=os.environ) for number in range(4)
+    ]
+    more = [
+        ("z", arrival, [replace(each, client_id="z", hlc=each.hlc + 7) for each in some]) for _, arrival, some in made
+    ]
+    another = follow_history(adapter, "other", EVERYTHING, history(more[:30]), [NOTES], at_once=5)
+    assert sum(each.deltas for each in another) == 90  # meanwhile, into the same rows
+    assert [each.wait(120) for each in running] == [0, 0, 0, 0]
+    assert finish_load(adapter, "leaf", EVERYTHING).deltas == 180
+    found = [(each.gateway, each.arrival, each.delta.delta_id) for each in everything(adapter)]
+    wanted = [(gateway, arrival, delta.delta_id) for gateway, arrival, some in [*made, *more[:30]] for delta in some]
+    assert sorted(found) == sorted(wanted)
+    if kind in TABLES:
+        latest = {}
+        for delta in sorted((each.delta for each in everything(adapter)), key=lambda delta: delta.hlc):
+            latest[delta.row_id] = float({cell.column: cell.value for cell in delta.columns}["size"])
+        assert {row: float(cells["size"]) for row, cells in rows(adapter).items()} == latest
+    adapter.close()
+
+
+def test_a_reader_by_arrival_waits_for_the_end_of_a_load(tmp_path):
+    adapter, cold, made = SqliteAdapter(tmp_path / "a.db"), SqliteAdapter(tmp_path / "cold.db"), pushes()
+    carry(adapter, made[:4], at_once=5)
+    reader, place = Settled(adapter), Settled(LifecycleAdapter(adapter, cold, 0))
+    first = reader.query_deltas_since(DeltaQuery())
+    after = DeltaQuery(after=adapter.newest_position())
+    begun = begin_load(adapter, "leaf", EVERYTHING, last_arrivals(made), 2, [NOTES])
+    since = standing(adapter, "leaf", EVERYTHING).streams
+    part_of_load(adapter, begun, made, 1, since)
+    assert adapter.query_deltas_since(after).deltas  # some of what is new; the rest would come before it
+    for each in (reader, place):
+        assert (each.query_deltas_since(after).deltas, each.query_arrow(after).deltas.num_rows) == ((), 0)
+        assert each.query_arrow(DeltaQuery("hlc")).deltas.num_rows > len(first.deltas)
+        assert each.query_deltas_since(DeltaQuery(tables=("notes",), rows=("r1",))).deltas
+    part_of_load(adapter, begun, made, 0, since)
+    finish_load(adapter, "leaf", EVERYTHING)
+    assert len(first.deltas) + len(reader.query_deltas_since(after).deltas) == 36
+    assert place.query_arrow(DeltaQuery()).deltas.num_rows == 36
+    adapter.close()
+    cold.close()
+
+
+def test_a_page_is_not_given_during_which_a_load_came_and_went(tmp_path):
+    made = pushes()
+
+    class Reading(SqliteAdapter):
+        def query_deltas_since(self, query):
+            page = super().query_deltas_since(query)
+            take_load(adapter, made)
+            return page
+
+    adapter, reader = SqliteAdapter(tmp_path / "a.db"), Settled(Reading(tmp_path / "a.db"))
+    carry(adapter, made[:4])
+    assert reader.query_deltas_since(DeltaQuery()).deltas == ()
+    assert len(Settled(adapter).query_deltas_since(DeltaQuery()).deltas) == 36
+    adapter.close()
+    reader.close()
+
+
+def test_a_load_under_other_schemas_begins_again(tmp_path):
+    adapter, made = SqliteAdapter(tmp_path / "a.db"), pushes()
+    begun = begin_load(adapter, "leaf", EVERYTHING, last_arrivals(made), 2, [NOTES])
+    part_of_load(adapter, begun, made, 0)
+    at = standing(adapter, "leaf", EVERYTHING)
+    assert load_to_resume(adapter, at, [NOTES]) == begun
+    wider = replace(NOTES, columns=(*NOTES.columns, Column("more", "string")))
+    keyed = replace(NOTES, external_id_column="title")
+    assert [load_to_resume(adapter, at, [each]) for each in (wider, keyed)] == [None, None]
+    list(follow_history(adapter, "leaf", EVERYTHING, history(made), [wider], at_once=5))
+    once(adapter, made)
+    shows(adapter, made)
+    with pytest.raises(IntegrityError, match="has ended already"):
+        finish_load(adapter, "leaf", EVERYTHING)
+    adapter.close()
+
+
+def test_another_run_of_a_load_is_refused(tmp_path):
+    adapter, made = SqliteAdapter(tmp_path / "a.db"), pushes()
+    begun = begin_load(adapter, "leaf", EVERYTHING, last_arrivals(made), 2, [NOTES])
+    with pytest.raises(IntegrityError, match="part 0 of the load of 'leaf' has not ended"):
+        finish_load(adapter, "leaf", EVERYTHING)
+    part = begun.part(0)
+    wanted = [batch.filter(part.mask(pa.Table.from_batches([batch])).combine_chunks()) for batch in history(made)]
+    slow = follow_history(adapter, "leaf#0", Choice(part=part), wanted, upto=begun.until, at_once=5)
+    next(slow)
+    part_of_load(adapter, begun, made, 0)
+    with pytest.raises(IntegrityError, match="another run has moved it"):
+        next(slow)
+    adapter.close()
+
+
+def test_a_part_takes_whole_rows_batches_or_tables():
+    names = [f"r{number}" for number in range(200)]
+    deltas = pa.table(
+        {"row_id": names, "table_name": ["a", "b"] * 100, "batch_id": [f"b{n // 10}" for n in range(200)]}
+    )
+    for whole, by_batch in (((), False), (("b",), False), ((), True)):
+        parts = [Part("l", number, 3, by_batch, whole).mask(deltas).to_pylist() for number in range(3)]
+        assert all(sum(each) == 1 for each in zip(*parts, strict=True))
+        keys = deltas.column("batch_id" if by_batch else "row_id").to_pylist()
+        for number, mask in enumerate(parts):
+            found = {
+                key for key, table, mine in zip(keys, ["a", "b"] * 100, mask, strict=True) if mine and table == "a"
+            }
+            assert {bucket_of(key) % 3 for key in found} == {number}
+    holders = {number for number, mask in enumerate(parts) for name, mine in zip(names, mask, strict=True) if mine}
+    assert holders == {0, 1, 2}
+    in_whole = [Part("l", number, 3, whole=("b",)).mask(deltas).to_pylist()[1::2] for number in range(3)]
+    assert sorted(map(sum, in_whole)) == [0, 0, 100]
+
+
+def test_what_takes_one_writer_is_one_part(tmp_path):
+    hot, cold = SqliteAdapter(tmp_path / "a.db"), DATABASES["parquet on local disk"](tmp_path)
+    assert [max_writers(each) for each in (hot, cold, LifecycleAdapter(hot, cold, 0), object())] == [1, BUCKETS, 1, 1]

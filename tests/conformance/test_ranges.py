@@ -1,0 +1,140 @@
+"""A large move is divided into ranges, which stay the same until all are done."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from lakesync.adapters import DeltaBatch, LifecycleAdapter, SqliteAdapter, StoredDelta, migrate_adapter
+from lakesync.adapters.base import DeltaQuery, Marked
+from lakesync.adapters.migrate import ProgressFile, ProgressMark, Scope, digest
+from lakesync.adapters.progress import MarkKept, ProgressKept
+from lakesync.adapters.ranges import Division, division_of, end_division
+from lakesync.adapters.several import split_points
+from lakesync.exceptions import IntegrityError
+from tests.conformance.adapter_places import COARSE_ARRIVALS, DATABASES, DEEP, start_server
+from tests.conformance.book import make_delta
+from tests.conformance.test_adapters import everything
+
+SCOPE = Scope(tables=("t",))
+
+
+def fill(adapter, count=60, each=4, first=0):
+    """Batches of a few deltas of two tables and two gateways; an hlc comes twice."""
+    for number in range(first, first + count // each):
+        gateway = "gh"[number % 2]
+        stamps = [10 + (each * number + place) // 2 for place in range(each)]
+        made = [
+            make_delta("c", stamp, f"r{place}", table="tu"[place % 2], x=10 * number + place)
+            for place, stamp in enumerate(stamps)
+        ]
+        stored = tuple(StoredDelta(gateway, 256 * (number + 1), delta) for delta in made)
+        adapter.insert_deltas(DeltaBatch(f"{gateway}.main.1.{number}", gateway, stored))
+
+
+KINDS = [pytest.param(kind, marks=pytest.mark.deep) if kind in DEEP else kind for kind in DATABASES]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_points_divide_a_query_into_ranges_of_about_a_size(request, kind, tmp_path):
+    request.param = kind
+    start_server(request)
+    count = 16 if kind == "bigquery" else 60
+    adapter = DATABASES[kind](tmp_path)
+    assert split_points(adapter, DeltaQuery("hlc"), 10) == []
+    fill(adapter, count)
+    for query in (DeltaQuery("hlc"), DeltaQuery("arrival"), DeltaQuery("hlc", since=11, until=30, tables=("t",))):
+        if query.order == "arrival" and kind in COARSE_ARRIVALS:
+            continue
+        points = split_points(adapter, query, 6)
+        assert points == sorted(set(points))
+        assert all(query.since < point and (query.until is None or point <= query.until) for point in points)
+        whole = everything(adapter, query)
+        ranges = zip([query.since, *points], [*points, query.until], strict=True)
+        parts = [everything(adapter, replace(query, since=since, until=until)) for since, until in ranges]
+        assert [one for part in parts for one in part] == whole
+        if query.until is None and "local disk" not in kind and "s3" not in kind:  # which know bytes alone
+            assert len(points) > 1
+            assert all(len(part) <= 18 for part in parts)
+    assert split_points(adapter, DeltaQuery("hlc"), 1_000) == []
+    adapter.close()
+
+
+def test_objects_divide_by_their_sizes(tmp_path):
+    adapter = DATABASES["parquet on local disk"](tmp_path)
+    fill(adapter)
+    points = split_points(adapter, DeltaQuery("hlc"), 100)  # an object of so few deltas is as large as one of 20
+    assert 1 < len(points) < 14
+    adapter.close()
+
+
+class Plain:
+    """An adapter with nothing beyond the protocol."""
+
+    def __init__(self, adapter):
+        self.query_deltas_since = adapter.query_deltas_since
+
+
+def test_an_adapter_that_cannot_divide_is_one_range(tmp_path):
+    source = SqliteAdapter(tmp_path / "a.db")
+    fill(source)
+    kept = ProgressKept(tmp_path / "ranges.json", Division)
+    assert division_of(Plain(source), SCOPE, kept, 4, 5) == Division(scope=SCOPE)
+    assert division_of(source, SCOPE, kept, 1, 5) == Division(scope=SCOPE)
+    assert division_of(source, SCOPE, None, 4, 5) == Division(scope=SCOPE)
+    assert Division(scope=SCOPE).ranges() == [(-1, None)]
+    assert split_points(LifecycleAdapter(source, Plain(source), 0), DeltaQuery("hlc"), 5) == []
+    assert kept.read() is None
+    source.close()
+
+
+@pytest.mark.parametrize("target", ["sqlite", "parquet on local disk", "nested"])
+def test_a_division_stays_until_its_ranges_are_done(target, tmp_path):
+    source, there = SqliteAdapter(tmp_path / "source.db"), DATABASES[target](tmp_path)
+    fill(source)
+
+    def kept():
+        if isinstance(there, Marked):
+            return MarkKept(there, "m ranges", Division)
+        return ProgressKept(tmp_path / "ranges.json", Division)
+
+    def copy(number, division):
+        since, until = division.ranges()[number]
+        name, scope = f"m#{number}", replace(SCOPE, since=since, until=until)
+        marked = isinstance(there, Marked)
+        progress = (
+            ProgressMark(there, name, division.id) if marked else ProgressFile(tmp_path / f"{name}.json", division.id)
+        )
+        return migrate_adapter(source, there, scope, progress=progress, page=3)
+
+    division = division_of(source, SCOPE, kept(), 4, 5)
+    assert len(division.ranges()) == 4
+    first = copy(1, division)
+    assert first.copied == first.deltas > 0
+    fill(source, 8, first=90)  # meanwhile
+    again = kept()
+    assert division_of(source, SCOPE, again, 4, 5) == division
+    reports = [copy(number, division) for number in range(4)]
+    assert reports[1].copied == 0
+    assert sum(each.deltas for each in reports) == digest(source, SCOPE).deltas == 34
+    assert digest(there, SCOPE) == digest(source, SCOPE)
+    end_division(division, again)
+    fresh = division_of(source, SCOPE, kept(), 4, 5)
+    assert fresh.id not in {"", division.id}
+    assert copy(1, fresh).copied > 0  # the next migration looks at everything
+    source.close()
+    there.close()
+
+
+def test_two_runs_that_divide_one_move_are_told_apart(tmp_path):
+    adapter = SqliteAdapter(tmp_path / "a.db")
+    fill(adapter)
+    first, second = (MarkKept(adapter, "tiers/aged", Division) for _ in range(2))
+    assert first.read() == second.read() is None
+    division = division_of(adapter, SCOPE, first, 4, 5)
+    with pytest.raises(IntegrityError, match="another run has moved it"):
+        second.write(Division())
+    later = replace(SCOPE, until=20)
+    assert division_of(adapter, later, second, 4, 5, any_scope=True) == division
+    assert division_of(adapter, later, second, 4, 5).scope == later
+    adapter.close()
