@@ -1,1 +1,1 @@
-"""The pipeline's assets: thin wrappers around `resources.lake`, and the checks that hold them."""
+"""The pipeline's assets: thin wrappers around `lakehouse`, and the checks that hold them."""

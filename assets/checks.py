@@ -9,21 +9,32 @@ from typing import NamedTuple
 
 import dagster as dg
 import msgspec
+from pyspark.sql import SparkSession
 
 from assets.labels import CHECKPOINT, DELTAS, days_asked, state_key
 from assets.outcome import outcome
-from resources.pipeline import Pipeline
+from lakesync.staging.store import PipelineStore
+from resources.gateways import StagingResource
+from resources.lake import LakeResource
+from resources.run_state import RunState
 from resources.snapshot import SchemaSnapshot
+from resources.spark import SparkConnectResource
 
 NAMED = 3
 """Of what was found, told in a check's description; its metadata have them all."""
 
 
 class Scope(NamedTuple):
-    """What of a table is looked at: the days that the run is about, or all, and where samples begin."""
+    """What a check looks at, and with what."""
 
+    spark: SparkSession
+    lake: LakeResource
+    store: PipelineStore
+    run_state: RunState
     days: list[date] | None
+    """The days that the run is about; None: all days."""
     seed: int
+    """Chooses the sample of rows."""
 
 
 class Check(NamedTuple):
@@ -31,7 +42,7 @@ class Check(NamedTuple):
 
     name: str
     description: str
-    find: Callable[[Pipeline, Scope], Sequence[msgspec.Struct]]
+    find: Callable[[Scope], Sequence[msgspec.Struct]]
     """Looks for what must not be; empty when all is well."""
     remedy: str
     blocking: bool = True
@@ -50,22 +61,22 @@ def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
     ]
 
 
-def _unequal_days(pipeline: Pipeline, scope: Scope) -> Sequence[msgspec.Struct]:
-    from resources.lake.checks import ledger_against_lake
+def _unequal_days(scope: Scope) -> Sequence[msgspec.Struct]:
+    from lakehouse.checks import ledger_against_lake
 
-    return ledger_against_lake(pipeline.spark, pipeline.store, pipeline.names, scope.days)
-
-
-def _doubled_deltas(pipeline: Pipeline, scope: Scope) -> Sequence[msgspec.Struct]:
-    from resources.lake.checks import duplicate_deltas
-
-    return duplicate_deltas(pipeline.spark, pipeline.names, days=scope.days)
+    return ledger_against_lake(scope.spark, scope.store, scope.lake.names, scope.days)
 
 
-def _future_deltas(pipeline: Pipeline, scope: Scope) -> Sequence[msgspec.Struct]:
-    from resources.lake.checks import future_deltas
+def _doubled_deltas(scope: Scope) -> Sequence[msgspec.Struct]:
+    from lakehouse.checks import duplicate_deltas
 
-    return future_deltas(pipeline.spark, pipeline.names, days=scope.days)
+    return duplicate_deltas(scope.spark, scope.lake.names, days=scope.days)
+
+
+def _future_deltas(scope: Scope) -> Sequence[msgspec.Struct]:
+    from lakehouse.checks import future_deltas
+
+    return future_deltas(scope.spark, scope.lake.names, days=scope.days)
 
 
 _OF_HISTORY = (
@@ -91,21 +102,21 @@ _OF_HISTORY = (
 
 
 def _of_table(table: str, namespace: str) -> tuple[Check, ...]:
-    def doubled_rows(pipeline: Pipeline, _scope: Scope) -> Sequence[msgspec.Struct]:
-        from resources.lake.checks import duplicate_keys
+    def doubled_rows(scope: Scope) -> Sequence[msgspec.Struct]:
+        from lakehouse.checks import duplicate_keys
 
-        return duplicate_keys(pipeline.spark, table, pipeline.names_in(namespace))
+        return duplicate_keys(scope.spark, table, scope.lake.names_in(namespace))
 
-    def unmerged_rows(pipeline: Pipeline, scope: Scope) -> Sequence[msgspec.Struct]:
-        from resources.lake.state.samples import unlike_merge
+    def unmerged_rows(scope: Scope) -> Sequence[msgspec.Struct]:
+        from lakehouse.tables.samples import unlike_merge
 
-        names, whose = pipeline.names_in(namespace), pipeline.gateways_in(namespace)
-        return unlike_merge(pipeline.spark, table, names, gateways=whose, days=scope.days, seed=scope.seed)
+        names, whose = scope.lake.names_in(namespace), scope.run_state.gateways_in(namespace)
+        return unlike_merge(scope.spark, table, names, gateways=whose, days=scope.days, seed=scope.seed)
 
-    def unfit(pipeline: Pipeline, _scope: Scope) -> Sequence[msgspec.Struct]:
-        from resources.lake.checks import unfit_values
+    def unfit(scope: Scope) -> Sequence[msgspec.Struct]:
+        from lakehouse.checks import unfit_values
 
-        return unfit_values(pipeline.spark, table, pipeline.names_in(namespace))
+        return unfit_values(scope.spark, table, scope.lake.names_in(namespace))
 
     remedy = "Launch the job `tables` with `rebuild: true` for this table: it is made again from the history."
     return (
@@ -126,15 +137,15 @@ def _of_table(table: str, namespace: str) -> tuple[Check, ...]:
     )
 
 
-def _unlike_cuts(pipeline: Pipeline, scope: Scope) -> Sequence[msgspec.Struct]:
-    from resources.lake.cuts.published import unlike_cut
+def _unlike_cuts(scope: Scope) -> Sequence[msgspec.Struct]:
+    from lakehouse.checkpoints.published import unlike_cut
 
-    newest = [pipeline.store.newest_cut(gateway) for gateway in pipeline.store.gateways()]
+    newest = [scope.store.newest_cut(gateway) for gateway in scope.store.gateways()]
     return [
         difference
         for cut in newest
         if cut is not None
-        for difference in unlike_cut(pipeline.spark, cut, pipeline.names_of(cut.gateway), seed=scope.seed)
+        for difference in unlike_cut(scope.spark, cut, scope.run_state.names_of(cut.gateway), seed=scope.seed)
     ]
 
 
@@ -165,20 +176,27 @@ def _held(key: dg.AssetKey, held: Sequence[Check]) -> dg.AssetChecksDefinition:
         can_subset=True,
     )
     def check(
-        context: dg.AssetCheckExecutionContext, pipeline: dg.ResourceParam[Pipeline]
+        context: dg.AssetCheckExecutionContext,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+        run_state: dg.ResourceParam[RunState],
     ) -> Iterator[dg.AssetCheckResult]:
-        scope = Scope(days_asked(context.run.tags), seed=int(context.run.run_id[:8], 16))
+        days, seed = days_asked(context.run.tags), int(context.run.run_id[:8], 16)
         wanted = {one: by_key[one] for one in by_key if one in context.selected_asset_check_keys}
-        with outcome(context, pipeline):
-            found = {one: check.find(pipeline, scope) for one, check in wanted.items()}
+        with outcome(context, pyspark):
+            scope = Scope(pyspark.spark_session, lake, staging.store, run_state, days, seed)
+            found = {one: check.find(scope) for one, check in wanted.items()}
         for one, check in wanted.items():
-            yield _result(one, check, found[one], scope)
+            yield _result(one, check, found[one], days)
 
     return check
 
 
-def _result(key: dg.AssetCheckKey, check: Check, found: Sequence[msgspec.Struct], scope: Scope) -> dg.AssetCheckResult:
-    looked_at = "everything" if scope.days is None else ", ".join(day.isoformat() for day in scope.days)
+def _result(
+    key: dg.AssetCheckKey, check: Check, found: Sequence[msgspec.Struct], days: list[date] | None
+) -> dg.AssetCheckResult:
+    looked_at = "everything" if days is None else ", ".join(day.isoformat() for day in days)
     return dg.AssetCheckResult(
         passed=not found,
         asset_key=key.asset_key,

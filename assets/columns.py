@@ -2,8 +2,8 @@
 
 import dagster as dg
 
+from lakehouse.table_definitions import SPARK_TYPES
 from lakesync.schema import Column, TableSchema
-from resources.lake.tables import SPARK_TYPES
 
 _STAMP = "struct<hlc, client_id>"
 _DELTAS = (

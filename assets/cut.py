@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import dagster as dg
+from pyspark.sql import SparkSession
 
 from assets.labels import CHECKPOINT, CUT, DELTAS, OWNERS, state_key
 from assets.outcome import outcome, raise_set_aside, set_aside
@@ -12,8 +13,12 @@ from lakesync.config import Config
 from lakesync.exceptions import LakeSyncError, TransientError
 from lakesync.hlc import wall_of
 from lakesync.staging.records import Cut
-from resources.pipeline import Pipeline
+from lakesync.staging.store import PipelineStore
+from resources.gateways import StagingResource
+from resources.lake import LakeResource
+from resources.run_state import RunState
 from resources.snapshot import SchemaSnapshot, registered
+from resources.spark import SparkConnectResource
 from resources.uris import checkpoints_uri, staging_uri
 
 _CUT_LINEAGE = dg.MetadataValue.md(
@@ -57,70 +62,92 @@ def cut_and_checkpoint(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDef
         pool="lakesync_cut",
     )
     def cut(
-        context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]
+        context: dg.AssetExecutionContext,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+        run_state: dg.ResourceParam[RunState],
     ) -> Iterator[dg.MaterializeResult[None]]:
-        with outcome(context, pipeline):
+        with outcome(context, pyspark):
             failed: dict[str, LakeSyncError] = {}
-            cuts = make_cuts(pipeline, failed.setdefault)
+            spark = pyspark.spark_session
+            cuts = make_cuts(spark, lake, staging.store, run_state, config, failed.setdefault)
             if failed and (not cuts or any(isinstance(error, TransientError) for error in failed.values())):
                 raise ExceptionGroup("cuts failed", list(failed.values()))
             for gateway, error in failed.items():
-                set_aside(context, pipeline, error, f"gateway {gateway} was not cut")
+                set_aside(context, run_state, error, f"gateway {gateway} was not cut")
         snapshots = {cut.gateway: {table.table: str(table.snapshot_id) for table in cut.tables} for cut in cuts}
         version = content_version([snapshots, {cut.gateway: cut.rules_version for cut in cuts}])
-        valid = through(pipeline, min((_valid_ms(pipeline, cut) for cut in cuts), default=None))
-        frames = _frames_told(cuts, pipeline.checkpoints_uri)
+        valid = through(min((_valid_ms(run_state, cut) for cut in cuts), default=None), staging.now_ms())
+        frames = _frames_told(cuts, lake.checkpoints_uri)
         yield dg.MaterializeResult(
             asset_key=CUT, metadata={**_cuts_told(cuts, snapshots), **valid}, data_version=version
         )
         yield dg.MaterializeResult(asset_key=CHECKPOINT, metadata={**frames, **valid}, data_version=version)
-        raise_set_aside(context, pipeline)
+        raise_set_aside(context, run_state)
 
     return cut
 
 
-def make_cuts(pipeline: Pipeline, on_failed: Callable[[str, LakeSyncError], object] | None = None) -> list[Cut]:
-    """A cut of each gateway that has anything in the lake, of all of its shards at one arrival.
+def make_cuts(
+    spark: SparkSession,
+    lake: LakeResource,
+    store: PipelineStore,
+    run_state: RunState,
+    config: Config,
+    on_failed: Callable[[str, LakeSyncError], object] | None = None,
+) -> list[Cut]:
+    """Cut each gateway that has anything in the lake, all of its shards at one arrival.
 
-    There is none of a gateway of which more waits than this run flushed, nor while its rows are brought in line with
-    rules that changed. A gateway that fails does not hold the others: theirs are published first. With `on_failed`,
-    that is told of its error, which is not raised.
+    A gateway with more deltas than this run flushed is not cut, nor one whose rows still follow a change of rules. A
+    gateway that fails does not stop the others.
+
+    Args:
+        spark: the run's session.
+        lake: the tables' names.
+        store: the staging store, which records the cuts.
+        run_state: where each gateway can be cut.
+        config: how long the snapshots of cuts are kept, and the contracts of tables.
+        on_failed: called with a gateway and its error. Without it all errors are raised at the end.
+
+    Returns:
+        The cuts that were made, and those that were kept because nothing has changed.
 
     Raises:
-        ExceptionGroup: of what the gateways' cuts raised.
+        ExceptionGroup: the errors of the gateways that failed, without `on_failed`.
     """
-    from resources.lake.cuts.cutting import make_cut
-    from resources.lake.cuts.old_frames import drop_old_frames
-    from resources.lake.cuts.tags import cuts_kept
+    from lakehouse.checkpoints.cutting import make_cut
+    from lakehouse.checkpoints.old_frames import drop_old_frames
+    from lakehouse.checkpoints.tags import cuts_kept
 
-    own = pipeline.config.namespaces.own
-    registered_now = registered(pipeline.store, own)
+    own = lake.gateway_namespaces
+    registered_now = registered(store, own)
     cuts: list[Cut] = []
     errors: dict[str, LakeSyncError] = {}
-    in_the_lake = pipeline.flushed()
-    for gateway, hold in sorted(pipeline.holds().items()):
+    in_the_lake = run_state.flushed()
+    for gateway, hold in sorted(run_state.cut_points().items()):
         if gateway not in in_the_lake or hold.rules_version is None:
             continue
         try:
-            names = pipeline.names_of(gateway)
-            tables = _tables(pipeline, gateway, hold.arrival)
+            names = run_state.names_of(gateway)
+            tables = _tables(spark, lake, store, gateway, hold.arrival)
             schemas = [registered_now.state(table, own.get(gateway, "")) for table in sorted(tables)]
             cut = make_cut(
-                pipeline.spark,
-                pipeline.store,
+                spark,
+                store,
                 hold,
                 schemas,
-                directory_uri=pipeline.checkpoints_uri,
+                directory_uri=lake.checkpoints_uri,
                 names=names,
-                kept=cuts_kept(pipeline.config.maintenance),
-                contracts=pipeline.contracts(),
+                kept=cuts_kept(config.maintenance),
+                contracts=config.contracts,
             )
         except LakeSyncError as error:
             error.add_note(f"in the cut of gateway {gateway} at {hold.arrival}")
             errors[gateway] = error
         else:
             cuts.append(cut)
-            drop_old_frames(pipeline.checkpoints_uri, cut, time.time_ns() // 1_000_000)
+            drop_old_frames(lake.checkpoints_uri, cut, time.time_ns() // 1_000_000)
     if errors and on_failed is None:
         raise ExceptionGroup("cuts failed", list(errors.values()))
     if on_failed is not None:
@@ -129,21 +156,21 @@ def make_cuts(pipeline: Pipeline, on_failed: Callable[[str, LakeSyncError], obje
     return cuts
 
 
-def _valid_ms(pipeline: Pipeline, cut: Cut) -> int:
-    """A cut that was kept, as nothing has changed since, is that of this run's moment too."""
-    hold = pipeline.holds().get(cut.gateway)
+def _valid_ms(run_state: RunState, cut: Cut) -> int:
+    """A cut that was kept because nothing has changed is as new as the run."""
+    hold = run_state.cut_points().get(cut.gateway)
     return wall_of(max(cut.arrival, hold.arrival) if hold is not None else cut.arrival)
 
 
-def _tables(pipeline: Pipeline, gateway: str, arrival: int) -> set[str]:
+def _tables(spark: SparkSession, lake: LakeResource, store: PipelineStore, gateway: str, arrival: int) -> set[str]:
     """A gateway's tables: registered, in its last cut, or named by a delta since, as tables need no schema."""
-    from resources.lake.named import tables_named
+    from lakehouse.active_tables import tables_named
 
-    newest = pipeline.store.newest_cut(gateway)
+    newest = store.newest_cut(gateway)
     cut = {table.table for table in newest.tables} if newest else set()
     since = newest.arrival if newest else 0
-    named = tables_named(pipeline.spark, gateway, since, arrival, pipeline.names) if since < arrival else set()
-    return cut | named | pipeline.store.gateway_config(gateway).schemas.keys()
+    named = tables_named(spark, gateway, since, arrival, lake.names) if since < arrival else set()
+    return cut | named | store.gateway_config(gateway).schemas.keys()
 
 
 def _cuts_told(cuts: list[Cut], snapshots: dict[str, dict[str, str]]) -> Told:

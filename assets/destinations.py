@@ -15,8 +15,12 @@ from lakesync.adapters.uri import without_password
 from lakesync.config import Config
 from lakesync.config_places import DeclaredDestination
 from lakesync.hlc import wall_of
-from resources.pipeline import Pipeline
+from lakesync.staging.store import PipelineStore
+from resources.gateways import StagingResource
+from resources.lake import LakeResource
+from resources.run_state import RunState
 from resources.snapshot import registered
+from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
     from resources.destinations import Followed, Follower
@@ -60,14 +64,20 @@ def destination(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.Asse
         owners=OWNERS,
         metadata={"dagster/column_schema": followed_columns(), "dagster/uri": without_password(leaf.uri)},
     )
-    def followed(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
+    def followed(
+        context: dg.AssetExecutionContext,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+        run_state: dg.ResourceParam[RunState],
+    ) -> dg.MaterializeResult[None]:
         from resources.destinations import follow
 
         version = version_of(newest(context.instance, DELTAS))
-        with outcome(context, pipeline, retried=False):
-            settled = pipeline.settled_ms()
-            found = follow(pipeline.spark, follower(pipeline, name, declared, leaf), pipeline.names)
-            told = {**_told(found), **through(pipeline, settled), "dagster/uri": without_password(leaf.uri)}
+        with outcome(context, pyspark, retried=False):
+            settled = run_state.settled_ms()
+            found = follow(pyspark.spark_session, follower(staging.store, name, declared, leaf), lake.names)
+            told = {**_told(found), **through(settled, staging.now_ms()), "dagster/uri": without_password(leaf.uri)}
         if version is not None:
             told[FOLLOWED] = version
         at = found.standing
@@ -87,38 +97,43 @@ def _nothing_missed(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.
         name="equals_lake",
         description="Up to its mark the leaf has taken as many deltas as the lake holds, with the same sum of ids.",
     )
-    def check(context: dg.AssetCheckExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.AssetCheckResult:
+    def check(
+        context: dg.AssetCheckExecutionContext,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+    ) -> dg.AssetCheckResult:
         from lakesync.adapters.following import standing
         from lakesync.adapters.registry import as_database, open_adapter
         from resources.destinations import in_the_lake
 
-        with outcome(context, pipeline, retried=False):
-            one = follower(pipeline, name, declared, leaf)
+        with outcome(context, pyspark, retried=False):
+            one = follower(staging.store, name, declared, leaf)
             adapter = as_database(open_adapter(leaf.uri))
             try:
                 reached = standing(adapter, one.name, one.choice)
             finally:
                 adapter.close()
-            lake = in_the_lake(pipeline.spark, reached, pipeline.names)
+            held = in_the_lake(pyspark.spark_session, reached, lake.names)
         taken = (reached.deltas, reached.id_sum)
         return dg.AssetCheckResult(
-            passed=lake == taken,
+            passed=held == taken,
             description=None
-            if lake == taken
-            else f"taken: {taken}, in the lake: {lake}. Compare both, then declare "
+            if held == taken
+            else f"taken: {taken}, in the lake: {held}. Compare both, then declare "
             "the destination under another name, which takes everything again and changes nothing that is there.",
-            metadata={"deltas_taken": taken[0], "deltas_in_lake": lake[0]},
+            metadata={"deltas_taken": taken[0], "deltas_in_lake": held[0]},
         )
 
     return check
 
 
-def follower(pipeline: Pipeline, name: str, declared: DeclaredDestination, leaf: Leaf) -> "Follower":
+def follower(store: PipelineStore, name: str, declared: DeclaredDestination, leaf: Leaf) -> "Follower":
     """What a leaf is to a Spark task."""
     from resources.destinations import Follower, choice_of
 
     choice = choice_of(leaf, declared.gateways)
-    schemas = registered(pipeline.store).tables if declared.rows else ()
+    schemas = registered(store).tables if declared.rows else ()
     wanted = tuple(
         schema
         for schema in schemas

@@ -13,8 +13,12 @@ from assets.labels import DELTAS, OWNERS, state_key, table_pool
 from assets.outcome import outcome
 from lakesync.config import Config
 from lakesync.exceptions import FlushError
-from resources.pipeline import Pipeline
+from lakesync.staging.store import PipelineStore
+from resources.gateways import StagingResource
+from resources.lake import LakeResource
+from resources.run_state import RunState
 from resources.snapshot import SchemaSnapshot
+from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
     from lakesync.staging.records import Erasure
@@ -30,10 +34,16 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetsDefinitio
     beyond = (cleared_tiers, cleared_leaves, cleared_flows, cleared_migrations)
     places = [step for make in beyond for step in make(config, GROUP, HISTORY, _due)]
     landings = cleared_landings(snapshot, GROUP, HISTORY, _due)
-    return [redacted_history(), *tables, *landings, *places, report([*tables, *landings], places)]
+    return [
+        redacted_history(config),
+        *tables,
+        *landings,
+        *places,
+        report(config, [*tables, *landings], places),
+    ]
 
 
-def redacted_history() -> dg.AssetsDefinition:
+def redacted_history(config: Config) -> dg.AssetsDefinition:
     """Flushes what still waits, then takes from the history what requests cover."""
 
     @dg.asset(
@@ -45,22 +55,25 @@ def redacted_history() -> dg.AssetsDefinition:
         kinds={"spark", "iceberg"},
         owners=OWNERS,
     )
-    def history(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.erasure.redaction import redact
-        from resources.lake.erasure.requests import open_requests
-        from resources.lake.history.flush import MAX_DELTAS, flush_due
+    def history(
+        context: dg.AssetExecutionContext, pyspark: SparkConnectResource, lake: LakeResource, staging: StagingResource
+    ) -> dg.MaterializeResult[None]:
+        from lakehouse.erasure.redaction import redact
+        from lakehouse.erasure.requests import open_requests
+        from lakehouse.history.flush import MAX_DELTAS, flush_due
 
-        with outcome(context, pipeline):
-            requests = open_requests(pipeline.store)
+        with outcome(context, pyspark):
+            spark, store = pyspark.spark_session, staging.store
+            requests = open_requests(store)
             if requests:
                 flush_due(
-                    pipeline.spark,
-                    pipeline.store,
+                    spark,
+                    store,
                     gateways=requests,
-                    max_deltas=pipeline.config.flush.batch_deltas or MAX_DELTAS,
-                    names=pipeline.names,
+                    max_deltas=config.flush.batch_deltas or MAX_DELTAS,
+                    names=lake.names,
                 )
-            done = {gateway: redact(pipeline.spark, mine, pipeline.names) for gateway, mine in _due(pipeline).items()}
+            done = {gateway: redact(spark, mine, lake.names) for gateway, mine in _due(store).items()}
         return dg.MaterializeResult(
             metadata={
                 "requests": sum(len(mine) for mine in requests.values()),
@@ -85,16 +98,22 @@ def cleared_table(table: str, namespace: str = "") -> dg.AssetsDefinition:
         kinds={"spark", "iceberg"},
         owners=OWNERS,
     )
-    def cleared(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.erasure.redaction import clear_table
+    def cleared(
+        context: dg.AssetExecutionContext,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+        run_state: dg.ResourceParam[RunState],
+    ) -> dg.MaterializeResult[None]:
+        from lakehouse.erasure.redaction import clear_table
 
-        with outcome(context, pipeline):
-            names = pipeline.names_in(namespace)
+        with outcome(context, pyspark):
+            names = lake.names_in(namespace)
             done = [
                 found
-                for gateway, mine in _due(pipeline).items()
-                if pipeline.names_of(gateway) == names
-                and (found := clear_table(pipeline.spark, table, mine, names)) is not None
+                for gateway, mine in _due(staging.store).items()
+                if run_state.names_of(gateway) == names
+                and (found := clear_table(pyspark.spark_session, table, mine, names)) is not None
             ]
         return dg.MaterializeResult(
             metadata={
@@ -106,7 +125,9 @@ def cleared_table(table: str, namespace: str = "") -> dg.AssetsDefinition:
     return cleared
 
 
-def report(tables: Sequence[dg.AssetsDefinition], places: Sequence[dg.AssetsDefinition]) -> dg.AssetsDefinition:
+def report(
+    config: Config, tables: Sequence[dg.AssetsDefinition], places: Sequence[dg.AssetsDefinition]
+) -> dg.AssetsDefinition:
     """Clears what is left, searches every file, confirms what is proven, and cuts anew.
 
     Where a place beyond the lake has not erased it is not run, so the requests stay open.
@@ -122,18 +143,25 @@ def report(tables: Sequence[dg.AssetsDefinition], places: Sequence[dg.AssetsDefi
         kinds={"spark", "iceberg"},
         owners=OWNERS,
     )
-    def reported(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.erasure.requests import conclude
+    def reported(
+        context: dg.AssetExecutionContext,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+        run_state: dg.ResourceParam[RunState],
+    ) -> dg.MaterializeResult[None]:
+        from lakehouse.erasure.requests import conclude
 
-        with outcome(context, pipeline):
-            due = _due(pipeline)
+        with outcome(context, pyspark):
+            spark, store = pyspark.spark_session, staging.store
+            due = _due(store)
             ended = [
-                conclude(pipeline.spark, pipeline.store, mine, pipeline.names_of(gateway), pipeline.checkpoints_uri)
+                conclude(spark, store, mine, run_state.names_of(gateway), lake.checkpoints_uri)
                 for gateway, mine in due.items()
             ]
             if due:
-                pipeline.look_again()
-                make_cuts(pipeline)
+                run_state.forget_positions()
+                make_cuts(spark, lake, store, run_state, config)
             left = [each for one in ended for each in one.left]
             if left:
                 raise FlushError(
@@ -149,12 +177,12 @@ def report(tables: Sequence[dg.AssetsDefinition], places: Sequence[dg.AssetsDefi
     return reported
 
 
-def _due(pipeline: Pipeline) -> "dict[str, list[Erasure]]":
+def _due(store: PipelineStore) -> "dict[str, list[Erasure]]":
     """Gateway → requests of which the lake holds all that it ever will."""
-    from resources.lake.erasure.requests import open_requests, reached
+    from lakehouse.erasure.requests import open_requests, reached
 
-    requests = open_requests(pipeline.store)
-    backlog = pipeline.store.backlog() if requests else []
+    requests = open_requests(store)
+    backlog = store.backlog() if requests else []
     due = {
         gateway: reached(mine, [each for each in backlog if each.gateway == gateway])
         for gateway, mine in requests.items()

@@ -9,13 +9,16 @@ from assets.ingest import GROUP as INGEST
 from assets.ingest import pool_of
 from assets.labels import OWNERS
 from assets.outcome import outcome
-from resources.pipeline import Pipeline
+from lakesync.staging.store import PipelineStore
+from resources.gateways import StagingResource
+from resources.lake import LakeResource
 from resources.snapshot import PolledConnector, SchemaSnapshot
+from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
     from lakesync.staging.records import Erasure
 
-Due = Callable[[Pipeline], "dict[str, list[Erasure]]"]
+Due = Callable[[PipelineStore], "dict[str, list[Erasure]]"]
 """Gateway → what is to be erased now."""
 
 
@@ -46,12 +49,14 @@ def _of_connector(connector: PolledConnector, group: str, after: dg.AssetKey, du
         kinds={"spark", "iceberg", connector.type},
         owners=OWNERS,
     )
-    def cleared(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.landing.erasure import erase_landed
+    def cleared(
+        context: dg.AssetExecutionContext, pyspark: SparkConnectResource, lake: LakeResource, staging: StagingResource
+    ) -> dg.MaterializeResult[None]:
+        from lakehouse.landing.erasure import erase_landed
 
-        with outcome(context, pipeline):
-            mine = {gateway: due(pipeline).get(gateway, [])}
-            done = erase_landed(pipeline.spark, mine, pipeline.names, name)
+        with outcome(context, pyspark):
+            mine = {gateway: due(staging.store).get(gateway, [])}
+            done = erase_landed(pyspark.spark_session, mine, lake.names, name)
         return dg.MaterializeResult(metadata={"landed": done.landed, "known": done.known})
 
     return cleared
@@ -67,17 +72,19 @@ def _past(table: str, group: str, after: list[dg.AssetKey], due: Due) -> dg.Asse
         kinds={"spark", "iceberg"},
         owners=OWNERS,
     )
-    def cleared(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.landing.erasure import erase_landed, forget_landed
-        from resources.lake.landing.tables import known_name, landing_name
+    def cleared(
+        context: dg.AssetExecutionContext, pyspark: SparkConnectResource, lake: LakeResource, staging: StagingResource
+    ) -> dg.MaterializeResult[None]:
+        from lakehouse.landing.erasure import erase_landed, forget_landed
+        from lakehouse.landing.tables import known_name, landing_name
 
-        with outcome(context, pipeline):
-            requests, names = due(pipeline), pipeline.names
+        with outcome(context, pyspark):
+            spark, requests, names = pyspark.spark_session, due(staging.store), lake.names
             forgotten = False
             if requests:
-                erase_landed(pipeline.spark, requests, names)  # of connectors that are no longer declared, too
+                erase_landed(spark, requests, names)  # of connectors that are no longer declared, too
                 name = landing_name(names) if table == "landing" else known_name(names)
-                forgotten = forget_landed(pipeline.spark, name, names)
+                forgotten = forget_landed(spark, name, names)
         return dg.MaterializeResult(metadata={"past_forgotten": forgotten})
 
     return cleared

@@ -23,7 +23,10 @@ from assets.tiering import tier_key
 from lakesync.adapters.places import Backend, Leaf, backends_of, place_of
 from lakesync.config import Config
 from lakesync.config_places import LAKE, DeclaredDestination, DeclaredFlow
-from resources.pipeline import Pipeline
+from lakesync.staging.store import PipelineStore
+from resources.gateways import StagingResource
+from resources.lake import LakeResource
+from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
     from lakesync.adapters.redaction import Redaction
@@ -90,7 +93,7 @@ def cleared_flows(config: Config, group: str, after: dg.AssetKey, due: Due) -> l
             f"Both ends of the flow `{name}` without erased values.",
             _kinds(config, declared.source, declared.to),
             due,
-            partial(_of_flow, name, declared),
+            partial(_of_flow, config, name, declared),
         )
         for name, declared in config.flows.items()
     ]
@@ -110,7 +113,7 @@ def cleared_migrations(config: Config, group: str, after: dg.AssetKey, due: Due)
             f"Both ends of the migration `{name}` without erased values.",
             _kinds(config, declared.source, declared.to),
             due,
-            partial(_of_ends, (declared.to, declared.source)),
+            partial(_of_ends, config, (declared.to, declared.source)),
         )
         for name, declared in config.migrations.items()
     ]
@@ -128,36 +131,38 @@ def told_of(instance: dg.DagsterInstance, steps: Sequence[dg.AssetsDefinition]) 
 
 
 def _of_leaf(
-    name: str, declared: DeclaredDestination, leaf: Leaf, pipeline: Pipeline, requests: "tuple[Redaction, ...]"
+    name: str, declared: DeclaredDestination, leaf: Leaf, store: PipelineStore, requests: "tuple[Redaction, ...]"
 ) -> "list[Erasing]":
     from resources.erasing import Erasing
 
-    schemas = follower(pipeline, name, declared, leaf).schemas
+    schemas = follower(store, name, declared, leaf).schemas
     return [Erasing(Backend(leaf.name, leaf.uri), requests, schemas, leaf.cold)]
 
 
-def _of_tiers(backends: Sequence[Backend], _pipeline: Pipeline, requests: "tuple[Redaction, ...]") -> "list[Erasing]":
+def _of_tiers(backends: Sequence[Backend], _store: PipelineStore, requests: "tuple[Redaction, ...]") -> "list[Erasing]":
     from resources.erasing import Erasing
 
     return [Erasing(each, requests) for each in backends]
 
 
 def _of_flow(
-    name: str, declared: DeclaredFlow, pipeline: Pipeline, requests: "tuple[Redaction, ...]"
+    config: Config, name: str, declared: DeclaredFlow, store: PipelineStore, requests: "tuple[Redaction, ...]"
 ) -> "list[Erasing]":
     from resources.erasing import Erasing
 
-    targets = flow_works(pipeline, name, declared) if declared.to != LAKE else []
+    targets = flow_works(config, store, name, declared) if declared.to != LAKE else []
     return [
         *(Erasing(Backend(to.leaf.name, to.leaf.uri), requests, to.schemas, to.leaf.cold, to.sieve) for to in targets),
-        *_of_ends((declared.source,), pipeline, requests),
+        *_of_ends(config, (declared.source,), store, requests),
     ]
 
 
-def _of_ends(places: Sequence[str], pipeline: Pipeline, requests: "tuple[Redaction, ...]") -> "list[Erasing]":
+def _of_ends(
+    config: Config, places: Sequence[str], _store: PipelineStore, requests: "tuple[Redaction, ...]"
+) -> "list[Erasing]":
     from resources.erasing import Erasing
 
-    return [Erasing(each, requests) for each in _backends(pipeline.config, places)]
+    return [Erasing(each, requests) for each in _backends(config, places)]
 
 
 def _backends(config: Config, places: Sequence[str]) -> list[Backend]:
@@ -178,7 +183,7 @@ def _cleared(
     description: str,
     kinds: set[str],
     due: Due,
-    works: "Callable[[Pipeline, tuple[Redaction, ...]], list[Erasing]]",
+    works: "Callable[[PipelineStore, tuple[Redaction, ...]], list[Erasing]]",
 ) -> dg.AssetsDefinition:
     @dg.asset(
         key=dg.AssetKey([group, *moved.path]),
@@ -189,12 +194,15 @@ def _cleared(
         kinds={"spark", *kinds},
         owners=OWNERS,
     )
-    def cleared(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
+    def cleared(
+        context: dg.AssetExecutionContext, pyspark: SparkConnectResource, lake: LakeResource, staging: StagingResource
+    ) -> dg.MaterializeResult[None]:
         from resources.erasing import ErasedThere, erase_there, redactions
 
-        with outcome(context, pipeline, retried=False):
-            requests = redactions(pipeline.spark, found, pipeline.names) if (found := due(pipeline)) else ()
-            done = erase_there(pipeline.spark, works(pipeline, requests)) if requests else ErasedThere()
+        with outcome(context, pyspark, retried=False):
+            spark, store = pyspark.spark_session, staging.store
+            requests = redactions(spark, found, lake.names) if (found := due(store)) else ()
+            done = erase_there(spark, works(store, requests)) if requests else ErasedThere()
         return dg.MaterializeResult(metadata={"deltas": done.deltas, "rows": done.rows})
 
     return cleared

@@ -14,12 +14,14 @@ from lakesync.adapters.uri import without_password
 from lakesync.config import Config
 from lakesync.config_places import LAKE, DeclaredFlow
 from lakesync.hlc import wall_of
-from resources.pipeline import Pipeline
+from lakesync.staging.store import PipelineStore
+from resources.gateways import StagingResource
 from resources.snapshot import registered
+from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
     from lakesync.adapters.flowing import Flowed
-    from resources.flows import Flow
+    from resources.flows import Flow, LakeFlow
 
 GROUP = "flows"
 
@@ -54,23 +56,31 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow) -> dg.AssetsDe
         owners=OWNERS,
         metadata={"dagster/column_schema": followed_columns(), "dagster/uri": ", ".join(uris) or LAKE},
     )
-    def flowed(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        with outcome(context, pipeline, retried=False):
-            done = _to_lake(pipeline, name, declared) if to_lake else _to_places(pipeline, name, declared)
+    def flowed(
+        context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
+    ) -> dg.MaterializeResult[None]:
+        from resources.flows import flow, flow_to_lake
+
+        with outcome(context, pyspark, retried=False):
+            spark = pyspark.spark_session
+            if to_lake:
+                done = [flow_to_lake(spark, _lake_flow(config, name, declared))]
+            else:
+                done = flow(spark, works(config, staging.store, name, declared))
         return dg.MaterializeResult(metadata=_told(done))
 
     return flowed
 
 
-def works(pipeline: Pipeline, name: str, declared: DeclaredFlow) -> "list[Flow]":
+def works(config: Config, store: PipelineStore, name: str, declared: DeclaredFlow) -> "list[Flow]":
     """A flow's part for each leaf that it leads to."""
     from lakesync.adapters.flowing import Sieve
     from resources.flows import Flow
 
-    source = place_of(pipeline.config, declared.source)
-    schemas = registered(pipeline.store).tables if declared.rows else ()
+    source = place_of(config, declared.source)
+    schemas = registered(store).tables if declared.rows else ()
     found = []
-    for leaf in leaves(place_of(pipeline.config, declared.to), declared.tables):
+    for leaf in leaves(place_of(config, declared.to), declared.tables):
         sieve = Sieve.of(declared.where, tables=leaf.tables, without=leaf.without, gateways=declared.gateways)
         wanted = tuple(
             schema
@@ -81,20 +91,13 @@ def works(pipeline: Pipeline, name: str, declared: DeclaredFlow) -> "list[Flow]"
     return found
 
 
-def _to_places(pipeline: Pipeline, name: str, declared: DeclaredFlow) -> "list[Flowed]":
-    from resources.flows import flow
-
-    return flow(pipeline.spark, works(pipeline, name, declared))
-
-
-def _to_lake(pipeline: Pipeline, name: str, declared: DeclaredFlow) -> "list[Flowed]":
+def _lake_flow(config: Config, name: str, declared: DeclaredFlow) -> "LakeFlow":
     from lakesync.adapters.flowing import Sieve
-    from resources.flows import LakeFlow, flow_to_lake
+    from resources.flows import LakeFlow
 
-    config = pipeline.config
     sieve = Sieve.of(declared.where, tables=declared.tables, gateways=declared.gateways)
     source, progress = place_of(config, declared.source), config.data_dir / "flows" / f"{name}.json"
-    return [flow_to_lake(pipeline.spark, LakeFlow(source, sieve, declared.into, config, progress))]
+    return LakeFlow(source, sieve, declared.into, config, progress)
 
 
 def _described(name: str, declared: DeclaredFlow) -> str:

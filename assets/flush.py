@@ -10,11 +10,14 @@ from assets.outcome import outcome, set_aside
 from assets.series import Told, kept_version, sized, through
 from lakesync.config import Config
 from lakesync.exceptions import LakeSyncError, TransientError
-from resources.pipeline import Pipeline
+from resources.gateways import StagingResource
+from resources.lake import LakeResource
+from resources.run_state import RunState
+from resources.spark import SparkConnectResource
 from resources.uris import table_uri
 
 if TYPE_CHECKING:
-    from resources.lake.history.flush import FlushReport
+    from lakehouse.history.flush import FlushReport
 
 
 def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinition:
@@ -36,36 +39,42 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
             "lineage": history_lineage(),
         },
     )
-    def deltas(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.history.flush import MAX_DELTAS, flush_due
+    def deltas(
+        context: dg.AssetExecutionContext,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+        run_state: dg.ResourceParam[RunState],
+    ) -> dg.MaterializeResult[None]:
+        from lakehouse.history.flush import MAX_DELTAS, flush_due
 
-        with outcome(context, pipeline):
-            pipeline.hold()
+        with outcome(context, pyspark):
+            run_state.note_cut_points()
             reports: list[FlushReport] = []
             failed: dict[str, LakeSyncError] = {}
             flush_due(
-                pipeline.spark,
-                pipeline.store,
-                max_deltas=pipeline.config.flush.batch_deltas or MAX_DELTAS,
-                names=pipeline.names,
-                holds=pipeline.holds(),
+                pyspark.spark_session,
+                staging.store,
+                max_deltas=config.flush.batch_deltas or MAX_DELTAS,
+                names=lake.names,
+                holds=run_state.cut_points(),
                 on_flushed=reports.append,
                 on_failed=failed.setdefault,
             )
             passing = context.op_execution_context.retry_number == 0 and any(
                 isinstance(error, TransientError) for error in failed.values()
             )
-            if passing or (failed and failed.keys() >= set(pipeline.store.gateways())):
+            if passing or (failed and failed.keys() >= set(staging.store.gateways())):
                 raise ExceptionGroup("gateways could not be flushed", list(failed.values()))
             for gateway, error in failed.items():
-                set_aside(context, pipeline, error, f"gateway {gateway} was not flushed", gateway)
-                pipeline.let_go(gateway)
-            pipeline.flushed(anew=True)
+                set_aside(context, run_state, error, f"gateway {gateway} was not flushed", gateway)
+                run_state.drop_cut_point(gateway)
+            run_state.flushed(anew=True)
             told = {
                 **_told(reports),
-                **sized(pipeline, pipeline.names.deltas),
-                **through(pipeline, pipeline.settled_ms()),
-                "dagster/uri": pipeline.uri(pipeline.names.system, "deltas"),
+                **sized(pyspark.spark_session, lake.names.deltas),
+                **through(run_state.settled_ms(), staging.now_ms()),
+                "dagster/uri": lake.uri(lake.system_namespace, "deltas"),
             }
         unchanged = None if reports else kept_version(context, DELTAS)
         version = unchanged or dg.DataVersion(str(reports[-1].snapshot_id) if reports else "empty")

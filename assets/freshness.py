@@ -11,7 +11,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetC
 from assets.labels import DELTAS, state_key
 from assets.outcome import outcome
 from lakesync.staging.store import PipelineStore
-from resources.pipeline import Pipeline
+from resources.gateways import StagingResource
 from resources.snapshot import SchemaSnapshot
 
 FRESH = "fresh"
@@ -29,12 +29,16 @@ class Day(msgspec.Struct, frozen=True):
     """Some of it should be in by now and is not."""
 
 
-def freshness_checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
-    """One for the history and for each state table; none blocks, as being late harms nothing that follows.
+def freshness_checks(snapshot: SchemaSnapshot, allowed: int) -> list[dg.AssetChecksDefinition]:
+    """Return one check for the history and one for each state table. None blocks, as lateness harms nothing downstream.
 
-    The freshness sensor tells them without a run.
+    The freshness sensor reports them without a run.
+
+    Args:
+        snapshot: names the state tables.
+        allowed: seconds after which an acknowledged delta that is not in an asset is late.
     """
-    return [_check(key) for key in fresh_assets(snapshot)]
+    return [_check(key, allowed) for key in fresh_assets(snapshot)]
 
 
 def fresh_assets(snapshot: SchemaSnapshot) -> list[dg.AssetKey]:
@@ -42,13 +46,20 @@ def fresh_assets(snapshot: SchemaSnapshot) -> list[dg.AssetKey]:
     return [DELTAS, *(state_key(schema.table, where) for schema, where in snapshot.states)]
 
 
-def days_in_time(instance: dg.DagsterInstance, pipeline: Pipeline, key: dg.AssetKey, now: float) -> list[Day]:
-    """The days of arrival that have anything, and whether an asset has them, or has still time to.
+def days_in_time(
+    instance: dg.DagsterInstance, store: PipelineStore, key: dg.AssetKey, *, allowed: int, now_ms: int, now: float
+) -> list[Day]:
+    """Return the days of arrival that have deltas, each with whether the asset is late with it.
 
-    `now` is the time of Dagster's events, in seconds; what waits in staging is judged by the gateway's clock.
+    Args:
+        instance: Dagster's.
+        store: the staging store.
+        key: the history or a state table.
+        allowed: seconds after which an acknowledged delta that is not in the asset is late.
+        now_ms: server wall time, by the gateways' clock, which stamps what is unflushed.
+        now: the time of Dagster's events, in seconds.
     """
-    allowed = pipeline.config.dagster.late_after_seconds
-    history = _days_of_history(pipeline.store, pipeline.now_ms() - allowed * 1000)
+    history = _days_of_history(store, now_ms - allowed * 1000)
     if key == DELTAS:
         return history
     through, behind_since = _behind(instance, key)
@@ -84,15 +95,17 @@ def evaluation(
     )
 
 
-def _check(key: dg.AssetKey) -> dg.AssetChecksDefinition:
+def _check(key: dg.AssetKey, allowed: int) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=key,
         name=FRESH,
         description="Every day of arrival is in here within `late_after_seconds` of its acknowledgement.",
     )
-    def fresh(context: dg.AssetCheckExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.AssetCheckResult:
-        with outcome(context, pipeline):
-            told = evaluation(key, days_in_time(context.instance, pipeline, key, time.time()))
+    def fresh(context: dg.AssetCheckExecutionContext, staging: StagingResource) -> dg.AssetCheckResult:
+        with outcome(context):
+            now_ms, now = staging.now_ms(), time.time()
+            days = days_in_time(context.instance, staging.store, key, allowed=allowed, now_ms=now_ms, now=now)
+            told = evaluation(key, days)
         return dg.AssetCheckResult(
             passed=told.passed, severity=told.severity, description=told.description, metadata=told.metadata
         )

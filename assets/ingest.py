@@ -15,8 +15,11 @@ from assets.maintenance import limits_of
 from assets.outcome import outcome
 from assets.series import Told
 from lakesync.config import Config
-from resources.pipeline import Pipeline
+from lakesync.config_sections import MaintenanceSection
+from resources.gateways import IntakeResource, StagingResource
+from resources.lake import LakeResource
 from resources.snapshot import PolledConnector, SchemaSnapshot
+from resources.spark import SparkConnectResource
 from resources.uris import table_uri
 
 if TYPE_CHECKING:
@@ -39,7 +42,7 @@ def ingested(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, config: Co
     """The tables of every connector that is polled."""
     tables = [connector_tables(each, days, snapshot, config) for each in snapshot.connectors]
     keys = [key for each in tables for key in each.keys]
-    return [*tables, *(kept(table, keys) for table in ("landing", "known") if keys)]
+    return [*tables, *(kept(table, keys, config.maintenance) for table in ("landing", "known") if keys)]
 
 
 def fed_log(assets: list[dg.AssetSpec], snapshot: SchemaSnapshot) -> list[dg.AssetSpec]:
@@ -89,16 +92,22 @@ def connector_tables(
         description=f"Polls `{name}`, or pushes again what it brought on past days.",
     )
     def polled(
-        context: dg.AssetExecutionContext, config: Ask, pipeline: dg.ResourceParam[Pipeline]
+        context: dg.AssetExecutionContext,
+        config: Ask,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+        intake: IntakeResource,
     ) -> Iterator[dg.MaterializeResult[None]]:
-        from resources.polls import poll_connector, replay_connector
+        from resources.polls import Connection, poll_connector, replay_connector
 
         asks = config.poll or context.run.tags.get(REQUESTED_BY) == POLL_SENSOR
-        with outcome(context, pipeline):
+        with outcome(context, pyspark):
+            connection = Connection(settings, pyspark.spark_session, lake.names, staging, intake)
             done = (
-                poll_connector(pipeline, gateway, name)
+                poll_connector(connection, gateway, name)
                 if asks
-                else replay_connector(pipeline, gateway, name, days_of(context))
+                else replay_connector(connection, gateway, name, days_of(context))
             )
         for table in done.tables:
             key = polled_key(gateway, name, table.table)
@@ -115,7 +124,7 @@ def connector_tables(
     return polled
 
 
-def kept(table: str, fed_by: list[dg.AssetKey]) -> dg.AssetsDefinition:
+def kept(table: str, fed_by: list[dg.AssetKey], section: MaintenanceSection) -> dg.AssetsDefinition:
     """The upkeep of `landing`, or of `known`, in the lake's own namespace."""
 
     @dg.asset(
@@ -127,14 +136,16 @@ def kept(table: str, fed_by: list[dg.AssetKey]) -> dg.AssetsDefinition:
         kinds={"spark", "iceberg"},
         owners=OWNERS,
     )
-    def tidied(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.tables import LakeNames
-        from resources.lake.upkeep import tidy
+    def tidied(
+        context: dg.AssetExecutionContext, pyspark: SparkConnectResource, lake: LakeResource
+    ) -> dg.MaterializeResult[None]:
+        from lakehouse.maintenance import tidy
+        from lakehouse.table_definitions import LakeNames
 
-        names = pipeline.names
+        names = lake.names
         system = LakeNames(names.catalogue, names.system, names.system)
-        with outcome(context, pipeline):
-            done = tidy(pipeline.spark, system, table, limits_of(pipeline.config.maintenance))
+        with outcome(context, pyspark):
+            done = tidy(pyspark.spark_session, system, table, limits_of(section))
         return dg.MaterializeResult(
             metadata={"files": done.after.data_files, "bytes": done.after.bytes, "snapshots": done.after.snapshots}
         )

@@ -9,29 +9,34 @@ from assets.labels import CUT, DELTAS, LOG, OWNERS, state_key, table_pool
 from assets.old_runs import delete_old_runs
 from assets.outcome import outcome
 from lakesync.config_sections import MaintenanceSection
-from resources.pipeline import Pipeline
+from resources.gateways import StagingResource
+from resources.lake import LakeResource
+from resources.run_state import RunState
 from resources.snapshot import SchemaSnapshot
+from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
-    from resources.lake.upkeep import Tidied, Upkeep
+    from lakehouse.maintenance import Tidied, Upkeep
 
 GROUP = "maintenance"
 
 
-def maintenance(snapshot: SchemaSnapshot) -> list[dg.AssetsDefinition]:
+def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> list[dg.AssetsDefinition]:
     """The upkeep of the history, of each state table, of staging and of Dagster's records."""
     return [
-        upkeep(DELTAS, None, "lakesync_deltas"),
+        upkeep(section, DELTAS, None, "lakesync_deltas"),
         *(
-            upkeep(state_key(schema.table, where), schema.table, table_pool(schema.table, where), where)
+            upkeep(section, state_key(schema.table, where), schema.table, table_pool(schema.table, where), where)
             for schema, where in snapshot.states
         ),
         trimmed_log(),
-        recent_runs(),
+        recent_runs(section),
     ]
 
 
-def upkeep(kept: dg.AssetKey, table: str | None, pool: str, namespace: str = "") -> dg.AssetsDefinition:
+def upkeep(
+    section: MaintenanceSection, kept: dg.AssetKey, table: str | None, pool: str, namespace: str = ""
+) -> dg.AssetsDefinition:
     """Tidies one table of a namespace, in the pool of its writer; None is the history."""
 
     @dg.asset(
@@ -43,18 +48,24 @@ def upkeep(kept: dg.AssetKey, table: str | None, pool: str, namespace: str = "")
         kinds={"spark", "iceberg"},
         owners=OWNERS,
     )
-    def tidied(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        from resources.lake.cuts.tags import cuts_kept, hold_newest
-        from resources.lake.upkeep import tidy
+    def tidied(
+        context: dg.AssetExecutionContext,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+        run_state: dg.ResourceParam[RunState],
+    ) -> dg.MaterializeResult[None]:
+        from lakehouse.checkpoints.tags import cuts_kept, hold_newest
+        from lakehouse.maintenance import tidy
 
-        with outcome(context, pipeline):
-            store, names = pipeline.store, pipeline.names_in(namespace)
+        with outcome(context, pyspark):
+            spark, store, names = pyspark.spark_session, staging.store, lake.names_in(namespace)
             backlog = store.backlog() if table is None else ()
             if table is not None:
-                newest = (store.newest_cut(gateway) for gateway in pipeline.gateways_in(namespace))
+                newest = (store.newest_cut(gateway) for gateway in run_state.gateways_in(namespace))
                 cuts = [cut for cut in newest if cut is not None]
-                hold_newest(pipeline.spark, names, table, cuts, cuts_kept(pipeline.config.maintenance))
-            done = tidy(pipeline.spark, names, table, limits_of(pipeline.config.maintenance), backlog)
+                hold_newest(spark, names, table, cuts, cuts_kept(section))
+            done = tidy(spark, names, table, limits_of(section), backlog)
         return dg.MaterializeResult(metadata=_told(done))
 
     return tidied
@@ -72,9 +83,9 @@ def trimmed_log() -> dg.AssetsDefinition:
         kinds={"lakesync", "log"},
         owners=OWNERS,
     )
-    def trimmed(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        with outcome(context, pipeline):
-            store = pipeline.store
+    def trimmed(context: dg.AssetExecutionContext, staging: StagingResource) -> dg.MaterializeResult[None]:
+        with outcome(context):
+            store = staging.store
             freed = sum(store.trim(waiting.gateway, waiting.shard) for waiting in store.backlog())
             left = store.backlog()
         waiting_bytes = sum(each.bytes for each in left)
@@ -86,7 +97,7 @@ def trimmed_log() -> dg.AssetsDefinition:
     return trimmed
 
 
-def recent_runs() -> dg.AssetsDefinition:
+def recent_runs(section: MaintenanceSection) -> dg.AssetsDefinition:
     """Deletes Dagster's records of old runs."""
 
     @dg.asset(
@@ -96,8 +107,8 @@ def recent_runs() -> dg.AssetsDefinition:
         kinds={"dagster"},
         owners=OWNERS,
     )
-    def runs(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
-        before = datetime.now(UTC) - timedelta(days=pipeline.config.maintenance.run_days)
+    def runs(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+        before = datetime.now(UTC) - timedelta(days=section.run_days)
         done = delete_old_runs(context.instance, before)
         return dg.MaterializeResult(metadata={"deleted": done.deleted, "kept": done.kept})
 
@@ -106,7 +117,7 @@ def recent_runs() -> dg.AssetsDefinition:
 
 def limits_of(section: MaintenanceSection) -> "Upkeep":
     """The settings as the lake's upkeep takes them."""
-    from resources.lake.upkeep import Upkeep
+    from lakehouse.maintenance import Upkeep
 
     return Upkeep(
         min_files=section.min_files,

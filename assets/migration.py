@@ -14,7 +14,7 @@ from lakesync.adapters.places import backends_of, place_of
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
 from lakesync.config_places import DeclaredMigration
-from resources.pipeline import Pipeline
+from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
     from lakesync.adapters.migrate import MigrationReport
@@ -52,12 +52,12 @@ def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> d
             "dagster/uri": ", ".join(without_password(backend.uri) for backend in target),
         },
     )
-    def migrated(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
+    def migrated(context: dg.AssetExecutionContext, pyspark: SparkConnectResource) -> dg.MaterializeResult[None]:
         from resources.moves import migrate
 
         keys = [key for key in context.partition_keys if isinstance(key, dg.MultiPartitionKey)]
-        with outcome(context, pipeline):
-            reports = migrate(pipeline.spark, [_work(pipeline.config, name, declared, key) for key in keys])
+        with outcome(context, pyspark):
+            reports = migrate(pyspark.spark_session, [_work(config, name, declared, key) for key in keys])
         return dg.MaterializeResult(metadata=_told(keys, reports))
 
     return migrated

@@ -1,4 +1,4 @@
-"""How a step ends when LakeSync raises: what may pass is tried again, what cannot is final."""
+"""How a step ends: Dagster retries transient errors and no others, and a materialisation says what Spark did for it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,8 +6,10 @@ from contextlib import contextmanager
 import dagster as dg
 
 from assets.labels import SET_ASIDE
+from assets.series import spark_figures
 from lakesync.exceptions import LakeSyncError, TransientError
-from resources.pipeline import Pipeline
+from resources.run_state import RunState, SetAside
+from resources.spark import SparkConnectResource
 
 RETRIES = 4
 FIRST_WAIT = 2
@@ -16,21 +18,32 @@ FIRST_WAIT = 2
 
 @contextmanager
 def outcome(
-    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, pipeline: Pipeline, *, retried: bool = True
+    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
+    pyspark: SparkConnectResource | None = None,
+    *,
+    retried: bool = True,
 ) -> Iterator[None]:
-    """Turn errors of LakeSync into Dagster's; anything else is a defect and passes as it is.
+    """Turn errors of LakeSync into Dagster's; any other error is a defect and passes unchanged.
+
+    The assets that the step materialises get the figures of its Spark jobs as metadata.
 
     Args:
-        context: of the step.
-        pipeline: of the run.
-        retried: whether a transient error has the step tried again; not where a sensor or schedule asks again.
+        context: the step's.
+        pyspark: the step's Spark, which gets a new session before a retry; None for a step without Spark.
+        retried: whether Dagster retries the step after a transient error. False where a sensor or schedule asks again.
 
     Raises:
-        RetryRequested: the error was transient, or a group that held a transient one.
-        Failure: it was terminal; not tried again.
+        RetryRequested: the error was transient, or a group that contained a transient one.
+        Failure: the error was terminal; Dagster does not retry it.
     """
+    if pyspark is not None:
+        pyspark.start_measuring()
     try:
         yield
+        if pyspark is not None and isinstance(context, dg.AssetExecutionContext):
+            figures = spark_figures(pyspark)
+            for key in context.selected_asset_keys:
+                context.add_asset_metadata(figures, key)
     except (LakeSyncError, ExceptionGroup) as raised:
         errors = list(_leaves(raised))
         if not all(isinstance(error, LakeSyncError) for error in errors):
@@ -39,40 +52,41 @@ def outcome(
         transient = [error for error in errors if isinstance(error, TransientError)]
         if not transient or not retried:
             raise dg.Failure(description=text, allow_retries=False) from raised
-        context.log.warning("a transient error, tried again: %s", text)
-        pipeline.renew_spark()
+        context.log.warning("a transient error, the step is retried: %s", text)
+        if pyspark is not None:
+            pyspark.renew()
         stated = max(error.retry_after or 0 for error in transient)
         wait = stated or FIRST_WAIT * 2**context.op_execution_context.retry_number
         raise dg.RetryRequested(max_retries=RETRIES, seconds_to_wait=wait) from raised
 
 
 def set_aside(
-    context: dg.AssetExecutionContext, pipeline: Pipeline, error: LakeSyncError, what: str, gateway: str | None = None
+    context: dg.AssetExecutionContext, run_state: RunState, error: LakeSyncError, what: str, gateway: str | None = None
 ) -> None:
-    """Go on without a table, or a gateway, that is at fault alone; the run's last step fails for it.
+    """Continue the run without one table or gateway; the run's last step fails for it.
 
     Args:
-        context: of the step.
-        pipeline: of the run.
-        error: what went wrong.
-        what: with what.
-        gateway: that could not be flushed.
+        context: the step's.
+        run_state: the run's.
+        error: the failure.
+        what: the table or gateway, and what was not done.
+        gateway: the gateway, if it could not be flushed.
     """
-    told = f"{what}: {error.code}: {error}"
-    context.log.error("the run goes on without this: %s", told)
-    pipeline.set_aside.append((told, gateway))
+    description = f"{what}: {error.code}: {error}"
+    context.log.error("the run continues without this: %s", description)
+    run_state.set_aside.append(SetAside(description, gateway))
 
 
-def raise_set_aside(context: dg.AssetExecutionContext, pipeline: Pipeline) -> None:
-    """At a run's end.
+def raise_set_aside(context: dg.AssetExecutionContext, run_state: RunState) -> None:
+    """Fail the run's last step if the run continued without something.
 
     Raises:
-        Failure: something was set aside; not tried again by this run.
+        Failure: the run set something aside; Dagster does not retry it.
     """
-    if pipeline.set_aside:
-        gateways = sorted({gateway for _, gateway in pipeline.set_aside if gateway is not None})
+    if run_state.set_aside:
+        gateways = sorted({each.gateway for each in run_state.set_aside if each.gateway is not None})
         context.instance.add_run_tags(context.run.run_id, {SET_ASIDE: ",".join(gateways)})
-        raise dg.Failure(description="; ".join(told for told, _ in pipeline.set_aside), allow_retries=False)
+        raise dg.Failure("; ".join(each.description for each in run_state.set_aside), allow_retries=False)
 
 
 def _leaves(error: Exception) -> Iterator[Exception]:

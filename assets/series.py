@@ -5,19 +5,20 @@ from collections.abc import Mapping
 
 import dagster as dg
 import msgspec
+from pyspark.sql import SparkSession
 
 from lakesync.hlc import wall_of
-from resources.pipeline import Pipeline
+from resources.spark import SparkConnectResource
 
 Told = dict[str, dg.MetadataValue | str | int | float]
 """A materialisation's metadata."""
 
 
-def sized(pipeline: Pipeline, name: str) -> Told:
+def sized(spark: SparkSession, name: str) -> Told:
     """Rows, files and bytes of a table by its full name."""
-    from resources.lake.figures import figures
+    from lakehouse.table_stats import figures
 
-    found = figures(pipeline.spark, name)
+    found = figures(spark, name)
     return {
         "dagster/row_count": found.rows,
         "files": found.data_files,
@@ -26,13 +27,41 @@ def sized(pipeline: Pipeline, name: str) -> Told:
     }
 
 
-def through(pipeline: Pipeline, moment_ms: int | None) -> Told:
+def spark_figures(pyspark: SparkConnectResource) -> Told:
+    """What Spark did for a step. Where Spark's UI cannot be reached the figures are missing."""
+    application, work = pyspark.application, pyspark.work()
+    if application is None or (work is not None and not work.jobs):
+        return {"engine": "none"}
+    told: Told = {"engine": "spark", "spark/application": application}
+    if work is None or pyspark.ui_url is None:
+        return told
+    pages = f"{pyspark.ui_url.rstrip('/')}/jobs"
+    told |= {
+        "spark/jobs": len(work.jobs),
+        "spark/stages": work.stages,
+        "spark/tasks": work.tasks,
+        "spark/failed_tasks": work.failed_tasks,
+        "spark/rows_read": work.rows_read,
+        "spark/rows_written": work.rows_written,
+        "spark/bytes_read": work.bytes_read,
+        "spark/bytes_written": work.bytes_written,
+        "spark/shuffle_bytes": work.shuffle_bytes,
+        "spark/ui": dg.MetadataValue.md(
+            f"[All jobs]({pages}/): " + ", ".join(f"[{job}]({pages}/job/?id={job})" for job in work.jobs)
+        ),
+    }
+    if not work.complete:
+        told["spark/incomplete"] = "Spark has forgotten older jobs of this step: raise spark.ui.retainedJobs"
+    return told
+
+
+def through(moment_ms: int | None, now_ms: int) -> Told:
     """Up to which server time everything acknowledged is in, and how long ago that is; nothing where None."""
     if moment_ms is None:
         return {}
     return {
         "valid_through": dg.MetadataValue.timestamp(moment_ms / 1000),
-        "lag_seconds": round(max(pipeline.now_ms() - moment_ms, 0) / 1000, 1),
+        "lag_seconds": round(max(now_ms - moment_ms, 0) / 1000, 1),
     }
 
 

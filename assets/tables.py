@@ -11,12 +11,15 @@ from assets.series import Told, kept_version, merged_through, sized, through
 from lakesync.config import Config
 from lakesync.exceptions import SchemaError
 from lakesync.schema import TableSchema
-from resources.pipeline import Pipeline
+from resources.gateways import StagingResource
+from resources.lake import LakeResource
+from resources.run_state import RunState
 from resources.snapshot import SchemaSnapshot
+from resources.spark import SparkConnectResource
 from resources.uris import table_uri
 
 if TYPE_CHECKING:
-    from resources.lake.state.increments import MergeReport
+    from lakehouse.tables.increments import MergeReport
 
 
 class Merge(dg.Config):
@@ -62,29 +65,35 @@ def state_table(
         },
     )
     def state(
-        context: dg.AssetExecutionContext, config: Merge, pipeline: dg.ResourceParam[Pipeline]
+        context: dg.AssetExecutionContext,
+        config: Merge,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+        run_state: dg.ResourceParam[RunState],
     ) -> dg.MaterializeResult[None]:
-        from resources.lake.state.increments import merge_table
+        from lakehouse.tables.increments import merge_table
 
-        with outcome(context, pipeline):
-            names, flushed = pipeline.names_in(namespace), pipeline.flushed_of(schema.table, namespace)
+        with outcome(context, pyspark):
+            spark, names = pyspark.spark_session, lake.names_in(namespace)
+            flushed = run_state.flushed_of(schema.table, namespace)
             days = None if is_sensor_run(context) else days_of(context)
-            contract = pipeline.contracts().get(schema.table, "evolve")
+            contract = settings.contracts.get(schema.table, "evolve")
             try:
                 report = merge_table(
-                    pipeline.spark, schema, flushed, days=days, rebuild=config.rebuild, names=names, contract=contract
+                    spark, schema, flushed, days=days, rebuild=config.rebuild, names=names, contract=contract
                 )
             except SchemaError as error:
                 if contract != "freeze" or not is_sensor_run(context):
                     raise
-                set_aside(context, pipeline, error, f"table {called} is frozen and was not merged")
+                set_aside(context, run_state, error, f"table {called} is frozen and was not merged")
                 return dg.MaterializeResult(metadata={"frozen": str(error)}, data_version=kept_version(context, key))
-            settled = merged_through(report.marks, flushed, pipeline.settled_ms())
+            settled = merged_through(report.marks, flushed, run_state.settled_ms())
             told = {
                 **_merged(report),
-                **sized(pipeline, names.state(schema.table)),
-                **through(pipeline, settled),
-                "dagster/uri": pipeline.uri(names.tables, schema.table),
+                **sized(spark, names.state(schema.table)),
+                **through(settled, staging.now_ms()),
+                "dagster/uri": lake.uri(names.tables, schema.table),
                 "dagster/column_schema": state_columns(schema),
             }
         unchanged = kept_version(context, key) if not report.rows_merged else None

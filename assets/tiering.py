@@ -12,7 +12,8 @@ from assets.outcome import outcome
 from lakesync.adapters.places import DAY_MS, Tiered, backends_of, place_of
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
-from resources.pipeline import Pipeline
+from resources.gateways import StagingResource
+from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
     from lakesync.adapters.lifecycle import TierReport
@@ -54,14 +55,16 @@ def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.A
             "dagster/uri": ", ".join(without_password(backend.uri) for backend in backends_of(place.cold)),
         },
     )
-    def tiered(context: dg.AssetExecutionContext, pipeline: dg.ResourceParam[Pipeline]) -> dg.MaterializeResult[None]:
+    def tiered(
+        context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
+    ) -> dg.MaterializeResult[None]:
         from resources.moves import move_to_tier
 
         last = max(days_of(context))
         end_ms = int(datetime(last.year, last.month, last.day, tzinfo=UTC).timestamp() * 1000) + DAY_MS - 1
-        until_ms = min(end_ms, pipeline.now_ms() - place.max_age_ms)
-        with outcome(context, pipeline):
-            report = move_to_tier(pipeline.spark, place, until_ms)
+        until_ms = min(end_ms, staging.now_ms() - place.max_age_ms)
+        with outcome(context, pyspark):
+            report = move_to_tier(pyspark.spark_session, name, place, until_ms)
         return dg.MaterializeResult(metadata=_told(report, until_ms))
 
     return tiered

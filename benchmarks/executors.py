@@ -79,7 +79,8 @@ def _migrate(bench: Lake, source: Backend, target: str, folder: Path) -> int:
 
 
 def _tier(bench: Lake, source: Backend, target: str, folder: Path) -> int:  # noqa: ARG001
-    return move_to_tier(bench.spark, Tiered(source, Backend("target", target), 0), time.time_ns() // 1_000_000).deltas
+    place = Tiered(source, Backend("target", target), 0)
+    return move_to_tier(bench.spark, "bench", place, time.time_ns() // 1_000_000).deltas
 
 
 def _flow(bench: Lake, source: Backend, target: str, folder: Path) -> int:  # noqa: ARG001

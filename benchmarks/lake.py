@@ -17,19 +17,19 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from benchmarks.usage import Usage, Watched
+from lakehouse.catalogue import iceberg_table
+from lakehouse.commits import commit_files
+from lakehouse.history.decoding import DELTAS_ARROW
+from lakehouse.history.log_files import bucketed, partition_of
+from lakehouse.sessions import session
+from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
+from lakehouse.table_files import Layout, data_files, write_data_file
 from lakesync import config
 from lakesync.cli import jars
 from lakesync.cli.process import Process, accepts, free_ports
 from lakesync.cli.spark_server import prepare
 from lakesync.config import Config
 from lakesync.schema import parse_schema
-from resources.lake.catalogue import iceberg_table
-from resources.lake.commits import commit_files
-from resources.lake.history.log_files import bucketed, partition_of
-from resources.lake.table_files import Layout, data_files, write_data_file
-from resources.lake.tables import NAMES, LakeNames, ensure_deltas
-from resources.spark import session
-from transforms.decode import DELTAS_ARROW
 
 GATEWAY = "bench"
 TASKS = parse_schema(

@@ -1,4 +1,4 @@
-"""A whole `lakesync up`: seconds from the request of a flush to the snapshot in which it is committed, leg by leg."""
+"""A whole `lakesync up`: seconds from the request of a flush to its committed snapshot, and what an idle one uses."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import jwt
+import psutil
 import requests
 
 from benchmarks.report import percentile
@@ -27,6 +30,8 @@ _WAIT_SECONDS = 25
 _READY_SECONDS = 300
 _FIRST_SECONDS = 120
 """The first flush loads Spark's classes and starts its workers; it is told apart."""
+_LOCATION_SECONDS = 20
+"""In which Dagster loads a location again that has new tables."""
 _RUNS = """query($last: Int!) {
   runsOrError(filter: {pipelineName: "flush"}, limit: $last) {
     ... on Runs {
@@ -39,53 +44,146 @@ _RUNS = """query($last: Int!) {
 }"""
 
 
-def flushes(folder: Path, count: int) -> dict[str, Any]:
-    """So many flushes of 1,000 deltas each, asked for one after another, and one before them that warms."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
-    settings = {"LAKESYNC_CONFIG": "", "LAKESYNC_DATA_DIR": str(folder / "data"), "LAKESYNC_FLUSH_AGE_SECONDS": "3600"}
-    ports = {f"LAKESYNC_{part}_PORT": "0" for part in ("GATEWAY", "DAGSTER")}
-    with (folder / "up.log").open("wb") as log:
-        process = subprocess.Popen(_COMMAND, env={**variables, **settings, **ports}, stdout=log, stderr=log)
-    try:
-        asker = _Asker(_told(process, folder))
+def flushes(folder: Path, count: int, tables: int) -> dict[str, Any]:
+    """Time flushes of 1,000 deltas each, requested one after another, behind one that warms up.
+
+    Args:
+        folder: for the data.
+        count: of the flushes.
+        tables: over which the deltas of each flush are spread.
+    """
+    with _up(folder) as (process, told):
+        asker = _Asker(told, tables)
         asker.register()
         first = asker.flush(_FIRST_SECONDS)
         with Watched(process.pid, family=True).measured() as used:
             seconds = [asker.flush(_FIRST_SECONDS) for _ in range(count)]
-        legs = asker.legs()
-    finally:
-        process.terminate()
-        process.wait(90)
-    ordered = sorted(seconds)
+        legs, whole = asker.legs()
+    ordered, ended = sorted(seconds), sorted(whole)
     return {
         "requests": count,
+        "tables": tables,
         "deltas": _DELTAS,
         "first_seconds": first,
         "p50_seconds": percentile(ordered, 50),
         "p95_seconds": percentile(ordered, 95),
         "max_seconds": ordered[-1],
         "seconds_each": seconds,
+        "p50_seconds_to_the_runs_end": percentile(ended, 50),
+        "p95_seconds_to_the_runs_end": percentile(ended, 95),
         **legs,
         "cpu_seconds_each": round(used[0].cpu_seconds / count, 2),
         "peak_mib": used[0].rss_peak_mib,
     }
 
 
+def idle(folder: Path, seconds: float, rest: float, before: int) -> dict[str, Any]:
+    """Measure what a `lakesync up` uses while nothing happens.
+
+    Args:
+        folder: for the data.
+        seconds: how long it is watched.
+        rest: seconds between the last flush and the begin of the watch.
+        before: flushes of 1,000 deltas before that, each of which leaves something in memory.
+    """
+    with _up(folder) as (process, told):
+        asker = _Asker(told, 1)
+        asker.register()
+        for _ in range(before):
+            asker.flush(_FIRST_SECONDS)
+        time.sleep(rest)
+        names = {entry["pid"]: name for name, entry in told.items() if isinstance(entry, dict) and entry.get("pid")}
+        services = {process.pid: "up", **names}
+        begun, spent = time.perf_counter(), _cpu(services)
+        memory = [_pss(services)]
+        while time.perf_counter() - begun < seconds:
+            time.sleep(min(10.0, seconds))
+            memory.append(_pss(services))
+        took = time.perf_counter() - begun
+        processes = len(_family(process.pid))
+        used = {name: round((found - spent[name]) / took * 100, 2) for name, found in _cpu(services).items()}
+    peak = max(memory, key=lambda each: sum(each.values()))
+    return {
+        "seconds": round(took, 1),
+        "flushes_before": before,
+        "cpu_percent": round(sum(used.values()), 2),
+        "cpu_percent_of": used,
+        "pss_mib": round(sum(peak.values()), 1),
+        "pss_mib_of": peak,
+        "processes": processes,
+    }
+
+
+@contextmanager
+def _up(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
+    """A running `lakesync up`, and what it says about itself."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
+    settings = {"LAKESYNC_CONFIG": "", "LAKESYNC_DATA_DIR": str(folder / "data"), "LAKESYNC_FLUSH_AGE_SECONDS": "3600"}
+    settings["LAKESYNC_MAINTENANCE_SCHEDULE"] = "0 0 1 1 *"  # not while something is measured
+    ports = {f"LAKESYNC_{part}_PORT": "0" for part in ("GATEWAY", "DAGSTER")}
+    with (folder / "up.log").open("wb") as log:
+        process = subprocess.Popen(_COMMAND, env={**variables, **settings, **ports}, stdout=log, stderr=log)
+    try:
+        yield process, _told(process, folder)
+    finally:
+        process.terminate()
+        process.wait(90)
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    parent = psutil.Process(pid)
+    return [parent, *parent.children(recursive=True)]
+
+
+def _groups(services: dict[int, str]) -> dict[str, list[psutil.Process]]:
+    """Each service's processes; `up` is the supervisor alone."""
+    return {name: _family(pid) if name != "up" else [psutil.Process(pid)] for pid, name in services.items()}
+
+
+def _cpu(services: dict[int, str]) -> dict[str, float]:
+    """Processor seconds so far, those of ended children too."""
+    return {name: sum(_spent(one) for one in group) for name, group in _groups(services).items()}
+
+
+def _spent(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:  # between being listed and being asked
+        return 0.0
+    return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def _pss(services: dict[int, str]) -> dict[str, float]:
+    """MiB of each service's processes; a page that several have counts once in all."""
+    return {name: round(sum(_pss_of(one) for one in group) / (1 << 20), 1) for name, group in _groups(services).items()}
+
+
+def _pss_of(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.NoSuchProcess:
+        return 0
+
+
 class _Asker:
     """A client that pushes and an admin that asks for flushes."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
+    def __init__(self, told: dict[str, Any], tables: int) -> None:
         claims = {"sub": "bench", "gw": _GATEWAY, "role": "admin", "exp": int(time.time()) + 86_400}
         self._url, self._dagster = told["gateway"]["url"], told["dagster"]["url"]
         self._session = requests.Session()
         self._session.trust_env = False
         self._session.headers["Authorization"] = f"Bearer {jwt.encode(claims, told['jwt_secret'], 'HS256')}"
+        self._tables = [f"tasks{number}" for number in range(tables)]
         self._pushed = 0
         self._asked: list[float] = []
 
     def register(self) -> None:
         columns = [{"name": "title", "type": "string"}, {"name": "points", "type": "number"}]
-        self._post(f"/admin/schema/{_GATEWAY}", {"table": "tasks", "columns": columns})
+        for table in self._tables:
+            self._post(f"/admin/schema/{_GATEWAY}", {"table": table, "columns": columns})
+        if len(self._tables) > 1:
+            time.sleep(_LOCATION_SECONDS)
 
     def flush(self, within: float) -> float:
         """Push, ask, and wait until the snapshot is told; seconds from the request on."""
@@ -98,9 +196,10 @@ class _Asker:
                 return round(time.perf_counter() - begun, 2)
         raise RuntimeError(f"no flush was committed within {within} s")
 
-    def legs(self) -> dict[str, float]:
-        """Medians of where the time went, by Dagster's event log; of what followed the snapshot too."""
+    def legs(self) -> tuple[dict[str, float], list[float]]:
+        """Medians of where the time went, by Dagster's event log, and seconds from each request to its run's end."""
         found: dict[str, list[float]] = {}
+        whole = []
         for asked, run in zip(reversed(self._asked), self._runs(), strict=False):
             stats, steps = run["stats"], {step["stepKey"]: step for step in run["stepStats"]}
             carried = steps["deltas"]
@@ -113,10 +212,11 @@ class _Asker:
                 "of_the_flush_with_what_it_tells": carried["endTime"],
                 "of_what_follows_in_the_run": stats["endTime"],
             }
+            whole.append(round(stats["endTime"] - asked, 2))
             ordered = list(moments.items())
             for (_, before), (name, moment) in pairwise(ordered):
                 found.setdefault(f"seconds_{name}", []).append(moment - before)
-        return {name: round(median(each), 2) for name, each in found.items()}
+        return {name: round(median(each), 2) for name, each in found.items()}, whole
 
     def _runs(self) -> list[dict[str, Any]]:
         """Of the flushes that were asked for, the newest first, once all of them have ended."""
@@ -135,7 +235,8 @@ class _Asker:
         for number in range(self._pushed, self._pushed + _DELTAS):
             values = {"title": f"Task number {number}", "points": number % 13}
             hlc = (now << 16) + number - self._pushed
-            delta = extract_delta(None, values, table="tasks", row_id=f"t-{number}", client_id="bench", hlc=hlc)
+            table = self._tables[number % len(self._tables)]
+            delta = extract_delta(None, values, table=table, row_id=f"t-{number}", client_id="bench", hlc=hlc)
             deltas.append(json.loads(wire_json.encode_delta(delta)))  # type: ignore[arg-type]
         self._pushed += _DELTAS
         self._post(f"/sync/{_GATEWAY}/push", {"clientId": "bench", "deltas": deltas, "lastSeenHlc": "0"})

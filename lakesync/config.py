@@ -40,6 +40,7 @@ from lakesync.config_places import (
 from lakesync.config_rows import check_rows
 from lakesync.config_sections import (
     ConnectorsSection,
+    Contract,
     DagsterSection,
     DeclaredGateway,
     DeclaredTable,
@@ -213,6 +214,11 @@ class Config(BaseSettings):
         """Where gateways have their state tables."""
         own = {name: found.namespace for name, found in self.gateways.items() if found.namespace is not None}
         return Namespaces(self.lake.namespace, own)
+
+    @property
+    def contracts(self) -> dict[str, Contract]:
+        """Table → its contract, where that is not `evolve`."""
+        return {name: table.contract for name, table in self.tables.items() if table.contract != "evolve"}
 
     def environment(self) -> dict[str, str]:
         """The configuration as variables for a child process; `load` there gives an equal one.

@@ -68,12 +68,21 @@ class SparkSection(_Section):
     master: Annotated[str, Field(pattern=r"^(spark|k8s)://.+$|^yarn$")] | None = None
     """A cluster whose executors the embedded server uses, in place of its own cores; no folder is shared with them."""
     port: Port = 0
+    ui_port: Port = 0
+    """Of the embedded server's pages, on loopback; 0: `lakesync up` takes any free port."""
+    ui_url: str | None = None
+    """Where Spark's pages answer; `lakesync up` sets it for the embedded server."""
     token: SecretStr | None = None
     memory: Annotated[str, Field(pattern=r"^[0-9]+[mg]$")] = "2g"
     cores: PositiveInt | Literal["*"] = 2
     shuffle_partitions: PositiveInt = 4
     settings: dict[str, str] = {}
     """Further `spark.…` settings of the embedded server, as they are."""
+
+    @property
+    def address(self) -> str | None:
+        """Where Spark Connect listens, as `sc://HOST:PORT`; None where no Spark is configured."""
+        return self.remote or (f"sc://localhost:{self.port}" if self.port else None)
 
 
 class DagsterSection(_Section):
@@ -140,10 +149,13 @@ class MaintenanceSection(_Section):
     """How long Dagster's runs are kept; those that made the newest state of a partition stay."""
 
 
+Contract = Literal["evolve", "freeze", "discard"]
+
+
 class DeclaredTable(_Section):
     """`[tables.NAME]`: a table of the lake."""
 
-    contract: Literal["evolve", "freeze", "discard"] = "evolve"
+    contract: Contract = "evolve"
     """What becomes of columns that are registered once the state table is there: they are added; they stop its merge
     until somebody decides; or they are left out."""
 

@@ -1,6 +1,5 @@
 """The code location. Loading it reads the settings and the schema snapshot, and opens nothing."""
 
-from collections.abc import Iterator
 from functools import partial
 
 import dagster as dg
@@ -15,7 +14,6 @@ from assets.ingest import fed_log, ingested
 from assets.maintenance import maintenance
 from assets.tables import state_tables
 from lakesync.config import Config, load
-from lakesync_dagster.forked_runs import fork_runs
 from lakesync_dagster.jobs import (
     audit_job,
     audit_schedule,
@@ -28,12 +26,13 @@ from lakesync_dagster.jobs import (
 )
 from lakesync_dagster.movement import movement
 from lakesync_dagster.partitions import arrival_days
-from resources.pipeline import Pipeline
+from lakesync_dagster.resources import run_resources
 from resources.snapshot import SchemaSnapshot, read_snapshot, snapshot_file
+from resources.staging import pipeline_store
 from sensors.alerts import Alerts
 from sensors.erasure import erasure_sensor
 from sensors.failure import check_failure_sensor, run_failure_sensor
-from sensors.flush import flush_sensor
+from sensors.flush import WATCH_SECONDS, flush_sensor
 from sensors.freshness import freshness_sensor
 from sensors.polls import poll_sensor
 from sensors.schema import schema_sensor
@@ -51,12 +50,8 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
     polls = [poll_job(config.dagster.max_run_seconds)] if snapshot.connectors else []
     alerts = Alerts(config.dagster.alert_webhook, config.dagster.alert_secret, config.dagster.url)
 
-    open_pipeline = partial(Pipeline, config)
+    open_staging = partial(pipeline_store, config)
     moves = movement(config, days)
-
-    def for_a_run(_context: dg.InitResourceContext) -> Iterator[Pipeline]:
-        with open_pipeline() as pipeline:
-            yield pipeline
 
     return dg.Definitions(
         assets=[
@@ -65,11 +60,11 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
             history(days, config),
             *state_tables(snapshot, days, config),
             cut_and_checkpoint(snapshot, config),
-            *maintenance(snapshot),
+            *maintenance(snapshot, config.maintenance),
             *erasure(snapshot, config),
             *moves.assets,
         ],
-        asset_checks=[*checks(snapshot), *freshness_checks(snapshot), *moves.checks],
+        asset_checks=[*checks(snapshot), *freshness_checks(snapshot, config.dagster.late_after_seconds), *moves.checks],
         jobs=[flush, tables, audit, tidying, erasing, *moves.jobs, *polls],
         schedules=[
             audit_schedule(audit),
@@ -77,25 +72,19 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
             *moves.schedules,
         ],
         sensors=[
-            flush_sensor(flush, days, open_pipeline),
-            schema_sensor(snapshot, open_pipeline),
-            erasure_sensor(erasing, open_pipeline),
-            freshness_sensor(snapshot, open_pipeline),
+            flush_sensor(config, flush, days, open_staging, WATCH_SECONDS),
+            schema_sensor(config, snapshot, open_staging),
+            erasure_sensor(erasing, open_staging),
+            freshness_sensor(config, snapshot, open_staging),
             run_failure_sensor(alerts),
             check_failure_sensor(alerts),
             *moves.sensors,
-            *(poll_sensor(job, snapshot, days, open_pipeline) for job in polls),
+            *(poll_sensor(config, job, snapshot, days) for job in polls),
         ],
-        resources={
-            "pipeline": dg.ResourceDefinition(
-                for_a_run, description="The staging store, the run's Spark session and the lake's names."
-            )
-        },
+        resources=run_resources(config),
         executor=dg.in_process_executor,
     )
 
 
 _config = load()
 defs = make_definitions(_config, read_snapshot(snapshot_file(_config)))
-
-fork_runs()

@@ -17,10 +17,7 @@ def recover(instance: dg.DagsterInstance) -> list[str]:
     """End every run that nobody runs and free the pool slots of runs that have ended; the ids of those ended."""
     ended = []
     for run in instance.get_runs(filters=dg.RunsFilter(statuses=list(UNATTENDED))):
-        if run.status is dg.DagsterRunStatus.CANCELING:
-            instance.report_run_canceled(run, message="LakeSync was restarted while the run was being cancelled.")
-        else:
-            instance.report_run_failed(run, message="LakeSync was stopped or killed while the run was going on.")
+        end_run(instance, run, "LakeSync was stopped or killed while the run was going on.")
         ended.append(run.run_id)
     storage = instance.event_log_storage
     if storage.supports_global_concurrency_limits:
@@ -29,6 +26,14 @@ def recover(instance: dg.DagsterInstance) -> list[str]:
             if holder is None or holder.is_finished:
                 storage.free_concurrency_slots_for_run(run_id)
     return ended
+
+
+def end_run(instance: dg.DagsterInstance, run: dg.DagsterRun, message: str) -> None:
+    """Record that a run's process is gone: as cancelled, if that was asked for, else as a failure."""
+    if run.status is dg.DagsterRunStatus.CANCELING:
+        instance.report_run_canceled(run, message=message)
+    else:
+        instance.report_run_failed(run, message=message)
 
 
 def main() -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 from pyspark.storagelevel import StorageLevel
 
+from lakehouse.landing import events as law
+from lakehouse.spark_errors import lake_errors
 from lakesync.crash import crash_point
 from lakesync.exceptions import BackpressureError
-from resources.lake.connection import lake_errors
-from transforms import landed as law
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from lakehouse.landing.reading import LandedTables, Waiting
     from lakesync.connectors.source import Table
     from resources.intake import Intake
-    from resources.lake.landing.reading import LandedTables, Waiting
 
 _WAIT_SECONDS = 5.0
 

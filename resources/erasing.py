@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from lakehouse.erasure.redaction import deltas_of
+from lakehouse.spark_errors import lake_errors
 from lakesync.adapters.flowing import Filtered, Sieve
 from lakesync.adapters.following import OlderRows
 from lakesync.adapters.places import Backend, Place, backends_of
 from lakesync.adapters.redaction import Redaction, redactable
 from lakesync.schema import TableSchema
 from lakesync.types import RowKey
-from resources.lake.connection import lake_errors
-from resources.lake.erasure.redaction import deltas_of
 from resources.tasks import on_executors, opened
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from lakehouse.table_definitions import LakeNames
     from lakesync.staging.records import Erasure
-    from resources.lake.tables import LakeNames
 
 
 class ErasedThere(msgspec.Struct, frozen=True):

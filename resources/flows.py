@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from lakesync.adapters.arrow import from_arrow
 from lakesync.adapters.flowing import Flowed, FlowMark, Sieve, flow_to, going_over
+from lakesync.adapters.loads import Settled
 from lakesync.adapters.places import Backend, Leaf, Place
 from lakesync.adapters.progress import ProgressKept
 from lakesync.config import Config
@@ -47,7 +48,7 @@ class Flow(msgspec.Struct, frozen=True):
             source, target, *cold = opened(
                 [self.source, Backend(self.leaf.name, self.leaf.uri), *self.leaf.cold], closing
             )
-            yield from flow_to(source, target, self.name, self.sieve, self.schemas, cold=cold)
+            yield from flow_to(Settled(source), target, self.name, self.sieve, self.schemas, cold=cold)
 
 
 def flow(spark: SparkSession, flows: Sequence[Flow]) -> list[Flowed]:
@@ -80,7 +81,7 @@ class LakeFlow(NamedTuple):
         with ExitStack() as closing:
             (source,) = opened([self.source], closing)
             intake = closing.enter_context(open_intake(self.config))
-            for looked_at, deltas, after in going_over(source, at, self.sieve, lambda _table, _rows: set()):
+            for looked_at, deltas, after in going_over(Settled(source), at, self.sieve, lambda _table, _rows: set()):
                 _push(intake, deltas, self.into)
                 crash_point("flow.after_push")
                 at = replace(at, position=after or at.position, deltas=at.deltas + len(deltas))

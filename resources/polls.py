@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from lakehouse.landing.landings import LakeLanding
 from lakesync.connectors import Connectors
 from lakesync.connectors.ingest import Ingest
 from lakesync.connectors.polling import PollReport, TableReport, poll
 from lakesync.exceptions import LakeSyncError, LakeUnavailableError, NotFoundError, StagingUnavailableError
 from resources.delivery import Delivered, Delivery, Pace
-from resources.intake import open_intake
-from resources.lake.landing.landings import LakeLanding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import date
 
+    from pyspark.sql import SparkSession
+
+    from lakehouse.table_definitions import LakeNames
+    from lakesync.config import Config
     from lakesync.connectors.source import Source, Table
-    from resources.pipeline import Pipeline
+    from resources.gateways import IntakeResource, StagingResource
+
+
+class Connection(NamedTuple):
+    """What a poll works with."""
+
+    config: Config
+    spark: SparkSession
+    names: LakeNames
+    staging: StagingResource
+    intake: IntakeResource
 
 
 @dataclass
@@ -48,7 +61,7 @@ class ConnectorPoll:
         return list(found.values())
 
 
-def poll_connector(pipeline: Pipeline, gateway: str, name: str) -> ConnectorPoll:
+def poll_connector(connection: Connection, gateway: str, name: str) -> ConnectorPoll:
     """Read what changed at a connector's source, land it, and push what follows. Tables fail apart from each other.
 
     Raises:
@@ -57,9 +70,9 @@ def poll_connector(pipeline: Pipeline, gateway: str, name: str) -> ConnectorPoll
         LakeUnavailableError, StagingUnavailableError: Spark, or the gateway, is gone.
     """
     with ExitStack() as stack:
-        source, landing, delivery, ingest = _open(stack, pipeline, gateway, name)
+        source, landing, delivery, ingest = _open(stack, connection, gateway, name)
         names = [table.name for table in source.tables]
-        due = pipeline.now_ms() - ingest.census_interval_ms
+        due = connection.staging.now_ms() - ingest.census_interval_ms
         never = {table for table in names if landing.counted_ms(table) is None}
         late = {table for table in names if table not in never and (landing.counted_ms(table) or 0) <= due}
         report = poll(
@@ -79,14 +92,14 @@ def poll_connector(pipeline: Pipeline, gateway: str, name: str) -> ConnectorPoll
         return done
 
 
-def replay_connector(pipeline: Pipeline, gateway: str, name: str, days: Sequence[date]) -> ConnectorPoll:
+def replay_connector(connection: Connection, gateway: str, name: str, days: Sequence[date]) -> ConnectorPoll:
     """Push again what follows from the landings of past days, without one call to the source.
 
     Raises:
         As `poll_connector`.
     """
     with ExitStack() as stack:
-        source, _, delivery, _ = _open(stack, pipeline, gateway, name)
+        source, _, delivery, _ = _open(stack, connection, gateway, name)
         done = ConnectorPoll([])
         for table in source.tables:
             each = TablePoll(table.name)
@@ -101,23 +114,24 @@ def replay_connector(pipeline: Pipeline, gateway: str, name: str, days: Sequence
 
 
 def _open(
-    stack: ExitStack, pipeline: Pipeline, gateway: str, name: str
+    stack: ExitStack, connection: Connection, gateway: str, name: str
 ) -> tuple[Source, LakeLanding, Delivery, Ingest]:
-    stored = next((each for each in pipeline.store.connectors(gateway) if each.name == name), None)
+    config, spark, names, staging, intake = connection
+    stored = next((each for each in staging.store.connectors(gateway) if each.name == name), None)
     if stored is None or stored.ingest is None:
         raise NotFoundError(f"gateway {gateway!r} has no connector {name!r} that is polled: register it with `ingest`")
-    types = Connectors.configured(pipeline.config)
-    config = types.open(gateway, stored)
+    types = Connectors.configured(config)
+    opened = types.open(gateway, stored)
     kind = types.find(stored.type)
     assert kind is not None
-    source = stack.enter_context(closing(kind.open_source(config)))
+    source = stack.enter_context(closing(kind.open_source(opened)))
     ingest = Ingest.of(stored.ingest)
-    landing = LakeLanding(pipeline.spark, (gateway, name, stored.type), source.tables, pipeline.now_ms, pipeline.names)
+    landing = LakeLanding(spark, (gateway, name, stored.type), source.tables, staging.now_ms, names)
     delivery = Delivery(
         landing,
-        stack.enter_context(open_intake(pipeline.config)),
+        stack.enter_context(intake.open()),
         gateway,
-        lambda: pipeline.store.request_flush(gateway),
+        lambda: staging.store.request_flush(gateway),
         Pace(ingest.chunk_size, ingest.memory_budget_bytes),
     )
     return source, landing, delivery, ingest

@@ -1,124 +1,85 @@
-"""Sessions on the Spark Connect server that the configuration names: the embedded one or any other."""
+"""The Dagster resource `pyspark`: a session of Spark Connect, created when a step first uses it."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING, Any, cast
 
-import socket
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
-from urllib.parse import urlsplit
-
-import grpc
-import stamina
-from pyspark.errors import PySparkException
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import PrivateAttr
 from pyspark.sql import SparkSession
-from pyspark.sql.connect.client.retries import DefaultPolicy
 
-from lakesync.exceptions import ConfigurationError, LakeUnavailableError
-from resources.lake.commit_guard import guard_commits
+from lakesync.config import Config
+from resources.spark_metrics import SparkStatus, SparkWork
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-    from lakesync.config import Config
 
-PROBE_SECONDS = 3.0
-RETRY_SECONDS = 30.0
-"""How long a server that listens is given to answer, and a running query to find its server again."""
+class SparkConnectResource(LazyPySparkResource):
+    """A Spark Connect session on the embedded server, on a cluster behind it, or on another server."""
 
-SETTINGS = {
-    # A fold over rows falls back to sorting at 128 groups by default, which doubles its time.
-    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
-    # Rows to Arrow are counted one by one as long as a batch is limited in bytes; it is limited in rows anyway.
-    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
-}
+    # A session costs seconds: the steps of a run, which follow one another in one process, share one.
+    # `spark_config` has the server's address as `spark.remote`, and further settings of the session.
+    ui_url: str | None = None
+    """Where Spark's UI answers, whose REST API says what Spark did for a step."""
+    settings: dg.ResourceDependency[Config]
+    _session: SparkSession | None = PrivateAttr(default=None)
+    _application: str | None = PrivateAttr(default=None)
+    _status: SparkStatus | None = PrivateAttr(default=None)
+    _measured_from: int | None = PrivateAttr(default=None)
 
+    @classmethod
+    def configured_by(cls, config: Config) -> "SparkConnectResource":
+        """Create the resource of a configuration."""
+        remote = config.spark.address
+        spark_config = {"spark.remote": remote} if remote is not None else {}
+        return cls(spark_config=spark_config, ui_url=config.spark.ui_url, settings=config)
 
-def connect(config: Config) -> SparkSession:
-    """A new session; the caller stops it (`session` does both).
+    @property
+    def spark_session(self) -> SparkSession:
+        """The run's session.
 
-    Raises:
-        LakeUnavailableError: nothing listens there, no session came about within 30 s, or the catalogue is away.
-        ConfigurationError: no Spark is configured, or the catalogue cannot be made safe.
-    """
-    _collect_quietly()
-    guard_commits(config.lake.catalog_uri)
-    remote = config.spark.remote or (f"sc://localhost:{config.spark.port}" if config.spark.port else None)
-    if remote is None:
-        raise ConfigurationError(
-            "no Spark is configured: run `lakesync up`, which starts one, or set LAKESYNC_SPARK_REMOTE=sc://HOST:PORT"
-        )
-    host, port = _place(remote)
-    _probe(host, port)
-    token = config.spark.token.get_secret_value() if config.spark.token else None
-    address = f"sc://{host}:{port}/" + (f";token={token}" if token else "")
-    builder = SparkSession.builder.remote(address)
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    try:
-        for attempt in stamina.retry_context(
-            on=(PySparkException, grpc.RpcError), timeout=RETRY_SECONDS, wait_max=3.0, attempts=None
-        ):
-            with attempt:
-                spark: SparkSession = builder.create()
-    except (PySparkException, grpc.RpcError) as error:
-        raise LakeUnavailableError(
-            f"Spark at {host}:{port} listens and gives no session ({error}); see its log, and whether the token fits"
-        ) from error
-    _shorten_retries(spark)
-    return spark
+        Raises:
+            LakeUnavailableError: Spark cannot be reached.
+            ConfigurationError: no Spark is configured.
+        """
+        if self._session is None:
+            from lakehouse.sessions import connect
 
+            self._session = connect(self.settings, self.spark_config)
+            self._application = self._session.conf.get("spark.app.id", None)
+            if self.ui_url is not None and self._application is not None:
+                self._status = SparkStatus(self.ui_url, self._application)
+            self.start_measuring()
+        return self._session
 
-@contextmanager
-def session(config: Config) -> Iterator[SparkSession]:
-    """A new session for one step, stopped at its end.
+    @property
+    def spark_context(self) -> Any:
+        """Raises: PySparkAttributeError: Spark Connect has no context."""
+        return self.spark_session.sparkContext
 
-    Raises:
-        LakeUnavailableError, ConfigurationError: as `connect`.
-    """
-    spark = connect(config)
-    try:
-        yield spark
-    finally:
-        spark.stop()
+    @property
+    def application(self) -> str | None:
+        """The id of Spark's application; None before the session is first used."""
+        return self._application
 
+    def start_measuring(self) -> None:
+        """Count the session's work from now on."""
+        self._measured_from = self._status.newest_job() if self._status is not None else None
 
-def _collect_quietly() -> None:
-    """Sessions that are collected close nothing any more: whoever made one stops it.
+    def work(self) -> SparkWork | None:
+        """What the session has done since `start_measuring`; None where Spark's UI does not say."""
+        if self._session is None or self._status is None or self._measured_from is None:
+            return None
+        session = cast("ConnectSession", self._session)
+        return self._status.work_of(session.session_id, self._measured_from)
 
-    pyspark's finaliser shuts down the threads that all sessions share, and waits for them. Where the collector runs it
-    in one that holds a lock of gRPC's, the process waits for ever.
-    """
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
+    def renew(self) -> None:
+        """Stop the session, which may be lost; the next use creates another."""
+        session, self._session = self._session, None
+        self._application = self._status = self._measured_from = None
+        if session is not None:
+            session.stop()
 
-    if "__del__" in vars(ConnectSession):
-        del ConnectSession.__del__
-
-
-def _place(remote: str) -> tuple[str, int]:
-    """Host and port; with a token, `localhost` by name is what the client speaks to without TLS."""
-    parts = urlsplit(remote)
-    try:
-        host, port = parts.hostname, parts.port or 15002
-    except ValueError:
-        host, port = None, 0
-    if parts.scheme != "sc" or not host:
-        raise ConfigurationError(f"spark.remote is {remote!r}; it must be sc://HOST:PORT")
-    return ("localhost" if host == "127.0.0.1" else host), port
-
-
-def _probe(host: str, port: int) -> None:
-    """The client itself would try for minutes before it says that nobody is there."""
-    try:
-        socket.create_connection((host, port), PROBE_SECONDS).close()
-    except OSError as error:
-        raise LakeUnavailableError(
-            f"nothing listens at {host}:{port}, where Spark should be ({error}); start it with `lakesync up`"
-        ) from error
-
-
-def _shorten_retries(spark: SparkSession) -> None:
-    """A lost server is given up after about 30 s rather than ten minutes: every lake write may be repeated."""
-    policy = DefaultPolicy(max_retries=12, max_backoff=3000)
-    cast("ConnectSession", spark).client.set_retry_policies([policy])
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Stop the session at the end of the run."""
+        self.renew()

@@ -17,16 +17,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from sqlglot import exp
 
+from lakehouse.merge.project import project
+from lakehouse.merge.reduce import reduce_deltas
+from lakehouse.sessions import session
+from lakehouse.spark_errors import brief, is_lost, lake_errors
+from lakehouse.table_definitions import LakeNames, at, marks_of, read_version, typed_columns
 from lakesync.analysis.moments import AsOf
 from lakesync.analysis.statement import Named, read_statement
 from lakesync.analysis.unflushed import unflushed
 from lakesync.config import Config, load
 from lakesync.exceptions import LakeSyncError, NotFoundError, ValidationError
-from resources.lake.connection import brief, is_lost, lake_errors
-from resources.lake.tables import LakeNames, at, marks_of, read_version, typed_columns
-from resources.spark import session
-from transforms.project import project
-from transforms.reduce import reduce_deltas
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

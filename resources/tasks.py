@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as sf
 
+from lakehouse.spark_errors import lake_errors
+from lakehouse.task_runner import in_tasks
 from lakesync import exceptions
 from lakesync.adapters.places import Place, open_place
 from lakesync.exceptions import LakeSyncError
-from resources.lake.connection import lake_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -53,8 +56,7 @@ def on_executors(spark: SparkSession, works: Sequence[Work], report: type[R]) ->
         LakeSyncError: the first error that one raised; the others are done, or have failed, too.
         LakeUnavailableError: Spark is gone.
     """
-    places = spark.range(0, len(works), 1, len(works))
-    rows = places.mapInArrow(_Task(works), _TOLD).collect()
+    rows = in_tasks(spark, len(works), _Task(works), _TOLD).collect()
     raise_failure(row["failure"] for row in rows)
     told: list[list[R]] = [[] for _ in works]
     for row in rows:
@@ -62,20 +64,29 @@ def on_executors(spark: SparkSession, works: Sequence[Work], report: type[R]) ->
     return told
 
 
+@lake_errors
+def task_slots(spark: SparkSession) -> int:
+    """Return how many tasks Spark runs at the same time, over all of its executors.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    slots = spark.range(0, 1 << 10).select(sf.spark_partition_id()).toArrow()  # Spark makes a partition a slot
+    return len(pc.unique(slots.column(0)))
+
+
 class _Task:
-    """What an executor runs: the works whose numbers it is given."""
+    """What an executor runs: the work of a number."""
 
     def __init__(self, works: Sequence[Work]) -> None:
         self._works = list(works)
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for place in batch.column(0).to_pylist():
-                try:
-                    for part in self._works[place].run():
-                        yield _row(place, msgspec.json.encode(part).decode(), None)
-                except LakeSyncError as error:
-                    yield _row(place, None, failure(error))
+    def __call__(self, place: int) -> Iterator[pa.RecordBatch]:
+        try:
+            for part in self._works[place].run():
+                yield _row(place, msgspec.json.encode(part).decode(), None)
+        except LakeSyncError as error:
+            yield _row(place, None, failure(error))
 
 
 def failure(error: LakeSyncError) -> str:

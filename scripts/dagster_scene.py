@@ -147,7 +147,7 @@ class Scene:
 
     def plant(self) -> None:
         """Put a row of `planes` there a second time, behind everybody's back."""
-        from resources.spark import session
+        from lakehouse.sessions import session
 
         spark = {name: self.told["spark"][name] for name in ("remote", "token")}
         settings = config.load({"data_dir": self.data, "spark": spark})

@@ -4,13 +4,13 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.labels import REQUESTED_BY
-from resources.pipeline import OpenPipeline
+from resources.staging import OpenStaging
 from sensors.pauses import pause
 
 ERASURE_SENSOR = "erasure_sensor"
 
 
-def erasure_sensor(job: UnresolvedAssetJobDefinition, open_pipeline: OpenPipeline) -> dg.SensorDefinition:
+def erasure_sensor(job: UnresolvedAssetJobDefinition, open_staging: OpenStaging) -> dg.SensorDefinition:
     """The sensor of the erasure job: one run for all requests that are open."""
 
     @dg.sensor(
@@ -21,8 +21,7 @@ def erasure_sensor(job: UnresolvedAssetJobDefinition, open_pipeline: OpenPipelin
         description="Requests a run that erases from the lake what was erased from staging.",
     )
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        with open_pipeline() as pipeline:
-            store = pipeline.store
+        with open_staging() as store:
             waiting = [
                 each
                 for gateway in store.gateways()

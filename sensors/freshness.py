@@ -6,13 +6,15 @@ import time
 import dagster as dg
 
 from assets.freshness import days_in_time, evaluation, fresh_assets, newest_of
-from resources.pipeline import OpenPipeline
+from lakesync.clock import WallClock
+from lakesync.config import Config
 from resources.snapshot import SchemaSnapshot
+from resources.staging import OpenStaging
 
 TELL_AGAIN_SECONDS = 3600
 
 
-def freshness_sensor(snapshot: SchemaSnapshot, open_pipeline: OpenPipeline) -> dg.SensorDefinition:
+def freshness_sensor(config: Config, snapshot: SchemaSnapshot, open_staging: OpenStaging) -> dg.SensorDefinition:
     """The sensor of the checks named `fresh`; its cursor is what was told last, of which materialisation, and when."""
 
     @dg.sensor(
@@ -23,12 +25,13 @@ def freshness_sensor(snapshot: SchemaSnapshot, open_pipeline: OpenPipeline) -> d
     )
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         told: dict[str, tuple[list[str], int, float]] = json.loads(context.cursor or "{}")
-        now = time.time()
+        now, now_ms = time.time(), WallClock(config.clock_offset_file).now_ms()
+        allowed = config.dagster.late_after_seconds
         events = []
-        with open_pipeline() as pipeline:
+        with open_staging() as store:
             for key in fresh_assets(snapshot):
                 name = key.to_user_string()
-                days = days_in_time(context.instance, pipeline, key, now)
+                days = days_in_time(context.instance, store, key, allowed=allowed, now_ms=now_ms, now=now)
                 newest = newest_of(context.instance, key)
                 state = ([day.day for day in days if day.late], newest.storage_id if newest else 0)
                 *before, at = told.get(name, ([], -1, 0.0))

@@ -6,17 +6,18 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.labels import CONNECTOR, POLL_SENSOR, REQUESTED_BY, polled_key
-from resources.pipeline import OpenPipeline
+from lakesync.clock import WallClock
+from lakesync.config import Config
 from resources.snapshot import PolledConnector, SchemaSnapshot
 from sensors.flush import nearest_day
 from sensors.pauses import held
 
 
 def poll_sensor(
+    config: Config,
     job: UnresolvedAssetJobDefinition,
     snapshot: SchemaSnapshot,
     days: dg.TimeWindowPartitionsDefinition,
-    open_pipeline: OpenPipeline,
 ) -> dg.SensorDefinition:
     """One run a connector that is due, never two at once; one that fails is asked again after a growing pause."""
 
@@ -31,8 +32,7 @@ def poll_sensor(
         due = [each for each in snapshot.connectors if is_due(context.instance, each)]
         if not due:
             return dg.SkipReason(f"{len(snapshot.connectors)} connectors, none of them due")
-        with open_pipeline() as pipeline:
-            today = nearest_day(days, pipeline.now_ms())
+        today = nearest_day(days, WallClock(config.clock_offset_file).now_ms())
         return dg.SensorResult(run_requests=[_request(each, today) for each in due])
 
     return watch

@@ -3,8 +3,9 @@
 import dagster as dg
 import requests
 
-from resources.pipeline import OpenPipeline
+from lakesync.config import Config
 from resources.snapshot import SchemaSnapshot, registered, snapshot_file, write_snapshot
+from resources.staging import OpenStaging
 
 LOCATION = "lakesync"
 """The code location's name in every workspace."""
@@ -28,7 +29,7 @@ class ReloadError(Exception):
     """Dagster's webserver did not load the location again; the next tick tries once more."""
 
 
-def schema_sensor(loaded: SchemaSnapshot, open_pipeline: OpenPipeline) -> dg.SensorDefinition:
+def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStaging) -> dg.SensorDefinition:
     """Compares what is registered with `loaded`, which this location was made from.
 
     A difference is written to the snapshot file, then the location is loaded again: as a new one compares its own
@@ -42,18 +43,18 @@ def schema_sensor(loaded: SchemaSnapshot, open_pipeline: OpenPipeline) -> dg.Sen
         description="Writes newly registered tables to the schema snapshot and loads this code location again.",
     )
     def watch(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        with open_pipeline() as pipeline:
-            now = registered(pipeline.store, pipeline.config.namespaces.own)
+        with open_staging() as store:
+            now = registered(store, config.namespaces.own)
         if now == loaded:
             return dg.SkipReason(f"{len(now.tables)} tables, none of them new")
-        write_snapshot(snapshot_file(pipeline.config), now)
+        write_snapshot(snapshot_file(config), now)
         known = loaded.states
         new = [
             f"{where}.{each.table}" if where else each.table for each, where in now.states if (each, where) not in known
         ]
         new += [each.name for each in now.connectors if each not in loaded.connectors]
         tables = ", ".join(new)
-        url = pipeline.config.dagster.url
+        url = config.dagster.url
         if url is None:
             return dg.SkipReason(f"changed: {tables}; reload the location, as dagster.url names no webserver")
         context.log.info("changed: %s", tables)

@@ -39,7 +39,7 @@ def pytest_xdist_make_scheduler(config, log):
 @pytest.fixture(scope="session")
 def spark_config(tmp_path_factory):
     """The configuration of the shared Spark server and its lake."""
-    (port,) = free_ports(1)
+    port, ui_port = free_ports(2)
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("LAKESYNC_")]:
             patch.delenv(name)
@@ -47,7 +47,14 @@ def spark_config(tmp_path_factory):
         return config.load(
             {
                 "data_dir": tmp_path_factory.mktemp("lake"),
-                "spark": {"remote": f"sc://localhost:{port}", "port": port, "token": secrets.token_urlsafe(16)},
+                "spark": {
+                    "remote": f"sc://localhost:{port}",
+                    "port": port,
+                    "ui_port": ui_port,
+                    "ui_url": f"http://127.0.0.1:{ui_port}",
+                    "token": secrets.token_urlsafe(16),
+                    "settings": {"spark.sql.catalog.spare.credential": "never-shown"},
+                },
             }
         )
 

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.history.flush import flush_due
 from lakesync import config
 from lakesync.schema import parse_schema
-from resources.lake.cuts.cutting import make_cut
-from resources.lake.history.flush import flush_due
-from resources.pipeline import Pipeline
+from tests.run_support import a_run
 
 
 def flush(gateway: str) -> None:
     """Flush what a gateway holds, by the configuration that the environment tells."""
-    with Pipeline(config.load()) as pipeline:
-        flush_due(pipeline.spark, pipeline.store, gateways=[gateway], names=pipeline.names)
+    with a_run(config.load()) as run:
+        flush_due(run.pyspark.spark_session, run.staging.store, gateways=[gateway], names=run.lake.names)
 
 
 def cut(gateway: str, arrival: int) -> None:
     """Make a cut of the tables `t` and `u` at an arrival."""
     columns = [{"name": "title", "type": "string"}, {"name": "size", "type": "number"}]
     schemas = [parse_schema({"table": table, "columns": columns}) for table in ("t", "u")]
-    with Pipeline(config.load()) as pipeline:
-        hold = replace(pipeline.store.hold(gateway), arrival=arrival)
-        uri = pipeline.checkpoints_uri
-        make_cut(pipeline.spark, pipeline.store, hold, schemas, directory_uri=uri, names=pipeline.names)
+    with a_run(config.load()) as run:
+        spark, store = run.pyspark.spark_session, run.staging.store
+        hold = replace(store.hold(gateway), arrival=arrival)
+        uri = run.lake.checkpoints_uri
+        make_cut(spark, store, hold, schemas, directory_uri=uri, names=run.lake.names)

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, time
 import msgspec
 import pyarrow as pa
 
+from lakehouse.checkpoints.frames import stored_row
+from lakehouse.history.decoding import DELTAS_ARROW, decode_log
+from lakehouse.table_definitions import ensure_deltas
 from lakesync.flush.log import LogRow, Stretch
 from lakesync.hlc import encode
 from lakesync.wire.log import encode_body
-from resources.lake.tables import ensure_deltas
-from transforms.decode import DELTAS_ARROW, decode_log
-from transforms.frames import stored_row
 
 
 def history(spark, pushes, gateway="g"):

@@ -12,12 +12,12 @@ import msgspec
 from benchmarks import server
 from benchmarks.lake import GATEWAY, TASKS, Story, lake, write_history
 from gateway.frames import frame_files, visible_frames
+from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.tables.increments import merge_table
 from lakesync.engine import Engine
 from lakesync.rules.model import SyncRules, parse_rules
 from lakesync.staging import open_store
 from lakesync.staging.records import Cut
-from resources.lake.cuts.cutting import make_cut
-from resources.lake.state.increments import merge_table
 
 _MB = 1_000_000
 _RULES = parse_rules(

@@ -14,12 +14,12 @@ from msgspec import Raw
 
 from benchmarks import server, up
 from benchmarks.lake import GATEWAY, columns_of, id_of, lake, row_of
+from lakehouse.history.flush import MAX_DELTAS, flush_due
 from lakesync.engine import Engine
 from lakesync.staging import open_store
 from lakesync.staging.store import Commit, StagingStore
 from lakesync.types import ColumnValue, Op, RowDelta
 from lakesync.wire.log import pack
-from resources.lake.history.flush import MAX_DELTAS, flush_due
 
 _A_PUSH = 100
 _ROWS = 250_000
@@ -33,13 +33,16 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=MAX_DELTAS, help="the most in a batch, as [flush] batch_deltas")
     parser.add_argument("--memory", default="3g", help="heap of Spark's JVM")
     parser.add_argument("--requests", type=int, default=0, help="measure so many flushes that are asked for, instead")
+    parser.add_argument(
+        "--tables", type=int, default=1, help="of these flushes: over which each one's deltas are spread"
+    )
 
 
 def run(options: Namespace) -> dict[str, Any]:
     """Measure."""
     if options.requests:
         with server.folder(options.folder) as place:
-            return up.flushes(place, options.requests)
+            return up.flushes(place, options.requests, options.tables)
     with server.folder(options.folder) as place, lake(place / "lake", options.memory) as bench:
         engine = Engine(open_store(f"sqlite://{place / 'staging'}", _wall), _wall)
         engine.open()

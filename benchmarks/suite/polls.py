@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
+import dagster as dg
 import requests
 from pydantic import SecretStr
 
@@ -28,8 +29,8 @@ from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.jira.api import PAGE
 from lakesync.connectors.salesforce.bulk import PIECE
 from lakesync.connectors.salesforce.source import BULK_ROWS
-from resources.pipeline import Pipeline
-from resources.polls import ConnectorPoll, poll_connector
+from lakesync_dagster.resources import run_resources
+from resources.polls import Connection, ConnectorPoll, poll_connector
 
 _SERVICE = "the token of the benchmark's pipeline"
 _KEY = "the key of the benchmark's connectors' secrets"
@@ -71,9 +72,10 @@ def run(options: Namespace) -> dict[str, Any]:
         config = bench.config.replace(
             gateway={"url": url}, service_token=SecretStr(_SERVICE), secret_key=SecretStr(_KEY)
         )
-        with Pipeline(config) as pipeline:
-            first, used, spark = _poll(pipeline, connector["name"], bench)
-            again, idle, idle_spark = _poll(pipeline, connector["name"], bench)
+        with dg.build_resources(run_resources(config)) as given:
+            connection = Connection(config, given.pyspark.spark_session, given.lake.names, given.staging, given.intake)
+            first, used, spark = _poll(connection, connector["name"], bench)
+            again, idle, idle_spark = _poll(connection, connector["name"], bench)
         plain = _plain_rate(options.source, settings)
     read = next(each for each in first.tables if each.table == _TABLES[options.source])
     rows, report = read.delivered.inserted, read.read
@@ -106,10 +108,10 @@ def run(options: Namespace) -> dict[str, Any]:
     }
 
 
-def _poll(pipeline: Pipeline, name: str, bench: Lake) -> tuple[ConnectorPoll, Usage, Usage]:
+def _poll(connection: Connection, name: str, bench: Lake) -> tuple[ConnectorPoll, Usage, Usage]:
     """A poll, what this process used, and what Spark with its workers."""
     with Watched(os.getpid()).measured() as used, bench.watched.measured() as spark:
-        done = poll_connector(pipeline, server.GATEWAY, name)
+        done = poll_connector(connection, server.GATEWAY, name)
     for error in done.errors:
         raise error
     return done, used[0], spark[0]

@@ -15,11 +15,11 @@ import msgspec
 
 from benchmarks import server
 from benchmarks.lake import GATEWAY, TASKS, Lake, Story, arrival_of, lake, write_history
-from resources.lake.data_files import files_at
-from resources.lake.state import increments as state
-from resources.lake.state import writes
-from resources.lake.state.increments import merge_table
-from resources.lake.tables import NAMES, LakeNames, ensure_deltas, read_version
+from lakehouse.data_files import files_at
+from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas, read_version
+from lakehouse.tables import increments as state
+from lakehouse.tables import writes
+from lakehouse.tables.increments import merge_table
 
 _WARM_MERGES = 3
 _INCREMENTS = 4

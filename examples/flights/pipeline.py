@@ -10,12 +10,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from examples.flights.schemas import COLUMNS, GATEWAY
+from lakehouse.checkpoints.cutting import state_as_of
+from lakehouse.sessions import session
+from lakehouse.table_definitions import LakeNames
+from lakehouse.tables.increments import forget_marks
 from lakesync.config import Config
 from lakesync.staging.store import PipelineStore
-from resources.lake.cuts.cutting import state_as_of
-from resources.lake.state.increments import forget_marks
-from resources.lake.tables import LakeNames
-from resources.spark import session
 from resources.staging import pipeline_store
 
 POLL = 0.5

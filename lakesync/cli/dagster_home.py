@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import tempfile
 from pathlib import Path
 
 from lakesync.config import Config
@@ -20,6 +23,11 @@ run_coordinator:
   class: QueuedRunCoordinator
   config:
     dequeue_interval_seconds: 1
+run_launcher:
+  module: lakesync_dagster.run_launcher
+  class: RunHostLauncher
+  config:
+    socket: {socket}
 concurrency:
   pools:
     default_limit: 1
@@ -50,6 +58,8 @@ retention:
       failure: 30
       success: 30
 """
+_LONGEST_SOCKET = 100
+"""Bytes: some systems allow 104."""
 _WORKSPACE = """\
 # Written by `lakesync up` at each start.
 load_from:
@@ -65,11 +75,25 @@ def write(config: Config, code_port: int) -> Path:
     home = config.dagster.home
     home.mkdir(parents=True, exist_ok=True)
     (home / "dagster.yaml").write_text(
-        _INSTANCE.format(storage=_quoted(home / "storage"), max_run_seconds=config.dagster.max_run_seconds), "utf-8"
+        _INSTANCE.format(
+            storage=_quoted(home / "storage"),
+            socket=_quoted(run_socket(config)),
+            max_run_seconds=config.dagster.max_run_seconds,
+        ),
+        "utf-8",
     )
+    run_socket(config).unlink(missing_ok=True)  # of a run host that was killed
     workspace = home / "workspace.yaml"
     workspace.write_text(_WORKSPACE.format(port=code_port), "utf-8")
     return workspace
+
+
+def run_socket(config: Config) -> Path:
+    """Where the run host listens: in Dagster's home, unless its path is longer than a socket's may be."""
+    path = config.dagster.home / "runs.sock"
+    if len(os.fsencode(path)) < _LONGEST_SOCKET:
+        return path
+    return Path(tempfile.gettempdir()) / f"lakesync-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.sock"
 
 
 def _quoted(path: Path) -> str:

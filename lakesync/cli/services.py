@@ -10,6 +10,7 @@ from typing import Any
 
 import requests
 
+from lakesync.cli import dagster_home
 from lakesync.cli.process import LOOPBACK, accepts
 from lakesync.cli.spark_server import SparkServer
 from lakesync.config import Config
@@ -68,7 +69,6 @@ def services(config: Config, spark: SparkServer | None, code_port: int, workspac
         Service(
             name="code_server",
             command=(*dagster, "code-server", "start", "-h", LOOPBACK, "-p", str(code_port), *location),
-            environment={"LAKESYNC_FORK_RUNS": "1"},
             ready=lambda: accepts(code_port),
             where=f"grpc port {code_port}",
         ),
@@ -79,15 +79,20 @@ def services(config: Config, spark: SparkServer | None, code_port: int, workspac
                 *("-w", str(workspace), "--log-level", "warning"),
             ),
             ready=lambda: location_loaded(dagster_url),
-            after=("code_server",),
+            after=("code_server", "runs"),  # the run host creates Dagster's storage
             where=dagster_url,
             hint="The code location must load: see code_server's log too.",
         ),
         Service(
             name="daemon",
-            command=(sys.executable, "-m", "lakesync_dagster.daemon", "run", "-w", str(workspace)),
+            command=(str(Path(sys.executable).with_name("dagster-daemon")), "run", "-w", str(workspace)),
             ready=lambda: _daemons_healthy(dagster_url),
-            after=("code_server", "recovery"),
+            after=("code_server", "runs", "recovery"),
+        ),
+        Service(
+            name="runs",
+            command=(sys.executable, "-m", "lakesync_dagster.run_host", str(dagster_home.run_socket(config))),
+            ready=lambda: dagster_home.run_socket(config).exists(),
         ),
     ]
     if (config.dagster.home / "storage").exists():
@@ -99,8 +104,8 @@ def services(config: Config, spark: SparkServer | None, code_port: int, workspac
                 name="spark",
                 command=spark.command,
                 environment=spark.environment,
-                ready=lambda: accepts(spark.port),
-                where=spark.remote,
+                ready=lambda: accepts(spark.port) and _answers(f"{config.spark.ui_url}/api/v1/applications"),
+                where=f"{spark.remote}, pages {config.spark.ui_url}",
             )
         )
     names = {service.name for service in wanted}

@@ -56,11 +56,19 @@ class Display:
         """Everything is ready."""
         self._console.print(
             f"\n[bold green]LakeSync is up.[/]  gateway [bold]{config.gateway.url}[/]  "
-            f"pipeline [bold]{config.dagster.url}[/]\n"
+            f"pipeline [bold]{config.dagster.url}[/]"
+            + (f"  Spark [bold]{config.spark.ui_url}[/]" if config.spark.ui_url else "")
+            + "\n"
             "[dim]`lakesync console --open` shows clients, and why one lacks a row[/]\n"
             f"[dim]data and logs: {folder}; Ctrl-C stops everything[/]\n"
         )
-        self._event(event="up", gateway=config.gateway.url, dagster=config.dagster.url, data_dir=str(folder))
+        self._event(
+            event="up",
+            gateway=config.gateway.url,
+            dagster=config.dagster.url,
+            spark_ui=config.spark.ui_url,
+            data_dir=str(folder),
+        )
 
     def _event(self, **fields: object) -> None:
         if self._json:

@@ -50,6 +50,18 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 """
+_HIDDEN = "(?i)secret|password|token|credential|access[.-]?key"
+"""Settings whose values Spark's pages do not show."""
+_RETAINED = {
+    "spark.ui.retainedJobs": "300",
+    "spark.ui.retainedStages": "600",
+    "spark.ui.retainedTasks": "500",
+    "spark.ui.retainedDeadExecutors": "20",
+    "spark.sql.ui.retainedExecutions": "50",
+    "spark.sql.connect.ui.retainedSessions": "50",
+    "spark.sql.connect.ui.retainedStatements": "50",
+}
+"""What Spark remembers of finished work, with its pages and without: little, so that its memory stays flat."""
 _POOLS = """\
 <?xml version="1.0"?>
 <allocations>
@@ -59,6 +71,8 @@ _POOLS = """\
 
 
 _FIRST_HEAP_MB = 128
+_IDLE_COLLECTION_MS = 30_000
+"""After which an idle server collects, and returns memory to the system: 40 MiB after a flush."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +104,7 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
         f"-Xmx{config.spark.memory}",
         f"-Xms{_first_heap(config.spark.memory)}",
         "-XX:+ExitOnOutOfMemoryError",
+        f"-XX:G1PeriodicGCInterval={_IDLE_COLLECTION_MS}",
         "-Duser.timezone=UTC",
         f"-Djava.io.tmpdir={folder / 'tmp'}",
         f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}",
@@ -135,7 +150,8 @@ def settings(config: Config, port: int) -> dict[str, str]:
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.ui.enabled": "false",
+        "spark.port.maxRetries": "0",  # else Spark silently takes the next port
+        **_pages(config),
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": (folder / "pools.xml").as_uri(),
         "spark.sql.session.timeZone": "UTC",
@@ -158,6 +174,15 @@ def catalogue(config: Config) -> dict[str, str]:
         f"{name}.cache-enabled": "false",  # or a session reads stale tables after another has committed
         **{f"{name}.{key}": value for key, value in _catalogue(config.lake.catalog_uri).items()},
     }
+
+
+def _pages(config: Config) -> dict[str, str]:
+    """Spark's pages, read-only; SPARK_LOCAL_IP binds them to loopback. Without a port there are none."""
+    port = config.spark.ui_port
+    own = (
+        {"spark.ui.port": str(port), "spark.ui.killEnabled": "false", "spark.redaction.regex": _HIDDEN} if port else {}
+    )
+    return {"spark.ui.enabled": str(bool(port)).lower(), **own, **_RETAINED}
 
 
 def _first_heap(memory: str) -> str:

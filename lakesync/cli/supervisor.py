@@ -18,7 +18,7 @@ _FIRST_WAIT = 0.5
 _LONGEST_WAIT = 10.0
 _TRIES = 5
 _GRACE = 15.0
-_STOP_ORDER = (("daemon", "dagster", "recovery"), ("code_server",), ("gateway", "spark"))
+_STOP_ORDER = (("daemon", "dagster", "recovery"), ("runs", "code_server"), ("gateway", "spark"))
 
 
 class State(StrEnum):

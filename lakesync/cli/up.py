@@ -83,7 +83,11 @@ class _Told:
             "service_token": _plain(config.service_token),
             "gateway": {"url": config.gateway.url},
             "dagster": {"url": config.dagster.url, "home": str(config.dagster.home)},
-            "spark": {"remote": config.spark.remote, "token": _plain(config.spark.token)},
+            "spark": {
+                "remote": config.spark.remote,
+                "ui_url": config.spark.ui_url,
+                "token": _plain(config.spark.token),
+            },
         }
 
     def change(self, change: Change, *, ready: bool) -> None:
@@ -167,10 +171,10 @@ def _with_secrets(config: Config, folder: Path) -> Config:
 
 def _with_places(config: Config, display: Display) -> tuple[Config, spark_server.SparkServer | None, int]:
     """Choose every port, and make ready the embedded Spark where it is wanted."""
-    chosen = free_ports(4)
+    chosen = free_ports(5)
     gateway_port = config.gateway.port or chosen[0]
     dagster_port = config.dagster.port or chosen[1]
-    spark_port = config.spark.port or chosen[2]
+    spark_port, ui_port = config.spark.port or chosen[2], config.spark.ui_port or chosen[4]
     check_port(gateway_port, config.gateway.host, "--port")
     check_port(dagster_port, "127.0.0.1", "--dagster-port")
     host = "127.0.0.1" if config.gateway.host in {"0.0.0.0", "::"} else config.gateway.host  # noqa: S104 a comparison
@@ -181,10 +185,12 @@ def _with_places(config: Config, display: Display) -> tuple[Config, spark_server
     if config.spark.remote:
         return config, None, chosen[3]
     check_port(spark_port, "127.0.0.1", "LAKESYNC_SPARK_PORT")
+    check_port(ui_port, "127.0.0.1", "LAKESYNC_SPARK_UI_PORT")
     with display.working("fetching Spark's jars"):
         paths = jars.ensure_all(s3=config.lake.warehouse.startswith("s3://"))
+    config = config.replace(spark={"port": spark_port, "ui_port": ui_port, "ui_url": f"http://127.0.0.1:{ui_port}"})
     spark = spark_server.prepare(config, port=spark_port, token=_plain(config.spark.token) or "", jars=paths)
-    return config.replace(spark={"port": spark_port, "remote": spark.remote}), spark, chosen[3]
+    return config.replace(spark={"remote": spark.remote}), spark, chosen[3]
 
 
 def _plain(secret: SecretStr | None) -> str | None:

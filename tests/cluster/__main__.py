@@ -15,12 +15,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from lakehouse.commit_guard import guard_commits
 from lakesync import config
 from lakesync.cli import jars
 from lakesync.cli.examples import examples
 from lakesync.cli.process import Process, accepts, free_ports
 from lakesync.cli.spark_server import prepare
-from resources.lake.commit_guard import guard_commits
 from tests.backend_servers import s3_server
 from tests.cluster.play import Play
 from tests.cluster.rest_catalogue import rest_catalogue

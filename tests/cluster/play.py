@@ -10,6 +10,7 @@ import boto3
 import dagster as dg
 from rich.console import Console
 
+from lakehouse.sessions import session
 from lakesync.clock import WallClock
 from lakesync.config import Config
 from lakesync.delta import extract_delta
@@ -18,7 +19,7 @@ from lakesync.schema import parse_schema
 from lakesync.staging import configured_store
 from lakesync.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
-from resources.pipeline import Pipeline
+from resources.lake import LakeResource
 from resources.snapshot import registered
 from tests.cluster.spark_cluster import SparkCluster
 
@@ -96,10 +97,10 @@ class Play:
 
     def _lake(self, rows: int) -> dict[str, Any]:
         """What the lake holds, asked of Spark, against what was pushed."""
-        with Pipeline(self._config) as pipeline:
-            names = pipeline.names
-            deltas = pipeline.spark.table(names.deltas).count()
-            state = pipeline.spark.table(names.state("rows"))
+        with session(self._config) as spark:
+            names = LakeResource.configured_by(self._config).names
+            deltas = spark.table(names.deltas).count()
+            state = spark.table(names.state("rows"))
             found = state.selectExpr("count(*)", "sum(number)", "count(text)").collect()[0]
         expected = (rows, float(sum(range(rows, 2 * rows))), rows)
         cut = self._engine.store.newest_cut(GATEWAY)

@@ -12,9 +12,9 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 
-from resources.lake.catalogue import iceberg_table
-from resources.lake.commits import MovedError, commit_files, set_properties
-from resources.lake.data_files import DataFiles, read_files
+from lakehouse.catalogue import iceberg_table
+from lakehouse.commits import MovedError, commit_files, set_properties
+from lakehouse.data_files import DataFiles, read_files
 from tests.cluster.rest_catalogue import rest_catalogue
 from tests.unit.test_table_files import FIELDS, SPEC, held, planned, written
 

@@ -10,6 +10,10 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import SecretStr
 
+from lakehouse.checkpoints.cutting import make_cut, state_as_of
+from lakehouse.sessions import session
+from lakehouse.table_definitions import LakeNames
+from lakehouse.tables.increments import merge_table
 from lakesync.delta import delta_id
 from lakesync.exceptions import IntegrityError
 from lakesync.lww import RowState
@@ -18,10 +22,6 @@ from lakesync.staging.remote import RemoteStore
 from lakesync.types import ColumnValue, RowDelta
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
-from resources.lake.cuts.cutting import make_cut, state_as_of
-from resources.lake.state.increments import merge_table
-from resources.lake.tables import LakeNames
-from resources.spark import session
 from tests import lake_drivers
 from tests.forked import Forked
 from tests.integration.gateway_support import SERVICE

@@ -7,6 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gateway.frames import frame_files, visible_frames
+from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.history.flush import flush_due
+from lakehouse.sessions import session
+from lakehouse.table_definitions import LakeNames
+from lakehouse.tables.increments import merge_table
 from lakesync.delta import delta_id
 from lakesync.engine import Engine
 from lakesync.exceptions import NotFoundError
@@ -17,11 +22,6 @@ from lakesync.staging.shards import ShardMap
 from lakesync.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
-from resources.lake.cuts.cutting import make_cut
-from resources.lake.history.flush import flush_due
-from resources.lake.state.increments import merge_table
-from resources.lake.tables import LakeNames
-from resources.spark import session
 from tests.integration.gateway_support import wall_ms
 
 ROUNDS = 2

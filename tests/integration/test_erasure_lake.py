@@ -15,6 +15,17 @@ import pytest
 from assets.destinations import all_leaves, follower
 from assets.erasure import erasure as erasure_assets
 from assets.flows import works
+from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.checks import ledger_against_lake
+from lakehouse.erasure import redaction
+from lakehouse.erasure import requests as erasure
+from lakehouse.erasure.requests import conclude, open_requests, reached
+from lakehouse.history.flush import flush_due
+from lakehouse.maintenance import location_of
+from lakehouse.sessions import session
+from lakehouse.table_definitions import LakeNames
+from lakehouse.tables import writes
+from lakehouse.tables.increments import merge_table
 from lakesync.adapters import as_database, open_adapter
 from lakesync.adapters.following import standing
 from lakesync.adapters.migrate import Scope, digest
@@ -28,22 +39,11 @@ from lakesync.staging import open_store
 from lakesync.types import SyncPull, SyncPush
 from resources.destinations import follow, in_the_lake
 from resources.flows import flow
-from resources.lake.checks import ledger_against_lake
-from resources.lake.cuts.cutting import make_cut
-from resources.lake.erasure import redaction
-from resources.lake.erasure import requests as erasure
-from resources.lake.erasure.requests import conclude, open_requests, reached
-from resources.lake.history.flush import flush_due
-from resources.lake.state import writes
-from resources.lake.state.increments import merge_table
-from resources.lake.tables import LakeNames
-from resources.lake.upkeep import location_of
 from resources.moves import Migration, migrate
-from resources.pipeline import Pipeline
 from resources.snapshot import PolledConnector, SchemaSnapshot
-from resources.spark import session
 from tests.integration.gateway_support import wall_ms
 from tests.lake_support import states
+from tests.run_support import a_run, resources_of
 
 SECRET = "the-erased-text"
 SCHEMA = parse_schema(
@@ -112,38 +112,39 @@ class World:
         config = self.placed(config)
         polled = PolledConnector(self.name, "desk", "jira", ("issues",), 1000)  # which never landed anything
         assets = erasure_assets(SchemaSnapshot((SCHEMA,), connectors=(polled,)), config)
-        with Pipeline(config) as pipeline, dg.DagsterInstance.ephemeral() as instance:
-            if not config.staging.url.startswith("postgresql:"):  # else it is the run's to open
-                pipeline.store = self.store
-            done = dg.materialize(assets, resources={"pipeline": pipeline}, instance=instance, raise_on_error=False)
+        given = None if config.staging.url.startswith("postgresql:") else self.store  # the run opens a Postgres itself
+        with dg.DagsterInstance.ephemeral() as instance:
+            resources = resources_of(config, given)
+            done = dg.materialize(assets, resources=resources, instance=instance, raise_on_error=False)
         told = [each.metadata for each in done.asset_materializations_for_node("erasure__report")]
         failed = {each.step_key: str(each.event_specific_data) for each in done.all_events if each.is_step_failure}
         return (told[0] if told else None), failed
 
     def follow(self, config):
         """Every leaf takes what the lake holds."""
-        with Pipeline(self.placed(config)) as pipeline:
-            pipeline.store = self.store
-            for leaf in all_leaves(pipeline.config):
-                follow(pipeline.spark, follower(pipeline, *leaf), self.names)
-            for name, declared in pipeline.config.flows.items():
-                flow(pipeline.spark, works(pipeline, name, declared))
-            for name, declared in pipeline.config.migrations.items():
-                ends = (place_of(pipeline.config, place) for place in (declared.source, declared.to))
-                migrate(pipeline.spark, [Migration(name, *ends, Scope(tables=declared.tables), 100, str(self.folder))])
+        config = self.placed(config)
+        with a_run(config) as run:
+            spark = run.pyspark.spark_session
+            for leaf in all_leaves(config):
+                follow(spark, follower(self.store, *leaf), self.names)
+            for name, declared in config.flows.items():
+                flow(spark, works(config, self.store, name, declared))
+            for name, declared in config.migrations.items():
+                ends = (place_of(config, place) for place in (declared.source, declared.to))
+                migrate(spark, [Migration(name, *ends, Scope(tables=declared.tables), 100, str(self.folder))])
 
     def taken(self, config):
         """By leaf: what it has taken, in deltas and the sum of their ids, and what the lake has of that."""
         found = {}
-        with Pipeline(self.placed(config)) as pipeline:
-            for name, declared, leaf in all_leaves(pipeline.config):
-                pipeline.store = self.store
-                one, adapter = follower(pipeline, name, declared, leaf), as_database(open_adapter(leaf.uri))
+        config = self.placed(config)
+        with a_run(config) as run:
+            for name, declared, leaf in all_leaves(config):
+                one, adapter = follower(self.store, name, declared, leaf), as_database(open_adapter(leaf.uri))
                 at = standing(adapter, one.name, one.choice)
                 held = digest(adapter, Scope())
                 adapter.close()
                 there = (at.deltas, at.id_sum), (held.deltas, held.id_sum)
-                found[leaf.name] = {*there, in_the_lake(pipeline.spark, at, self.names)}
+                found[leaf.name] = {*there, in_the_lake(run.pyspark.spark_session, at, self.names)}
         return found
 
     def placed(self, config):

@@ -6,13 +6,11 @@ import dagster as dg
 import pytest
 
 from assets.labels import REQUESTED_BY
-from lakesync.config import load
 from lakesync.delta import extract_delta
 from lakesync.engine import Engine
 from lakesync.staging import open_store
 from lakesync.types import SyncPush
 from lakesync_dagster.jobs import erasure_job
-from resources.pipeline import Pipeline
 from sensors import pauses
 from sensors.erasure import ERASURE_SENSOR, erasure_sensor
 from tests.integration.gateway_support import wall_ms
@@ -29,9 +27,7 @@ def store(tmp_path):
 
 
 def test_it_asks_once_while_a_request_is_open(store, tmp_path, monkeypatch):
-    pipeline = Pipeline(load({"data_dir": tmp_path}))
-    pipeline.store = store
-    sensor = erasure_sensor(erasure_job(60), lambda: nullcontext(pipeline))
+    sensor = erasure_sensor(erasure_job(60), lambda: nullcontext(store))
     with dg.DagsterInstance.ephemeral() as instance:
 
         def tick():

@@ -8,6 +8,7 @@ import dagster as dg
 import pytest
 from pydantic import SecretStr
 
+from lakehouse.history.flush import flush_due
 from lakesync.adapters import DeltaBatch, StoredDelta
 from lakesync.adapters.bigquery import BigQueryAdapter
 from lakesync.adapters.postgres import PostgresAdapter
@@ -15,13 +16,12 @@ from lakesync.client import open_client
 from lakesync.config_places import DeclaredFlow
 from lakesync.schema import parse_schema
 from lakesync_dagster.definitions import make_definitions
-from resources.lake.history.flush import flush_due
-from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot
 from tests.conformance.adapter_places import bigquery_uri, start_server
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapters import everything
 from tests.integration.gateway_support import SERVICE, sign
+from tests.run_support import a_run
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
 
@@ -95,9 +95,10 @@ def test_the_flows_of_the_overview(analytics, own_database, spark_server, spawn,
     assert run("flows_home") == (3, 3), served.log.read_text()
     (tmp_path / "flows" / "home.json").unlink()  # how far it was is lost, so it begins anew
     assert run("flows_home") == (3, 3)
-    with Pipeline(config) as pipeline:
-        flush_due(pipeline.spark, pipeline.store, names=pipeline.names)
-        found = pipeline.spark.table(pipeline.names.deltas).select("gateway", "row_id", "client_id", "hlc").collect()
+    with a_run(config) as run:
+        spark = run.pyspark.spark_session
+        flush_due(spark, run.staging.store, names=run.lake.names)
+        found = spark.table(run.lake.names.deltas).select("gateway", "row_id", "client_id", "hlc").collect()
     assert sorted(map(tuple, found)) == [("home", f"f{n}", "etl", n) for n in (2, 4, 6)]
 
     assert admin.call("POST", "/admin/sync-rules/{gw}", json=RULES).status_code == 200

@@ -11,17 +11,17 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import SecretStr
 
+from lakehouse.checks import duplicate_deltas, ledger_against_lake
+from lakehouse.history import flush as deltas_module
+from lakehouse.history.flush import flush, flush_due, flushed_arrivals
+from lakehouse.sessions import session
+from lakehouse.table_definitions import LakeNames
 from lakesync.delta import delta_id
 from lakesync.engine import Engine
 from lakesync.exceptions import FlushError, IntegrityError, LakeSyncError
 from lakesync.staging import open_store
 from lakesync.staging.remote import RemoteStore
 from lakesync.types import ColumnValue, RowDelta, SyncPush
-from resources.lake.checks import duplicate_deltas, ledger_against_lake
-from resources.lake.history import flush as deltas_module
-from resources.lake.history.flush import flush, flush_due, flushed_arrivals
-from resources.lake.tables import LakeNames
-from resources.spark import session
 from tests import lake_drivers
 from tests.forked import Forked
 from tests.integration.gateway_support import SERVICE, wall_ms

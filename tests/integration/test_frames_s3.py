@@ -8,17 +8,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from gateway.frames import frame_files, visible_frames
+from lakehouse.checkpoints.frame_files import link_frames, write_file
+from lakehouse.data_files import DataFiles, read_files
+from lakehouse.erasure.leftovers import holding, remove
+from lakehouse.erasure.requests import drop_frames
+from lakehouse.merge.kernel import CELL, STAMP, STORED
 from lakesync.exceptions import ConfigurationError
 from lakesync.rules.model import parse_rules
 from lakesync.staging.records import Cut, CutTable, Erasure
 from lakesync.wire.frame_places import FramePlace, s3
 from lakesync.wire.frames import encode_checkpoint_frame
 from lakesync.wire.protobuf import decode_response
-from resources.lake.cuts.frame_files import link_frames, write_file
-from resources.lake.data_files import DataFiles, read_files
-from resources.lake.erasure.leftovers import holding, remove
-from resources.lake.erasure.requests import drop_frames
-from transforms.kernel import CELL, STAMP, STORED
 
 OWN = parse_rules(
     {

@@ -14,7 +14,6 @@ from lakesync.engine import Engine
 from lakesync.schema import TableSchema
 from lakesync.staging import open_store
 from lakesync.types import SyncPush
-from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot
 from sensors.freshness import freshness_sensor
 
@@ -36,12 +35,6 @@ class House:
         self.now = now_ms
         self.offset.write_text(str(now_ms - time.time_ns() // 1_000_000))
 
-    @property
-    def pipeline(self):
-        pipeline = Pipeline(self.config)
-        pipeline.store = self.engine.store
-        return pipeline
-
     def push(self, row):
         delta = extract_delta(None, {"n": 1}, table="t", row_id=row, client_id="c", hlc=self.now << 16)
         self.engine.gateway("g").handle_push(SyncPush("c", (delta,)))
@@ -57,7 +50,8 @@ class House:
         self.instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata={"valid_through": moment}))
 
     def late(self, key, after=0):
-        days = days_in_time(self.instance, self.pipeline, key, time.time() + after)
+        late = {"allowed": LATE, "now_ms": self.now, "now": time.time() + after}
+        days = days_in_time(self.instance, self.engine.store, key, **late)
         return [day.day for day in days if day.late]
 
 
@@ -99,7 +93,9 @@ def test_a_table_is_late_with_the_days_that_the_history_has_had_for_too_long(hou
 
 
 def test_the_sensor_tells_without_a_run_and_once(house):
-    sensor = freshness_sensor(SchemaSnapshot((TableSchema("t", ()),)), lambda: nullcontext(house.pipeline))
+    sensor = freshness_sensor(
+        house.config, SchemaSnapshot((TableSchema("t", ()),)), lambda: nullcontext(house.engine.store)
+    )
 
     def tick(cursor):
         with dg.build_sensor_context(house.instance, cursor=cursor) as context:

@@ -9,15 +9,15 @@ import pytest
 from pydantic import SecretStr
 
 from assets.series import merged_through
+from lakehouse.catalogue import iceberg_table
+from lakehouse.sessions import session
 from lakesync.config_sections import DeclaredTable
 from lakesync.delta import extract_delta
 from lakesync.exceptions import IntegrityError
 from lakesync.schema import parse_schema
 from lakesync.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
-from resources.lake.catalogue import iceberg_table
 from resources.snapshot import registered
-from resources.spark import session
 from tests.integration.gateway_support import SERVICE, wall_ms
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
@@ -140,7 +140,7 @@ def test_what_runs_tell_keep_and_hold_back(house, spark_server):
 @pytest.mark.deep
 def test_what_is_at_fault_alone_holds_back_nothing_else(house, monkeypatch):
     """B5: a gateway that cannot be flushed, a frozen table that grew: the run does the rest, and fails at its end."""
-    from resources.lake.history import flush as deltas
+    from lakehouse.history import flush as deltas
 
     for table in TABLES:
         house.push(table, range(20), 3)

@@ -6,19 +6,19 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from lakehouse import small_reads
+from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.checkpoints.published import unlike_cut
+from lakehouse.checks import duplicate_deltas, duplicate_keys, future_deltas, ledger_against_lake
+from lakehouse.sessions import session
+from lakehouse.table_definitions import LakeNames
+from lakehouse.table_stats import TableFigures, figures
+from lakehouse.tables.increments import merge_table
+from lakehouse.tables.samples import unlike_merge
 from lakesync.delta import delta_id
 from lakesync.hlc import MAX_DRIFT_MS
 from lakesync.schema import parse_schema
 from lakesync.types import ColumnValue, RowDelta
-from resources.lake import few_rows
-from resources.lake.checks import duplicate_deltas, duplicate_keys, future_deltas, ledger_against_lake
-from resources.lake.cuts.cutting import make_cut
-from resources.lake.cuts.published import unlike_cut
-from resources.lake.figures import TableFigures, figures
-from resources.lake.state.increments import merge_table
-from resources.lake.state.samples import unlike_merge
-from resources.lake.tables import LakeNames
-from resources.spark import session
 from tests.lake_support import arrivals, fill, held
 
 DAYS = [date(2013, 1, 1) + timedelta(days=number) for number in range(2)]
@@ -75,8 +75,8 @@ def both_ways(monkeypatch):
 
     def ask(question):
         answers = []
-        for most in (few_rows.MOST, 0):
-            monkeypatch.setattr(few_rows, "MOST", most)
+        for most in (small_reads.MOST, 0):
+            monkeypatch.setattr(small_reads, "MOST", most)
             answers.append(question())
         assert answers[0] == answers[1]
         return answers[0]

@@ -12,6 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.connect.client.core import SparkConnectClient
 
+from lakehouse.landing.erasure import ErasedLandings, erase_landed, forget_landed
+from lakehouse.landing.landings import LakeLanding
+from lakehouse.landing.tables import ensure_landing, known_name, landing_name
+from lakehouse.maintenance import location_of
+from lakehouse.sessions import session
+from lakehouse.table_definitions import LakeNames
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.diff import Change, diff
 from lakesync.connectors.polling import poll
@@ -23,12 +29,6 @@ from lakesync.exceptions import BackpressureError, FlushError
 from lakesync.staging.records import Erasure
 from lakesync.wire.json import decode_push
 from resources.delivery import Delivery, Pace
-from resources.lake.landing.erasure import ErasedLandings, erase_landed, forget_landed
-from resources.lake.landing.landings import LakeLanding
-from resources.lake.landing.tables import ensure_landing, known_name, landing_name
-from resources.lake.tables import LakeNames
-from resources.lake.upkeep import location_of
-from resources.spark import session
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
 

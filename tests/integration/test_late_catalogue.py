@@ -7,20 +7,20 @@ from urllib.parse import urlsplit
 import pyspark
 import pytest
 
+from lakehouse.catalogue import iceberg_table
+from lakehouse.checks import duplicate_deltas, ledger_against_lake
+from lakehouse.history.flush import flush_due
+from lakehouse.maintenance import Upkeep, tidy
+from lakehouse.sessions import session
+from lakehouse.table_definitions import LakeNames
+from lakehouse.tables import writes
+from lakehouse.tables.increments import merge_table
 from lakesync.delta import delta_id
 from lakesync.engine import Engine
 from lakesync.exceptions import TransientError
 from lakesync.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync.types import ColumnValue, RowDelta, SyncPush
-from resources.lake.catalogue import iceberg_table
-from resources.lake.checks import duplicate_deltas, ledger_against_lake
-from resources.lake.history.flush import flush_due
-from resources.lake.state import writes
-from resources.lake.state.increments import merge_table
-from resources.lake.tables import LakeNames
-from resources.lake.upkeep import Upkeep, tidy
-from resources.spark import session
 from tests.cluster.rest_catalogue import rest_catalogue
 from tests.integration.gateway_support import wall_ms
 from tests.integration.lost_answers import OF_REST, OF_SQL, Proxy, locked, unheard

@@ -8,6 +8,7 @@ import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
+from lakehouse.maintenance import Upkeep, tidy
 from lakesync.analysis.catalogue import Lake
 from lakesync.analysis.query import query
 from lakesync.analysis.tracing import trace
@@ -19,11 +20,10 @@ from lakesync.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync.types import SyncPull, SyncPush
 from lakesync_dagster.definitions import make_definitions
-from resources.lake.upkeep import Upkeep, tidy
-from resources.pipeline import Pipeline
 from resources.snapshot import registered
 from resources.sql import query as on_spark
 from tests.integration.gateway_support import wall_ms
+from tests.run_support import a_run, resources_of
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
 
@@ -65,12 +65,11 @@ class House:
         today = time.strftime("%Y-%m-%d", time.gmtime())
         tags = {f"dagster/asset_partition_range_{end}": today for end in ("start", "end")}
         tags["lakesync/requested_by"] = "flush_sensor"
-        with Pipeline(config) as pipeline, dg.DagsterInstance.ephemeral() as instance:
-            pipeline.store = self.engine.store
+        with dg.DagsterInstance.ephemeral() as instance:
             done = definitions.resolve_job_def(job).execute_in_process(
                 instance=instance,
                 tags=tags if job == "flush" else {},
-                resources={"pipeline": pipeline},
+                resources=resources_of(config, self.engine.store),
                 raise_on_error=False,
             )
         made = {event.asset_key.to_user_string() for event in done.get_asset_materialization_events()}
@@ -146,22 +145,21 @@ def test_a_gateway_stays_in_the_namespace_that_it_began_in(house):
     made, _, failed = house.run("flush", house.shared.model_copy(update={"gateways": both}))
     assert {"deltas", "tables_shop_eu/orders"} <= made
     assert "gateway 'home' are in the lake's namespace 'tab_apart', and it is configured for 'shop_us'" in failed
-    assert "put gateways.home.namespace back" in failed
+    assert "Put gateways.home.namespace back" in failed
     assert house.engine.store.newest_cut("home") == began["home"]
     assert house.engine.store.newest_cut("eu").arrival > began["eu"].arrival
-    with Pipeline(house.shared) as pipeline:
-        pipeline.store = house.engine.store
+    with a_run(house.shared, house.engine.store) as run:
         with pytest.raises(ConfigurationError, match="namespace 'shop_eu', and it is configured for 'tab_apart'"):
-            pipeline.names_of("eu")
-        assert pipeline.gateways_in("") == ["home"]
+            run.run_state.names_of("eu")
+        assert run.run_state.gateways_in("") == ["home"]
     assert house.run("flush")[1:] == ([], "")
     assert house.engine.store.newest_cut("home").arrival > began["home"].arrival
     assert house.titles("shop_eu.orders") == {("eu", "8"): None, ("eu", "9"): 9.0, ("eu", "10"): 10.0}
 
 
 def test_upkeep_of_the_history_takes_the_past_of_rejected_values_along(house):
-    with Pipeline(house.config) as pipeline:
-        tidy(pipeline.spark, pipeline.names, None, Upkeep(snapshot_hours=0), house.engine.store.backlog())
+    with a_run(house.config) as run:
+        tidy(run.pyspark.spark_session, run.lake.names, None, Upkeep(snapshot_hours=0), house.engine.store.backlog())
     with Lake(house.config) as lake:
         assert len(lake.rejected.snapshots()) == 1
     assert house.rejected() == {("eu", "shop_eu.orders", "8", '"y"')}

@@ -1,4 +1,4 @@
-"""The newcomer's two clients of docs/client.md, run as the page says; `scripts/newcomer` installs the wheel first."""
+"""The code of README and docs/client.md, run as the pages say; `scripts/newcomer` installs the wheel first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,20 @@ from pathlib import Path
 
 from tests.integration.gateway_support import Served, sign
 
-PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "client.md"
+
+
+def test_the_app_of_the_readme_syncs_and_prints_its_row(served: Served, tmp_path: Path) -> None:
+    code = re.search(r"`app\.py`.*?```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert code is not None
+    (tmp_path / "app.py").write_text(code[1].replace("http://127.0.0.1:8787", served.url))
+    environment = {**os.environ, "LAKESYNC_TOKEN": sign("alice", "shop")}
+    command = [sys.executable, "app.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "[{'title': 'Buy oat milk', 'owner': 'alice'}]\n", done.stdout + done.stderr
+    [delta] = served.client("bob", "shop").pull().json()["deltas"]
+    assert delta["table"] == "todos"
 
 
 def test_the_newcomers_two_clients_say_what_the_page_says(served: Served, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from assets.outcome import RETRIES, outcome
 from lakesync.config import load
 from lakesync.exceptions import FlushError, IntegrityError, LakeUnavailableError, SchemaError
-from resources.pipeline import Pipeline
+from resources.spark import SparkConnectResource
 
 SOON = 0.01
 
@@ -17,13 +17,17 @@ def run(tmp_path, raised):
     tries = []
 
     @dg.asset
-    def table(context: dg.AssetExecutionContext):
+    def table(context: dg.AssetExecutionContext, pyspark: SparkConnectResource):
         tries.append(context.op_execution_context.retry_number)
-        with Pipeline(load({"data_dir": tmp_path})) as pipeline, outcome(context, pipeline):
+        with outcome(context, pyspark):
             if left:
                 raise left.pop(0)
 
-    return dg.materialize([table], raise_on_error=False), tries
+    return dg.materialize(
+        [table],
+        resources={"pyspark": SparkConnectResource.configured_by(load({"data_dir": tmp_path}))},
+        raise_on_error=False,
+    ), tries
 
 
 def test_a_transient_error_is_tried_again_after_the_time_that_it_states(tmp_path):

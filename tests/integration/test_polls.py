@@ -11,6 +11,7 @@ import dagster as dg
 import pytest
 from pydantic import SecretStr
 
+from lakehouse.landing.landings import LakeLanding
 from lakesync.delta import extract_delta
 from lakesync.engine import EngineLimits
 from lakesync.testing.servers import Answer
@@ -20,19 +21,22 @@ from lakesync.wire.json import decode_push
 from lakesync_dagster.definitions import make_definitions
 from resources import delivery
 from resources.intake import RemoteIntake
-from resources.lake.landing.landings import LakeLanding
-from resources.pipeline import Pipeline
-from resources.polls import poll_connector, replay_connector
+from resources.polls import Connection, poll_connector, replay_connector
 from resources.snapshot import registered
 from tests.integration.gateway_support import SERVICE
 from tests.integration.jira_support import Moving, desk
 from tests.integration.salesforce_support import ACCOUNTS_ALONE, company
+from tests.run_support import a_run
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
 
 KEY = "the key that seals these tests' secrets"
 NUMBERS = itertools.count()
 TODAY = time.strftime("%Y-%m-%d", time.gmtime())
+
+
+def connection(config, run):
+    return Connection(config, run.pyspark.spark_session, run.lake.names, run.staging, run.intake)
 
 
 class House:
@@ -69,8 +73,8 @@ class House:
 
     def poll(self, connector):
         """A poll without Dagster."""
-        with Pipeline(self.config) as pipeline:
-            return poll_connector(pipeline, self.gateway.gateway_id, connector)
+        with a_run(self.config) as run:
+            return poll_connector(connection(self.config, run), self.gateway.gateway_id, connector)
 
     def rows(self, table, client="reader"):
         """A table's rows as a client pulls them, and how often each is told."""
@@ -295,7 +299,7 @@ def test_a8_a_site_that_changes_while_polls_fail_and_die_ends_at_a_client_as_it_
         )
         if polls > 3:
             days = [datetime.now(UTC).date() - timedelta(days=back) for back in (1, 0)]
-            with Pipeline(house.config) as pipeline:
-                again = replay_connector(pipeline, house.gateway.gateway_id, "desk", days)
+            with a_run(house.config) as run:
+                again = replay_connector(connection(house.config, run), house.gateway.gateway_id, "desk", days)
             told = sum(table.delivered.deltas for table in again.tables)
             assert (told, house.logged()) == (len(pushed), len(pushed)), "the lake tells the same deltas"

@@ -8,6 +8,11 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.history.flush import flush_due
+from lakehouse.sessions import session
+from lakehouse.table_definitions import LakeNames
+from lakehouse.tables.increments import merge_table
 from lakesync.analysis.moments import AsOf, shown
 from lakesync.analysis.query import query
 from lakesync.analysis.row_history import row_history
@@ -21,11 +26,6 @@ from lakesync.lww import RowState
 from lakesync.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync.types import ColumnValue, RowDelta, SyncPush
-from resources.lake.cuts.cutting import make_cut
-from resources.lake.history.flush import flush_due
-from resources.lake.state.increments import merge_table
-from resources.lake.tables import LakeNames
-from resources.spark import session
 from resources.sql import query as on_spark
 from tests.integration.gateway_support import wall_ms
 

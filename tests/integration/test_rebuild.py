@@ -8,17 +8,17 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.gateway_configs import keep_config
+from lakehouse.history.flush import flush_due
+from lakehouse.sessions import session
+from lakehouse.table_definitions import LakeNames
 from lakesync.cli.app import app
 from lakesync.cli.staging_history import LakeHistory
 from lakesync.engine.rebuilding import Rebuilt
 from lakesync.exceptions import LakeUnavailableError
 from lakesync.schema import parse_schema
 from lakesync.staging.remote import RemoteStore
-from resources.lake.cuts.cutting import make_cut
-from resources.lake.gateways import keep_config
-from resources.lake.history.flush import flush_due
-from resources.lake.tables import LakeNames
-from resources.spark import session
 from tests.integration.gateway_support import SERVICE, delta
 
 RULES = {

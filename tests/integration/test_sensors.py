@@ -23,7 +23,6 @@ from lakesync.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.jobs import flush_job
 from lakesync_dagster.partitions import arrival_days
-from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot, read_snapshot, registered, snapshot_file
 from sensors.flush import due, flush_sensor
 from sensors.schema import ReloadError, schema_sensor
@@ -54,9 +53,10 @@ class House:
 
     def __init__(self, config, clock, engine, instance):
         self.config, self.clock, self.engine, self.instance = config, clock, engine, instance
-        self.pipeline = Pipeline(config)
-        self.pipeline.store = engine.store
-        self.sensor = flush_sensor(flush_job(60), DAYS, lambda: nullcontext(self.pipeline))
+        self.watch(config)
+
+    def watch(self, config):
+        self.sensor = flush_sensor(config, flush_job(60), DAYS, lambda: nullcontext(self.engine.store))
 
     def push(self, gateway="nyc", rows=1, width=10):
         deltas = tuple(
@@ -298,11 +298,11 @@ def webserver():
 @pytest.fixture
 def watch(house, webserver):
     url = f"http://127.0.0.1:{webserver.server_port}"
-    house.pipeline.config = house.config.replace(dagster={"url": url})
+    config = house.config.replace(dagster={"url": url})
 
     def tick(loaded):
         with dg.build_sensor_context(house.instance) as context:
-            return schema_sensor(loaded, lambda: nullcontext(house.pipeline))(context).skip_message
+            return schema_sensor(config, loaded, lambda: nullcontext(house.engine.store))(context).skip_message
 
     return tick
 
@@ -361,11 +361,11 @@ def test_a_tables_budget_and_wide_rows_do_not_wait(house):
     limits = {"bytes": 10_000, "table_bytes": 300, "wide_columns": 2, "wide_reduction": 0.99}
     house.push()
     assert house.tick().skip_message.startswith("nothing is due")
-    house.pipeline.config = house.config.replace(flush={**limits, "wide_columns": None})
+    house.watch(house.config.replace(flush={**limits, "wide_columns": None}))
     assert house.tick().skip_message.startswith("nothing is due")
     house.push(rows=30)
     assert house.reason() == "table"
-    house.pipeline.config = house.config.replace(flush={**limits, "table_bytes": None})
+    house.watch(house.config.replace(flush={**limits, "table_bytes": None}))
     assert house.tick().skip_message.startswith("nothing is due")
     house.wide()
     assert house.reason() == "wide"

@@ -3,19 +3,19 @@
 import pytest
 
 from assets.cut import make_cuts
+from lakehouse.checks import duplicate_deltas, ledger_against_lake
+from lakehouse.erasure.requests import conclude, open_requests
+from lakehouse.history.flush import flush_due
+from lakehouse.sessions import session
+from lakehouse.table_definitions import LakeNames
 from lakesync.config_sections import ShardConfig
 from lakesync.delta import delta_id
 from lakesync.engine import Engine
 from lakesync.staging import open_staging
 from lakesync.staging.shards import shard_map
 from lakesync.types import ColumnValue, RowDelta, SyncPull, SyncPush
-from resources.lake.checks import duplicate_deltas, ledger_against_lake
-from resources.lake.erasure.requests import conclude, open_requests
-from resources.lake.history.flush import flush_due
-from resources.lake.tables import LakeNames
-from resources.pipeline import Pipeline
-from resources.spark import session
 from tests.integration.gateway_support import wall_ms
+from tests.run_support import a_run
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
 
@@ -27,6 +27,10 @@ def delta(table, row, client="alice", value=None):
     hlc = (wall_ms() << 16) + row
     identity = delta_id(client_id=client, hlc=hlc, table=table, row_id=str(row), columns=cells)
     return RowDelta("INSERT", table, str(row), client, cells, hlc, identity)
+
+
+def cuts(run, config):
+    return make_cuts(run.pyspark.spark_session, run.lake, run.staging.store, run.run_state, config)
 
 
 def test_the_deltas_of_every_shard_are_in_the_lake_once(spark_server, tmp_path):
@@ -61,11 +65,10 @@ def test_the_deltas_of_every_shard_are_in_the_lake_once(spark_server, tmp_path):
             flushed = {waiting.shard: waiting for waiting in engine.store.backlog()}
             assert {waiting.deltas for waiting in flushed.values()} == {0}
             assert flushed["shard-orders"].flushed_seq == before + 1
-        with Pipeline(config) as pipeline:
-            assert pipeline.flushed_of("orders") == {"sharded": arrivals["shard-orders"]}
-            assert pipeline.flushed_of("todos") == {"sharded": arrivals["shard-default"]}
-            pipeline.store = engine.store
-            (cut,) = make_cuts(pipeline)
+        with a_run(config, engine.store) as run:
+            assert run.run_state.flushed_of("orders") == {"sharded": arrivals["shard-orders"]}
+            assert run.run_state.flushed_of("todos") == {"sharded": arrivals["shard-default"]}
+            (cut,) = cuts(run, config)
         assert {part.table: part.rows for part in cut.tables} == {"orders": 7, "todos": 7}
         assert {store.newest_cut("sharded").arrival for store in engine.store.stores.values()} == {cut.arrival}
         bob = {"sub": "bob"}
@@ -84,19 +87,19 @@ def erase_alice(engine, gateway, config, names):
     for client, value in (("carol", 1), ("alice", 2)):
         rows = [delta(table, 9, client, value) for table in ("orders", "todos")]
         gateway.handle_push(SyncPush(client, tuple(rows)))
-    with Pipeline(config) as pipeline:
-        pipeline.store = engine.store
-        flush_due(pipeline.spark, engine.store, names=names)
-        make_cuts(pipeline)
+    with a_run(config, engine.store) as run:
+        spark = run.pyspark.spark_session
+        flush_due(spark, engine.store, names=names)
+        cuts(run, config)
         engine.store.erase_client("sharded", "alice")
-        flush_due(pipeline.spark, engine.store, names=names)
+        flush_due(spark, engine.store, names=names)
         requests = open_requests(engine.store)["sharded"]
         assert sorted(each.shards for each in requests) == [("shard-default", "main"), ("shard-orders",)]
-        ended = conclude(pipeline.spark, engine.store, requests, names, pipeline.checkpoints_uri)
+        ended = conclude(spark, engine.store, requests, names, run.lake.checkpoints_uri)
         assert (len(ended.proven), ended.left) == (2, ())
         assert open_requests(engine.store) == {}
-        pipeline.look_again()
-        (cut,) = make_cuts(pipeline)
+        run.run_state.forget_positions()
+        (cut,) = cuts(run, config)
     assert cut.arrival > max(each.arrival for each in engine.store.erasures("sharded"))
     # hers alone were the newest values of every row, so all are deleted for everyone
     assert {part.table: part.rows for part in cut.tables} == {"orders": 0, "todos": 0}

@@ -6,18 +6,18 @@ from datetime import date, timedelta
 import msgspec
 import pytest
 
+from lakehouse.catalogue import iceberg_table
+from lakehouse.checks import duplicate_keys, unfit_values
+from lakehouse.sessions import session
+from lakehouse.table_definitions import LakeNames, ensure_state
+from lakehouse.tables import increments as state
+from lakehouse.tables import writes
+from lakehouse.tables.increments import forget_marks, merge_table
 from lakesync.delta import delta_id
 from lakesync.exceptions import SchemaError
 from lakesync.lww import RowState
 from lakesync.schema import parse_schema
 from lakesync.types import ColumnValue, RowDelta
-from resources.lake.catalogue import iceberg_table
-from resources.lake.checks import duplicate_keys, unfit_values
-from resources.lake.state import increments as state
-from resources.lake.state import writes
-from resources.lake.state.increments import forget_marks, merge_table
-from resources.lake.tables import LakeNames, ensure_state
-from resources.spark import session
 from tests.lake_support import arrivals, fill, states
 from tests.spelling import spelled
 

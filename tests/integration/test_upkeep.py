@@ -10,24 +10,24 @@ import msgspec
 import pytest
 
 from assets.maintenance import maintenance
+from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.checks import duplicate_deltas, ledger_against_lake
+from lakehouse.history import flush as deltas
+from lakehouse.history.flush import flush_due
+from lakehouse.maintenance import Upkeep, location_of, tidy
+from lakehouse.sessions import session
+from lakehouse.table_definitions import LakeNames, at
+from lakehouse.tables import writes
+from lakehouse.tables.increments import merge_table
 from lakesync.delta import extract_delta
 from lakesync.engine import Engine
 from lakesync.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync.types import SyncPush
-from resources.lake.checks import duplicate_deltas, ledger_against_lake
-from resources.lake.cuts.cutting import make_cut
-from resources.lake.history import flush as deltas
-from resources.lake.history.flush import flush_due
-from resources.lake.state import writes
-from resources.lake.state.increments import merge_table
-from resources.lake.tables import LakeNames, at
-from resources.lake.upkeep import Upkeep, location_of, tidy
-from resources.pipeline import Pipeline
 from resources.snapshot import SchemaSnapshot
-from resources.spark import session
 from tests.integration.gateway_support import wall_ms
 from tests.lake_support import states
+from tests.run_support import resources_of
 from tests.spelling import spelled
 
 SCHEMA = parse_schema({"table": "notes", "columns": [{"name": "size", "type": "number"}]})
@@ -61,10 +61,10 @@ class World:
     def run_maintenance(self, config):
         """The assets as the job has them; what each tells."""
         lake = {"system_namespace": NAMES.system, "namespace": NAMES.tables}
-        assets = maintenance(SchemaSnapshot((SCHEMA,)))
-        with Pipeline(config.replace(lake=lake)) as pipeline, dg.DagsterInstance.ephemeral() as instance:
-            pipeline.store = self.store
-            done = dg.materialize(assets, resources={"pipeline": pipeline}, instance=instance)
+        assets = maintenance(SchemaSnapshot((SCHEMA,)), config.maintenance)
+        with dg.DagsterInstance.ephemeral() as instance:
+            resources = resources_of(config.replace(lake=lake), self.store)
+            done = dg.materialize(assets, resources=resources, instance=instance)
         made = done.get_asset_materialization_events()
         return {event.step_key: event.step_materialization_data.materialization.metadata for event in made}
 

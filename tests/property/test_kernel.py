@@ -13,6 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakehouse.checkpoints.frames import frames, stored_row
+from lakehouse.history.decoding import DELTAS_ARROW, decode_log
+from lakehouse.merge.kernel import STORED, merge
+from lakehouse.merge.typed import typed_values
 from lakesync.feed import render
 from lakesync.flush.log import LogRow, Stretch
 from lakesync.lww import RowState
@@ -23,10 +27,6 @@ from lakesync.wire.json import decode_deltas
 from lakesync.wire.log import encode_body
 from lakesync.wire.protobuf import decode_response, encode_response
 from tests.spelling import spelled
-from transforms.decode import DELTAS_ARROW, decode_log
-from transforms.frames import frames, stored_row
-from transforms.kernel import STORED, merge
-from transforms.typed import typed_values
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 

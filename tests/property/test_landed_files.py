@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakehouse.data_files import DataFiles
+from lakehouse.landing.comparing import Digests, compared
+from lakehouse.landing.files import KNOWN_ROWS, Landed, Telling
+from lakehouse.landing.folding import Folding
+from lakehouse.landing.rows import Constants, LandedRows
+from lakehouse.landing.tables import BUCKETS, LandedFile
 from lakesync.connectors.diff import Change, diff
 from lakesync.connectors.source import Census, Page, SourceRow
 from lakesync.delta import jcs
 from lakesync.wire.json import decode_push
-from resources.lake.data_files import DataFiles
-from resources.lake.landing.comparing import Digests, compared
-from resources.lake.landing.files import KNOWN_ROWS, Landed, Telling
-from resources.lake.landing.folding import Folding
-from resources.lake.landing.rows import Constants, LandedRows
-from resources.lake.landing.tables import BUCKETS, LandedFile
 
 CLIENT = "connector:desk"
 

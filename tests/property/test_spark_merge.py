@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from lakehouse.history.ledger import id_sums
+from lakehouse.merge.reduce import reduce_deltas
+from lakehouse.sessions import session
 from lakesync.delta import id_number
 from lakesync.lww import RowState
 from lakesync.testing import strategies
 from lakesync.wire.json import decode_deltas
-from resources.spark import session
 from tests.lake_support import history, states
 from tests.spelling import spelled
-from transforms.ledger import id_sums
-from transforms.reduce import reduce_deltas
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 CASES = 400

@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
+from lakehouse.checkpoints.frame_files import write_file
+from lakehouse.checkpoints.frames import frames
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
-from resources.lake.cuts.frame_files import write_file
 from tests.property.test_full_disk import files_end_at
-from transforms.frames import frames
 
 STAMP = pa.struct([("hlc", pa.int64()), ("client_id", pa.string())])
 CELL = pa.struct(

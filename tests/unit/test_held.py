@@ -10,12 +10,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, NestedField, StringType
 
+from lakehouse.commits import commit_files
+from lakehouse.history.held import held_in_files
+from lakehouse.history.log_files import partition_of
+from lakehouse.table_files import Layout, data_files, write_data_file
 from lakesync.delta import id_number
 from lakesync.staging.records import Batch
-from resources.lake.commits import commit_files
-from resources.lake.history.held import held_in_files
-from resources.lake.history.log_files import partition_of
-from resources.lake.table_files import Layout, data_files, write_data_file
 
 FIELDS = {"gateway": StringType(), "day": DateType(), "batch_id": StringType(), "delta_id": StringType()}
 SPEC = PartitionSpec(

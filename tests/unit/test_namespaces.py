@@ -2,13 +2,13 @@
 
 import pytest
 
+from lakehouse.table_definitions import LakeNames
 from lakesync.config import load
 from lakesync.engine import Engine
 from lakesync.exceptions import ConfigurationError
 from lakesync.namespaces import Gateways, Namespaces
 from lakesync.schema import parse_schema
 from lakesync.staging import open_store
-from resources.lake.tables import LakeNames
 from resources.snapshot import SchemaSnapshot, registered
 
 WHERE = Namespaces("tables", {"eu": "shop", "us": "shop", "lab": "lab"})

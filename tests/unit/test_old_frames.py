@@ -2,8 +2,8 @@
 
 import os
 
+from lakehouse.checkpoints.old_frames import drop_old_frames
 from lakesync.staging.records import Cut
-from resources.lake.cuts.old_frames import drop_old_frames
 
 HOUR_MS = 3_600_000
 NOW = 1_800_000_000_000

@@ -10,12 +10,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, IntegerType, LongType, MapType, NestedField, StringType
 
+from lakehouse.history.decoding import DELTAS_ARROW, day_of
+from lakehouse.history.ordered import in_order, latest_arrivals, ordered, stretches
+from lakesync.adapters.buckets import Part
 from lakesync.adapters.following import Choice
-from resources.lake.commits import commit_files
-from resources.lake.history.log_files import bucketed, partition_of
-from resources.lake.history.ordered import in_order, ordered, reached_in, stretches_of
-from resources.lake.table_files import Layout, data_files, write_data_file
-from transforms.decode import DELTAS_ARROW, day_of
+from lakesync.exceptions import IntegrityError
 
 DAY_START = 1_790_000_000_000 << 16
 ICEBERG = {pa.string(): StringType(), pa.int64(): LongType(), pa.int32(): IntegerType(), pa.date32(): DateType()}
@@ -77,21 +76,17 @@ def deltas(shard, numbers, tables=("notes", "events"), gateway="g"):
 
 
 def commit(table, *files):
-    """Each in a file of its own, in the order of its buckets."""
-    folder, values = partition_of(table, "g", day_of(DAY_START))
-    made = []
+    """Each in a file of its own."""
     for rows in files:
-        groups, properties = bucketed(rows)
-        made.append(write_data_file(Layout.of(table), folder, groups, properties))
-    snapshot = table.current_snapshot()
-    added = data_files(table, pa.Table.from_batches(made), lambda _: values)
-    commit_files(table, snapshot.snapshot_id if snapshot else None, added)
+        table.append(rows)
     return table.catalog.load_table(table.name())
 
 
-def read(table, after, choice, part=7):
-    found = stretches_of(table, table.current_snapshot().snapshot_id, after)
-    batches = in_order(found, after, choice, ("shard", "arrival", "columns"), part)
+def read(table, after, choice, part=7, until=None):
+    snapshot = table.current_snapshot().snapshot_id
+    until = latest_arrivals(table, snapshot) | (until or {})
+    found = stretches(table, snapshot, after, until)
+    batches = in_order(found, after, until, choice, ("shard", "arrival", "columns"), part)
     return found, [(row["shard"], dict(row["columns"])["x"]) for batch in batches for row in batch.to_pylist()]
 
 
@@ -101,6 +96,8 @@ def test_files_are_read_in_order_of_arrival_beyond_the_marks(history):
     after = {"g/main": DAY_START + 256 * 4, "g/two": DAY_START + 256 * 99}
     found, rows = read(table, after, Choice())
     assert [(stretch.shard, len(stretch.files.data)) for stretch in found] == [("main", 1), ("main", 2)]
+    assert [stretch.deltas_beyond(after["g/main"]) for stretch in found] == [pytest.approx(15, abs=1), 30]
+    assert found[0].deltas_beyond(DAY_START + 256 * 19) == 0
     assert rows == [("main", str(number)) for number in range(5, 50)]
     assert read(table, {"g/main": -1, "g/two": -1}, Choice(tables=("notes",), without=("events",)))[1] == [
         *(("main", str(number)) for number in range(0, 50, 2)),
@@ -109,10 +106,28 @@ def test_files_are_read_in_order_of_arrival_beyond_the_marks(history):
     assert read(table, {"g/main": -1}, Choice(without=("notes",), gateways=("other",)))[1] == []
     assert read(table, {}, Choice()) == ([], [])
     last = {"g/main": DAY_START + 256 * 49, "g/two": DAY_START + 256 * 11}
-    assert reached_in(table, table.current_snapshot().snapshot_id) == last
+    assert latest_arrivals(table, table.current_snapshot().snapshot_id) == last
 
 
-def test_a_file_of_several_streams_is_for_spark(history):
+def test_parts_of_a_load_read_what_belongs_to_them_up_to_its_end(history):
+    table = commit(history, deltas("main", range(30)), deltas("main", range(30, 60)))
+    until = {"g/main": DAY_START + 256 * 24}
+    found, everything = read(table, {"g/main": -1}, Choice(), until=until)
+    assert (len(found), len(everything)) == (1, 25)
+    parts = [read(table, {"g/main": -1}, Choice(part=Part("l", number, 3)), until=until)[1] for number in range(3)]
+    assert all(parts)
+    assert all(part == [row for row in everything if row in part] for part in parts)
+    assert sorted(row for part in parts for row in part) == sorted(everything)
+
+
+def test_a_file_of_several_streams_is_refused(history):
     table = commit(history, pa.concat_tables([deltas("main", range(3)), deltas("two", range(3))]))
     snapshot = table.current_snapshot().snapshot_id
-    assert (stretches_of(table, snapshot, {"g/main": -1}), reached_in(table, snapshot)) == (None, None)
+    for read_it in (
+        lambda: stretches(table, snapshot, {"g/main": -1}, {"g/main": 1}),
+        lambda: latest_arrivals(table, snapshot),
+    ):
+        with pytest.raises(
+            IntegrityError, match=r"lakesync\.deltas holds deltas of gateways \('g', 'g'\) and shards \('main', 'two'\)"
+        ):
+            read_it()

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
+from lakehouse.sessions import connect
 from lakesync import config
 from lakesync.cli.process import free_ports
 from lakesync.exceptions import ConfigurationError, LakeUnavailableError
-from resources.spark import connect
 
 
 def configured(monkeypatch, tmp_path, **spark):

@@ -8,12 +8,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
-from resources.lake.commits import commit_files
-from resources.lake.history.log_files import partition_of
-from resources.lake.state.buckets import Increment
-from resources.lake.state.extents import _planned
-from resources.lake.table_files import Layout, data_files, write_data_file
-from transforms.decode import day_of
+from lakehouse.commits import commit_files
+from lakehouse.history.decoding import day_of
+from lakehouse.history.log_files import partition_of
+from lakehouse.table_files import Layout, data_files, write_data_file
+from lakehouse.tables.buckets import Increment
+from lakehouse.tables.extents import _planned
 
 DAY_MS = 86_400_000
 FIELDS = {"gateway": StringType(), "day": DateType(), "table_name": StringType(), "arrival": LongType()}

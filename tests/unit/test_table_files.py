@@ -12,12 +12,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import BooleanType, DateType, DoubleType, LongType, MapType, NestedField, StringType, StructType
 
-from resources.lake.commits import MovedError, commit_files
-from resources.lake.data_files import DataFiles, find_rows, places_of, read_buckets, read_files
-from resources.lake.history.log_files import bucketed, partition_of
-from resources.lake.row_delta import MANIFESTS
-from resources.lake.table_files import DELETES, Layout, data_files, write_data_file
-from transforms.decode import DELTAS_ARROW
+from lakehouse.commits import MovedError, commit_files
+from lakehouse.data_files import DataFiles, find_rows, places_of, read_buckets, read_files
+from lakehouse.history.decoding import DELTAS_ARROW
+from lakehouse.history.log_files import bucketed, partition_of
+from lakehouse.row_delta import MANIFESTS
+from lakehouse.table_files import DELETES, Layout, data_files, write_data_file
 
 DAY = date(2026, 11, 22)
 STAMP = StructType(NestedField(20, "hlc", LongType()), NestedField(21, "client_id", StringType()))

@@ -1,6 +1,5 @@
 """What executors are told and tell: works travel as values, and errors come back as what they were."""
 
-import pyarrow as pa
 import pytest
 
 from lakesync.adapters.flowing import Sieve
@@ -8,7 +7,7 @@ from lakesync.adapters.migrate import Scope
 from lakesync.adapters.places import Backend, Leaf, Tiered
 from lakesync.exceptions import AdapterError, ConfigurationError
 from lakesync.schema import parse_schema
-from resources.destinations import Choice, Follower, _Reading, _Shown
+from resources.destinations import Choice, Follower, Taking
 from resources.flows import Flow
 from resources.moves import Migration, Tiering
 from resources.tasks import _Task, raise_failure
@@ -23,7 +22,7 @@ def backend(tmp_path):
 
 def run(work):
     """As an executor does it."""
-    rows = [row for batch in _Task([work])([pa.record_batch({"id": pa.array([0])})]) for row in batch.to_pylist()]
+    rows = [row for batch in _Task([work])(0) for row in batch.to_pylist()]
     raise_failure(row["failure"] for row in rows)
     return [row["report"] for row in rows]
 
@@ -32,18 +31,16 @@ def test_each_work_is_done_from_its_value_alone(backend, tmp_path):
     leaf = Leaf("a", backend("a").uri, cold=(Tiered(backend("h"), backend("c"), 5),))
     sieve = Sieve(where=(("delay", "gt", "3"),))
     assert run(Flow("f", backend("s"), leaf, sieve, (SCHEMA,))) == []
-    assert len(run(Tiering(backend("h"), backend("c"), 5))) == 1
+    assert len(run(Tiering(backend("h"), backend("c"), -1, 5))) == 1
     assert len(run(Migration("m", backend("s"), backend("d"), Scope(), 10, str(tmp_path)))) == 1
     follower = Follower("l", leaf, Choice(), (SCHEMA,))
-    (told,) = [row for batch in _Shown(follower, {"g/main": 256})([]) for row in batch.to_pylist()]
-    assert '"g/main":256' in told["standing"]
-    (report,) = run(_Reading(follower, [], {}, {"g/main": 512}))
+    (report,) = run(Taking(follower, [], {}, {"g/main": 512}))
     assert '"g/main":512' in report
 
 
 def test_an_error_is_raised_as_what_it_was(backend, tmp_path):
     (tmp_path / "broken.db").write_text("this is no database of SQLite, however long one looks at it")
     with pytest.raises(AdapterError, match=r"broken\.db cannot be used"):
-        run(Tiering(backend("broken"), backend("c"), 5))
+        run(Tiering(backend("broken"), backend("c"), -1, 5))
     with pytest.raises(ConfigurationError, match="no adapter has the scheme 'gopher'"):
-        run(Tiering(Backend("x", "gopher://hole"), backend("c"), 5))
+        run(Tiering(Backend("x", "gopher://hole"), backend("c"), -1, 5))

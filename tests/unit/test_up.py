@@ -111,7 +111,7 @@ def test_dagsters_files_are_yaml_that_dagster_takes(conf):
 
 def test_spark_of_ones_own_means_none_is_started(conf, tmp_path):
     names = {service.name for service in services(conf, None, 1, tmp_path / "workspace.yaml")}
-    assert names == {"gateway", "code_server", "dagster", "daemon"}
+    assert names == {"gateway", "code_server", "dagster", "daemon", "runs"}
 
 
 def test_recovery_comes_before_the_daemon_where_dagster_ran_before(conf, tmp_path):

@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from lakehouse.history.decoding import DELTAS_ARROW, day_of
+from lakehouse.merge.kernel import STORED
 from lakesync.analysis.moments import AsOf
 from lakesync.analysis.query import query
 from lakesync.analysis.tracing import trace
 from lakesync.config import load
 from lakesync.exceptions import NotFoundError
-from transforms.decode import DELTAS_ARROW, day_of
-from transforms.kernel import STORED
 
 START = 1_790_000_000_000 << 16
 PUSHED = [("eu", "1", '"e1"'), ("home", "1", '"h1"'), ("other", "2", '"o2"'), ("eu", "3", '"e3"')]

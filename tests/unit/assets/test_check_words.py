@@ -1,8 +1,8 @@
 """What a check that failed says of what it found."""
 
 from assets.checks import named
-from resources.lake.checks import DuplicateKey
-from resources.lake.state.samples import StateDifference
+from lakehouse.checks import DuplicateKey
+from lakehouse.tables.samples import StateDifference
 
 
 def test_the_first_are_named_and_the_rest_are_counted():

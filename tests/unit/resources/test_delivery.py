@@ -2,10 +2,10 @@
 
 import pyarrow as pa
 
+from lakehouse.landing.reading import Waiting
 from lakesync.connectors.source import Table
 from lakesync.exceptions import BackpressureError
 from resources.delivery import Delivery, Pace
-from resources.lake.landing.reading import Waiting
 
 
 class Landed:

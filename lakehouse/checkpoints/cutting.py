@@ -1,0 +1,214 @@
+"""Cuts: the state of all tables of a gateway at one arrival, and the checkpoint frames made of it."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from pyspark.sql import functions as sf
+
+from lakehouse.checkpoints.frame_files import WRITTEN, WRITTEN_SCHEMA, frame_parts, link_frames, write_frames
+from lakehouse.checkpoints.frames import FRAME_COLUMNS
+from lakehouse.checkpoints.tags import CutsKept, retention
+from lakehouse.data_files import UnreadableError, files_at
+from lakehouse.gateway_configs import keep_config
+from lakehouse.merge.project import REJECTED, project
+from lakehouse.merge.reduce import reduce_deltas
+from lakehouse.spark_errors import lake_errors
+from lakehouse.table_definitions import NAMES, Contract, LakeNames, at, ensure_deltas, ensure_state
+from lakehouse.tables.increments import deltas_between, merge_table
+from lakehouse.task_runner import ROWS_HERE, told
+from lakesync.crash import crash_point
+from lakesync.exceptions import IntegrityError
+from lakesync.staging.records import Cut, CutTable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lakesync.schema import TableSchema
+    from lakesync.staging.records import Hold
+    from lakesync.staging.store import PipelineStore
+
+TABLES_AT_ONCE = 4
+"""Tables cut side by side: most of a small table's time is planning, which one query does on one core."""
+
+
+def make_cut(
+    spark: SparkSession,
+    store: PipelineStore,
+    hold: Hold,
+    schemas: Collection[TableSchema],
+    *,
+    directory_uri: str,
+    names: LakeNames = NAMES,
+    kept: CutsKept = CutsKept(),  # noqa: B008 frozen
+    contracts: Mapping[str, Contract] = MappingProxyType({}),
+) -> Cut:
+    """Make and publish a cut at a hold: tables that lag are merged, their snapshots tagged, the frames written.
+
+    All that the gateway took up to the hold is in `deltas`. Frames go to `directory_uri/gateway/epoch-arrival/`, on a
+    file system or S3 that Spark's tasks reach; those of a table that is as it was in the newest cut are linked there.
+    When a cut at this or a later arrival is published already, or one that has all tables as they are now, that one is
+    the answer and nothing is written. `contracts` are those of tables that have one, as `merge_table` takes them.
+
+    Raises:
+        IntegrityError: a table holds deltas above the hold, or rows were not in line with the rules there; make the
+            cut at a later one.
+        SchemaError, LakeUnavailableError: as `merge_table`.
+    """
+    gateway, arrival = hold.gateway, hold.arrival
+    if hold.rules_version is None:
+        raise IntegrityError(
+            f"at {arrival} the rows of {gateway} were still being brought in line with rules that changed; make the "
+            "cut at a later arrival"
+        )
+    keep_config(spark, gateway, store.gateway_config(gateway), names)
+    newest = store.newest_cut(gateway)
+    if newest is not None and newest.arrival >= arrival:
+        return newest
+    ordered = sorted(schemas, key=lambda schema: schema.table)
+    with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+
+        def merged(schema: TableSchema) -> int | None:
+            contract = contracts.get(schema.table, "evolve")
+            return merge_table(spark, schema, {gateway: arrival}, names=names, contract=contract).snapshot_id
+
+        snapshots = dict(zip((schema.table for schema in ordered), pool.map(merged, ordered), strict=True))
+        before = _still_good(store, newest, hold)
+        if before is not None and {each.table: each.snapshot_id for each in before.tables} == {
+            table: snapshot for table, snapshot in snapshots.items() if snapshot is not None
+        }:
+            return before
+        place = _Place(
+            gateway,
+            arrival,
+            f"{directory_uri.rstrip('/')}/{gateway}/{hold.epoch}-{arrival}",
+            retention(newest, arrival, kept),
+        )
+        known = {each.table: each for each in before.tables} if before is not None else {}
+        made = pool.map(
+            lambda table: _cut_table(spark, table, snapshots[table], place, known.get(table), names), snapshots
+        )
+        tables = [table for table in made if table is not None]
+    crash_point("checkpoint.written")
+    cut = Cut(
+        gateway,
+        hold.epoch,
+        arrival,
+        hold.rules_version,
+        tuple(tables),
+        time.time_ns() // 1_000_000,
+        hold.shards,
+    )
+    published = store.publish_cut(cut)
+    crash_point("cut.published")
+    if published:
+        return cut
+    later = store.newest_cut(gateway)
+    if later is None:
+        raise IntegrityError(f"staging refused the cut of {gateway} at {arrival} and has no later one; ask it again")
+    return later
+
+
+@lake_errors
+def state_as_of(
+    spark: SparkSession,
+    schema: TableSchema,
+    gateway: str,
+    arrival: int,
+    *,
+    cut: Cut | None = None,
+    names: LakeNames = NAMES,
+) -> DataFrame:
+    """The rows of a table as of `arrival`, in the columns of its state table, invisible ones included.
+
+    Read from the cut's snapshot when `cut` is exactly there, else reduced from `deltas`. What is not
+    flushed is not in it.
+    """
+    table = ensure_state(spark, schema, names)
+    if cut is not None and (cut.gateway, cut.arrival) == (gateway, arrival):
+        for part in cut.tables:
+            if part.table == schema.table:
+                return at(spark, table.name, part.snapshot_id).where(sf.col("_gateway") == gateway)
+    ensure_deltas(spark, names)
+    deltas = deltas_between(spark, schema.table, {gateway: (0, arrival)}, names)
+    rows = project(reduce_deltas(deltas), table.columns).drop(REJECTED)
+    return rows.select(*spark.table(table.name).columns)
+
+
+class _Place(NamedTuple):
+    """Where a cut is, and where it is put."""
+
+    gateway: str
+    arrival: int
+    directory: str
+    retained: str
+
+
+def _still_good(store: PipelineStore, newest: Cut | None, hold: Hold) -> Cut | None:
+    """The newest cut, where clients may have it: none that an erasure took back, nor of other rules or another life."""
+    if newest is None or (newest.epoch, newest.rules_version, newest.shards) != (
+        hold.epoch,
+        hold.rules_version,
+        hold.shards,
+    ):
+        return None
+    erased = max((each.arrival for each in store.erasures(newest.gateway)), default=0)
+    return newest if newest.arrival > erased else None
+
+
+@lake_errors
+def _cut_table(
+    spark: SparkSession, table: str, snapshot: int | None, place: _Place, known: CutTable | None, names: LakeNames
+) -> CutTable | None:
+    """One table as its snapshot has it; None while it has none. Frames of a snapshot that is `known` are kept."""
+    if snapshot is None:
+        return None
+    name, gateway, arrival = names.state(table), place.gateway, place.arrival
+    spark.sql(
+        f"ALTER TABLE {name} CREATE OR REPLACE TAG `cut-{gateway}-{arrival}` AS OF VERSION {snapshot} "
+        f"RETAIN {place.retained}"
+    )
+    crash_point("cut.tagged")
+    if known is not None and known.snapshot_id == snapshot:
+        linked = link_frames(known.frames, f"{place.directory}/{table}")
+        if linked is not None:
+            return msgspec.structs.replace(known, frames=linked)
+    written = _frames(spark, name, snapshot, gateway, f"{place.directory}/{table}", table, arrival)
+    files = sorted(written.to_pylist(), key=lambda file: str(file["uri"]))
+    highest = max((file["highest_arrival"] for file in files), default=0)
+    if highest > arrival:
+        raise IntegrityError(
+            f"{name} holds deltas of {gateway} up to arrival {highest}, above the cut's {arrival}; make the cut at "
+            f"{highest} or later"
+        )
+    kept = [file for file in files if file["rows"]]
+    return CutTable(
+        table,
+        snapshot,
+        sum(file["rows"] for file in kept),
+        tuple(file["uri"] for file in kept),
+        sum(file["bytes"] for file in kept),
+    )
+
+
+def _frames(
+    spark: SparkSession, name: str, snapshot: int, gateway: str, directory: str, table: str, arrival: int
+) -> pa.Table:
+    """Write the frames of a gateway's rows, reading the files of the table without Spark where that is possible."""
+    bounds = sf.col("readable_metrics")["_gateway"]
+    own = (bounds["lower_bound"] <= gateway) & (bounds["upper_bound"] >= gateway)
+    try:
+        files = files_at(spark, name, snapshot, sf.coalesce(own, sf.lit(True)), sf.col("partition._row_bucket"))
+    except UnreadableError:
+        rows = at(spark, name, snapshot).where(sf.col("_gateway") == gateway).select(*FRAME_COLUMNS)
+        return rows.mapInArrow(write_frames(directory, table, arrival), WRITTEN_SCHEMA).toArrow()
+    count, part = frame_parts(files, gateway, directory, table, arrival)
+    here = sum(each.rows for each in files.values()) <= ROWS_HERE
+    return told(spark, count, part, WRITTEN, WRITTEN_SCHEMA, here=here)

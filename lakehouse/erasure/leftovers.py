@@ -1,0 +1,119 @@
+"""Data files as they lie on storage, read past Iceberg: what a table no longer shows is found here too.
+
+Files that no snapshot names, of killed runs, and rows that delete files take away are bytes on a disk nonetheless. So
+the proof that something was erased reads every Parquet file of a table's folder, in this process, by pyarrow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from lakehouse.file_systems import place
+from lakesync.exceptions import FlushError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lakesync.staging.records import Erasure
+
+
+class Leftover(msgspec.Struct, frozen=True):
+    """A data file that still holds something of an erasure."""
+
+    path: str
+    seq: int
+    """Of the erasure."""
+    rows: int
+
+
+def holding(location: str, requests: Sequence[Erasure], *, history: bool) -> Iterator[Leftover]:
+    """The Parquet files of a table's folder that hold what requests of one gateway cover.
+
+    Args:
+        location: the folder's URI.
+        requests: of one gateway.
+        history: whether the folder is that of `deltas`, rather than of a state table.
+
+    Raises:
+        FlushError: a file cannot be read, so nobody knows what it holds.
+    """
+    file_system, root = place(location)
+    selector = pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True)
+    for info in file_system.get_file_info(selector):
+        if info.is_file and info.path.endswith(".parquet"):
+            yield from _in_file(file_system, info.path, requests, history=history)
+
+
+def remove(location: str, paths: Sequence[str]) -> None:
+    """Remove files of a table's folder; one that is gone already is no error."""
+    file_system, _ = place(location)
+    for path in paths:
+        if file_system.get_file_info(path).type != pafs.FileType.NotFound:
+            file_system.delete_file(path)
+
+
+def unnamed(location: str, named: Iterable[str]) -> list[str]:
+    """The data files in a table's folder that are not among those that its snapshots name."""
+    file_system, root = place(location)
+    known = {bare(uri) for uri in named}
+    found = file_system.get_file_info(pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True))
+    return sorted(info.path for info in found if info.is_file and info.path not in known)
+
+
+def bare(path: str) -> str:
+    """A file's URI as pyarrow's file systems name it."""
+    parts = urlsplit(path)
+    return parts.path if parts.scheme in ("", "file") else parts.netloc + parts.path
+
+
+def _in_file(
+    file_system: pafs.FileSystem, path: str, requests: Sequence[Erasure], *, history: bool
+) -> Iterator[Leftover]:
+    counts = dict.fromkeys((request.seq for request in requests), 0)
+    columns = _HISTORY if history else _STATE
+    try:
+        with file_system.open_input_file(path) as source:
+            file = pq.ParquetFile(source)
+            if not set(columns) <= set(file.schema_arrow.names):
+                return  # positions of deleted rows
+            for batch in file.iter_batches(columns=list(columns), batch_size=50_000):
+                for request in requests:
+                    counts[request.seq] += _covered(batch, request, history=history)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise FlushError(
+            f"the data file {path} cannot be read ({error}), so nothing is known to be erased; if no snapshot names "
+            "it, a killed run left it and the upkeep removes it when it is old enough"
+        ) from error
+    yield from (Leftover(path, seq, rows) for seq, rows in counts.items() if rows)
+
+
+_HISTORY = ("gateway", "shard", "table_name", "row_id", "client_id", "hlc", "width", "columns")
+_STATE = ("_gateway", "_row", "_cells")
+
+
+def _covered(batch: pa.RecordBatch, request: Erasure, *, history: bool) -> int:
+    if history:
+        mine = pc.and_(pc.equal(batch["gateway"], request.gateway), pc.less_equal(batch["hlc"], request.hlc))
+        if request.shards:
+            mine = pc.and_(mine, pc.is_in(batch["shard"], pa.array(request.shards)))
+        if request.client_id is not None:
+            mine = pc.and_(mine, pc.equal(batch["client_id"], request.client_id))
+        else:
+            mine = pc.and_(mine, pc.equal(batch["table_name"], request.table))
+            mine = pc.and_(mine, pc.equal(batch["row_id"], request.row_id))
+        return sum(bool(row["width"] or row["columns"]) for row in batch.filter(mine).to_pylist())
+    mine = pc.equal(batch["_gateway"], request.gateway)
+    if request.client_id is None:
+        mine = pc.and_(mine, pc.equal(batch["_row"], request.row_id))
+    return sum(_has_cell(row["_cells"], request) for row in batch.filter(mine).to_pylist())
+
+
+def _has_cell(cells: list[tuple[str, dict[str, Any]]] | None, request: Erasure) -> bool:
+    return any(cell["hlc"] <= request.hlc and request.client_id in (None, cell["client_id"]) for _, cell in cells or ())

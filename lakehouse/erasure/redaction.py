@@ -1,0 +1,190 @@
+"""What an erasure takes from the history and from a state table: what was said, and every snapshot that says it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.sql import functions as sf
+
+from lakehouse.erasure.leftovers import remove, unnamed
+from lakehouse.maintenance import expire, join_deleted, location_of, rewrite_manifests
+from lakehouse.merge.project import REJECTED, project
+from lakehouse.merge.reduce import reduce_deltas
+from lakehouse.spark_errors import lake_errors
+from lakehouse.table_definitions import StateTable, at, marks_of, read_version, typed_columns
+from lakehouse.tables.rejected import keep_rejected
+from lakesync.crash import crash_point
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from lakehouse.table_definitions import LakeNames
+    from lakesync.staging.records import Erasure
+
+_EVER = (1 << 63) - 1
+
+
+class Rewritten(msgspec.Struct, frozen=True):
+    """What a step took from a table."""
+
+    rows: int = 0
+    """Deltas, or rows, that held something."""
+    files: tuple[str, ...] = ()
+    """The data files that they were in: none of them is left at the end."""
+
+
+@lake_errors
+def redact(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -> Rewritten:
+    """Take what they said from the deltas of one gateway that requests cover.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    covered = f"({deltas_of(requests)}) AND (width > 0 OR size(columns) > 0)"
+    found = spark.table(names.deltas).where(covered).groupBy("shard", "_file").count().collect()
+    for shard in sorted({row["shard"] for row in found}):
+        # a statement a shard: deltas of two shards in one file could keep a flush from overwriting a batch
+        spark.sql(
+            f"UPDATE {names.deltas} SET op = 'UPDATE', width = 0, columns = cast(map() AS map<string, string>) "
+            f"WHERE shard = {text(shard)} AND {covered}"
+        )
+    crash_point("erasure.history")
+    return Rewritten(sum(row["count"] for row in found), tuple(sorted({row["_file"] for row in found})))
+
+
+@lake_errors
+def merge_again(spark: SparkSession, table: str, requests: Sequence[Erasure], names: LakeNames) -> Rewritten:
+    """Make those rows of a state table again that hold something covered, from what the redacted history says.
+
+    Whole partitions are written: what a merge on read deletes stays in its file.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    gateway, name = requests[0].gateway, names.state(table)
+    version = read_version(spark, name)
+    if version.snapshot_id is None:
+        return Rewritten()
+    state = at(spark, name, version.snapshot_id)
+    part = sf.to_json("_partition")
+    stale = state.where((sf.col("_gateway") == gateway) & sf.expr(_state_of(requests, table)))
+    found = stale.groupBy(part.alias("part"), sf.col("_file").alias("file")).count().collect()
+    if found:
+        keys = stale.select("_gateway", "_row")
+        named = keys.select(sf.col("_gateway").alias("gateway"), sf.col("_row").alias("row_id"))
+        mark = marks_of(version).get(gateway, _EVER)
+        theirs = (sf.col("gateway") == gateway) & (sf.col("table_name") == table) & (sf.col("arrival") <= mark)
+        deltas = spark.table(names.deltas).where(theirs).join(named, ["gateway", "row_id"], "semi")
+        again = project(reduce_deltas(deltas), list(typed_columns(spark, name).items())).drop(REJECTED)
+        touched = state.where(part.isin(sorted({row["part"] for row in found})))
+        kept = touched.join(keys, ["_gateway", "_row"], "anti")
+        columns = spark.table(name).columns
+        rows = kept.select(*columns).unionByName(again.select(*columns))
+        writer = rows.writeTo(name).option("isolation-level", "serializable")
+        writer.option("validate-from-snapshot-id", str(version.snapshot_id)).overwritePartitions()
+    crash_point("erasure.state")
+    return Rewritten(sum(row["count"] for row in found), tuple(sorted({row["file"] for row in found})))
+
+
+@lake_errors
+def forget_past(spark: SparkSession, name: str, names: LakeNames) -> None:
+    """Leave a table its newest snapshot alone: no tag, no branch, no file of another, no row that was deleted.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    if read_version(spark, name).snapshot_id is None:
+        return
+    join_deleted(spark, names, name)
+    for ref in spark.table(f"{name}.refs").where("name <> 'main'").select("name", "type").collect():
+        spark.sql(f"ALTER TABLE {name} DROP {ref['type']} IF EXISTS `{ref['name']}`")
+    rewrite_manifests(spark, names, name)
+    crash_point("erasure.rewritten")
+    expire(spark, names, name, datetime.now(UTC))
+    crash_point("erasure.expired")
+
+
+@lake_errors
+def clear_table(spark: SparkSession, table: str, requests: Sequence[Erasure], names: LakeNames) -> Rewritten | None:
+    """Erase what one gateway's requests cover from a state table, its snapshots and its files.
+
+    Returns:
+        What held something; None where the requests do not concern the table.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    if not spark.catalog.tableExists(names.state(table)):
+        return None
+    concerned = spark.table(names.deltas).where(deltas_of(requests)).where(sf.col("table_name") == table)
+    if concerned.isEmpty():
+        return None
+    done = merge_again(spark, table, requests, names)
+    if done.rows or has_past(spark, names.state(table)):
+        forget_past(spark, names.state(table), names)
+    forget_rejected(spark, table, names)
+    return done
+
+
+@lake_errors
+def forget_rejected(spark: SparkSession, table: str, names: LakeNames) -> None:
+    """Leave in the table of values that do not fit, and in its folder, what a cleared state table still rejects.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    if not spark.catalog.tableExists(names.rejected):
+        return
+    ever = spark.table(f"{names.rejected}.all_files")
+    name = names.state(table)
+    version = read_version(spark, name)
+    if version.snapshot_id is None or ever.where(sf.col("partition.table_name") == names.called(table)).isEmpty():
+        return
+    columns = tuple(typed_columns(spark, name).items())
+    keep_rejected(
+        spark, StateTable(table, name, columns, version.snapshot_id, {}, grown=False), version.snapshot_id, names
+    )
+    forget_past(spark, names.rejected, names)
+    location = location_of(spark, names.rejected)
+    left = spark.table(f"{names.rejected}.all_files").select("file_path").collect()
+    remove(location, unnamed(location, [row["file_path"] for row in left]))
+    crash_point("erasure.rejected")
+
+
+def has_past(spark: SparkSession, name: str) -> bool:
+    """Whether a table has snapshots beside its newest one."""
+    return spark.table(f"{name}.snapshots").count() > 1
+
+
+def deltas_of(requests: Sequence[Erasure]) -> str:
+    """A condition over the history: the deltas that one gateway's requests cover."""
+    parts = []
+    for each in requests:
+        by_client = f"client_id = {text(each.client_id or '')}"
+        by_row = f"table_name = {text(each.table or '')} AND row_id = {text(each.row_id or '')}"
+        of_shards = f" AND shard IN ({', '.join(map(text, each.shards))})" if each.shards else ""
+        parts.append(f"({by_row if each.client_id is None else by_client} AND hlc <= {each.hlc}{of_shards})")
+    return f"gateway = {text(requests[0].gateway)} AND ({' OR '.join(parts)})"
+
+
+def _state_of(requests: Sequence[Erasure], table: str) -> str:
+    """A condition over a state table: the rows that hold something which a gateway's requests cover."""
+    parts = ["false"]
+    for each in requests:
+        if each.client_id is not None:
+            client = text(each.client_id)
+            parts.append(f"exists(map_values(_cells), cell -> cell.client_id = {client} AND cell.hlc <= {each.hlc})")
+            parts.append(f"(_inserted.client_id = {client} AND _inserted.hlc <= {each.hlc})")
+        elif each.table == table:
+            cells = f"exists(map_values(_cells), cell -> cell.hlc <= {each.hlc})"
+            parts.append(f"(_row = {text(each.row_id or '')} AND ({cells} OR _inserted.hlc <= {each.hlc}))")
+    return " OR ".join(parts)
+
+
+def text(value: str) -> str:
+    """A string in Spark's SQL."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,202 @@
+"""Erasure carried through the lake: the history, state tables, snapshots, checkpoints; then the proof.
+
+`deltas` keep their place and lose what they said, as in staging: op UPDATE, no columns. Rows that held something of it
+are merged again from what is left. Then no snapshot from before stays, and no file. Every step may be repeated: it
+looks for what is still there. A request is confirmed when every data file, read past Iceberg, holds nothing of it.
+
+No other run may write the tables meanwhile: a merge that has read the history before could bring back what it said.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow.fs as pafs
+from msgspec import Raw
+
+from lakehouse.erasure.leftovers import Leftover, bare, holding, remove
+from lakehouse.erasure.redaction import clear_table, deltas_of, forget_past, has_past, redact, text
+from lakehouse.file_systems import place
+from lakehouse.maintenance import location_of
+from lakehouse.spark_errors import lake_errors
+from lakesync.crash import crash_point
+from lakesync.hlc import start_of
+from lakesync.types import ColumnValue, RowDelta
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from lakehouse.table_definitions import LakeNames
+    from lakesync.staging.records import Backlog, Erasure
+    from lakesync.staging.store import PipelineStore
+
+RESTORED_AT_ONCE = 5_000
+"""Deltas in one message to staging."""
+
+_EVER = (1 << 63) - 1
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """A request that the lake has carried out, and the proof of it."""
+
+    gateway: str
+    seq: int
+    table: str | None
+    row_id: str | None
+    client_id: str | None
+    requested_ms: int
+    searched: tuple[str, ...]
+    """Folders of which every data file was read, also those that no snapshot names: none holds anything of it."""
+    removed: tuple[str, ...]
+    """Data files that held something of it and that no snapshot named: of runs that were killed."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """What a search of every file gave."""
+
+    proven: tuple[Erased, ...]
+    """Requests of which nothing was found."""
+    left: tuple[Leftover, ...]
+    """What was found of the others."""
+
+
+def open_requests(store: PipelineStore) -> dict[str, list[Erasure]]:
+    """Gateway → what is erased in staging and not yet in the lake."""
+    found = {
+        gateway: [each for each in store.erasures(gateway) if each.done_ms is not None and each.lake_ms is None]
+        for gateway in store.gateways()
+    }
+    return {gateway: requests for gateway, requests in found.items() if requests}
+
+
+def reached(requests: Iterable[Erasure], backlog: Iterable[Backlog]) -> list[Erasure]:
+    """Those of a gateway's requests of which the lake holds all that it ever will."""
+    waiting = [start_of(each.oldest_ms) for each in backlog if each.oldest_ms is not None]
+    return [each for each in requests if each.arrival < min(waiting, default=_EVER)]
+
+
+@lake_errors
+def conclude(
+    spark: SparkSession, store: PipelineStore, requests: Sequence[Erasure], names: LakeNames, checkpoints_uri: str
+) -> Ended:
+    """Carry one gateway's requests through all that the lake has, prove it, and confirm those that are proven.
+
+    What other steps have done already is found done. The next cut is a new one.
+
+    Raises:
+        FlushError: a data file cannot be read.
+        LakeUnavailableError: Spark is gone.
+    """
+    redact(spark, requests, names)
+    tables = tables_of(spark, requests, names)
+    for table in tables:
+        clear_table(spark, table, requests, names)
+    if has_past(spark, names.deltas):
+        forget_past(spark, names.deltas, names)
+    arrival = max(give_back(spark, store, each, names).arrival for each in requests)
+    drop_frames(checkpoints_uri, requests[0].gateway, arrival)
+    ended = prove(spark, requests, tables, names)
+    for each in ended.proven:
+        store.confirm_erasure(each.gateway, each.seq)
+        crash_point("erasure.confirmed")
+    return ended
+
+
+@lake_errors
+def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -> list[str]:
+    """The state tables of the tables to which the covered deltas belong.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    found = spark.table(names.deltas).where(deltas_of(requests)).select("table_name").distinct().collect()
+    return sorted(row["table_name"] for row in found if spark.catalog.tableExists(names.state(row["table_name"])))
+
+
+@lake_errors
+def give_back(spark: SparkSession, store: PipelineStore, erasure: Erasure, names: LakeNames) -> Erasure:
+    """Tell staging what the erased deltas had hidden; the request as it stands then, at a later arrival.
+
+    Staging no longer knows what a column was before the erased client wrote it; the history does. Cuts from before the
+    new arrival are not handed out any more.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    rest = spark.table(names.deltas).where(f"gateway = {text(erasure.gateway)} AND (width > 0 OR op = 'INSERT')")
+    if erasure.client_id is None:
+        hidden: list[RowDelta] = []  # what is stamped below the erasure is gone with it
+    else:
+        written = spark.table(names.deltas).where(deltas_of([erasure])).select("table_name", "row_id").distinct()
+        rows = rest.join(written, ["table_name", "row_id"], "semi")
+        wanted = rows.select("op", "table_name", "row_id", "client_id", "columns", "hlc", "delta_id").toArrow()
+        hidden = [_delta(row) for batch in wanted.to_batches() for row in batch.to_pylist()]
+    for start in range(0, max(len(hidden), 1), RESTORED_AT_ONCE):
+        erasure = store.restore(erasure.gateway, erasure.seq, hidden[start : start + RESTORED_AT_ONCE])
+    crash_point("erasure.restored")
+    return erasure
+
+
+def drop_frames(checkpoints_uri: str, gateway: str, below: int) -> list[str]:
+    """Remove the frames of a gateway's cuts below an arrival; the folders that went."""
+    file_system, root = place(f"{checkpoints_uri.rstrip('/')}/{gateway}")
+    gone = []
+    for info in file_system.get_file_info(pafs.FileSelector(root, allow_not_found=True)):
+        arrival = info.base_name.rpartition("-")[2]
+        if info.type == pafs.FileType.Directory and arrival.isdecimal() and int(arrival) < below:
+            file_system.delete_dir(info.path)
+            gone.append(info.path)
+    crash_point("erasure.frames")
+    return gone
+
+
+@lake_errors
+def prove(spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str], names: LakeNames) -> Ended:
+    """Read every data file of the history and of state tables for what requests of one gateway cover.
+
+    A file that holds something and that no snapshot names is removed: what could still commit it is refused.
+
+    Raises:
+        FlushError: a file cannot be read.
+        LakeUnavailableError: Spark is gone.
+    """
+    searched: list[str] = []
+    left: list[Leftover] = []
+    removed: dict[int, list[str]] = {}
+    for table in (None, *tables):
+        name = names.deltas if table is None else names.state(table)
+        location = location_of(spark, name)
+        searched.append(location)
+        mine = [each for each in requests if table is None or each.client_id is not None or each.table == table]
+        found = list(holding(location, mine, history=table is None))
+        in_use = {bare(row["file_path"]) for row in spark.table(f"{name}.all_files").select("file_path").collect()}
+        left += [each for each in found if each.path in in_use]
+        stray = [each for each in found if each.path not in in_use]
+        remove(location, sorted({each.path for each in stray}))
+        for each in stray:
+            removed.setdefault(each.seq, []).append(each.path)
+    failed = {each.seq for each in left}
+    proven = [
+        Erased(
+            each.gateway,
+            each.seq,
+            each.table,
+            each.row_id,
+            each.client_id,
+            each.requested_ms,
+            tuple(searched),
+            tuple(removed.get(each.seq, ())),
+        )
+        for each in requests
+        if each.seq not in failed
+    ]
+    return Ended(tuple(proven), tuple(left))
+
+
+def _delta(row: dict[str, Any]) -> RowDelta:
+    cells = tuple(ColumnValue(name, Raw(text.encode())) for name, text in sorted(row["columns"] or ()))
+    key = (row["table_name"], row["row_id"])
+    return RowDelta(row["op"], *key, row["client_id"], cells, row["hlc"], row["delta_id"])

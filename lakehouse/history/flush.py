@@ -1,0 +1,299 @@
+"""From the log to `deltas`: a planned batch is carried exactly once, whatever dies in between.
+
+The data itself is the watermark. A batch is committed only on top of a snapshot that was read and lacks it: of two
+writers that read the same one is refused. Tasks write the files, and this process commits them, so nothing of a run
+that was killed goes on to commit. Where only Spark knows the catalogue, it overwrites exactly that batch, serialisable
+and validated from the snapshot that was read, so that a killed run's statement is refused too. A commit's error means
+"unknown", so the table is read again.
+
+Compaction of `deltas` must keep to days before the oldest unflushed arrival: a file in which a batch is mixed with
+others cannot be overwritten by batch.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.sql import functions as sf
+
+from lakehouse.bounds import bounds_of
+from lakehouse.catalogue import iceberg_table
+from lakehouse.commits import MovedError, commit_files
+from lakehouse.history.held import Held, held_by_spark, held_in_files, is_of
+from lakehouse.history.log_files import decoded_log, write_log_files
+from lakehouse.spark_errors import brief, lake_errors
+from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas, read_version
+from lakesync.crash import crash_point
+from lakesync.exceptions import CommitUnknownError, FlushError, IntegrityError, LakeSyncError, LakeUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lakesync.staging.records import Backlog, Batch, Hold, LogSource
+    from lakesync.staging.store import PipelineStore
+
+MAX_DELTAS = 1_000_000
+"""Deltas a batch: what one commit to the lake carries at most, a larger push apart. Tasks share them, so that none has
+more of it in memory where a batch is larger."""
+
+TRIES = 5
+"""Commits of one batch while others keep committing to the table in between."""
+
+
+class FlushReport(msgspec.Struct, frozen=True):
+    """A batch that is in the lake, as read back from the committed table."""
+
+    batch_id: str
+    gateway: str
+    deltas: int
+    id_sum: int
+    arrival_low: int
+    arrival_high: int
+    snapshot_id: int
+    """The snapshot in which it was read back."""
+    already_there: bool
+    """An earlier or concurrent run had written it."""
+    seconds: float
+
+
+@lake_errors
+def flush(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNames = NAMES) -> FlushReport:
+    """Carry a planned batch into `deltas` and read it back; does not confirm it.
+
+    Raises:
+        FlushError: the batch is not in the lake; a repeat is safe.
+        CommitUnknownError: nobody can tell whether it is; a repeat is safe, and will tell.
+        IntegrityError: the lake holds another number of its deltas than the log.
+    """
+    ensure_deltas(spark, names)
+    return _carry(spark, store, batch, names)
+
+
+@lake_errors
+def _carry(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNames) -> FlushReport:
+    """`flush` into a table that is there."""
+    started = time.perf_counter()
+    snapshot, held = _held(spark, batch, names)
+    already_there = held is not None
+    if held is None:
+        crash_point("flush.planned")
+        try:
+            _write(spark, store.log_source(batch.shard), batch, snapshot, names)
+        except Exception as error:  # whatever it is, only the table tells
+            snapshot, held = _read_after(error, spark, batch, names)
+            already_there = True
+        else:
+            crash_point("flush.written")
+            snapshot, held = _held(spark, batch, names)
+    if held is None or snapshot is None:
+        raise FlushError(
+            f"batch {batch.batch_id} of {batch.gateway} was committed without an error and is not in {names.deltas}; "
+            "it stays planned and is tried again"
+        )
+    count, total = held
+    if count != batch.deltas:
+        raise IntegrityError(
+            f"batch {batch.batch_id} of {batch.gateway} has {batch.deltas} deltas in the log and {count} in "
+            f"{names.deltas}; nothing was confirmed or trimmed, compare both before going on"
+        )
+    crash_point("flush.committed")
+    seconds = time.perf_counter() - started
+    return FlushReport(
+        batch.batch_id,
+        batch.gateway,
+        count,
+        total,
+        batch.arrival_low,
+        batch.arrival_high,
+        snapshot,
+        already_there,
+        seconds,
+    )
+
+
+def flush_due(
+    spark: SparkSession,
+    store: PipelineStore,
+    *,
+    gateways: Collection[str] | None = None,
+    max_deltas: int = MAX_DELTAS,
+    names: LakeNames = NAMES,
+    holds: Mapping[str, Hold] | None = None,
+    on_flushed: Callable[[FlushReport], object] | None = None,
+    on_failed: Callable[[str, LakeSyncError], object] | None = None,
+) -> list[FlushReport]:
+    """Plan, flush, confirm and trim every shard until all that waited at the start is in the lake.
+
+    What is pushed meanwhile may come along, and is not waited for. With `holds` it does not, nor do gateways that are
+    not held: tables and cuts are made at the hold, and nobody would make them of what is flushed beyond it. A gateway
+    that fails does not hold the others: they are carried first, then its error is raised (several as an
+    ExceptionGroup), so reports go to `on_flushed` as they come. `gateways` limits the work to these. With `on_failed`,
+    that is told of a gateway's error, which is not raised.
+
+    Raises:
+        LakeUnavailableError: Spark is gone; nothing further was tried.
+        FlushError, CommitUnknownError, IntegrityError: as `flush`, or `confirm` refused what was read back.
+    """
+    reports: list[FlushReport] = []
+    errors: list[LakeSyncError] = []
+
+    wanted = [each for each in store.backlog() if gateways is None or each.gateway in gateways]
+    due = [each for each in wanted if holds is None or each.gateway in holds]
+    if any(each.flushed_seq < each.last_seq for each in due):
+        lake_errors(ensure_deltas)(spark, names)
+    for waiting in due:
+        try:
+            through = holds[waiting.gateway].arrival if holds is not None else None
+            for report in _flush_shard(spark, store, waiting, max_deltas, names, through):
+                reports.append(report)
+                if on_flushed is not None:
+                    on_flushed(report)
+        except LakeUnavailableError:
+            raise
+        except LakeSyncError as error:
+            if on_failed is not None:
+                on_failed(waiting.gateway, error)
+            else:
+                errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ExceptionGroup(f"{len(errors)} shards could not be flushed", errors)
+    return reports
+
+
+@lake_errors
+def flushed_arrivals(
+    spark: SparkSession, names: LakeNames = NAMES, shards: Collection[str] | None = None
+) -> dict[str, int]:
+    """The highest arrival in `deltas` a gateway: all its deltas up to there are in the lake.
+
+    Read from the files' bounds; data is read only where a compaction has mixed gateways, or shards, in a file.
+
+    Args:
+        spark: a session.
+        names: of the lake's tables.
+        shards: only of these, as each shard counts its own arrivals; None where tables are not sharded.
+    """
+    if ensure_deltas(spark, names).snapshot_id is None:
+        return {}
+    with iceberg_table(spark, names.deltas) as table:
+        highest = _highest_in_files(table, shards) if table is not None else None
+    if highest is not None:
+        return highest
+    rows = spark.table(names.deltas)
+    if shards is not None:
+        rows = rows.where(sf.col("shard").isin(*shards))
+    found = rows.groupBy("gateway").agg(sf.max("arrival").alias("arrival")).collect()
+    return {row["gateway"]: row["arrival"] for row in found}
+
+
+def _highest_in_files(table: Table, shards: Collection[str] | None) -> dict[str, int] | None:
+    """The highest arrival a gateway by the bounds of the files; None where one mixes gateways, or shards."""
+    found: dict[str, int] = {}
+    for task in table.scan().plan_files():
+        gateway, other = bounds_of(table, task.file, "gateway")
+        shard, other_shard = bounds_of(table, task.file, "shard")
+        highest = bounds_of(table, task.file, "arrival")[1]
+        if gateway is None or gateway != other or not isinstance(highest, int):
+            return None
+        if shards is not None and shard != other_shard:
+            return None
+        if shards is None or shard in shards:
+            found[str(gateway)] = max(found.get(str(gateway), 0), highest)
+    return found
+
+
+def _flush_shard(
+    spark: SparkSession,
+    store: PipelineStore,
+    waiting: Backlog,
+    max_deltas: int,
+    names: LakeNames,
+    through: int | None,
+) -> Iterator[FlushReport]:
+    """Batch after batch, up to what waited; a trim follows also where an earlier run died before its own."""
+    done = waiting.flushed_seq
+    while done < waiting.last_seq:
+        batch = store.plan(waiting.gateway, waiting.shard, max_deltas, through)
+        if batch is None:
+            break
+        report = _carry(spark, store, batch, names)
+        store.confirm(batch.batch_id, report.deltas, report.id_sum, report.snapshot_id)
+        crash_point("flush.confirmed")
+        yield report
+        done = batch.to_seq
+    store.trim(waiting.gateway, waiting.shard)
+    crash_point("flush.trimmed")
+
+
+def _held(spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[int | None, Held | None]:
+    """The snapshot of `deltas` now, and what it holds of the batch.
+
+    Read from the snapshot's own files where this process can, which Spark takes ten times as long for.
+    """
+    with iceberg_table(spark, names.deltas) as table:
+        if table is not None:
+            current = table.current_snapshot()
+            return current.snapshot_id if current else None, held_in_files(table, batch)
+    snapshot = read_version(spark, names.deltas).snapshot_id
+    return snapshot, held_by_spark(spark, names, snapshot, batch)
+
+
+def _read_after(error: Exception, spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[int | None, Held]:
+    """The table after a write that raised.
+
+    Raises:
+        FlushError: the batch is not there.
+        CommitUnknownError: the table cannot be read either.
+    """
+    try:
+        snapshot, held = _held(spark, batch, names)
+    except Exception as unreadable:
+        raise CommitUnknownError(
+            f"writing batch {batch.batch_id} of {batch.gateway} ended in {brief(error)}, and {names.deltas} cannot be "
+            f"read ({brief(unreadable)}); run the flush again, which finds out"
+        ) from error
+    if held is None:
+        raise FlushError(
+            f"batch {batch.batch_id} of {batch.gateway} could not be written to {names.deltas}: {brief(error)}; "
+            "it stays planned and is tried again"
+        ) from error
+    return snapshot, held
+
+
+def _write(spark: SparkSession, source: LogSource, batch: Batch, snapshot: int | None, names: LakeNames) -> None:
+    """Commit the batch on top of a snapshot that lacks it.
+
+    Where others have committed since, the same files go on top of theirs once it is read that those lack it too.
+    """
+    with iceberg_table(spark, names.deltas) as table:
+        if table is None:
+            _overwrite(decoded_log(spark, source, batch), batch, snapshot, names)
+            return
+        files = write_log_files(spark, table, source, batch)
+        crash_point("flush.files")
+        for attempt in range(1, TRIES + 1):
+            try:
+                commit_files(table, snapshot, files)
+            except MovedError:
+                table.refresh()
+                if attempt == TRIES or held_in_files(table, batch) is not None:
+                    raise
+                current = table.current_snapshot()
+                snapshot = current.snapshot_id if current else None
+            else:
+                return
+
+
+def _overwrite(deltas: DataFrame, batch: Batch, snapshot: int | None, names: LakeNames) -> None:
+    """The same by Spark's own writer."""
+    writer = deltas.writeTo(names.deltas).option("isolation-level", "serializable")
+    if snapshot is not None:  # with no snapshot, all of the table's history is validated
+        writer = writer.option("validate-from-snapshot-id", str(snapshot))
+    writer.overwrite(is_of(batch))

@@ -1,0 +1,69 @@
+"""A table's rows as they are, as far as they have landed: beside a census, and beside a reading of all of them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakehouse.landing.row_versions import Keys
+from lakesync.connectors.polling import Comparison
+from lakesync.connectors.source import Page, SourceRow
+
+if TYPE_CHECKING:
+    from lakehouse.landing.folding import Folding
+    from lakesync.connectors.source import Census
+
+_spelled = msgspec.json.Encoder(order="sorted").encode
+
+
+def compared(rows: Folding, census: Census) -> Comparison:
+    """What a census has and is not among the rows, and the other way round."""
+    there = pc.unique(pa.chunked_array([pa.array(piece, pa.string()) for piece in census.values], pa.string()))
+    keys = Keys([census.column] if census.column is not None else [])
+    known, absent, met = 0, list[SourceRow](), [pa.array([], pa.string())]
+    for piece in rows.rows():
+        known += piece.num_rows
+        if census.column is None:
+            values = piece["row_id"].combine_chunks()
+            met.append(values)
+        else:
+            texts = piece["columns"].to_pylist()
+            values = pa.array([next((value for _, value in keys.of(text)), None) for text in texts], pa.string())
+        missing = piece.filter(pc.invert(pc.is_in(values, value_set=there)))
+        absent += [
+            SourceRow(row_id, msgspec.json.decode(columns))
+            for row_id, columns in zip(missing["row_id"].to_pylist(), missing["columns"].to_pylist(), strict=True)
+        ]
+    if census.column is not None:
+        return Comparison(known, absent, [])
+    unknown = there.filter(pc.invert(pc.is_in(there, value_set=pa.concat_arrays(met))))
+    return Comparison(known, absent, sorted(unknown.to_pylist()))
+
+
+class Digests:
+    """Rows by a digest each, some hundred bytes: of a table that is read whole, what came as it is need not land."""
+
+    def __init__(self, rows: Folding) -> None:
+        self._there = {
+            _digest(row_id, columns.encode())
+            for piece in rows.rows()
+            for row_id, columns in zip(piece["row_id"].to_pylist(), piece["columns"].to_pylist(), strict=True)
+        }
+
+    def news(self, page: Page) -> Page:
+        """The page without rows that are as they were; they count as they are from now on."""
+        fresh = []
+        for row in page.rows:
+            digest = _digest(row.row_id, _spelled(row.columns))
+            if digest not in self._there:
+                self._there.add(digest)
+                fresh.append(row)
+        return Page(page.table, fresh, page.cursor, page.deleted, page.whole)
+
+
+def _digest(row_id: str, columns: bytes) -> bytes:
+    return hashlib.blake2b(row_id.encode() + b"\0" + columns, digest_size=16).digest()

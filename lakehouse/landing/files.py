@@ -1,0 +1,202 @@
+"""What landed, read from its files by whoever needs it: Spark's tasks, or the run itself where it is little."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakehouse.data_files import DataFiles
+from lakehouse.file_systems import on_s3, place_of
+from lakehouse.landing.events import GONE, PLACE, ROW, WHOLE, delta_batch
+from lakehouse.landing.row_versions import KNOWN, Claims, Keys, Version, story
+from lakehouse.landing.tables import OLD_MARK, LandedFile
+
+ROWS_AT_ONCE = 10_000
+"""Of a file, decoded into memory together."""
+
+KNOWN_ROWS = pa.schema([("row_id", pa.string()), ("columns", pa.string())])
+_LANDED = ["table_name", "kind", "page", "hlc", "row_id", "columns", "name", "value"]
+
+
+class Landed(NamedTuple):
+    """Where a table's landings are, and what those before them add up to; tasks are given it."""
+
+    table: str
+    identity: str | None
+    claimed: tuple[str, ...]
+    """The columns by which pages claim rows; the identity among them."""
+    files: tuple[LandedFile, ...]
+    known: tuple[tuple[int, DataFiles], ...]
+    """Files of `known`, by bucket."""
+    since: int
+    """The page up to which `known` has them."""
+
+    def pages(self, above: int, upto: int, among: pa.Array | None = None) -> Iterator[pa.Table]:
+        """The table's landed rows of the pages above one, up to another, in no certain order.
+
+        Args:
+            among: only rows with these ids; None: all, claims with them.
+        """
+        for file in self.files:
+            if file.last <= above or file.first > upto:
+                continue
+            for rows in _read(file.path, _LANDED, among):
+                within = pc.and_(pc.greater(rows["page"], above), pc.less_equal(rows["page"], upto))
+                mine = pc.and_(pc.equal(rows["table_name"], self.table), pc.not_equal(rows["kind"], PLACE))
+                yield rows.filter(pc.and_(within, mine))
+
+    def known_rows(self, bucket: int | None = None, among: pa.Array | None = None) -> Iterator[pa.Table]:
+        """What was known before, `KNOWN_ROWS`.
+
+        Args:
+            among: only rows with these ids.
+        """
+        for place, files in self.known:
+            if bucket is not None and bucket != place:
+                continue
+            for path in files.data:
+                for rows in _read(path, KNOWN_ROWS.names, among):
+                    yield rows.filter(pc.not_equal(rows["row_id"], OLD_MARK))
+
+
+def _read(path: str, columns: list[str], among: pa.Array | None) -> Iterator[pa.Table]:
+    """A file's rows; of a group that has none with such an id only the ids are read."""
+    file_system, place = place_of(path)
+    file = pq.ParquetFile(place, filesystem=file_system, pre_buffer=on_s3(path))
+    groups = list(range(file.num_row_groups))
+    if among is not None:
+        ids = (file.read_row_group(group, ["row_id"], use_threads=False)["row_id"] for group in groups)
+        groups = [group for group, found in zip(groups, ids, strict=True) if pc.any(pc.is_in(found, among)).as_py()]
+    for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=columns, use_threads=False):
+        rows = pa.Table.from_batches([batch])
+        yield rows if among is None else rows.filter(pc.is_in(rows["row_id"], among))
+
+
+class Telling(NamedTuple):
+    """The deltas of some pages, divided among tasks by row."""
+
+    landed: Landed
+    client_id: str
+    above: int
+    """Pages above this one are told."""
+    upto: int
+    parts: int = 1
+
+    def deltas(self, part: int = 0) -> Iterator[pa.RecordBatch]:
+        """Those of a part, `lakehouse.landing.events.DELTA_SCHEMA`."""
+        yield from _Stories(self, part).deltas()
+
+
+class _Stories:
+    """The rows of one part that pages touch or claim, with all that is to be known of them."""
+
+    def __init__(self, telling: Telling, part: int) -> None:
+        self._telling = telling
+        self._landed = telling.landed
+        self._part = part
+        self._keys = Keys(telling.landed.claimed)
+        self._claims = Claims()
+        self._versions: dict[str, list[Version]] = {}
+        self._gone: dict[str, list[tuple[int, int]]] = {}
+        for row in self._read(telling.above, telling.upto):
+            self._claim(row)
+            if self._is_mine(row):
+                self._keep(row)
+        self._look_back()
+
+    def deltas(self) -> Iterator[pa.RecordBatch]:
+        """What follows."""
+        telling, found = self._telling, list[tuple[str, int, int, str | None, str | None]]()
+        keys = self._keys.of if self._landed.claimed else _no_keys
+        for row_id, versions in self._versions.items():
+            if len(versions) > 1:
+                versions.sort(key=lambda each: each[:2])
+            found += [
+                (row_id, event.page, event.hlc, event.columns, event.before)
+                for event in story(versions, self._gone.get(row_id, ()), keys, self._claims)
+                if event.page > telling.above and event.columns != event.before
+            ]
+            if len(found) >= ROWS_AT_ONCE:
+                yield delta_batch(found, telling.client_id, self._landed.table)
+                found = []
+        yield delta_batch(found, telling.client_id, self._landed.table)
+
+    def _look_back(self) -> None:
+        """How these rows were before: what was known, and what earlier pages brought."""
+        landed, above = self._landed, self._telling.above
+        wanted = {*self._versions, *self._gone}
+        told = pa.array(sorted(wanted), pa.string())
+        for rows in landed.known_rows(among=None if landed.claimed else told):
+            for row_id, columns in pairs_of(rows, *KNOWN_ROWS.names):
+                if row_id in wanted or self._is_claimed(row_id, columns):
+                    wanted.add(row_id)
+                    self._versions.setdefault(row_id, []).append(Version(KNOWN, KNOWN, columns))
+        if landed.claimed:
+            found = (row for row in self._read(landed.since, above) if row.kind == ROW)
+            wanted |= {row.row_id for row in found if self._is_claimed(row.row_id, row.columns)}
+        for row in self._read(landed.since, above, None if landed.claimed else told):
+            if row.row_id in wanted:
+                self._keep(row)
+        if landed.claimed:
+            keys = {key for versions in self._versions.values() for each in versions for key in self._keys.of(each[2])}
+            for row in self._read(landed.since, above):
+                self._claim(row, keys)
+
+    def _read(self, above: int, upto: int, among: pa.Array | None = None) -> Iterator[LandedRow]:
+        for rows in self._landed.pages(above, upto, among):
+            yield from map(LandedRow._make, pairs_of(rows, *LandedRow._fields))
+
+    def _keep(self, row: LandedRow) -> None:
+        if row.kind == ROW:
+            self._versions.setdefault(row.row_id, []).append(Version(row.page, row.hlc, row.columns))
+        elif row.kind == GONE:
+            self._gone.setdefault(row.row_id, []).append((row.page, row.hlc))
+
+    def _claim(self, row: LandedRow, among: Collection[tuple[str, str]] | None = None) -> None:
+        for key in claims_of(row, self._landed.identity, self._keys):
+            if among is None or key in among:
+                self._claims.add(*key, row.page, row.hlc)
+
+    def _is_claimed(self, row_id: str, columns: str) -> bool:
+        mine = self._of_part(row_id)
+        return mine and any(key in self._claims for key in self._keys.of(columns))
+
+    def _is_mine(self, row: LandedRow) -> bool:
+        return row.kind != WHOLE and self._of_part(row.row_id)
+
+    def _of_part(self, row_id: str) -> bool:
+        return self._telling.parts == 1 or zlib.crc32(row_id.encode()) % self._telling.parts == self._part
+
+
+class LandedRow(NamedTuple):
+    """A landed row; what its kind has not is None."""
+
+    kind: str
+    page: int
+    hlc: int
+    row_id: str
+    columns: str
+    name: str
+    value: str
+
+
+def claims_of(row: LandedRow, identity: str | None, keys: Keys) -> Iterator[tuple[str, str]]:
+    """What a landed row claims for its page: by name and value, or by its identity."""
+    if row.kind == WHOLE:
+        yield row.name, row.value
+    elif row.kind == ROW and identity is not None:
+        yield from (key for key in keys.of(row.columns) if key[0] == identity)
+
+
+def pairs_of(rows: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
+    """The values of columns, row by row."""
+    return zip(*(rows[name].to_pylist() for name in names), strict=True)
+
+
+def _no_keys(_: str) -> tuple[tuple[str, str], ...]:
+    return ()

@@ -1,0 +1,220 @@
+"""Iceberg's own upkeep of one table: files joined, manifests rewritten, snapshots expired, orphans removed.
+
+Nothing here races a flush or a merge into loss (B6). Each is an Iceberg commit that is refused where another commit
+touched the same files, and orphans are only files older than any run can be. A flush overwrites a batch by its id,
+which a file of several batches would not allow: so files of the history are joined gateway by gateway and shard by
+shard, and only what lies below all that is not confirmed yet.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.sql import functions as sf
+
+from lakehouse.spark_errors import lake_errors
+from lakehouse.table_definitions import read_version
+from lakesync.hlc import start_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Row, SparkSession
+
+    from lakehouse.table_definitions import LakeNames
+    from lakesync.staging.records import Backlog
+
+
+class Upkeep(msgspec.Struct, frozen=True):
+    """When a table is tidied, and what is kept."""
+
+    min_files: int = 8
+    """Small files of one partition, or of one gateway's day, from which they are joined."""
+    file_bytes: int = 128 << 20
+    """What files are joined up to; below three quarters of it a file is small."""
+    delete_ratio: float = 0.1
+    """Deleted rows in a file, of all, from which it is written anew."""
+    max_manifests: int = 20
+    """Manifests of the newest snapshot from which they are rewritten."""
+    snapshot_hours: float = 72.0
+    """How long a snapshot can be read by its id; those of cuts stay as long as their tags say.
+
+    Longer than any run: a flush is validated from the snapshot that it read.
+    """
+    orphan_hours: float = 72.0
+    """How old a file must be that no snapshot names before it is removed; at least 24, longer than any run."""
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """A table's files at one moment."""
+
+    data_files: int = 0
+    small_files: int = 0
+    delete_files: int = 0
+    bytes: int = 0
+    rows: int = 0
+    """In data files, those that delete files take away included."""
+    manifests: int = 0
+    snapshots: int = 0
+
+
+class Tidied(msgspec.Struct, frozen=True):
+    """What one upkeep of a table did."""
+
+    before: Measured
+    after: Measured
+    joined: int
+    """Data files written anew."""
+    manifests: int
+    """Manifests rewritten."""
+    expired: int
+    """Files that went with expired snapshots."""
+    orphans: int
+    """Files removed that no snapshot named."""
+
+
+@lake_errors
+def tidy(
+    spark: SparkSession, names: LakeNames, table: str | None, limits: Upkeep, backlog: Sequence[Backlog] = ()
+) -> Tidied:
+    """Tidy a state table, or with None the history; every part may be repeated.
+
+    With the history come the snapshots and orphans of `rejected`, which merges of any table write whole.
+
+    Args:
+        spark: a session.
+        names: of the lake's tables.
+        table: the state table's name.
+        limits: when, and what is kept.
+        backlog: for the history: what is not confirmed yet, asked before the call.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    name = names.deltas if table is None else names.state(table)
+    if not spark.catalog.tableExists(name) or read_version(spark, name).snapshot_id is None:
+        return Tidied(Measured(), Measured(), 0, 0, 0, 0)
+    before = measure(spark, name, limits)
+    if table is None:
+        joined = sum(_rewrite(spark, names, name, limits, where) for where in _stretches(spark, name, limits, backlog))
+    else:
+        joined = _rewrite(spark, names, name, limits) if before.small_files or before.delete_files else 0
+    manifests = rewrite_manifests(spark, names, name) if before.manifests > limits.max_manifests else 0
+    of_rejected = [names.rejected] if table is None and spark.catalog.tableExists(names.rejected) else []
+    past = datetime.now(UTC) - timedelta(hours=limits.snapshot_hours)
+    expired = sum(expire(spark, names, each, past) for each in (name, *of_rejected))
+    orphans = sum(_remove_orphans(spark, names, each, limits) for each in (name, *of_rejected))
+    return Tidied(before, measure(spark, name, limits), joined, manifests, expired, orphans)
+
+
+@lake_errors
+def measure(spark: SparkSession, name: str, limits: Upkeep) -> Measured:
+    """Count a table's files, by its full, quoted name."""
+    small = int(limits.file_bytes * 0.75)
+    row = spark.sql(
+        f"SELECT count_if(content = 0) AS data, count_if(content = 0 AND file_size_in_bytes < {small}) AS small, "
+        "count_if(content <> 0) AS deletes, coalesce(sum(file_size_in_bytes), 0) AS size, "
+        "coalesce(sum(if(content = 0, record_count, 0)), 0) AS rows, "
+        f"(SELECT count(*) FROM {name}.manifests) AS manifests, (SELECT count(*) FROM {name}.snapshots) AS snapshots "
+        f"FROM {name}.files"
+    ).collect()[0]
+    return Measured(
+        row["data"], row["small"], row["deletes"], row["size"], row["rows"], row["manifests"], row["snapshots"]
+    )
+
+
+@lake_errors
+def join_deleted(spark: SparkSession, names: LakeNames, name: str) -> int:
+    """Write every data file anew from which rows were deleted; how many."""
+    options = "'delete-file-threshold', '1', 'min-input-files', '1000000', 'remove-dangling-deletes', 'true'"
+    found = _call(spark, names, "rewrite_data_files", f"table => '{_plain(name)}', options => map({options})")
+    return int(found["rewritten_data_files_count"])
+
+
+@lake_errors
+def rewrite_manifests(spark: SparkSession, names: LakeNames, name: str) -> int:
+    """Put the newest snapshot's manifests in order, without what was removed; how many were rewritten."""
+    found = _call(spark, names, "rewrite_manifests", f"table => '{_plain(name)}', use_caching => false")
+    return int(found["rewritten_manifests_count"])
+
+
+@lake_errors
+def expire(spark: SparkSession, names: LakeNames, name: str, older_than: datetime) -> int:
+    """Expire snapshots from before a moment that no tag holds, the newest always stays; files that went with them."""
+    arguments = f"table => '{_plain(name)}', older_than => TIMESTAMP '{_moment(older_than)}', retain_last => 1"
+    found = _call(spark, names, "expire_snapshots", arguments)
+    return sum(int(count or 0) for key, count in found.asDict().items() if key.startswith("deleted_"))
+
+
+@lake_errors
+def location_of(spark: SparkSession, name: str) -> str:
+    """A table's folder, as a URI."""
+    described = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").where("col_name = 'Location'").collect()
+    return str(described[0]["data_type"])
+
+
+def _rewrite(spark: SparkSession, names: LakeNames, name: str, limits: Upkeep, where: str | None = None) -> int:
+    options = {
+        "target-file-size-bytes": limits.file_bytes,
+        "min-input-files": limits.min_files,
+        "delete-ratio-threshold": limits.delete_ratio,
+        "remove-dangling-deletes": "true" if where is None else "false",
+    }
+    given = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
+    only = f', where => "{where}"' if where else ""
+    found = _call(spark, names, "rewrite_data_files", f"table => '{_plain(name)}', options => map({given}){only}")
+    return int(found["rewritten_data_files_count"])
+
+
+def _stretches(spark: SparkSession, name: str, limits: Upkeep, backlog: Sequence[Backlog]) -> list[str]:
+    """Conditions over the history, each of one gateway's day in one shard with enough small files to be joined."""
+    bounds = sf.col("readable_metrics")
+    low, high = (sf.struct(bounds["gateway"][end], bounds["shard"][end]) for end in ("lower_bound", "upper_bound"))
+    small = sf.col("file_size_in_bytes") < int(limits.file_bytes * 0.75)
+    found = (
+        spark.table(f"{name}.files")
+        .where((low == high) & small)
+        .groupBy(
+            bounds["gateway"]["lower_bound"].alias("gateway"),
+            bounds["shard"]["lower_bound"].alias("shard"),
+            sf.col("partition.day").alias("day"),
+        )
+        .agg(sf.count(sf.lit(1)).alias("files"))
+        .where(sf.col("files") >= limits.min_files)
+        .orderBy("day", "gateway", "shard")
+    ).collect()
+    confirmed = {(waiting.gateway, waiting.shard): _confirmed(waiting) for waiting in backlog}
+    return [
+        f"gateway = '{row['gateway']}' AND shard = '{row['shard']}' AND day = DATE '{row['day'].isoformat()}'"
+        f" AND arrival < {confirmed[row['gateway'], row['shard']]}"
+        for row in found
+        if (row["gateway"], row["shard"]) in confirmed
+    ]
+
+
+def _confirmed(waiting: Backlog) -> int:
+    """Every delta of the shard that arrived below this is confirmed."""
+    return waiting.last_arrival + 1 if waiting.oldest_ms is None else start_of(waiting.oldest_ms)
+
+
+def _remove_orphans(spark: SparkSession, names: LakeNames, name: str, limits: Upkeep) -> int:
+    older_than = datetime.now(UTC) - timedelta(hours=max(limits.orphan_hours, 24.1))
+    arguments = f"table => '{_plain(name)}', older_than => TIMESTAMP '{_moment(older_than)}'"
+    listing = ", prefix_listing => true" if location_of(spark, name).startswith("s3") else ""
+    return len(spark.sql(f"CALL `{names.catalogue}`.system.remove_orphan_files({arguments}{listing})").collect())
+
+
+def _call(spark: SparkSession, names: LakeNames, procedure: str, arguments: str) -> Row:
+    row: Row = spark.sql(f"CALL `{names.catalogue}`.system.{procedure}({arguments})").collect()[0]
+    return row
+
+
+def _plain(name: str) -> str:
+    """A full, quoted name as procedures take it."""
+    return name.replace("`", "").partition(".")[2]
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"

@@ -1,0 +1,1 @@
+"""The merge of deltas into rows, over Arrow, and the typed columns that follow from it."""

@@ -1,0 +1,298 @@
+"""The merge of `lakesync.lww` over Arrow, with numpy: deltas merged into stored rows without a Python loop a row.
+
+Rows, columns and clients become integer codes, and a stamp one integer that compares like it, so a maximum a cell finds
+the winner; only equal stamps are compared one by one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakehouse.history.decoding import DELTAS_ARROW
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.int64]
+
+CELL = pa.struct(
+    [
+        ("hlc", pa.int64()),
+        ("client_id", pa.string()),
+        ("delta_id", pa.string()),
+        ("width", pa.int32()),
+        ("value", pa.string()),
+    ]
+)
+STAMP = pa.struct([("hlc", pa.int64()), ("client_id", pa.string())])
+
+_READ = ("gateway", "row_id", "op", "client_id", "hlc", "delta_id", "width", "columns", "arrival")
+DELTAS = pa.schema([DELTAS_ARROW.field(name) for name in _READ])
+"""What `merge` reads of `deltas`."""
+
+STORED = pa.schema(
+    [
+        ("_gateway", pa.string()),
+        ("_row", pa.string()),
+        ("_cells", pa.map_(pa.string(), CELL)),
+        ("_tombstone", STAMP),
+        ("_inserted", STAMP),
+        ("_arrival", pa.int64()),
+    ]
+)
+"""What `merge` reads of a state table."""
+
+
+class Merged(NamedTuple):
+    """Row states, with the cells of all rows one after another."""
+
+    states: pa.Table
+    """`_gateway, _row, _cells, _tombstone, _inserted, _gone, _arrival`: one row a row, invisible ones included."""
+    row: Ints
+    """Of each cell: its row's place in `states`."""
+    column: Ints
+    """Of each cell: its column's place in `names`."""
+    names: tuple[str, ...]
+    """Of all columns of which there is a cell, or was one."""
+    values: pa.Array
+    """Of each cell: its JCS text."""
+
+
+class _Cells(NamedTuple):
+    """Candidates for cells, of deltas or of stored rows."""
+
+    row: Ints
+    column: Ints
+    owner: Ints
+    """Place of what the candidate's stamp, id and width are of."""
+    value: pa.Array
+
+
+def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
+    """The state of every row that `deltas` or `stored` names.
+
+    Any order, grouping and repetition of deltas gives the same, and `stored` counts like the deltas that it came from.
+
+    Args:
+        deltas: as `DELTAS`, of one table.
+        stored: as `STORED`; empty where there is no state yet.
+    """
+    gateways, new_gateway, old_gateway = _coded([deltas["gateway"], stored["_gateway"]])
+    ids, new_id, old_id = _coded([deltas["row_id"], stored["_row"]])
+    keys, places = np.unique(
+        np.concatenate([new_gateway * len(ids) + new_id, old_gateway * len(ids) + old_id]), return_inverse=True
+    )
+    rows, new_row, old_row = len(keys), places[: len(deltas)], places[len(deltas) :]
+
+    cells = _flat(stored["_cells"])
+    owned = _entries(cells)[1]
+    tombstone, inserted = _flat(stored["_tombstone"]), _flat(stored["_inserted"])
+    stamps = _Stamps(
+        [_flat(deltas["hlc"]), *(_field(each, "hlc") for each in (owned, tombstone, inserted))],
+        [_flat(deltas["client_id"]), *(_field(each, "client_id") for each in (owned, tombstone, inserted))],
+    )
+    new_stamp, owned_stamp, tombstone_stamp, inserted_stamp = stamps.packed
+
+    ops = _flat(deltas["op"])
+    deletes, inserts = _bools(pc.equal(ops, "DELETE")), _bools(pc.equal(ops, "INSERT"))
+    dead = _greatest(rows, (new_row[deletes], new_stamp[deletes]), _there(old_row, tombstone, tombstone_stamp))
+    born = _greatest(rows, (new_row[inserts], new_stamp[inserts]), _there(old_row, inserted, inserted_stamp))
+    born[born <= dead] = -1
+    arrival = _greatest(rows, (new_row, _ints(deltas["arrival"])), (old_row, _ints(stored["_arrival"])))
+
+    names, candidates = _candidates(deltas, deletes, new_row, cells, owned, old_row)
+    owners = _Owners(
+        np.concatenate([new_stamp, owned_stamp]),
+        pa.concat_arrays([_flat(deltas["delta_id"]), _field(owned, "delta_id")]),
+        np.concatenate([_ints(deltas["width"]), _ints(_field(owned, "width"))]),
+    )
+    won = _winners(candidates, owners, rows, len(names))
+    won = won[owners.stamp[candidates.owner[won]] > dead[candidates.row[won]]]
+    row, column, owner = candidates.row[won], candidates.column[won], candidates.owner[won]
+    values = candidates.value.take(pa.array(won))
+    hlc, client = stamps.unpacked(owners.stamp[owner])
+    struct = pa.StructArray.from_arrays(
+        [hlc, client, owners.delta_id.take(pa.array(owner)), pa.array(owners.width[owner], pa.int32()), values],
+        fields=list(CELL),
+    )
+    ends = np.cumsum(np.bincount(row, minlength=rows)) if rows else np.array([], np.int64)
+    offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
+    names_of = pa.array(names, pa.string()).take(pa.array(column))
+    states = pa.table(
+        {
+            "_gateway": gateways.take(pa.array(keys // max(1, len(ids)))),
+            "_row": ids.take(pa.array(keys % max(1, len(ids)))),
+            "_cells": pa.MapArray.from_arrays(offsets, names_of, struct),
+            "_tombstone": stamps.column(dead),
+            "_inserted": stamps.column(born),
+            "_gone": pa.array((np.bincount(row, minlength=rows) == 0) & (born < 0)),
+            "_arrival": pa.array(arrival),
+        }
+    )
+    return Merged(states, row, column, tuple(names), values)
+
+
+class _Owners(NamedTuple):
+    stamp: Ints
+    delta_id: pa.Array
+    width: Ints
+
+
+class _Stamps:
+    """Stamps as integers that compare as they do; -1 stands for none."""
+
+    def __init__(self, hlcs: Sequence[pa.Array], clients: Sequence[pa.Array]) -> None:
+        known = pc.unique(pa.concat_arrays(clients)).drop_null()
+        self._clients = known.take(pc.sort_indices(known))  # by UTF-8 bytes, as code points compare
+        self._count = max(1, len(self._clients))
+        bounds = pc.min_max(pa.concat_arrays(hlcs)).as_py()
+        low, high = bounds["min"] or 0, bounds["max"] or 0
+        filled = [_ints(pc.fill_null(each, low)) for each in hlcs]
+        if (high - low + 1) * self._count < 2**62:
+            self._hlcs: Ints | None = None
+            self._low = low
+            ranks = [each - low for each in filled]
+        else:  # far apart: their ranks are small
+            self._hlcs = np.unique(np.concatenate(filled))
+            ranks = [np.searchsorted(self._hlcs, each) for each in filled]
+        self.packed = [
+            rank * self._count + _ints(pc.index_in(client, self._clients))
+            for rank, client in zip(ranks, clients, strict=True)
+        ]
+
+    def unpacked(self, stamps: Ints) -> tuple[pa.Array, pa.Array]:
+        """Of each the hlc and the client id."""
+        ranks = stamps // self._count
+        hlcs = ranks + self._low if self._hlcs is None else self._hlcs[ranks]
+        return pa.array(hlcs), self._clients.take(pa.array(stamps % self._count))
+
+    def column(self, stamps: Ints) -> pa.Array:
+        """As a column of structs, null where there is none."""
+        missing = stamps < 0
+        hlc, client = self.unpacked(np.where(missing, 0, stamps)) if len(self._clients) else (None, None)
+        if hlc is None:
+            return pa.nulls(len(stamps), STAMP)
+        return pa.StructArray.from_arrays([hlc, client], fields=list(STAMP), mask=pa.array(missing))
+
+
+def _candidates(
+    deltas: pa.Table, deletes: npt.NDArray[np.bool_], new_row: Ints, cells: pa.Array, owned: pa.Array, old_row: Ints
+) -> tuple[list[str], _Cells]:
+    """Every value that a cell may have; the columns' names in order. Columns of a DELETE do not count."""
+    columns = _flat(deltas["columns"])
+    lengths = np.where(deletes, 0, _lengths(columns))
+    delta = np.repeat(np.arange(len(columns)), _lengths(columns))
+    keep = ~deletes[delta]
+    new_names, new_values = _entries(columns)
+    if not keep.all():
+        chosen = pa.array(np.flatnonzero(keep))
+        new_names, new_values = new_names.take(chosen), new_values.take(chosen)
+    delta = np.repeat(np.arange(len(columns)), lengths)
+    old_names, _ = _entries(cells)
+    known = pc.unique(pa.concat_arrays([new_names, old_names]))
+    known = known.take(pc.sort_indices(known))
+    return known.to_pylist(), _Cells(
+        np.concatenate([new_row[delta], np.repeat(old_row, _lengths(cells))]),
+        np.concatenate([_ints(pc.index_in(new_names, known)), _ints(pc.index_in(old_names, known))]),
+        np.concatenate([delta, len(deltas) + np.arange(len(owned))]),
+        pa.concat_arrays([new_values, _field(owned, "value")]),
+    )
+
+
+def _winners(cells: _Cells, owners: _Owners, rows: int, columns: int) -> Ints:
+    """Places of the candidates that own their cells, in order of (row, column)."""
+    cell = cells.row * max(1, columns) + cells.column
+    count = rows * columns
+    if count > 8 * len(cell) + 1_000_000:  # wide rows of which few columns are written: no place for each cell
+        known, cell = np.unique(cell, return_inverse=True)
+        count = len(known)
+    stamp = owners.stamp[cells.owner]
+    best = _greatest(count, (cell, stamp))
+    level = np.flatnonzero(stamp == best[cell])
+    winner = np.full(count, -1, np.int64)
+    winner[cell[level]] = level
+    beaten = level[winner[cell[level]] != level]
+    if len(beaten):
+        _settle(beaten, cell, winner, cells, owners)
+    found: Ints = winner[winner >= 0]
+    return found
+
+
+def _settle(beaten: Ints, cell: Ints, winner: Ints, cells: _Cells, owners: _Owners) -> None:
+    """Of equal stamps the greater (value text, delta id, width) wins; most are one delta met twice."""
+    rival = winner[cell[beaten]]
+    one, other = cells.owner[beaten], cells.owner[rival]
+    same = _bools(pc.equal(cells.value.take(pa.array(beaten)), cells.value.take(pa.array(rival))))
+    same &= _bools(pc.equal(owners.delta_id.take(pa.array(one)), owners.delta_id.take(pa.array(other))))
+    same &= owners.width[one] == owners.width[other]
+
+    def rank(candidate: int) -> tuple[bytes, bytes, int]:
+        owner = int(cells.owner[candidate])
+        text, identity = cells.value[candidate].as_py(), owners.delta_id[owner].as_py()
+        return text.encode(), identity.encode(), int(owners.width[owner])
+
+    for candidate in beaten[~same].tolist():
+        place = cell[candidate]
+        if rank(candidate) > rank(int(winner[place])):
+            winner[place] = candidate
+
+
+def _greatest(count: int, *parts: tuple[Ints, Ints]) -> Ints:
+    """The greatest value at each of `count` places, -1 where there is none."""
+    found = np.full(count, -1, np.int64)
+    for places, values in parts:
+        np.maximum.at(found, places, values)
+    return found
+
+
+def _there(places: Ints, stamps: pa.Array, packed: Ints) -> tuple[Ints, Ints]:
+    """Without those that are null."""
+    valid = _bools(pc.is_valid(stamps))
+    return places[valid], packed[valid]
+
+
+def _coded(parts: Sequence[pa.ChunkedArray]) -> tuple[pa.Array, Ints, Ints]:
+    """Two string columns as places in the list of their different values."""
+    first, second = (_flat(part) for part in parts)
+    coded = pa.concat_arrays([first, second]).dictionary_encode()
+    places = _ints(coded.indices)
+    return coded.dictionary, places[: len(first)], places[len(first) :]
+
+
+def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _field(structs: pa.Array, name: str) -> pa.Array:
+    return pc.struct_field(structs, name)
+
+
+def _lengths(maps: pa.Array) -> Ints:
+    return np.diff(np.asarray(maps.offsets)).astype(np.int64)
+
+
+def _entries(maps: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Keys and items, one after another."""
+    offsets = np.asarray(maps.offsets)
+    first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+    return maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
+
+
+def _ints(column: pa.Array | pa.ChunkedArray) -> Ints:
+    """As integers; 0 for null, which is then known otherwise."""
+    flat = _flat(column)
+    found: Ints = pc.fill_null(flat, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def _bools(column: pa.Array) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = pc.fill_null(column, fill_value=False).to_numpy(zero_copy_only=False).astype(bool)
+    return found

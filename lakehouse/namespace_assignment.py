@@ -1,0 +1,49 @@
+"""In which namespace each gateway's rows are, kept in the lake: one that moved would be merged, and erased, by halves.
+
+A property of the table `gateways` for each gateway that has a namespace of its own, written before its first merge.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lakehouse.spark_errors import lake_errors
+from lakehouse.table_definitions import NAMES, LakeNames, ensure_gateways, read_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from lakesync.namespaces import Namespaces
+
+NAMESPACE_PROPERTY = "lakesync.namespace."
+"""Followed by the gateway id."""
+
+
+@lake_errors
+def moved_gateways(
+    spark: SparkSession, has_begun: Callable[[str], bool], namespaces: Namespaces, names: LakeNames = NAMES
+) -> dict[str, str]:
+    """Gateway → the namespace in which its rows are, for each of which the configuration says another by now.
+
+    One whose rows are nowhere yet, as it has not begun to be cut, gets the declared namespace for good.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    there = spark.catalog.tableExists(names.gateways)
+    properties = read_version(spark, names.gateways).properties if there else {}
+    kept = {
+        key.removeprefix(NAMESPACE_PROPERTY): value
+        for key, value in properties.items()
+        if key.startswith(NAMESPACE_PROPERTY)
+    }
+    unknown = sorted(namespaces.own.keys() - kept.keys())
+    new = {gateway: namespaces.of(gateway) for gateway in unknown if not has_begun(gateway)}
+    if new:
+        ensure_gateways(spark, names)
+        told = ", ".join(f"'{NAMESPACE_PROPERTY}{gateway}' = '{namespace}'" for gateway, namespace in new.items())
+        spark.sql(f"ALTER TABLE {names.gateways} SET TBLPROPERTIES ({told})")
+    held = {**dict.fromkeys(unknown, namespaces.shared), **kept, **new}
+    return {gateway: where for gateway, where in held.items() if where != namespaces.of(gateway)}

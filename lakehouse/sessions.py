@@ -1,0 +1,123 @@
+"""Sessions on the Spark Connect server that the configuration names: the embedded server or any other."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+import grpc
+import stamina
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.client.retries import DefaultPolicy
+
+from lakehouse.commit_guard import guard_commits
+from lakesync.exceptions import ConfigurationError, LakeUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    from lakesync.config import Config
+
+PROBE_SECONDS = 3.0
+RETRY_SECONDS = 30.0
+"""How long a server that listens is given to answer, and a running query to find its server again."""
+
+_CREATED: list[SparkSession] = []
+"""Every session of this process, so that none is ever finalised: pyspark's finaliser closes the threads that all
+sessions share, and hangs where the collector runs it in one of them (SPARK-55362). Whoever creates a session stops it.
+"""
+
+SETTINGS = {
+    # A fold over rows falls back to sorting at 128 groups by default, which doubles its time.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+    # Rows to Arrow are counted one by one as long as a batch is limited in bytes; it is limited in rows anyway.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+}
+
+
+def connect(config: Config, spark_config: Mapping[str, str] | None = None) -> SparkSession:
+    """Create a session; the caller stops it (`session` does both).
+
+    Args:
+        config: the server's address and token, and the catalogue.
+        spark_config: settings of the session. Its `spark.remote` is the server's address; without one the
+            configuration's holds.
+
+    Raises:
+        LakeUnavailableError: nothing listens there, no session was created within 30 s, or the catalogue is down.
+        ConfigurationError: no Spark is configured, or the catalogue cannot be made safe.
+    """
+    guard_commits(config.lake.catalog_uri)
+    wanted = {**SETTINGS, **(spark_config or {})}
+    remote = wanted.pop("spark.remote", config.spark.address)
+    if remote is None:
+        raise ConfigurationError(
+            "no Spark is configured: run `lakesync up`, which starts one, or set LAKESYNC_SPARK_REMOTE=sc://HOST:PORT"
+        )
+    host, port = _place(remote)
+    _probe(host, port)
+    token = config.spark.token.get_secret_value() if config.spark.token else None
+    address = f"sc://{host}:{port}/" + (f";token={token}" if token else "")
+    builder = SparkSession.builder.remote(address)
+    for name, value in wanted.items():
+        builder = builder.config(name, value)
+    try:
+        for attempt in stamina.retry_context(
+            on=(PySparkException, grpc.RpcError), timeout=RETRY_SECONDS, wait_max=3.0, attempts=None
+        ):
+            with attempt:
+                spark: SparkSession = builder.create()
+    except (PySparkException, grpc.RpcError) as error:
+        raise LakeUnavailableError(
+            f"Spark at {host}:{port} listens and gives no session ({error}); see its log, and whether the token fits"
+        ) from error
+    _CREATED.append(spark)
+    _shorten_retries(spark)
+    return spark
+
+
+@contextmanager
+def session(config: Config) -> Iterator[SparkSession]:
+    """A new session for one step, stopped at its end.
+
+    Raises:
+        LakeUnavailableError, ConfigurationError: as `connect`.
+    """
+    spark = connect(config)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _place(remote: str) -> tuple[str, int]:
+    """Host and port; with a token, `localhost` by name is what the client speaks to without TLS."""
+    parts = urlsplit(remote)
+    try:
+        host, port = parts.hostname, parts.port or 15002
+    except ValueError:
+        host, port = None, 0
+    if parts.scheme != "sc" or not host:
+        raise ConfigurationError(f"spark.remote is {remote!r}; it must be sc://HOST:PORT")
+    return ("localhost" if host == "127.0.0.1" else host), port
+
+
+def _probe(host: str, port: int) -> None:
+    """The client itself would try for minutes before it says that nobody is there."""
+    try:
+        socket.create_connection((host, port), PROBE_SECONDS).close()
+    except OSError as error:
+        raise LakeUnavailableError(
+            f"nothing listens at {host}:{port}, where Spark should be ({error}); start it with `lakesync up`"
+        ) from error
+
+
+def _shorten_retries(spark: SparkSession) -> None:
+    """A lost server is given up after about 30 s rather than ten minutes: every lake write may be repeated."""
+    policy = DefaultPolicy(max_retries=12, max_backoff=3000)
+    cast("ConnectSession", spark).client.set_retry_policies([policy])

@@ -1,0 +1,58 @@
+"""How large a table is, from its metadata alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.sql import functions as sf
+
+from lakehouse.catalogue import iceberg_table
+from lakehouse.spark_errors import lake_errors
+from lakehouse.table_definitions import read_version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+
+class TableFigures(msgspec.Struct, frozen=True):
+    """A table as its newest snapshot sums it up."""
+
+    rows: int = 0
+    """What `count(*)` says, deleted rows that a state table keeps included."""
+    data_files: int = 0
+    delete_files: int = 0
+    bytes: int = 0
+    """Of its data and delete files."""
+
+
+@lake_errors
+def figures(spark: SparkSession, name: str) -> TableFigures:
+    """The figures of a table by its full, quoted name; zeros while nothing was ever written.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    summary = _summary(spark, name)
+
+    def total(what: str) -> int:
+        return int(summary.get(f"total-{what}", 0))
+
+    rows = total("records") - total("position-deletes")
+    return TableFigures(rows, total("data-files"), total("delete-files"), total("files-size"))
+
+
+def _summary(spark: SparkSession, name: str) -> Mapping[str, str]:
+    """Of the newest snapshot; empty where there is none."""
+    with iceberg_table(spark, name) as table:
+        if table is not None:
+            current = table.current_snapshot()
+            return current.summary.additional_properties if current is not None and current.summary is not None else {}
+    snapshot = read_version(spark, name).snapshot_id
+    if snapshot is None:
+        return {}
+    of_newest = spark.table(f"{name}.snapshots").where(sf.col("snapshot_id") == snapshot).select("summary")
+    found: dict[str, str] = of_newest.collect()[0]["summary"]
+    return found

@@ -1,0 +1,180 @@
+"""From `deltas` to a table's state: idempotent, by arrival, any day again in any order."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.sql import functions as sf
+
+from lakehouse.data_files import DataFiles
+from lakehouse.history.decoding import day_of
+from lakehouse.spark_errors import lake_errors
+from lakehouse.table_definitions import (
+    MARKS_PROPERTY,
+    NAMES,
+    Contract,
+    LakeNames,
+    StateTable,
+    ensure_deltas,
+    ensure_state,
+    marks_of,
+    read_version,
+)
+from lakehouse.tables.buckets import Extent, Increment, Merge, tasks_of
+from lakehouse.tables.extents import History, history_files
+from lakehouse.tables.rejected import keep_rejected
+from lakehouse.tables.writes import Written, write_state
+from lakesync.crash import crash_point
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import date
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lakehouse.tables.writes import MergeOf
+    from lakesync.schema import TableSchema
+
+
+class MergeReport(msgspec.Struct, frozen=True):
+    """What one merge did to a state table."""
+
+    table: str
+    deltas_in: int
+    """Deltas read from the history."""
+    rows_merged: int
+    """Rows written: those of the increment, or the whole table where it was written anew."""
+    tombstones: int
+    """Rows among them that are not visible."""
+    rejected_values: int
+    """Live values among them that do not fit their column's type: null in the typed column, kept in `_cells`."""
+    snapshot_id: int | None
+    """The table's snapshot afterwards; None while it is empty."""
+    marks: dict[str, int]
+    """Merged marks afterwards, a gateway."""
+    seconds: float
+
+
+@lake_errors
+def merge_table(
+    spark: SparkSession,
+    schema: TableSchema,
+    upto: Mapping[str, int],
+    *,
+    days: Sequence[date] | None = None,
+    rebuild: bool = False,
+    names: LakeNames = NAMES,
+    contract: Contract = "evolve",
+) -> MergeReport:
+    """Merge a table's deltas with `arrival <= upto[gateway]` into its state; the table is made or grown first.
+
+    Without `days`: those above the merged mark, which then is `upto`. With `days` (UTC days of arrival): all of
+    these days, whatever the marks say; marks move only where the days close the gap to `upto`. With `rebuild`: the rows
+    of the gateways in `upto` are made again from all their deltas, in one commit. Gateways outside `upto` stay as they
+    are. Writes no snapshot when there is nothing to merge. One writer a table at a time is expected; a second merge
+    costs time, never data, but a rebuild must be alone.
+
+    Raises:
+        SchemaError: the schema does not fit the lake's table, or the table's contract.
+        LakeUnavailableError: Spark is gone.
+    """
+    started = time.perf_counter()
+    history = ensure_deltas(spark, names).snapshot_id
+    table = ensure_state(spark, schema, names, contract)
+    as_marked = days is None and not rebuild
+    if as_marked and not table.grown and all(table.marks.get(name, 0) >= arrival for name, arrival in upto.items()):
+        seconds = time.perf_counter() - started
+        return MergeReport(schema.table, 0, 0, 0, 0, table.snapshot_id, table.marks, seconds)
+    since = table.marks if as_marked else {}
+    ranges = {gateway: (since.get(gateway, 0), arrival) for gateway, arrival in upto.items()}
+    increment = deltas_between(spark, schema.table, ranges, names, None if rebuild else days)
+    picked = Increment(schema.table, ranges, None if rebuild else days)
+    found = history_files(spark, names.deltas, history, picked)
+    deltas_in = increment.count() if found.deltas is None else found.deltas
+    written = Written(table.snapshot_id, 0, 0, 0)
+    if deltas_in or rebuild or (table.grown and table.snapshot_id is not None):
+        by_bucket = _by_bucket(table, picked, found, deltas_in)
+        written = write_state(spark, table, increment, deltas_in, upto if rebuild else None, by_bucket)
+        if written.snapshot_id is not None and (written.rejected or table.rejects):
+            keep_rejected(spark, table, written.snapshot_id, names)
+    crash_point("tables.merged")
+    marks = _advance(spark, table, upto, days, exactly=rebuild)
+    seconds = time.perf_counter() - started
+    return MergeReport(
+        schema.table,
+        deltas_in,
+        written.rows,
+        written.tombstones,
+        written.rejected,
+        written.snapshot_id,
+        marks,
+        seconds,
+    )
+
+
+@lake_errors
+def forget_marks(spark: SparkSession, table: str, names: LakeNames = NAMES) -> None:
+    """Drop a table's merged marks: the next merge reads all of its deltas again, with the same result."""
+    spark.sql(f"ALTER TABLE {names.state(table)} UNSET TBLPROPERTIES IF EXISTS ('{MARKS_PROPERTY}')")
+
+
+def deltas_between(
+    spark: SparkSession,
+    table: str,
+    ranges: Mapping[str, tuple[int, int]],
+    names: LakeNames,
+    days: Sequence[date] | None = None,
+) -> DataFrame:
+    """A table's rows of the history with `low < arrival <= high` for each gateway's range, on all days or these."""
+    of_gateways = sf.lit(False)
+    for gateway, (low, high) in ranges.items():
+        of_gateways |= (sf.col("gateway") == gateway) & (sf.col("arrival") > low) & (sf.col("arrival") <= high)
+    if days is None:
+        first = day_of(min((low for low, _ in ranges.values()), default=0))
+        last = day_of(max((high for _, high in ranges.values()), default=0))
+        in_days = sf.col("day").between(first, last)
+    else:
+        in_days = sf.col("day").isin(*days)
+    return spark.table(names.deltas).where(of_gateways & in_days & (sf.col("table_name") == table))
+
+
+def _by_bucket(table: StateTable, increment: Increment, history: History, deltas_in: int) -> MergeOf | None:
+    """What tasks do to merge an increment; None where they cannot read the history's files."""
+    files = history.files
+    if files is None:
+        return None
+    tasks = tasks_of(deltas_in)
+
+    def merge(states: Mapping[int, DataFiles], *, rebuilt: Collection[str], extent: Extent) -> Merge:
+        return Merge(increment, files, states, table.columns, frozenset(rebuilt), extent, tasks)
+
+    return merge
+
+
+def _advance(
+    spark: SparkSession, table: StateTable, upto: Mapping[str, int], days: Sequence[date] | None, *, exactly: bool
+) -> dict[str, int]:
+    """Raise the marks to `upto`, where nothing below it was left out; set them to it after a rebuild."""
+    marks = marks_of(read_version(spark, table.name))
+    raised = dict(marks)
+    for gateway, arrival in upto.items():
+        held = marks.get(gateway)
+        if exactly:
+            raised[gateway] = arrival
+        elif days is None or (held is not None and _closes(days, held, arrival)):
+            raised[gateway] = max(arrival, held or 0)
+    if raised != marks:
+        text = json.dumps(raised, sort_keys=True)
+        spark.sql(f"ALTER TABLE {table.name} SET TBLPROPERTIES ('{MARKS_PROPERTY}' = '{text}')")
+    return raised
+
+
+def _closes(days: Sequence[date], mark: int, arrival: int) -> bool:
+    """Whether every day from the mark to the arrival is among `days`."""
+    first, last = day_of(mark), day_of(arrival)
+    needed = {first + timedelta(days=number) for number in range((last - first).days + 1)}
+    return needed <= set(days)

@@ -1,0 +1,214 @@
+"""`python -m lakesync_dagster.run_host SOCKET`: forks the process of each run from one that has its imports done.
+
+The run launcher asks for processes over the socket. The host reports a process that ends before its run does as the
+run's failure, within a second. A host that ends takes its processes with it.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import dagster as dg
+
+from lakesync.config import load
+from lakesync_dagster.compat_dagster import run_command_line
+from lakesync_dagster.recover import UNATTENDED, end_run
+from lakesync_dagster.run_launcher import HOST
+from resources.snapshot import snapshot_file
+
+LOCATION = "lakesync_dagster.definitions"
+MODULES = (
+    LOCATION,
+    "dagster._cli",
+    "pyspark.sql.connect.session",
+    "pyiceberg.catalog.sql",
+    "pyiceberg.io.pyarrow",
+    "resources.staging",
+    "lakehouse.sessions",
+    "lakehouse.checkpoints.tags",
+    "lakehouse.checkpoints.cutting",
+    "lakehouse.checks",
+    "lakehouse.history.flush",
+    "lakehouse.table_stats",
+    "lakehouse.active_tables",
+    "lakehouse.checkpoints.old_frames",
+    "lakehouse.checkpoints.published",
+    "lakehouse.tables.samples",
+    "lakehouse.tables.increments",
+)
+"""What the steps of a flush import, most of it where it is used."""
+_LOOK_SECONDS = 0.5
+_REQUEST_SECONDS = 5.0
+_GRACE_SECONDS = 10.0
+"""How long a run's process may take to end once it is asked to."""
+
+
+class RunHost:
+    """Serves one request at a time and has no threads, so that it can fork safely."""
+
+    def __init__(self, path: Path) -> None:
+        """Import what runs need, and listen. Args: path: of the socket."""
+        self._snapshot = snapshot_file(load())
+        self._loaded = self._snapshot_version()
+        for name in MODULES:
+            importlib.import_module(name)
+        gc.freeze()  # the collector leaves these objects alone, so that processes go on sharing their pages
+        self._held, self._alive = os.pipe()
+        self._runs: dict[int, str] = {}
+        # Alone: several processes that create Dagster's storage at the same time get in each other's way.
+        os.waitpid(self._fork(end_runs_of_earlier_hosts), 0)
+        path.unlink(missing_ok=True)
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(path))
+        path.chmod(0o600)
+        self._listening.listen()
+        self._listening.settimeout(_LOOK_SECONDS)
+
+    def serve(self, stopping: Callable[[], bool]) -> None:
+        """Answer requests until it is to stop, then end the runs."""
+        while not stopping():
+            self._reap()
+            with contextlib.suppress(TimeoutError):
+                connection, _ = self._listening.accept()
+                with connection, contextlib.suppress(OSError, ValueError):
+                    connection.settimeout(_REQUEST_SECONDS)
+                    request = json.loads(connection.makefile("rb").readline())
+                    connection.sendall(json.dumps(self._answer(request)).encode() + b"\n")
+        self._listening.close()
+        for pid in self._runs:
+            os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while self._runs and time.monotonic() < deadline:
+            self._reap()
+            time.sleep(0.05)
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if "start" in request:
+            self._refresh()
+            return {"pid": self._start(request["start"], request["arguments"]), "host": os.getpid()}
+        pid = next((pid for pid, run_id in self._runs.items() if run_id == request["end"]), None)
+        if pid is not None:
+            os.kill(pid, signal.SIGTERM)
+        return {"ended": pid is not None}
+
+    def _start(self, run_id: str, arguments: list[str]) -> int:
+        def run() -> None:
+            self._listening.close()
+            threading.Thread(target=self._end_with_host, daemon=True).start()
+            run_command_line(arguments)
+
+        pid = self._fork(run)
+        self._runs[pid] = run_id
+        return pid
+
+    def _fork(self, work: Callable[[], object]) -> int:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if not pid:
+            os.close(self._alive)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            _exit_after(work)
+        return pid
+
+    def _end_with_host(self) -> None:
+        """In a run's process: wait until the host is gone, whose end of the pipe is then closed."""
+        os.read(self._held, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_GRACE_SECONDS)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                run_id = self._runs.pop(pid, None)
+                if run_id is not None and status:
+                    self._fork(partial(report_end, run_id, os.waitstatus_to_exitcode(status)))
+
+    def _refresh(self) -> None:
+        """Load the code location again if the registered tables have changed."""
+        version = self._snapshot_version()
+        if version != self._loaded:
+            importlib.reload(sys.modules[LOCATION])
+            gc.collect()
+            gc.freeze()
+            self._loaded = version
+
+    def _snapshot_version(self) -> tuple[int, int] | None:
+        try:
+            status = self._snapshot.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_mtime_ns, status.st_ino
+
+
+def report_end(run_id: str, code: int) -> None:
+    """Report a run whose process ended before it.
+
+    Args:
+        run_id: the run's.
+        code: the exit code; negative: the signal that ended it.
+    """
+    cause = f"signal {-code}" if code < 0 else f"code {code}"
+    with dg.DagsterInstance.get() as instance:
+        run = instance.get_run_by_id(run_id)
+        if run is not None and not run.is_finished:
+            end_run(instance, run, f"The run's process ended with {cause}.")
+
+
+def end_runs_of_earlier_hosts() -> None:
+    """End the runs that a killed host has left: their processes are gone, or are ending."""
+    own = str(os.getppid())
+    with dg.DagsterInstance.get() as instance:
+        for run in instance.get_runs(filters=dg.RunsFilter(statuses=list(UNATTENDED))):
+            if run.tags.get(HOST, own) != own:
+                end_run(instance, run, "The run host was stopped or killed while the run was going on.")
+
+
+def _exit_after(work: Callable[[], object]) -> NoReturn:
+    """Do a child's work and end it, without what the parent has registered for its own end."""
+    code = 1
+    try:
+        work()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    """Serve until SIGTERM or SIGINT."""
+    stop = [False]
+
+    def stopping(*_: object) -> None:
+        stop[0] = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stopping)
+    RunHost(Path(sys.argv[1])).serve(lambda: stop[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The run launcher that `lakesync up` configures: runs start in the run host instead of a new interpreter."""
+
+import json
+import socket
+from collections.abc import Mapping
+from typing import Any, Self
+
+import dagster as dg
+
+from lakesync_dagster.compat_dagster import LaunchRunContext, run_arguments
+
+HOST = "lakesync/run_host"
+"""Run tag: the process of the host that has forked the run's."""
+_ANSWER_SECONDS = 20.0
+
+
+class RunHostLauncher(dg.DefaultRunLauncher):
+    """Asks the run host for a process for each run. The host forks it from one that has imported what runs need.
+
+    Dagster's own launcher starts an interpreter for each run, which imports for five seconds. It steps in where the
+    host does not answer.
+    """
+
+    def __init__(self, socket_path: str, inst_data: Any = None) -> None:
+        """Args: socket_path: the host's; inst_data: Dagster's own."""
+        super().__init__(inst_data)
+        self._socket = socket_path
+
+    @classmethod
+    def config_type(cls) -> dict[str, Any]:
+        """The settings in `dagster.yaml`."""
+        return {"socket": str}
+
+    @classmethod
+    def from_config_value(cls, inst_data: Any, config_value: Mapping[str, Any]) -> Self:
+        """Create the launcher from `dagster.yaml`."""
+        return cls(config_value["socket"], inst_data)
+
+    def launch_run(self, context: LaunchRunContext) -> None:
+        """Start a run."""
+        run = context.dagster_run
+        try:
+            found = self._ask({"start": run.run_id, "arguments": run_arguments(run, self._instance)})
+        except OSError as error:
+            message = f"The run host does not answer at {self._socket}: {error}. The code server starts the run."
+            self._instance.report_engine_event(message, run, cls=type(self))
+            super().launch_run(context)
+            return
+        self._instance.add_run_tags(run.run_id, {HOST: str(found["host"])})
+        self._instance.report_engine_event(f"The run host has forked process {found['pid']}.", run, cls=type(self))
+
+    def terminate(self, run_id: str) -> bool:
+        """Ask a run's process to end.
+
+        Returns:
+            Whether there was one.
+        """
+        run = self._instance.get_run_by_id(run_id)
+        if run is None or run.is_finished:
+            return False
+        self._instance.report_run_canceling(run)
+        try:
+            ended = bool(self._ask({"end": run_id})["ended"])
+        except OSError:
+            ended = False
+        return ended or bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises: OSError: the host is not there, or does not answer in time."""
+        with socket.socket(socket.AF_UNIX) as host:
+            host.settimeout(_ANSWER_SECONDS)
+            host.connect(self._socket)
+            host.sendall(json.dumps(request).encode() + b"\n")
+            answer = host.makefile("rb").readline()
+        if not answer:
+            raise ConnectionResetError("it closed the connection")
+        found: dict[str, Any] = json.loads(answer)
+        return found

@@ -1,0 +1,69 @@
+"""The Dagster resources `staging` and `intake`: the gateways' log, and the way into the gateways."""
+
+from contextlib import AbstractContextManager, ExitStack
+
+import dagster as dg
+from pydantic import PrivateAttr
+
+from lakesync.clock import WallClock
+from lakesync.config import Config
+from lakesync.staging.store import PipelineStore
+from resources.intake import Intake, open_intake
+from resources.staging import pipeline_store
+from resources.uris import staging_uri
+
+
+class StagingResource(dg.ConfigurableResource[None]):
+    """The gateways' staging store. It is opened when a step first uses it, and closed at the end of the run."""
+
+    uri: str
+    settings: dg.ResourceDependency[Config]
+    _opened: ExitStack = PrivateAttr(default_factory=ExitStack)
+    _store: PipelineStore | None = PrivateAttr(default=None)
+    _clock: WallClock | None = PrivateAttr(default=None)
+
+    @classmethod
+    def configured_by(cls, config: Config) -> "StagingResource":
+        """Create the resource of a configuration."""
+        return cls(uri=staging_uri(config), settings=config)
+
+    @property
+    def store(self) -> PipelineStore:
+        """The store.
+
+        Raises:
+            StagingUnavailableError: it cannot be reached.
+        """
+        if self._store is None:
+            self._store = self._opened.enter_context(pipeline_store(self.settings))
+        return self._store
+
+    def now_ms(self) -> int:
+        """Server wall time in milliseconds, by the gateways' clock."""
+        if self._clock is None:
+            self._clock = WallClock(self.settings.clock_offset_file)
+        return self._clock.now_ms()
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Close the store at the end of the run."""
+        self._store = None
+        self._opened.close()
+
+
+class IntakeResource(dg.ConfigurableResource[None]):
+    """The way into the gateways, by which polled rows are pushed as a client pushes its own."""
+
+    settings: dg.ResourceDependency[Config]
+
+    @classmethod
+    def configured_by(cls, config: Config) -> "IntakeResource":
+        """Create the resource of a configuration."""
+        return cls(settings=config)
+
+    def open(self) -> AbstractContextManager[Intake]:
+        """Open the way in.
+
+        Raises:
+            StagingUnavailableError: the gateways cannot be reached.
+        """
+        return open_intake(self.settings)

@@ -1,0 +1,174 @@
+"""What the steps of one run share besides connections: how far each gateway is, and what the run went on without."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from lakesync.exceptions import ConfigurationError
+from lakesync.hlc import wall_of
+from lakesync.staging.head import MAIN_SHARD
+from lakesync.staging.shards import shard_map
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lakehouse.table_definitions import LakeNames
+    from lakesync.config import Config
+    from lakesync.staging.records import Hold
+    from resources.gateways import StagingResource
+    from resources.lake import LakeResource
+    from resources.spark import SparkConnectResource
+
+
+class SetAside(NamedTuple):
+    """A failure that the run went on without; its last step fails for it."""
+
+    description: str
+    gateway: str | None
+    """The gateway that was not flushed, if the failure was that."""
+
+
+class RunState:
+    """The positions that all steps of a run agree on. Each is read once, when a step first asks for it."""
+
+    def __init__(
+        self, config: Config, pyspark: SparkConnectResource, lake: LakeResource, staging: StagingResource
+    ) -> None:
+        self._config = config
+        self._pyspark = pyspark
+        self._lake = lake
+        self._staging = staging
+        self._flushed: dict[str, int] | None = None
+        self._flushed_by_shard: dict[str, dict[str, int]] = {}
+        self._cut_points: dict[str, Hold] = {}
+        self.set_aside: list[SetAside] = []
+
+    def names_of(self, gateway: str) -> LakeNames:
+        """The lake's names with the state tables of a gateway.
+
+        Raises:
+            ConfigurationError: its rows are in another namespace than the configuration says.
+            LakeUnavailableError: Spark cannot be reached.
+        """
+        moved = self._moved.get(gateway)
+        if moved is not None:
+            raise ConfigurationError(
+                f"the rows of gateway {gateway!r} are in the lake's namespace {moved!r}, and it is configured for "
+                f"{self._config.namespaces.of(gateway)!r}: a gateway keeps the namespace that it was created with. Put "
+                f"gateways.{gateway}.namespace back, or create another gateway"
+            )
+        return self._lake.names_in(self._lake.gateway_namespaces.get(gateway, ""))
+
+    def gateways_in(self, namespace: str) -> list[str]:
+        """The gateways whose rows are in a namespace; `""` is the shared one.
+
+        A gateway that is configured for another namespace than its rows are in belongs to neither.
+
+        Raises:
+            StagingUnavailableError: the staging store cannot be reached.
+            LakeUnavailableError: Spark cannot be reached.
+        """
+        return [each for each in self._staging.store.gateways() if self._is_in(namespace, each)]
+
+    def note_cut_points(self) -> None:
+        """Note the position of each gateway. Call it before a flush: afterwards each can be cut at that position.
+
+        Raises:
+            StagingUnavailableError: the staging store, or one of its shards, cannot be reached.
+        """
+        store = self._staging.store
+        self._cut_points = {gateway: store.hold(gateway) for gateway in store.gateways()}
+
+    def drop_cut_point(self, gateway: str) -> None:
+        """Do not cut a gateway in this run, because it could not be flushed."""
+        self._cut_points.pop(gateway, None)
+
+    def cut_points(self) -> Mapping[str, Hold]:
+        """The position at which each gateway can be cut: noted before the run's flush, or where nothing is unflushed.
+
+        Raises:
+            StagingUnavailableError: the staging store, or one of its shards, cannot be reached.
+        """
+        if not self._cut_points:
+            self.note_cut_points()
+            for backlog in self._staging.store.backlog():
+                if backlog.deltas:
+                    self._cut_points.pop(backlog.gateway, None)
+        return self._cut_points
+
+    def forget_positions(self) -> None:
+        """Read all positions again: an erasure adds arrivals above those noted before it."""
+        self._cut_points, self._flushed = {}, None
+
+    def settled_ms(self) -> int:
+        """Server wall time up to which the lake holds everything acknowledged, once this run has flushed.
+
+        Raises:
+            StagingUnavailableError: the staging store cannot be reached.
+        """
+        cut_points, store = self.cut_points(), self._staging.store
+        moments = [wall_of(hold.arrival) for hold in cut_points.values()]
+        if cut_points.keys() != set(store.gateways()):
+            unflushed = [each for each in store.backlog() if each.gateway not in cut_points]
+            moments += [each.oldest_ms for each in unflushed if each.oldest_ms is not None]
+        return min(moments, default=self._staging.now_ms())
+
+    def flushed(self, *, anew: bool = False) -> dict[str, int]:
+        """Gateway → the arrival up to which its deltas are in the lake.
+
+        After this run's flush that is its cut point, so that the run's tables and cuts agree.
+
+        Args:
+            anew: whether to read it again.
+
+        Raises:
+            LakeUnavailableError: Spark cannot be reached.
+        """
+        if anew or self._flushed is None:
+            from lakehouse.history.flush import flushed_arrivals
+
+            self._flushed = self._at_cut_points(flushed_arrivals(self._pyspark.spark_session, self._lake.names))
+            self._flushed_by_shard = {}
+        return self._flushed
+
+    def flushed_of(self, table: str, namespace: str = "") -> dict[str, int]:
+        """`flushed` for the rows of one state table: its namespace's gateways, by its own shard.
+
+        Raises:
+            LakeUnavailableError: Spark cannot be reached.
+        """
+        flushed = self._flushed_in_shard_of(table)
+        return {gateway: arrival for gateway, arrival in flushed.items() if self._is_in(namespace, gateway)}
+
+    def _flushed_in_shard_of(self, table: str) -> dict[str, int]:
+        shards = shard_map(self._config.shard_config)
+        if shards is None:
+            return self.flushed()
+        shard = shards.of(table)
+        if shard not in self._flushed_by_shard:
+            from lakehouse.history.flush import flushed_arrivals
+
+            streams = (shard, MAIN_SHARD) if shard == shards.default else (shard,)
+            arrivals = flushed_arrivals(self._pyspark.spark_session, self._lake.names, streams)
+            self._flushed_by_shard[shard] = self._at_cut_points(arrivals)
+        return self._flushed_by_shard[shard]
+
+    def _at_cut_points(self, arrivals: dict[str, int]) -> dict[str, int]:
+        return {
+            gateway: self._cut_points[gateway].arrival if gateway in self._cut_points else arrival
+            for gateway, arrival in arrivals.items()
+        }
+
+    def _is_in(self, namespace: str, gateway: str) -> bool:
+        return self._lake.gateway_namespaces.get(gateway, "") == namespace and gateway not in self._moved
+
+    @cached_property
+    def _moved(self) -> dict[str, str]:
+        """Gateway → the namespace of its rows, where the configuration says another."""
+        from lakehouse.namespace_assignment import moved_gateways
+
+        def has_begun(gateway: str) -> bool:
+            return self._staging.store.newest_cut(gateway) is not None
+
+        return moved_gateways(self._pyspark.spark_session, has_begun, self._config.namespaces, self._lake.names)

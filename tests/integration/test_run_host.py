@@ -1,0 +1,160 @@
+"""The run host and its launcher: runs in forked processes, and what becomes of a run when one of the processes dies."""
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.reconstruct import ReconstructableRepository
+
+from lakesync.cli import dagster_home
+from lakesync.cli.process import free_ports
+from lakesync.config import load
+from lakesync.schema import parse_schema
+from lakesync_dagster.compat_dagster import LaunchRunContext
+from lakesync_dagster.run_host import LOCATION
+from lakesync_dagster.run_launcher import RunHostLauncher
+from resources.snapshot import SchemaSnapshot, snapshot_file, write_snapshot
+
+pytestmark = pytest.mark.timeout(300)
+ROOT = Path(__file__).parents[2]
+QUICK, SLOW = dg.AssetKey(["maintenance", "runs"]), dg.AssetKey(["maintenance", "staging"])
+"""One needs nothing; the other looks for its gateway, which is not there, for half a minute."""
+STATUS = dg.DagsterRunStatus
+
+
+class Host:
+    """A Dagster instance with the launcher, and a run host."""
+
+    def __init__(self, folder):
+        gateway = {"url": f"http://127.0.0.1:{free_ports(1)[0]}"}
+        self.config = load({"data_dir": folder, "gateway": gateway, "service_token": "a token of the test's own"})
+        dagster_home.write(self.config, 1)
+        self.instance = dg.DagsterInstance.from_config(str(self.config.dagster.home))
+        self.process = None
+
+    def start(self):
+        socket = dagster_home.run_socket(self.config)
+        socket.unlink(missing_ok=True)
+        environment = {**os.environ, **self.config.environment(), "DAGSTER_HOME": str(self.config.dagster.home)}
+        command = [sys.executable, "-m", "lakesync_dagster.run_host", str(socket)]
+        self.process = subprocess.Popen(command, env=environment, cwd=ROOT, start_new_session=True)
+        self.until(socket.exists)
+
+    def launch(self, *keys):
+        importlib.reload(importlib.import_module(LOCATION))  # for this instance, and the tables of now
+        location = ReconstructableRepository.for_module(LOCATION, "defs", str(ROOT))
+        job = location.get_reconstructable_job("maintenance")
+        chosen = job.get_subset(asset_selection=frozenset(keys))
+        run = self.instance.create_run_for_job(
+            chosen.get_definition(), job_code_origin=job.get_python_origin(), asset_selection=frozenset(keys)
+        )
+        self.instance.run_launcher.launch_run(LaunchRunContext(run, None))
+        return run.run_id
+
+    def status(self, run_id):
+        return self.instance.get_run_by_id(run_id).status
+
+    def messages(self, run_id):
+        return "\n".join(entry.message for entry in self.instance.all_logs(run_id))
+
+    def pid(self, run_id):
+        """Of the run's process, once it works at it."""
+        self.until(lambda: self.status(run_id) is STATUS.STARTED)
+        return int(self.messages(run_id).partition("has forked process ")[2].partition(".")[0])
+
+    def until(self, condition):
+        deadline = time.monotonic() + 120
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+    def end(self):
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+def is_there(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    made = Host(tmp_path)
+    for name, value in made.config.environment().items():
+        monkeypatch.setenv(name, value)
+    yield made
+    made.end()
+    made.instance.dispose()
+
+
+def test_runs_succeed_are_cancelled_and_fail_with_their_process(host):
+    host.start()
+    done, cancelled, killed = host.launch(QUICK), host.launch(SLOW), host.launch(SLOW)
+    pid = host.pid(cancelled)
+    assert host.instance.run_launcher.terminate(cancelled)
+    os.kill(host.pid(killed), signal.SIGKILL)
+    begun = time.monotonic()
+    host.until(lambda: host.status(killed) is STATUS.FAILURE)
+    assert time.monotonic() - begun < 20, "the host sees it within a second"
+    assert "The run's process ended with signal 9." in host.messages(killed)
+    host.until(lambda: host.status(cancelled) is STATUS.CANCELED)
+    host.until(lambda: host.status(done) is STATUS.SUCCESS)
+    host.until(lambda: not is_there(pid))
+    assert not host.instance.run_launcher.terminate(done)
+
+
+def test_a_killed_host_takes_its_runs_along_and_the_next_one_ends_them(host):
+    host.start()
+    run = host.launch(SLOW)
+    pid = host.pid(run)
+    host.process.kill()
+    host.process.wait()
+    host.until(lambda: not is_there(pid))
+    host.start()
+    host.until(lambda: host.status(run) is STATUS.FAILURE)
+    host.until(lambda: host.status(host.launch(QUICK)) in {STATUS.SUCCESS, STATUS.STARTED, STATUS.NOT_STARTED})
+
+
+def test_a_host_that_is_stopped_ends_its_runs_first(host):
+    host.start()
+    run = host.launch(SLOW)
+    host.pid(run)
+    host.process.terminate()
+    assert host.process.wait(60) == 0
+    assert host.status(run) is STATUS.FAILURE
+
+
+def test_a_run_knows_the_tables_that_were_registered_after_the_host_started(host):
+    host.start()
+    schema = parse_schema({"table": "late", "columns": [{"name": "n", "type": "number"}]})
+    write_snapshot(snapshot_file(host.config), SchemaSnapshot((schema,)))
+    late = dg.AssetKey(["maintenance", "tables", "late"])
+    run = host.launch(late)
+    host.until(lambda: host.status(run) is STATUS.FAILURE)
+    events = host.instance.all_logs(run, of_type=dg.DagsterEventType.STEP_FAILURE)
+    assert [event.step_key for event in events] == ["maintenance__tables__late"]
+    assert "no Spark is configured" in str(events)
+
+
+def test_without_a_host_dagsters_own_launcher_takes_over(host):
+    """Which needs a code server, and says so where there is none."""
+    assert isinstance(host.instance.run_launcher, RunHostLauncher)
+    with pytest.raises(dg.DagsterInvariantViolationError, match="requires a workspace"):
+        host.launch(QUICK)
+
+
+def test_a_socket_has_a_short_path_wherever_the_data_is(tmp_path):
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    assert len(str(dagster_home.run_socket(load({"data_dir": deep})))) < 100
+    assert dagster_home.run_socket(load({"data_dir": Path("/d")})) == Path("/d/dagster/runs.sock")

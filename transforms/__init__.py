@@ -1,1 +1,0 @@
-"""Pure functions from DataFrame to DataFrame: no Dagster, no session, no I/O."""
