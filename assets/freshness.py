@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 import dagster as dg
 import msgspec
-from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 
 from assets.labels import DELTAS, state_key
 from assets.outcome import outcome
 from lakesync.staging.store import PipelineStore
+from resources.compat_dagster import AssetCheckEvaluationTargetMaterializationData
 from resources.gateways import StagingResource
 from resources.snapshot import SchemaSnapshot
 

@@ -6,10 +6,10 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.labels import UPKEEP
 from assets.maintenance import GROUP
+from resources.compat_dagster import UnresolvedAssetJobDefinition
 
 _SOON, _LATER = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
 """Of runs that wait for the same place the first goes first."""

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.backends import backends
 from assets.destinations import destinations, nothing_missed
@@ -12,6 +11,7 @@ from assets.flows import flows
 from assets.migration import migrations
 from assets.tiering import oldest_day, tiers
 from lakesync.config import Config
+from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.destinations import destination_sensor
 from sensors.pauses import pause
 

@@ -23,15 +23,14 @@ from typing import Any, NoReturn
 import dagster as dg
 
 from lakesync.config import load
-from lakesync_dagster.compat_dagster import run_command_line
 from lakesync_dagster.recover import UNATTENDED, end_run
 from lakesync_dagster.run_launcher import HOST
+from resources.compat_dagster import command_line, run_command_line
 from resources.snapshot import snapshot_file
 
 LOCATION = "lakesync_dagster.definitions"
 MODULES = (
     LOCATION,
-    "dagster._cli",
     "pyspark.sql.connect.session",
     "pyiceberg.catalog.sql",
     "pyiceberg.io.pyarrow",
@@ -64,6 +63,7 @@ class RunHost:
         self._loaded = self._snapshot_version()
         for name in MODULES:
             importlib.import_module(name)
+        command_line()
         gc.freeze()  # the collector leaves these objects alone, so that processes go on sharing their pages
         self._held, self._alive = os.pipe()
         self._runs: dict[int, str] = {}

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import dagster as dg
 
-from lakesync_dagster.compat_dagster import LaunchRunContext, run_arguments
+from resources.compat_dagster import LaunchRunContext, run_arguments
 
 HOST = "lakesync/run_host"
 """Run tag: the process of the host that has forked the run's."""

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.destinations import FOLLOWED
 from assets.labels import DELTAS, REQUESTED_BY
 from assets.series import newest, version_of
+from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.pauses import pause
 
 DESTINATION_SENSOR = "destination_sensor"

@@ -1,9 +1,9 @@
 """Asks for an erasure in the lake when staging has erased something."""
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.labels import REQUESTED_BY
+from resources.compat_dagster import UnresolvedAssetJobDefinition
 from resources.staging import OpenStaging
 from sensors.pauses import pause
 

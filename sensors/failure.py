@@ -4,11 +4,11 @@ import json
 from datetime import UTC, datetime
 
 import dagster as dg
-from dagster._core.storage.asset_check_execution_record import (
+
+from resources.compat_dagster import (
     AssetCheckExecutionRecord,
     AssetCheckExecutionRecordStatus,
 )
-
 from sensors.alerts import Alerts, CheckChanged, RunFailed
 
 RUNS_A_TICK = 50

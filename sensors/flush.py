@@ -8,7 +8,6 @@ from typing import Literal
 
 import dagster as dg
 import msgspec
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY, SET_ASIDE, days_asked
 from lakesync.clock import WallClock
@@ -17,6 +16,7 @@ from lakesync.config_sections import FlushSection
 from lakesync.hlc import wall_of
 from lakesync.staging.records import Backlog
 from lakesync.staging.store import PipelineStore
+from resources.compat_dagster import UnresolvedAssetJobDefinition
 from resources.staging import OpenStaging
 from sensors.pauses import held
 from sensors.waiting import Exceeded, Watcher

@@ -3,11 +3,11 @@
 from datetime import UTC, datetime
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.labels import CONNECTOR, POLL_SENSOR, REQUESTED_BY, polled_key
 from lakesync.clock import WallClock
 from lakesync.config import Config
+from resources.compat_dagster import UnresolvedAssetJobDefinition
 from resources.snapshot import PolledConnector, SchemaSnapshot
 from sensors.flush import nearest_day
 from sensors.pauses import held

@@ -10,15 +10,14 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.reconstruct import ReconstructableRepository
 
 from lakesync.cli import dagster_home
 from lakesync.cli.process import free_ports
 from lakesync.config import load
 from lakesync.schema import parse_schema
-from lakesync_dagster.compat_dagster import LaunchRunContext
 from lakesync_dagster.run_host import LOCATION
 from lakesync_dagster.run_launcher import RunHostLauncher
+from resources.compat_dagster import LaunchRunContext
 from resources.snapshot import SchemaSnapshot, snapshot_file, write_snapshot
 
 pytestmark = pytest.mark.timeout(300)
@@ -26,6 +25,11 @@ ROOT = Path(__file__).parents[2]
 QUICK, SLOW = dg.AssetKey(["maintenance", "runs"]), dg.AssetKey(["maintenance", "staging"])
 """One needs nothing; the other looks for its gateway, which is not there, for half a minute."""
 STATUS = dg.DagsterRunStatus
+
+
+def maintenance():
+    """The job of the code location as this process, or the run host, has loaded it."""
+    return importlib.import_module(LOCATION).defs.resolve_job_def("maintenance")
 
 
 class Host:
@@ -48,8 +52,7 @@ class Host:
 
     def launch(self, *keys):
         importlib.reload(importlib.import_module(LOCATION))  # for this instance, and the tables of now
-        location = ReconstructableRepository.for_module(LOCATION, "defs", str(ROOT))
-        job = location.get_reconstructable_job("maintenance")
+        job = dg.reconstructable(maintenance)
         chosen = job.get_subset(asset_selection=frozenset(keys))
         run = self.instance.create_run_for_job(
             chosen.get_definition(), job_code_origin=job.get_python_origin(), asset_selection=frozenset(keys)

@@ -100,13 +100,14 @@ def test_secrets_are_made_once(tmp_path):
 
 
 def test_dagsters_files_are_yaml_that_dagster_takes(conf):
-    from dagster._core.instance.config import dagster_instance_config
+    import dagster as dg
 
     workspace = yaml.safe_load(dagster_home.write(conf, 7).read_text())
     assert workspace["load_from"][0]["grpc_server"]["port"] == 7
-    settings, _ = dagster_instance_config(str(conf.dagster.home))
-    assert settings["telemetry"] == {"enabled": False}
-    assert settings["concurrency"]["pools"] == {"default_limit": 1, "granularity": "run"}
+    with dg.DagsterInstance.from_config(str(conf.dagster.home)) as instance:
+        assert not instance.telemetry_enabled
+        assert instance.get_settings("concurrency")["pools"] == {"default_limit": 1, "granularity": "run"}
+        assert type(instance.run_launcher).__name__ == "RunHostLauncher"
 
 
 def test_spark_of_ones_own_means_none_is_started(conf, tmp_path):
