@@ -1,11 +1,12 @@
-"""What gateways were told, kept in the lake: a lost staging store gets its schemas and rules back from here.
+"""The schemas and sync rules of gateways, kept in the lake: `lakesync staging rebuild` restores a lost store from them.
 
-Table `gateways` of the system namespace has no rows. Each gateway's configuration is a property, so that it is read
-without a scan and written only where it changed.
+Table `gateways` of the system namespace has one row for each gateway. A property of the table holds the digest of each
+row, so that an unchanged configuration costs no Spark job.
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,13 +19,23 @@ if TYPE_CHECKING:
 
     from lakesync.staging.records import GatewayConfig
 
-CONFIG_PROPERTY = "lakesync.config."
-"""Followed by the gateway id; `lakesync staging rebuild` reads it too."""
+DIGEST_PROPERTY = "lakesync.config-digest."
+"""Followed by the gateway id."""
+_VIEW = "__gateway_config"
 
 
 @lake_errors
 def keep_config(spark: SparkSession, gateway: str, config: GatewayConfig, names: LakeNames = NAMES) -> bool:
-    """Keep a gateway's schemas and rules in the lake; False where it has them already.
+    """Write a gateway's configuration to the lake where it has changed.
+
+    Args:
+        spark: a session.
+        gateway: the gateway's id.
+        config: its schemas and rules. They travel as a column's value, never as SQL text.
+        names: of the lake's tables.
+
+    Returns:
+        Whether it had changed.
 
     Raises:
         LakeUnavailableError: Spark is gone.
@@ -32,10 +43,16 @@ def keep_config(spark: SparkSession, gateway: str, config: GatewayConfig, names:
     if config.version == 0:
         return False
     text = msgspec.json.encode(config).decode()
-    key = f"{CONFIG_PROPERTY}{gateway}"
+    key, digest = f"{DIGEST_PROPERTY}{gateway}", hashlib.sha256(text.encode()).hexdigest()
     ensure_gateways(spark, names)
-    if read_version(spark, names.gateways).properties.get(key) == text:
+    if read_version(spark, names.gateways).properties.get(key) == digest:
         return False
-    quoted = text.replace("\\", "\\\\").replace("'", "\\'")
-    spark.sql(f"ALTER TABLE {names.gateways} SET TBLPROPERTIES ('{key}' = '{quoted}')")
+    if "config" not in spark.table(names.gateways).columns:
+        spark.sql(f"ALTER TABLE {names.gateways} ADD COLUMNS (config string COMMENT 'schemas and rules, as JSON')")
+    spark.createDataFrame([(gateway, text)], "gateway string, config string").createOrReplaceTempView(_VIEW)
+    spark.sql(
+        f"MERGE INTO {names.gateways} kept USING {_VIEW} new ON kept.gateway = new.gateway "
+        "WHEN MATCHED THEN UPDATE SET config = new.config WHEN NOT MATCHED THEN INSERT *"
+    )
+    spark.sql(f"ALTER TABLE {names.gateways} SET TBLPROPERTIES ('{key}' = '{digest}')")
     return True

@@ -37,6 +37,8 @@ SETTINGS = {
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
     # Rows to Arrow are counted one by one as long as a batch is limited in bytes; it is limited in rows anyway.
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+    # Else ${env:NAME} in the text of a statement is replaced by what the server's process knows.
+    "spark.sql.variable.substitute": "false",
 }
 
 

@@ -156,6 +156,7 @@ def settings(config: Config, port: int) -> dict[str, str]:
         "spark.scheduler.allocation.file": (folder / "pools.xml").as_uri(),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
+        "spark.sql.variable.substitute": "false",
         "spark.sql.shuffle.partitions": str(config.spark.shuffle_partitions),
         "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",

@@ -24,7 +24,8 @@ from lakesync.staging.records import GatewayConfig
 from lakesync.types import ColumnValue, RowDelta
 
 CONFIG_PROPERTY = "lakesync.config."
-"""Property of table `gateways`, followed by a gateway id: its configuration as JSON."""
+"""Property of table `gateways`, followed by a gateway id: its configuration as JSON, in a lake of before November 23rd,
+2026. Since then the table has a row for each gateway."""
 
 _DELTAS_AT_ONCE = 200_000
 """Held in memory while they are put in order."""
@@ -100,7 +101,11 @@ class LakeHistory:
         except NoSuchTableError:
             return {}
         properties = {name: value for name, value in table.properties.items() if name.startswith(CONFIG_PROPERTY)}
-        return {name.removeprefix(CONFIG_PROPERTY): value for name, value in properties.items()}
+        found = {name.removeprefix(CONFIG_PROPERTY): value for name, value in properties.items()}
+        if "config" in table.schema().column_names:
+            rows = table.scan(selected_fields=("gateway", "config")).to_arrow().to_pylist()
+            found |= {row["gateway"]: row["config"] for row in rows}
+        return found
 
 
 def _dicts(rows: pa.Table) -> Iterator[dict[str, Any]]:

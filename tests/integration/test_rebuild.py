@@ -21,9 +21,14 @@ from lakesync.schema import parse_schema
 from lakesync.staging.remote import RemoteStore
 from tests.integration.gateway_support import SERVICE, delta
 
+ODD = "${env:HOME} ${spark.app.id} '; DROP \\ \n"
+"""A constant that Spark's variable substitution, or a statement's text, would change."""
 RULES = {
     "version": 1,
-    "buckets": [{"name": "mine", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
+    "buckets": [
+        {"name": "mine", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]},
+        {"name": "odd", "tables": ["odd"], "filters": [{"column": "team", "op": "eq", "value": ODD}]},
+    ],
 }
 SCHEMA = {"table": "todos", "columns": [{"name": "team", "type": "string"}, {"name": "size", "type": "number"}]}
 
@@ -54,6 +59,12 @@ def test_a_destroyed_store_comes_back_and_its_clients_go_on(spawn, spark_server,
         flush_due(spark, store, names=names)
         make_cut(spark, store, hold, [parse_schema(SCHEMA)], directory_uri=tmp_path.as_uri(), names=names)
         assert keep_config(spark, "gw", store.gateway_config("gw"), names) is False
+        assert spark.table(names.gateways).count() == 1
+        (newest,) = spark.table(f"{names.gateways}.snapshots").collect()
+    assert newest["summary"]["engine-name"] == "spark"
+    kept = LakeHistory(config).config("gw")
+    assert kept == store.gateway_config("gw")
+    assert ODD in {part.value for bucket in kept.rules.buckets for part in bucket.filters}
     lost = delta("lost", {"team": "red", "size": 1}, client="alice")
     assert alice.push(lost).status_code == 200
     store.close()

@@ -110,6 +110,18 @@ def test_configurations_are_read_from_the_table_of_gateways(lake):
     assert history.config("shop") == told
 
 
+def test_a_gateways_row_wins_over_the_property_of_an_older_lake(lake):
+    conf, catalogue = lake
+    catalogue.create_table("lakesync.deltas", SCHEMA)
+    old, new = (msgspec.structs.replace(new_config(), version=version) for version in (3, 4))
+    columns = pa.schema([("gateway", pa.string()), ("config", pa.string())])
+    properties = {f"{CONFIG_PROPERTY}{gateway}": msgspec.json.encode(old).decode() for gateway in ("shop", "quiet")}
+    table = catalogue.create_table("lakesync.gateways", columns, properties=properties)
+    table.append(pa.Table.from_pylist([{"gateway": "shop", "config": msgspec.json.encode(new).decode()}], columns))
+    history = LakeHistory(conf)
+    assert (history.config("shop"), history.config("quiet")) == (new, old)
+
+
 def test_a_catalogue_on_postgres_is_read_too(postgres_uri, tmp_path, monkeypatch):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     conf = config.load({"data_dir": tmp_path, "lake": {"catalog_uri": postgres_uri, "system_namespace": "history"}})
