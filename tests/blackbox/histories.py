@@ -1,0 +1,152 @@
+"""Histories at random: what clients, operators and the network do, one request after another."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+Step = tuple[Any, ...]
+
+KEYS = [("notes", "r1"), ("notes", "r2"), ("notes", "r3"), ("tasks", "r1"), ("tasks", "t2"), ("misc", "m1")]
+TEAMS: list[Any] = ["a", "b", ["a"], ["b"], ["a", "b"], [], ["b", "c", "a"]]
+KINDS: list[Any] = [["p"], ["q"], ["p", "q"], "p"]
+LEVELS = ["0", "1", "2"]
+FILLERS = 2_500
+
+
+def _bucket(name: str, *filters: tuple[str, str, str], tables: tuple[str, ...] = ()) -> dict[str, Any]:
+    spelled = [dict(zip(("column", "op", "value"), each, strict=True)) for each in filters]
+    return {"name": name, "tables": list(tables), "filters": spelled}
+
+
+_TEAM = ("team", "eq", "jwt:team")
+RULES: list[list[dict[str, Any]]] = [
+    [],
+    [_bucket("mine", _TEAM)],
+    [_bucket("own", _TEAM)],
+    [_bucket("mine", _TEAM, ("x", "eq", "1"))],
+    [_bucket("mine", _TEAM), _bucket("ones", ("x", "eq", "1"))],
+    [_bucket("mine", _TEAM, ("x", "gt", "jwt:level"))],
+    [_bucket("both", ("team", "in", "jwt:team"), ("kind", "in", "jwt:kinds"))],
+    [_bucket("notes", _TEAM, tables=("notes",)), _bucket("rest", tables=("tasks", "misc"))],
+    [_bucket("others", ("team", "neq", "jwt:team"))],
+]
+NARROW = [1, 2, 3, 4, 5, 6]
+"""Those that show no client the fillers."""
+
+FATES = ["whole"] * 5 + ["answer lost", "request lost"]
+_EVEN = {
+    "edit": 10, "pull": 10, "push": 6, "claims": 3, "rules": 1, "wipe": 0.4, "reload": 0.6, "backup": 0.6,
+    "restore": 0.6, "old pull": 0.5, "old push": 0.5, "odd pull": 0.3, "odd push": 0.3, "flush": 0.4,
+}  # fmt: skip
+PROFILES: list[dict[str, float]] = [
+    _EVEN,
+    {"edit": 10, "pull": 12, "push": 6, "claims": 6},
+    {"edit": 8, "pull": 12, "push": 6, "rules": 4, "claims": 2},
+    {"edit": 10, "pull": 10, "push": 8, "wipe": 1, "reload": 2, "backup": 2, "restore": 2, "old pull": 1},
+    {"edit": 10, "pull": 8, "push": 8, "claims": 1, "rules": 0.5},
+    {**_EVEN, "rules": 3, "wipe": 1.5, "old push": 1.5},
+    {"edit": 4, "pull": 4, "push": 4, "between pages": 6, "rules": 0.5},
+    {
+        "edit": 4,
+        "pull": 4,
+        "push": 4,
+        "between pages": 4,
+        "rules": 0.5,
+        "reload": 1,
+        "wipe": 0.5,
+        "restore": 0.5,
+        "backup": 0.5,
+    },
+]
+
+
+def history(seed: int, *, kills: bool = False, fill: bool = False) -> tuple[dict[str, Any], list[Step]]:
+    """A history's setting and its steps.
+
+    Args:
+        seed: of the random numbers.
+        kills: whether the server is killed now and then.
+        fill: whether the gateway holds so many rows that a change of rules is applied in the background.
+    """
+    random = Random(seed)
+    people = random.randint(2, 3)
+    setting = {
+        "clients": [
+            (random.choice(["stock", "stock", "letter", "named"]), _claims(random), random.choice([-30, -3, 0, 0, 3]))
+            for _ in range(people)
+        ],
+        "rules": random.choice(NARROW if fill else range(len(RULES))),
+        "ids": random.choices(["hash", "text", "prefix"], [30, 5, 1])[0],
+        "fill": fill,
+        "last limit": random.choice([1, 2, 5, 1000]),
+    }
+    weights = dict(random.choice(PROFILES))
+    if kills:
+        weights["kill"] = 1.0
+    if fill:
+        weights["rules"] = 4.0
+    kinds, chances = list(weights), list(weights.values())
+    keys = random.sample(KEYS, random.randint(2, len(KEYS)))
+    limits = random.choice([[1], [1, 2], [1, 2, 3, 5], [2, 1000], [1000]])
+    size = random.randint(6, 70)
+    steps: list[Step] = []
+    if random.random() < 0.4:  # begin with rows
+        steps = [_edit(random, 0, [key]) for key in keys for _ in range(random.choice([1, 1, 2]))]
+        steps += [("pull", 0, 1000, "whole"), ("push", 0, "whole")]
+    while len(steps) < size:
+        kind = random.choices(kinds, chances)[0]
+        steps += _made(random, kind, random.randrange(people), keys, limits, fill=fill)
+    return setting, steps
+
+
+def _made(
+    random: Random, kind: str, who: int, keys: list[tuple[str, str]], limits: list[int], *, fill: bool
+) -> list[Step]:
+    match kind:
+        case "edit":
+            return [_edit(random, who, keys) for _ in range(random.choice([1, 1, 1, 2, 4]))]
+        case "pull":
+            return [(kind, who, random.choice(limits), random.choice(FATES))]
+        case "push":
+            return [(kind, who, random.choice(FATES))]
+        case "claims":
+            return [(kind, who, _claims(random))]
+        case "rules":
+            return [(kind, who, random.choice(NARROW if fill else range(len(RULES))))]
+        case "old pull" | "old push":
+            return [(kind, who, random.randint(1, 4))]
+        case "odd pull":
+            return [(kind, who, random.choice(["near", "ahead", "below"]), random.choice(limits))]
+        case "between pages":
+            return _between_pages(random, who, keys, limits, fill=fill)
+    return [(kind, who)]
+
+
+def _between_pages(
+    random: Random, who: int, keys: list[tuple[str, str]], limits: list[int], *, fill: bool
+) -> list[Step]:
+    """Pages of one walk, and something between each two of them."""
+    steps: list[Step] = []
+    for _ in range(random.randint(1, 4)):
+        steps.append(("pull", who, min(limits), random.choice(FATES)))
+        kind = random.choice(["claims", "claims", "claims", "rules", "edit", "push", "nothing"])
+        steps += [] if kind == "nothing" else _made(random, kind, who, keys, limits, fill=fill)
+    return [*steps, ("pull", who, random.choice(limits), random.choice(FATES))]
+
+
+def _edit(random: Random, who: int, keys: list[tuple[str, str]]) -> Step:
+    values: dict[str, Any] = {}
+    if random.random() < 0.75:
+        values["team"] = random.choice("ab")
+    if random.random() < 0.4:
+        values["kind"] = random.choice("pq")
+    for column in "xy":
+        if random.random() < 0.4:
+            values[column] = random.randint(0, 3)
+    op = random.choice(["INSERT", "INSERT", "UPDATE", "UPDATE", "UPDATE", "DELETE"])
+    return ("edit", who, op, *random.choice(keys), values, random.choice([0, 0, 1, 5]))
+
+
+def _claims(random: Random) -> dict[str, Any]:
+    return {"team": random.choice(TEAMS), "kinds": random.choice(KINDS), "level": random.choice(LEVELS)}

@@ -1,0 +1,365 @@
+"""One history against a gateway of its own, and the verdict."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from tests.blackbox.clients import Client, NamedClient, Page, StockClient, WrongError
+from tests.blackbox.histories import FILLERS, RULES, Step
+from tests.blackbox.law import Delta, Key, Ledger, key_of, shows
+from tests.blackbox.server import Answer, Request, Server, sign
+
+START_MS = 1_750_000_000_000
+PATIENCE = 3.0
+"""Seconds in which rows must come in line with rules that changed."""
+
+
+class Game:
+    """A history being played."""
+
+    def __init__(self, server: Server, gateway: str, setting: dict[str, Any]) -> None:
+        self.server = server
+        self.gateway = gateway
+        self.setting = setting
+        self.now = START_MS
+        self.ledger = Ledger()
+        self.reindexing = False
+        self.requests: list[str] = []
+        """What was asked, in order, for the report."""
+        self._tokens: dict[str, str] = {}
+        self._rules = 0
+        self._backups: dict[str, Any] = {}
+        self.clients: list[Client] = [
+            self._client(f"c{place}", *each) for place, each in enumerate(setting["clients"], 1)
+        ]
+        self._ready = False
+
+    @staticmethod
+    def _client(name: str, kind: str, claims: dict[str, Any], skew: int) -> Client:
+        if kind == "named":
+            return NamedClient(name, dict(claims), skew)
+        return StockClient(name, dict(claims), skew, letter=kind == "letter")
+
+    def play(self, steps: list[Step]) -> Iterator[Request | None]:
+        """Do every step and compare; yields where the server is to be killed and started again.
+
+        Raises:
+            WrongError: a promise is broken.
+        """
+        self._set_rules(self.setting["rules"])
+        if self.setting["fill"]:
+            self._fill()
+        for step in steps:
+            if step[0] == "kill":
+                yield from self._killed(self.clients[step[1] % len(self.clients)])
+            else:
+                self._do(step[0], self.clients[step[1] % len(self.clients)], *step[2:])
+        self._finish()
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def _do(self, kind: str, client: Client, *detail: Any) -> None:
+        match kind:
+            case "edit":
+                self._edit(client, *detail)
+            case "pull":
+                self._pull(client, *detail)
+            case "push":
+                self._push(client, *detail)
+            case "claims":
+                client.claims = dict(detail[0])
+                self._look()
+            case "rules":
+                self._set_rules(*detail)
+            case "wipe":
+                self.now += 100
+                client.wipe()
+            case "reload":
+                client.reload()
+            case "backup":
+                self._backups[client.name] = client.backup()
+            case "restore":
+                if client.name in self._backups:
+                    self.now += 100
+                    client.restore(self._backups[client.name])
+            case "old pull":
+                for request in client.pulls[-detail[0] :][:1]:
+                    self._page(client, self._ask(client, request), request)
+            case "old push":
+                for request in client.pushes[-detail[0] :][:1]:
+                    self._give(client, request)
+            case "odd pull":
+                self._odd_pull(client, *detail)
+            case "odd push":
+                self._push(client, "whole", odd=True)
+            case "flush":
+                self._flush()
+            case _:
+                raise ValueError(f"no such step: {kind}")
+
+    def _edit(self, client: Client, op: str, table: str, row_id: str, values: dict[str, Any], tick: int) -> None:
+        self.now += tick
+        key = (table, row_id)
+        if op == "INSERT" and client.has(key):
+            op = "UPDATE"
+        if op == "DELETE":
+            values = {}
+        hlc = max((self.now + client.skew) << 16, client.last_hlc, client.clock.get(key, -1) + 1)
+        client.last_hlc = client.clock[key] = hlc
+        delta: Delta = {
+            "op": op,
+            "table": table,
+            "rowId": row_id,
+            "clientId": client.name,
+            "columns": [{"column": column, "value": value} for column, value in values.items()],
+            "hlc": str(hlc),
+        }
+        delta["deltaId"] = self._identity(delta)
+        client.named.add(key)
+        client.edit(delta)
+
+    def _identity(self, delta: Delta) -> str:
+        digest = hashlib.sha256(json.dumps(delta).encode()).hexdigest()
+        style = self.setting["ids"]
+        if style == "prefix":
+            return "0123456789abcdef" + digest[16:]
+        return f"id-{digest[:20]}" if style == "text" else digest
+
+    def _pull(self, client: Client, limit: int, fate: str) -> None:
+        if isinstance(client, NamedClient) and client.doubt and not self._push(client, fate):
+            return
+        if fate == "request lost":
+            client.answer_lost(push=False)
+            return
+        request = {**client.pull_fields(), "maxDeltas": limit}
+        client.pulls.append(request)
+        client.asked_since_wiped = True
+        page = self._page(client, self._ask(client, request), request)
+        if page is None:
+            return
+        if fate == "answer lost":
+            client.answer_lost(push=False)
+        elif client.take(page) and not page["hasMore"]:
+            self._compare(client, "after a complete page")
+
+    def _odd_pull(self, client: Client, kind: str, limit: int) -> None:
+        """A cursor that was never handed out."""
+        if isinstance(client, NamedClient) and client.doubt:
+            return
+        before = client.cursor
+        odd = {"near": (before >> 16 << 16) + 40_000, "ahead": before + (1 << 40), "below": 77}[kind]
+        client.cursor = odd
+        request = {**client.pull_fields(), "maxDeltas": limit}
+        client.asked_since_wiped = True
+        page = self._page(client, self._ask(client, request), request)
+        if page is not None and (not page["deltas"] or not client.take(page)):
+            client.cursor = before
+
+    def _push(self, client: Client, fate: str, *, odd: bool = False) -> bool:
+        """Push what waits. Whether its outcome is known."""
+        request = self._push_request(client, odd=odd)
+        if request is None:
+            return True
+        if fate == "request lost":
+            client.answer_lost(push=True)
+            return False
+        cursor = self._give(client, request)
+        if fate == "answer lost":
+            client.answer_lost(push=True)
+            return False
+        client.pushed(request["deltas"], cursor)
+        return True
+
+    def _push_request(self, client: Client, *, odd: bool = False) -> dict[str, Any] | None:
+        """The push that a client sends next, where it sends one."""
+        may = not client.must_pull if isinstance(client, NamedClient) else client.asked_since_wiped
+        if not may or not client.outbox:
+            return None
+        seen = client.cursor + (1 << 40) if odd else client.cursor
+        request = {"clientId": client.name, "deltas": client.next_push(), "lastSeenHlc": str(seen)}
+        client.pushes.append(request)
+        return request
+
+    def _set_rules(self, place: int) -> None:
+        self._rules += 1
+        rules = {"version": self._rules, "buckets": RULES[place]}
+        answer = self._call("POST", f"/admin/sync-rules/{self.gateway}", self._token("admin", {}, "admin"), rules)
+        if answer.status != 200:
+            raise WrongError(f"rules are answered with {answer.status} {answer.body!r}")
+        self.ledger.rules = rules
+        self.reindexing = self._ready
+        self._look()
+
+    def _fill(self) -> None:
+        """So many rows that nobody sees that a change of rules goes on in the background."""
+        deltas = [
+            {
+                "op": "INSERT",
+                "table": "aaa",
+                "rowId": f"f{number:05}",
+                "clientId": "filler",
+                "columns": [{"column": "team", "value": "nobody"}, {"column": "kind", "value": "none"}],
+                "hlc": str((self.now << 16) + number),
+                "deltaId": hashlib.sha256(b"%d" % number).hexdigest(),
+            }
+            for number in range(FILLERS)
+        ]
+        body = {"clientId": "filler", "deltas": deltas, "lastSeenHlc": "0"}
+        answer = self._call("POST", f"/sync/{self.gateway}/push", self._token("filler", {}), body)
+        assert answer.status == 200, answer.body
+        self._ready = True
+
+    def _flush(self) -> None:
+        """What the pipeline does: plan, read back, trim."""
+        if self.server.sharded:
+            return  # what a batch sums up to is asked of all shards together
+        staging = self.server.staging
+        batch = staging("plan", gateway=self.gateway, shard="main", max_deltas=10**9)
+        if batch is not None:
+            days = staging("ledger", gateway=self.gateway)
+            count = sum(day["count"] - day["flushed_count"] for day in days)
+            id_sum = sum(day["id_sum"] - day["flushed_id_sum"] for day in days) % 2**64
+            staging("confirm", batch_id=batch["batch_id"], deltas=count, id_sum=id_sum)
+            staging("trim", gateway=self.gateway, shard="main")
+
+    def _killed(self, client: Client) -> Iterator[Request | None]:
+        """The server dies, perhaps with a push on its way, which is repeated once it is back."""
+        request = self._push_request(client)
+        if request is None:
+            yield None
+            return
+        path = f"/sync/{self.gateway}/push"
+        yield Request("POST", path, self._token(client.name, client.claims), request, _headers(client))
+        client.answer_lost(push=True)
+        self._push(client, "whole")
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def _token(self, sub: str, claims: dict[str, Any], role: str = "client") -> str:
+        named = json.dumps([sub, claims, role])
+        if named not in self._tokens:
+            self._tokens[named] = sign(sub, self.gateway, claims, role)
+        return self._tokens[named]
+
+    def _call(
+        self, method: str, path: str, token: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Answer:
+        return self.server.call(method, path, token, body, headers)
+
+    def _ask(self, client: Client, request: dict[str, Any]) -> Answer:
+        token = self._token(client.name, client.claims)
+        answer = self._call("POST", f"/sync/{self.gateway}/pull", token, request, _headers(client))
+        self._note(f"{client.name} {_spell(client.claims)} pulls {_brief(request)}", answer)
+        return answer
+
+    def _page(self, client: Client, answer: Answer, request: dict[str, Any]) -> Page | None:
+        """The page of an answer, checked; None where the client has to start again."""
+        if answer.status == 409 and isinstance(client, NamedClient):
+            if client.cursor == int(request["sinceHlc"]):
+                client.resync()
+            return None
+        if answer.status != 200:
+            raise WrongError(f"a pull is answered with {answer.status} {answer.body!r}")
+        page: Page = answer.json
+        for delta in page["deltas"]:
+            key = key_of(delta)
+            if key not in client.named and key not in client.ever_visible:
+                raise WrongError(f"{client.name} is sent the id {key}, which it could never see")
+            if delta["op"] != "DELETE" and not self._may_see(client, key):
+                raise WrongError(f"{client.name} is sent {key}, which it may not see")
+        return page
+
+    def _may_see(self, client: Client, key: Key) -> bool:
+        row = self.ledger.row(key)
+        return row is not None and shows(self.ledger.rules, key[0], row, client.claims)
+
+    def _give(self, client: Client, request: dict[str, Any]) -> int:
+        """Push; the answer's cursor."""
+        token = self._token(client.name, client.claims)
+        answer = self._call("POST", f"/sync/{self.gateway}/push", token, request, _headers(client))
+        self._note(f"{client.name} {_spell(client.claims)} pushes {_brief(request)}", answer)
+        if answer.status != 200:
+            raise WrongError(f"a push is answered with {answer.status} {answer.body!r}")
+        self.ledger.take(request["deltas"])
+        self._look()
+        return int(answer.json["serverHlc"])
+
+    def _look(self) -> None:
+        """Note who may see what now."""
+        for client in self.clients:
+            client.ever_visible.update(self.ledger.visible(client.claims))
+
+    def _note(self, asked: str, answer: Answer) -> None:
+        self.requests.append(f"{asked} -> {answer.status} {_brief(answer.json)}")
+
+    # -- the verdict -------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Everybody pushes and pulls until nothing is left, and then must have what it may see."""
+        for client in self.clients:
+            for _ in range(3):
+                if client.outbox:
+                    self._pull(client, 1000, "whole")
+                    self._push(client, "whole")
+        deadline = time.monotonic() + (PATIENCE if self.reindexing else 0.0)
+        for client in self.clients:
+            if client.outbox:
+                raise WrongError(f"{client.name} cannot push what it has: {client.outbox}")
+            self._catch_up(client)
+            while self._difference(client) is not None and time.monotonic() < deadline:
+                time.sleep(0.01)
+                self._catch_up(client)
+            self._compare(client, "in the end", force=True)
+
+    def _catch_up(self, client: Client) -> None:
+        for _ in range(400):
+            request = {**client.pull_fields(), "maxDeltas": self.setting["last limit"]}
+            page = self._page(client, self._ask(client, request), request)
+            if page is None:
+                continue
+            client.take(page)
+            if not page["deltas"] and not page["hasMore"]:
+                return
+        raise WrongError(f"{client.name} pulls and pulls, and never comes to an end")
+
+    def _difference(self, client: Client) -> str | None:
+        wanted, rows = self.ledger.visible(client.claims), client.rows
+        wrong = [
+            f"{key}: has {rows.get(key)}, should have {wanted.get(key)}"
+            for key in sorted(wanted.keys() | rows.keys())
+            if rows.get(key) != wanted.get(key) and key not in client.fought
+        ]
+        return "; ".join(wrong) or None
+
+    def _compare(self, client: Client, when: str, *, force: bool = False) -> None:
+        if not client.settled or (self.reindexing and not force):
+            return
+        found = self._difference(client)
+        if found is not None:
+            raise WrongError(f"{client.name} {when}: {found}")
+
+
+def _headers(client: Client) -> dict[str, str]:
+    return {"X-LakeSync-Client": "blackbox"} if client.names_itself else {}
+
+
+def _brief(value: dict[str, Any]) -> str:
+    """A message, short enough to read."""
+    shown = {name: each for name, each in value.items() if name not in ("deltas", "clientId")}
+    deltas = ", ".join(
+        f"{each['op']} {each['table']}/{each['rowId']} {_cells(each)} @{int(each['hlc']) - (START_MS << 16)}"
+        for each in value.get("deltas", ())
+    )
+    return f"{_spell(shown)} [{deltas}]"
+
+
+def _cells(delta: Delta) -> str:
+    return _spell({cell["column"]: cell["value"] for cell in delta["columns"]})
+
+
+def _spell(value: dict[str, Any]) -> str:
+    return "{" + ", ".join(f"{name}: {each}" for name, each in value.items()) + "}"

@@ -1,0 +1,105 @@
+"""Histories by their seeds: played, several at a time where the server is killed, and made small where wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count, islice
+from typing import Any, NamedTuple
+
+from tests.blackbox.clients import WrongError
+from tests.blackbox.histories import Step, history
+from tests.blackbox.play import Game
+from tests.blackbox.server import Request, Server
+
+_names = count()
+AT_ONCE = 20
+"""Histories that share the server's deaths."""
+
+
+class Case(NamedTuple):
+    """A history to be played."""
+
+    setting: dict[str, Any]
+    steps: list[Step]
+
+
+class Failure(NamedTuple):
+    """What was found."""
+
+    seed: int
+    why: str
+    case: Case
+    requests: list[str]
+
+    def report(self) -> str:
+        """A reproduction to read and to run again."""
+        lines = [f"seed {self.seed}: {self.why}", f"  setting = {self.case.setting!r}", "  steps = ["]
+        lines += [f"      {step!r}," for step in self.case.steps]
+        return "\n".join([*lines, "  ]", *(f"  {request}" for request in self.requests)])
+
+
+class _Table:
+    """A history on its way."""
+
+    def __init__(self, server: Server, case: Case) -> None:
+        self.game = Game(server, f"bb-{next(_names)}", case.setting)
+        self._steps = self.game.play(case.steps)
+        self.why: str | None = None
+        self.over = False
+
+    def go_on(self) -> Request | None:
+        """Up to where the server is to die; what is on its way then."""
+        try:
+            return next(self._steps)
+        except StopIteration:
+            pass
+        except WrongError as error:
+            self.why = str(error)
+        self.over = True
+        return None
+
+
+def play(server: Server, cases: Sequence[Case]) -> list[tuple[str, list[str]] | None]:
+    """Play cases, each on a gateway of its own; what each of them found wrong, and its requests."""
+    tables = [_Table(server, case) for case in cases]
+    while True:
+        on_the_way = [table.go_on() for table in tables if not table.over]
+        if all(table.over for table in tables):
+            return [(table.why, table.game.requests) if table.why is not None else None for table in tables]
+        server.kill([request for request in on_the_way if request is not None])
+        server.start()
+
+
+def smaller(server: Server, case: Case) -> Case:
+    """A wrong case without what it does not need."""
+    size = max(1, len(case.steps) // 2)
+    while True:
+        place = 0
+        while place < len(case.steps):
+            without = Case(case.setting, case.steps[:place] + case.steps[place + size :])
+            if play(server, [without])[0]:
+                case = without
+            else:
+                place += size
+        if size == 1:
+            return case
+        size = max(1, size // 2)
+
+
+def search(
+    server: Server, seeds: Iterator[int], *, kills: bool = False, fill_every: int = 12, shrink: bool = True
+) -> Iterator[tuple[int, list[Failure]]]:
+    """Play the histories of seeds: how many were played at a time, and those that were wrong."""
+    while True:
+        some = list(islice(seeds, AT_ONCE if kills else 1))
+        if not some:
+            return
+        cases = [Case(*history(seed, kills=kills, fill=bool(fill_every) and seed % fill_every == 0)) for seed in some]
+        failures = []
+        for seed, case, found in zip(some, cases, play(server, cases), strict=True):
+            if found is None:
+                continue
+            small = smaller(server, case) if shrink else case
+            again = play(server, [small])[0] or found
+            failures.append(Failure(seed, again[0], small, again[1]))
+        yield len(some), failures
