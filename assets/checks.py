@@ -4,8 +4,10 @@ Values that do not fit their column are told, and hold nothing up.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import dagster as dg
 import msgspec
@@ -20,11 +22,15 @@ from resources.run_state import RunState
 from resources.snapshot import SchemaSnapshot
 from resources.spark import SparkConnectResource
 
+if TYPE_CHECKING:
+    from lakehouse.checks import HistoryFaults
+
 NAMED = 3
 """Of what was found, told in a check's description; its metadata have them all."""
 
 
-class Scope(NamedTuple):
+@dataclass(frozen=True)
+class Scope:
     """What a check looks at, and with what."""
 
     spark: SparkSession
@@ -35,6 +41,13 @@ class Scope(NamedTuple):
     """The days that the run is about; None: all days."""
     seed: int
     """Chooses the sample of rows."""
+
+    @cached_property
+    def history(self) -> "HistoryFaults":
+        """What is wrong with the history: its checks share one Spark job."""
+        from lakehouse.checks import history_faults
+
+        return history_faults(self.spark, self.store, self.lake.names, self.days)
 
 
 class Check(NamedTuple):
@@ -61,41 +74,23 @@ def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
     ]
 
 
-def _unequal_days(scope: Scope) -> Sequence[msgspec.Struct]:
-    from lakehouse.checks import ledger_against_lake
-
-    return ledger_against_lake(scope.spark, scope.store, scope.lake.names, scope.days)
-
-
-def _doubled_deltas(scope: Scope) -> Sequence[msgspec.Struct]:
-    from lakehouse.checks import duplicate_deltas
-
-    return duplicate_deltas(scope.spark, scope.lake.names, days=scope.days)
-
-
-def _future_deltas(scope: Scope) -> Sequence[msgspec.Struct]:
-    from lakehouse.checks import future_deltas
-
-    return future_deltas(scope.spark, scope.lake.names, days=scope.days)
-
-
 _OF_HISTORY = (
     Check(
         "ledger_equals_lake",
         "On every day of arrival the lake holds what the gateway acknowledged and the flush confirmed: nothing lost.",
-        _unequal_days,
+        lambda scope: scope.history.differences,
         "What is not confirmed is not trimmed: compare the day's batches in `deltas` with staging's ledger.",
     ),
     Check(
         "delta_once",
         "No client's delta is in the history twice.",
-        _doubled_deltas,
+        lambda scope: scope.history.duplicates,
         "State tables are not changed by it, counts over `deltas` are: look which `batch_id` each copy has.",
     ),
     Check(
         "no_future_hlc",
         "No delta is stamped further ahead of its arrival than a gateway lets pass.",
-        _future_deltas,
+        lambda scope: scope.history.future,
         "Such a delta wins until that time: look at its writer's clock, and at the gateway's.",
     ),
 )

@@ -5,31 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
-from lakehouse.catalogue import iceberg_table
-from lakehouse.history.ledger import id_sums, id_sums_of
-from lakehouse.small_reads import few_rows
+from lakehouse.history.ledger import id_sums, id_total
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames, ensure_deltas, read_version
 from lakesync.hlc import COUNTER_BITS, MAX_DRIFT_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Sequence
     from datetime import date
-    from typing import Any
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from lakesync.staging.store import PipelineStore
 
 
-_STAMPED = pa.schema(
-    [(name, pa.string()) for name in ("gateway", "client_id", "delta_id")]
-    + [(name, pa.int64()) for name in ("hlc", "arrival")]
-)
+_KEY = ("gateway", "client_id", "delta_id")
 
 
 class LedgerDifference(msgspec.Struct, frozen=True):
@@ -72,6 +64,51 @@ class UnfitValue(msgspec.Struct, frozen=True):
     """Of the column."""
 
 
+class HistoryFaults(msgspec.Struct, frozen=True):
+    """What is wrong with the history; nothing where all is well."""
+
+    differences: list[LedgerDifference] = []
+    duplicates: list[DuplicateKey] = []
+    future: list[FutureDelta] = []
+
+
+@lake_errors
+def history_faults(
+    spark: SparkSession, store: PipelineStore, names: LakeNames = NAMES, days: Collection[date] | None = None
+) -> HistoryFaults:
+    """Check the history against staging's ledger, for duplicates and for future deltas, in one Spark job.
+
+    Only where the job finds something do further jobs look for what it is.
+
+    Args:
+        spark: a session.
+        store: the staging store.
+        names: of the lake's tables.
+        days: UTC days of arrival that are checked; None: all.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+        StagingUnavailableError: the ledger cannot be read.
+    """
+    ensure_deltas(spark, names)
+    deltas = _deltas(spark, names, days).select(*_KEY, "day", _ahead().alias("ahead"))
+    by_key = deltas.groupBy(*_KEY).agg(sf.count("*").alias("n"), sf.min("day").alias("day"), sf.max("ahead").alias("a"))
+    sums = by_key.groupBy("gateway", "day").agg(
+        sf.sum("n").alias("count"),
+        id_total(times="n").alias("total"),
+        sf.count_if(sf.col("n") > 1).alias("repeated"),
+        sf.count_if(sf.col("a") > MAX_DRIFT_MS).alias("future"),
+    )
+    rows = sums.collect()
+    repeated = any(row["repeated"] for row in rows)
+    return HistoryFaults(
+        # A delta that is there twice may be counted on the wrong day above.
+        ledger_against_lake(spark, store, names, days) if repeated else _differences(rows, store, days),
+        duplicate_deltas(spark, names, days=days) if repeated else [],
+        future_deltas(spark, names, days=days) if any(row["future"] for row in rows) else [],
+    )
+
+
 @lake_errors
 def ledger_against_lake(
     spark: SparkSession, store: PipelineStore, names: LakeNames = NAMES, days: Collection[date] | None = None
@@ -80,10 +117,51 @@ def ledger_against_lake(
 
     Empty when all agree. What was flushed and not yet confirmed shows as a difference, so ask when no flush runs.
     """
-    lake = {
-        (row["gateway"], row["day"].isoformat()): (int(row["count"]), int(row["total"]))
-        for row in _sums(spark, names, days)
-    }
+    ensure_deltas(spark, names)
+    return _differences(id_sums(_deltas(spark, names, days), ["gateway", "day"]).collect(), store, days)
+
+
+@lake_errors
+def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES, limit: int = 100) -> list[DuplicateKey]:
+    """Rows that a state table holds more than once."""
+    return _duplicates(spark.table(names.state(table)), ("_gateway", "_row"), limit)
+
+
+@lake_errors
+def duplicate_deltas(
+    spark: SparkSession, names: LakeNames = NAMES, limit: int = 100, days: Collection[date] | None = None
+) -> list[DuplicateKey]:
+    """Deltas of one client that `deltas`, or `days` of it, holds more than once."""
+    ensure_deltas(spark, names)
+    return _duplicates(_deltas(spark, names, days), _KEY, limit)
+
+
+@lake_errors
+def future_deltas(
+    spark: SparkSession, names: LakeNames = NAMES, limit: int = 100, days: Collection[date] | None = None
+) -> list[FutureDelta]:
+    """Deltas whose clock is further ahead of the gateway's than is allowed: such a one would win for as long."""
+    ensure_deltas(spark, names)
+    ahead = _deltas(spark, names, days).select(*_KEY, _ahead().alias("ahead"))
+    found = ahead.where(sf.col("ahead") > MAX_DRIFT_MS).limit(limit).collect()
+    return [FutureDelta(*row) for row in found]
+
+
+@lake_errors
+def unfit_values(spark: SparkSession, table: str, names: LakeNames = NAMES, limit: int = 100) -> list[UnfitValue]:
+    """Values of a state table that are in `rejected`; where the table counts none, that is all that is read."""
+    if int(read_version(spark, names.state(table)).properties.get(REJECTED_PROPERTY, "0")) == 0:
+        return []
+    of_table = spark.table(names.rejected).where(sf.col("table_name") == names.called(table))
+    rows = of_table.limit(limit).select("gateway", "row_id", "column_name", "type").collect()
+    return sorted(
+        (UnfitValue(gateway, f"{row} {column}", kind) for gateway, row, column, kind in rows),
+        key=lambda one: (one.gateway, one.key),
+    )
+
+
+def _differences(sums: Sequence[Row], store: PipelineStore, days: Collection[date] | None) -> list[LedgerDifference]:
+    lake = {(row["gateway"], row["day"].isoformat()): (int(row["count"]), int(row["total"])) for row in sums}
     asked = None if days is None else {day.isoformat() for day in days}
     ledger = {
         (day.gateway, day.day): (day.flushed_count, day.flushed_id_sum)
@@ -99,75 +177,9 @@ def ledger_against_lake(
     ]
 
 
-@lake_errors
-def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES, limit: int = 100) -> list[DuplicateKey]:
-    """Rows that a state table holds more than once."""
-    key = ["_gateway", "_row"]
-    few = few_rows(spark, names.state(table), _strings(key))
-    return _duplicates(few if few is not None else spark.table(names.state(table)), key, limit)
-
-
-@lake_errors
-def duplicate_deltas(
-    spark: SparkSession, names: LakeNames = NAMES, limit: int = 100, days: Collection[date] | None = None
-) -> list[DuplicateKey]:
-    """Deltas of one client that `deltas`, or `days` of it, holds more than once."""
-    key = ["gateway", "client_id", "delta_id"]
-    few = _few(spark, names, _strings(key), days)
-    return _duplicates(few if few is not None else _deltas(spark, names, days), key, limit)
-
-
-@lake_errors
-def future_deltas(
-    spark: SparkSession, names: LakeNames = NAMES, limit: int = 100, days: Collection[date] | None = None
-) -> list[FutureDelta]:
-    """Deltas whose clock is further ahead of the gateway's than is allowed: such a one would win for as long."""
-    few = _few(spark, names, _STAMPED, days)
-    if few is not None:
-        behind, ahead_of = (pc.shift_right(few[name], COUNTER_BITS) for name in ("arrival", "hlc"))
-        few = few.append_column("ahead", pc.subtract(ahead_of, behind))
-        rows = few.filter(pc.greater(few["ahead"], MAX_DRIFT_MS)).slice(0, limit).to_pylist()
-        return [FutureDelta(row["gateway"], row["client_id"], row["delta_id"], row["ahead"]) for row in rows]
-    wall = [sf.shiftright(sf.col(name), COUNTER_BITS) for name in ("hlc", "arrival")]
-    ahead = _deltas(spark, names, days).select("gateway", "client_id", "delta_id", (wall[0] - wall[1]).alias("ahead"))
-    found = ahead.where(sf.col("ahead") > MAX_DRIFT_MS).limit(limit).collect()
-    return [FutureDelta(row["gateway"], row["client_id"], row["delta_id"], row["ahead"]) for row in found]
-
-
-@lake_errors
-def unfit_values(spark: SparkSession, table: str, names: LakeNames = NAMES, limit: int = 100) -> list[UnfitValue]:
-    """Values of a state table that are in `rejected`; where the table counts none, that is all that is read."""
-    with iceberg_table(spark, names.state(table)) as found:
-        properties = found.properties if found is not None else read_version(spark, names.state(table)).properties
-    if int(properties.get(REJECTED_PROPERTY, "0")) == 0:
-        return []
-    columns = ["gateway", "row_id", "column_name", "type", "table_name"]
-    few = few_rows(spark, names.rejected, _strings(columns))
-    rows: list[dict[str, Any]]
-    if few is not None:
-        rows = few.filter(pc.equal(few["table_name"], names.called(table))).slice(0, limit).to_pylist()
-    else:
-        of_table = spark.table(names.rejected).where(sf.col("table_name") == names.called(table))
-        rows = of_table.limit(limit).select(*columns).toArrow().to_pylist()
-    unfit = (UnfitValue(row["gateway"], f"{row['row_id']} {row['column_name']}", row["type"]) for row in rows)
-    return sorted(unfit, key=lambda one: (one.gateway, one.key))
-
-
-def _sums(spark: SparkSession, names: LakeNames, days: Collection[date] | None) -> Iterable[Mapping[str, Any]]:
-    """Rows of count and sum of ids, a gateway and day."""
-    by = ["gateway", "day"]
-    few = _few(
-        spark, names, pa.schema([("gateway", pa.string()), ("day", pa.date32()), ("delta_id", pa.string())]), days
-    )
-    if few is None:
-        return [row.asDict() for row in id_sums(_deltas(spark, names, days), by).collect()]
-    found = id_sums_of(few.to_batches(), by)
-    return found.to_pylist() if found is not None else []
-
-
-def _few(spark: SparkSession, names: LakeNames, schema: pa.Schema, days: Collection[date] | None) -> pa.Table | None:
-    ensure_deltas(spark, names)
-    return few_rows(spark, names.deltas, schema, days)
+def _ahead() -> Column:
+    """Milliseconds by which a delta's clock is ahead of its arrival."""
+    return sf.shiftright("hlc", COUNTER_BITS) - sf.shiftright("arrival", COUNTER_BITS)
 
 
 def _deltas(spark: SparkSession, names: LakeNames, days: Collection[date] | None) -> DataFrame:
@@ -175,14 +187,6 @@ def _deltas(spark: SparkSession, names: LakeNames, days: Collection[date] | None
     return rows if days is None else rows.where(sf.col("day").isin(*days))
 
 
-def _duplicates(rows: DataFrame | pa.Table, key: list[str], limit: int) -> list[DuplicateKey]:
-    if isinstance(rows, pa.Table):
-        counted = rows.group_by(key).aggregate([([], "count_all")]).rename_columns([*key, "count"])
-        found = counted.filter(pc.greater(counted["count"], 1)).slice(0, limit).to_pylist()
-    else:
-        found = rows.groupBy(*key).count().where(sf.col("count") > 1).limit(limit).collect()
+def _duplicates(rows: DataFrame, key: Sequence[str], limit: int) -> list[DuplicateKey]:
+    found = rows.groupBy(*key).count().where(sf.col("count") > 1).limit(limit).collect()
     return [DuplicateKey(row[key[0]], " ".join(row[name] for name in key[1:]), row["count"]) for row in found]
-
-
-def _strings(names: Iterable[str]) -> pa.Schema:
-    return pa.schema([(name, pa.string()) for name in names])

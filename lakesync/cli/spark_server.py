@@ -157,6 +157,8 @@ def settings(config: Config, port: int) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.variable.substitute": "false",
+        # Adaptive execution makes a job of each shuffle, and its gain is little over so few partitions.
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": str(config.spark.shuffle_partitions),
         "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",

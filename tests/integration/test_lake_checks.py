@@ -6,10 +6,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from lakehouse import small_reads
 from lakehouse.checkpoints.cutting import make_cut
 from lakehouse.checkpoints.published import unlike_cut
-from lakehouse.checks import duplicate_deltas, duplicate_keys, future_deltas, ledger_against_lake
+from lakehouse.checks import duplicate_deltas, duplicate_keys, future_deltas, history_faults, ledger_against_lake
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakehouse.table_stats import TableFigures, figures
@@ -19,6 +18,7 @@ from lakesync.delta import delta_id
 from lakesync.hlc import MAX_DRIFT_MS
 from lakesync.schema import parse_schema
 from lakesync.types import ColumnValue, RowDelta
+from resources.spark_metrics import SparkStatus
 from tests.lake_support import arrivals, fill, held
 
 DAYS = [date(2013, 1, 1) + timedelta(days=number) for number in range(2)]
@@ -69,21 +69,6 @@ def lake(spark, serve, tmp_path_factory):
     return Lake(spark, serve().engine, LakeNames("lake", "sys_checks", "tab_checks"), tmp_path_factory.mktemp("frames"))
 
 
-@pytest.fixture
-def both_ways(monkeypatch):
-    """Asks twice: of rows that are few, which the process reads itself, then of rows that are many."""
-
-    def ask(question):
-        answers = []
-        for most in (small_reads.MOST, 0):
-            monkeypatch.setattr(small_reads, "MOST", most)
-            answers.append(question())
-        assert answers[0] == answers[1]
-        return answers[0]
-
-    return ask
-
-
 def test_nothing_is_found_where_all_is_well(lake, spark):
     assert unlike_merge(spark, "t", lake.names) == []
     assert unlike_merge(spark, "t", lake.names, days=DAYS[:1], seed=3) == []
@@ -97,40 +82,57 @@ def test_nothing_is_found_where_all_is_well(lake, spark):
     assert figures(spark, f"lake.{lake.names.tables}.empty") == TableFigures()
 
 
-def test_a_state_that_is_not_the_merge_is_found_in_the_whole_history_and_on_its_days(lake, spark, both_ways):
+def test_a_state_that_is_not_the_merge_is_found_in_the_whole_history_and_on_its_days(lake, spark):
     lake.sql("DELETE FROM {state} WHERE _row = 'row-1'")
     lake.sql("UPDATE {state} SET _tombstone = named_struct('hlc', 1L, 'client_id', 'x') WHERE _row = 'row-2'")
-    whole = both_ways(lambda: unlike_merge(spark, "t", lake.names))
+    whole = unlike_merge(spark, "t", lake.names)
     assert [(each.gateway, each.row) for each in whole] == [("g", "row-1"), ("g", "row-2")]
     # What no delta of a day says is found by the whole history alone, what is missing by its day too.
     assert [each.row for each in unlike_merge(spark, "t", lake.names, days=DAYS[:1])] == ["row-1"]
     assert unlike_merge(spark, "t", lake.names, days=DAYS[1:]) == []
 
 
-def test_a_row_that_is_there_twice_is_found(lake, spark, both_ways):
+def test_a_row_that_is_there_twice_is_found(lake, spark):
     lake.sql("INSERT INTO {state} SELECT * FROM {state} WHERE _row = 'row-3'")
-    found = both_ways(lambda: duplicate_keys(spark, "t", lake.names))
+    found = duplicate_keys(spark, "t", lake.names)
     assert [(each.key, each.count) for each in found] == [("row-3", 2)]
 
 
-def test_what_staging_does_not_know_of_is_a_difference(lake, spark, both_ways):
-    found = both_ways(lambda: ledger_against_lake(spark, lake.store, lake.names, DAYS))
+def test_what_staging_does_not_know_of_is_a_difference(lake, spark):
+    found = ledger_against_lake(spark, lake.store, lake.names, DAYS)
     assert [(each.day, each.ledger_count, each.lake_count) for each in found] == [
         (DAYS[0].isoformat(), 0, 3),
         (DAYS[1].isoformat(), 0, 5),
     ]
 
 
-def test_deltas_twice_or_from_the_future_are_found_on_their_days_alone(lake, spark, both_ways):
+def test_deltas_twice_or_from_the_future_are_found_on_their_days_alone(lake, spark):
     (arrival,) = arrivals(DAYS[1], 1, start=50_000)
     allowed = arrival + (MAX_DRIFT_MS << 16)
     early = [delta("UPDATE", "row-4", stamp, "c", title="early") for stamp in (allowed, allowed + (1 << 16))]
     fill(spark, lake.names, [(arrival, early), (arrival + 256, early[:1])])
-    found = both_ways(lambda: future_deltas(spark, lake.names))
+    found = future_deltas(spark, lake.names)
     assert [(each.delta_id, each.ahead_ms) for each in found] == [(early[1].delta_id, MAX_DRIFT_MS + 1)]
-    assert len(both_ways(lambda: duplicate_deltas(spark, lake.names))) == 1
+    assert len(duplicate_deltas(spark, lake.names)) == 1
     assert future_deltas(spark, lake.names, days=DAYS[:1]) == []
     assert duplicate_deltas(spark, lake.names, days=DAYS[:1]) == []
+    whole = history_faults(spark, lake.store, lake.names)
+    assert whole.differences == ledger_against_lake(spark, lake.store, lake.names)
+    assert [each.lake_count for each in whole.differences] == [3, 8]
+    assert (whole.duplicates, whole.future) == (duplicate_deltas(spark, lake.names), found)
+    of_a_day = history_faults(spark, lake.store, lake.names, DAYS[:1])
+    assert [each.lake_count for each in of_a_day.differences] == [3]
+    assert (of_a_day.duplicates, of_a_day.future) == ([], [])
+
+
+def test_a_sound_history_is_checked_in_one_spark_job(lake, spark, spark_server):
+    status = SparkStatus(spark_server["config"].spark.ui_url, spark.conf.get("spark.app.id"))
+    before = status.newest_job()
+    faults = history_faults(spark, lake.store, lake.names, DAYS[:1])
+    work = status.work_of(spark.session_id, before)
+    assert [each.lake_count for each in faults.differences] == [3]
+    assert len(work.jobs) == 1
+    assert work.rows_read == 3
 
 
 def test_frames_that_are_not_their_cut_are_found(lake, spark):
