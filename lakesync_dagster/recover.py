@@ -1,6 +1,7 @@
 """`python -m lakesync_dagster.recover`: put Dagster's records right after a crash, before its daemon starts.
 
-`lakesync up` runs it when nothing of Dagster runs, so a run that is recorded as running has nobody to run it.
+`lakesync up` runs it when nothing of Dagster runs, so a run that is recorded as running has nobody to run it. At the
+first start it creates Dagster's storage.
 """
 
 import dagster as dg

@@ -67,8 +67,7 @@ class RunHost:
         gc.freeze()  # the collector leaves these objects alone, so that processes go on sharing their pages
         self._held, self._alive = os.pipe()
         self._runs: dict[int, str] = {}
-        # Alone: several processes that create Dagster's storage at the same time get in each other's way.
-        os.waitpid(self._fork(end_runs_of_earlier_hosts), 0)
+        self._fork(end_runs_of_earlier_hosts)
         path.unlink(missing_ok=True)
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(str(path))

@@ -59,6 +59,8 @@ def services(config: Config, spark: SparkServer | None, code_port: int, workspac
     gateway_url, dagster_url = str(config.gateway.url), str(config.dagster.url)
     dagster = (sys.executable, "-m", "dagster")
     location = ("-m", "lakesync_dagster.definitions", "--location-name", "lakesync")
+    # Dagster's storage is created by one process alone: several at the same time get in each other's way.
+    first = () if (config.dagster.home / "storage").exists() else ("recovery",)
     wanted = [
         Service(
             name="gateway",
@@ -70,6 +72,7 @@ def services(config: Config, spark: SparkServer | None, code_port: int, workspac
             name="code_server",
             command=(*dagster, "code-server", "start", "-h", LOOPBACK, "-p", str(code_port), *location),
             ready=lambda: accepts(code_port),
+            after=first,
             where=f"grpc port {code_port}",
         ),
         Service(
@@ -79,7 +82,7 @@ def services(config: Config, spark: SparkServer | None, code_port: int, workspac
                 *("-w", str(workspace), "--log-level", "warning"),
             ),
             ready=lambda: location_loaded(dagster_url),
-            after=("code_server", "runs"),  # the run host creates Dagster's storage
+            after=("code_server",),
             where=dagster_url,
             hint="The code location must load: see code_server's log too.",
         ),
@@ -93,11 +96,15 @@ def services(config: Config, spark: SparkServer | None, code_port: int, workspac
             name="runs",
             command=(sys.executable, "-m", "lakesync_dagster.run_host", str(dagster_home.run_socket(config))),
             ready=lambda: dagster_home.run_socket(config).exists(),
+            after=first,
+        ),
+        Service(
+            name="recovery",
+            command=(sys.executable, "-m", "lakesync_dagster.recover"),
+            ready=lambda: True,
+            once=True,
         ),
     ]
-    if (config.dagster.home / "storage").exists():
-        recovery = (sys.executable, "-m", "lakesync_dagster.recover")
-        wanted.append(Service(name="recovery", command=recovery, ready=lambda: True, once=True))
     if spark is not None:
         wanted.append(
             Service(

@@ -112,7 +112,14 @@ def test_dagsters_files_are_yaml_that_dagster_takes(conf):
 
 def test_spark_of_ones_own_means_none_is_started(conf, tmp_path):
     names = {service.name for service in services(conf, None, 1, tmp_path / "workspace.yaml")}
-    assert names == {"gateway", "code_server", "dagster", "daemon", "runs"}
+    assert names == {"gateway", "code_server", "dagster", "daemon", "runs", "recovery"}
+
+
+def test_dagsters_storage_is_created_before_anything_else_opens_it(conf, tmp_path):
+    found = {service.name: service for service in services(conf, None, 1, tmp_path / "workspace.yaml")}
+    assert found["recovery"].once
+    for name in ("code_server", "runs"):
+        assert found[name].after == ("recovery",)
 
 
 def test_recovery_comes_before_the_daemon_where_dagster_ran_before(conf, tmp_path):
@@ -120,6 +127,7 @@ def test_recovery_comes_before_the_daemon_where_dagster_ran_before(conf, tmp_pat
     found = {service.name: service for service in services(conf, None, 1, tmp_path / "workspace.yaml")}
     assert found["recovery"].once
     assert "recovery" in found["daemon"].after
+    assert found["code_server"].after == ()
     assert found["gateway"].environment[MARKER] == str(conf.data_dir)
 
 
