@@ -215,7 +215,7 @@ def _look_at(view: View, group: Group, rules: RulesCache, known: dict[tuple[obje
     keys = at.now
     writers: set[str] = set()
     shared = pull_page(view, _NOBODY, at, access, standing.limit, writers)
-    doubted = at._replace(exact=False, reach=dict.fromkeys(keys, Reach(standing.cursor, view.arrival)))
+    doubted = at._replace(exact=False, reach=dict.fromkeys(keys, (Reach(standing.cursor, view.arrival),)))
     alone = {own_bucket(name): name for name in group.clients}
     apart = group.apart.union(alone[bucket] for bucket in view.unheard(alone, standing.cursor))
     others = {

@@ -127,7 +127,7 @@ def remember_page(
         followed=record.followed or not request.confirmed,
         haunted=record.haunted or (reading.record is not None and reading.record.haunted),
     )
-    record = in_scope(record, reading.access, reading.newest, reading.page.told)
+    record = in_scope(record, reading.access, reading.newest, reading.page.told, reading.page.older)
     if request.confirmed and not reading.complete:  # the walk goes on in doubt, also where the server does it
         record = with_broadcasts(record, reading.newest)
     if reading.page.deltas:

@@ -13,8 +13,8 @@ from lakesync.engine.checks import check_backlog, check_schemas
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.scope import check_scope
 from lakesync.feed import Sender, apply
-from lakesync.feed.apply import Named, by_row, own_bucket
-from lakesync.feed.memory import current, in_doubt, in_scope, place, with_broadcasts
+from lakesync.feed.apply import Named, by_row, own_bucket, repeated
+from lakesync.feed.memory import current, in_doubt, in_scope, is_possible, place, with_broadcasts
 from lakesync.feed.positions import Access, furthest, rests
 from lakesync.staging.records import ClientRecord, Page
 from lakesync.staging.store import Commit
@@ -75,16 +75,20 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
     access = rules.access(commit, claims)
     known = current(commit.client(push.client_id), commit.epoch, access.keys)
     record = known or ClientRecord(push.client_id, commit.epoch, request.now_ms)
-    sure = _certain(record, request.seen)
-    heard = sure if request.seen is not None else with_broadcasts(sure, commit.arrival)
+    seen = request.seen if request.seen is not None and is_possible(record, request.seen, commit.arrival) else None
+    sure = _certain(record, seen)
+    heard = sure if seen is not None else with_broadcasts(sure, commit.arrival)
     covered = _covered(commit, heard, access)
     clean = False
+    sender = Sender(push.client_id, access.keys, in_line=access.directly is None)
     if new:
         ready = request.ready if new is push.deltas and request.ready is not None else _ready(new)
         arrival = commit.next_arrivals(len(ready.named.rows))[-1]
         commit.append(push.client_id, ready.packed, arrival, access.claims)
-        sender = Sender(push.client_id, access.keys, in_line=access.directly is None)
         clean = apply(commit, ready.named, sender, arrival, rules.index(commit.config)).clean
+    if len(new) < len(push.deltas):
+        again = {delta.key for delta in push.deltas if delta.op != "DELETE"} - {delta.key for delta in new}
+        clean = not repeated(commit, again, sender) and clean
     record = replace(record, wrote=True)
     cursor = covered.cursor
     if covered.everything and new and clean:

@@ -13,7 +13,7 @@ from lakesync.staging.hot_rows import HotRow, note_writer, overwrite
 from lakesync.staging.moves import told_at_birth
 from lakesync.staging.records import ARRIVAL_STEP, DELETED, Move, MoveKind, StoredRow
 from lakesync.staging.store import Commit
-from lakesync.types import Op, RowDelta, RowKey
+from lakesync.types import Op, RowDelta, RowKey, Stamp
 from lakesync.wire.json import encode_delta
 
 
@@ -210,6 +210,28 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
     return Applied(clean)
 
 
+def repeated(commit: Commit, keys: Collection[RowKey], sender: Sender) -> bool:
+    """Note that a client repeated what it wrote to rows: it may have put them back from a backup.
+
+    Returns:
+        Whether it has to be sent something of them, as they are out of its sight.
+    """
+    allowed = frozenset(sender.keys)
+    hidden = [row for row in commit.rows(keys).values() if allowed.isdisjoint(row.keys)]
+    if not hidden:
+        return False
+    rows, moves = [], []
+    for row, at in zip(hidden, commit.next_arrivals(len(hidden)), strict=True):
+        after = row.copy()
+        note_writer(after, sender.client_id, at)
+        after.writers[sender.client_id] = (-at, at)  # astray
+        rows.append(after)
+        moves.append(move(after, own_bucket(sender.client_id), at, "own"))
+    commit.put_rows(rows)
+    commit.put_moves(moves)
+    return True
+
+
 def _by_bucket(stays: Mapping[tuple[str, ...], int]) -> dict[str, int]:
     """The newest of the moves in each bucket, of those in each set of them."""
     return {bucket: at for keys, at in sorted(stays.items(), key=itemgetter(1)) for bucket in keys}
@@ -231,14 +253,24 @@ def _applied(
     moves = _moves(touch, row, index) if touch.changed else []
     had, has = not allowed.isdisjoint(before.keys), not allowed.isdisjoint(row.keys)
     blind = touch.blind or (not touch.deleted and before.writers.get(client_id, _NO_WRITER)[0] == 0)
-    stale = touch.stale or not has or (blind if touch.inserted else not had)
+    kept = had and not touch.deleted  # an UPDATE after its own DELETE finds nothing to change
+    stale = touch.stale or not has or (blind if touch.inserted else not kept)
     if stale and touch.last_op != "DELETE":
         row.writers[client_id] = (-at, at)  # astray
     if not has:
-        return row, moves, touch.last_op != "DELETE"
-    # where the sender comes to see the row, what others wrote comes with it
-    theirs = not had and any(part.client_id != client_id for part in row.state.live)
-    return row, moves, stale or touch.contested or theirs
+        return row, moves, touch.last_op != "DELETE" or touch.stale
+    # where the sender comes to see the row, what others wrote comes with it, and what it wrote itself before
+    more = not had and any(not came_with_insert(row, part.stamp, client_id) for part in row.state.live)
+    return row, moves, stale or touch.contested or more
+
+
+def came_with_insert(row: StoredRow, stamp: Stamp, client_id: str) -> bool:
+    """Whether a client that inserted the row has the columns of a stamp by that INSERT, or wrote them later.
+
+    What it wrote before that it may have lost with the row, when the row left its sight.
+    """
+    inserted = row.state.inserted
+    return stamp[1] == client_id and inserted is not None and inserted[1] == client_id and stamp >= inserted
 
 
 def keys_of(row: StoredRow, index: BucketIndex) -> tuple[str, ...]:

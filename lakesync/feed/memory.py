@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 from msgspec.structs import replace
 
@@ -47,8 +48,23 @@ def stranger(client_id: str, epoch: int, keys: Iterable[str]) -> ClientRecord:
     return ClientRecord(client_id, epoch, 0, past=past, wrote=True, haunted=True)
 
 
-def in_scope(record: ClientRecord, access: Access, newest: int, told: int) -> ClientRecord:
-    """With what the client may see as the newest scope, and that it was told of rows up to a place in the feed."""
+def in_scope(
+    record: ClientRecord, access: Access, newest: int, told: int, older: AbstractSet[str] = frozenset()
+) -> ClientRecord:
+    """With what the client may see as the newest scope, and that it was told of rows up to a place in the feed.
+
+    Args:
+        record: the client's.
+        access: what it may see.
+        newest: the newest arrival.
+        told: no row was told at a later place; 0 where none was told.
+        older: bucket keys that some of the rows were told by and that are not in `access`: rows that are still to be
+            brought in line with the rules in force.
+    """
+    if older:
+        scopes = tuple(_told_by(scope, older, told) for scope in record.scopes)
+        past = tuple(replace(key, told=max(key.told, told)) if key.key in older else key for key in record.past)
+        record = replace(record, scopes=scopes, past=past)
     if record.scopes and access.same_as(record.scopes[-1]):
         *earlier, scope = record.scopes
         keys = tuple(sorted(access.keys.union(scope.keys)))
@@ -60,6 +76,10 @@ def in_scope(record: ClientRecord, access: Access, newest: int, told: int) -> Cl
     forgotten = earlier[: max(0, len(earlier) + 1 - SCOPES_KEPT)]
     scopes = (*earlier[len(forgotten) :], scope)
     return replace(record, scopes=scopes, past=_past(record.past, forgotten), told=record.told + (told > 0))
+
+
+def _told_by(scope: Scope, keys: AbstractSet[str], told: int) -> Scope:
+    return scope if keys.isdisjoint(scope.keys) else replace(scope, told=max(scope.told, told))
 
 
 def started(record: ClientRecord, newest: int) -> tuple[ClientRecord, int]:
@@ -108,6 +128,11 @@ def place(record: ClientRecord, cursor: int) -> Page | None:
     later = later_scopes(record, scope)
     exact = furthest((scope, *later)) <= cursor and not any(other.told for other in later)
     return at_rest(cursor, cursor, scope, record.told if exact else -1)
+
+
+def is_possible(record: ClientRecord, cursor: int, newest: int) -> bool:
+    """Whether a client can have been handed out a cursor: one that is above the newest arrival is a page mark."""
+    return cursor < newest + ARRIVAL_STEP or any(page.cursor == cursor for page in record.pages)
 
 
 def at_rest(cursor: int, complete: int, scope: Scope, serial: int) -> Page:
@@ -172,10 +197,6 @@ def _from_there(record: ClientRecord, seen: Page, newest: int, told: int) -> Pag
 
 
 def _past(past: tuple[PastKey, ...], forgotten: Iterable[Scope]) -> tuple[PastKey, ...]:
-    """With the keys of scopes that are forgotten; of too many, those that the client was told of longest ago go."""
-    known = {key.key: key for key in past}
-    for scope in forgotten:
-        for name in scope.keys:
-            was = known.get(name, PastKey(name, scope.at, scope.told))
-            known[name] = PastKey(name, min(was.at, scope.at), max(was.told, scope.told))
-    return tuple(sorted(known.values(), key=lambda key: key.told)[-PAST_KEPT:])
+    """With the keys of scopes that are forgotten; of too many, those of the earliest rows that were sent go."""
+    added = (PastKey(name, scope.at, scope.told) for scope in forgotten for name in scope.keys)
+    return tuple(sorted((*past, *added), key=lambda key: key.told)[-PAST_KEPT:])

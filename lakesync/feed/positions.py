@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, Scope, StoredRow
@@ -39,12 +39,12 @@ class Access(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """How far a client was told of the rows under one bucket key."""
+    """A time in which a client was sent rows under one bucket key, as arrivals."""
 
     at: int
-    """The newest arrival when it was first told any."""
+    """The newest arrival when it was first sent any."""
     told: int
-    """No row was told at a later place."""
+    """No row was sent at a later place."""
 
 
 class Position(NamedTuple):
@@ -59,7 +59,7 @@ class Position(NamedTuple):
     then: frozenset[str]
     """The bucket keys that were in force at `base`."""
     now: frozenset[str]
-    reach: Mapping[str, Reach]
+    reach: Mapping[str, Sequence[Reach]]
     """What the client may have been told since `base`, or ever, where it starts again."""
     exact: bool = True
     """It was told nothing beyond this cursor."""
@@ -101,7 +101,9 @@ def locate(record: ClientRecord | None, since: int, newest: int, access: Access)
 
 def again(record: ClientRecord, newest: int, access: Access) -> Position:
     """Where a client starts again that may hold anything: every row is sent as DELETE, then INSERT."""
-    reach = {past.key: Reach(past.at, past.told) for past in record.past}
+    reach: dict[str, list[Reach]] = {}
+    for past in record.past:
+        reach.setdefault(past.key, []).append(Reach(past.at, past.told))
     _extend(reach, record.scopes)
     return Position(0, NOTHING, newest, resync=True, origin=0, then=frozenset(), now=access.keys, reach=reach)
 
@@ -183,7 +185,7 @@ def _in_walk(record: ClientRecord, page: Page, newest: int, access: Access) -> P
         origin=page.then or (walk.number if begins else 0),
         then=then,
         now=now,
-        reach=_extend({}, (origin, *later_scopes(record, origin)) if page.then else record.scopes),
+        reach=_extend({}, record.scopes if page.base == NOTHING else (origin, *later_scopes(record, origin))),
         exact=exact,
         turn=min((low for low, _ in page.redo), default=page.after) if begins else page.turn,
         redo=((0, page.after),) if begins else page.redo,
@@ -204,10 +206,8 @@ def numbered(record: ClientRecord, number: int) -> Scope | None:
     return next((scope for scope in record.scopes if scope.number == number), None)
 
 
-def _extend(reach: dict[str, Reach], scopes: Iterable[Scope]) -> dict[str, Reach]:
+def _extend(reach: dict[str, list[Reach]], scopes: Iterable[Scope]) -> dict[str, list[Reach]]:
     for scope in scopes:
         for key in scope.keys:
-            known = reach.get(key)
-            told = scope.told if known is None else max(known.told, scope.told)
-            reach[key] = Reach(scope.at if known is None else min(known.at, scope.at), told)
+            reach.setdefault(key, []).append(Reach(scope.at, scope.told))
     return reach

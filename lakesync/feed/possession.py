@@ -9,7 +9,6 @@ from lakesync.feed.positions import Position, Reach
 from lakesync.staging.records import DELETED, Entry, StoredRow
 
 _ASTRAY = DELETED - 1
-_NEVER = Reach(0, 0)
 
 
 class Has(Enum):
@@ -83,9 +82,13 @@ def _may_hold(entry: Entry, at: Position, told: int) -> bool:
         return True
     if not at.resync and _not_met(entry, at, told):
         return False
-    at_first, reached = at.reach.get(entry.bucket, _NEVER)
-    was_there = (entry.inside and entry.since <= reached) or entry.left > max(at_first, at.base)
-    return entry.first <= reached and was_there
+    return any(_was_there(entry, reach, at.base) for reach in at.reach.get(entry.bucket, ()))
+
+
+def _was_there(entry: Entry, reach: Reach, base: int) -> bool:
+    """Whether the row may have been inside while a client was sent rows under the key."""
+    stayed = entry.inside and entry.since <= reach.told
+    return entry.first <= reach.told and (stayed or entry.left > max(reach.at, base))
 
 
 def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
@@ -104,7 +107,7 @@ def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
 
 def told_since_base(at: Position) -> int:
     """No row was told since the base at a later place."""
-    return max((reach.told for reach in at.reach.values()), default=0)
+    return max((reach.told for reaches in at.reach.values() for reach in reaches), default=0)
 
 
 def certainly_lacks(entry: Entry, at: Position, told: int) -> bool:
@@ -127,7 +130,7 @@ def _of_entry(entry: Entry, row: StoredRow, at: Position, told: int) -> Has:
 def _by_entry(entry: Entry, at: Position, told: int) -> Has:
     if not entry.first or entry.bucket.startswith("@"):
         return Has.NO
-    reached = at.reach.get(entry.bucket, _NEVER).told
+    reached = max((reach.told for reach in at.reach.get(entry.bucket, ())), default=0)
     if entry.bucket not in at.then:
         return Has.NO if entry.first > reached or _not_met(entry, at, told) else Has.UNSURE
     return _since_base(entry, at, reached, told)
@@ -156,4 +159,8 @@ def _not_met(entry: Entry, at: Position, told: int) -> bool:
         return False
     if entry.changed > max(told, at.turn):
         return True
-    return at.exact and entry.changed <= at.turn and any(low < entry.changed <= high for low, high in at.redo)
+    if not at.exact or not at.redo_first or entry.changed > at.turn:
+        return False
+    if entry.bucket in at.then and entry.changed > at.base:
+        return False  # the walk sent it under the keys of its beginning, before its client's keys changed
+    return any(low < entry.changed <= high for low, high in at.redo)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lakesync.feed import render
-from lakesync.feed.apply import own_bucket
+from lakesync.feed.apply import came_with_insert, own_bucket
 from lakesync.feed.positions import Access, Position, Range
 from lakesync.feed.possession import (
     Has,
@@ -40,6 +40,8 @@ class PulledPage(NamedTuple):
     redo: tuple[Range, ...]
     told: int
     """No row was told at a later place; 0 where none was told."""
+    older: frozenset[str] = frozenset()
+    """Bucket keys of rows that were told by none of the keys in force, as they are not in line with the rules yet."""
 
 
 def pull_page(
@@ -59,7 +61,7 @@ def pull_page(
         after = walk.through(walk.buckets, after, view.arrival)
     if not walk.full:
         redo = walk.again(redo)
-    return PulledPage(SpelledDeltas(walk.parts, walk.count), walk.full, after, redo, walk.told)
+    return PulledPage(SpelledDeltas(walk.parts, walk.count), walk.full, after, redo, walk.told, frozenset(walk.older))
 
 
 class _Walk:
@@ -80,6 +82,7 @@ class _Walk:
         self.count = 0
         """Of the deltas in `parts`."""
         self.told = 0
+        self.older: set[str] = set()
         self.full = False
         self._met: set[RowKey] = set()
         alone = writers is not None or at.moved or at.turn > 0
@@ -207,6 +210,8 @@ class _Walk:
             self.parts += map(encode_delta, lacks)
             self.count += len(lacks)
             self.told = max(self.told, place, self._at.turn)
+            if self._access.directly is not None and not self._access.shows(row):
+                self.older.update(row.keys)
 
     def _visible(self, row: StoredRow) -> bool:
         """Whether the client may see the row, and will learn when that ends.
@@ -228,9 +233,9 @@ class _Walk:
         if has is Has.UNSURE:
             return [render.delete(row), *render.insert(row)]
         if has is Has.OWN:
-            return render.update(row, lambda _, owner: owner != client_id)
+            return render.update(row, lambda _, stamp: not came_with_insert(row, stamp, client_id))
         touched = row.touched
-        return render.update(row, lambda column, owner: owner != client_id and touched.get(column, 0) > at.base)
+        return render.update(row, lambda column, stamp: stamp[1] != client_id and touched.get(column, 0) > at.base)
 
 
 def _by_row(entries: list[Entry]) -> dict[RowKey, list[Entry]]:

@@ -15,11 +15,11 @@ def insert(row: StoredRow) -> list[RowDelta]:
     return whole_row(row.table, row.row_id, row.state)
 
 
-def update(row: StoredRow, wanted: Callable[[str, str], bool]) -> list[RowDelta]:
-    """The columns for which `wanted(column, owner's client id)` holds."""
+def update(row: StoredRow, wanted: Callable[[str, Stamp], bool]) -> list[RowDelta]:
+    """The columns for which `wanted(column, stamp)` holds."""
     deltas = []
     for group in groups_of(row.state):
-        columns = {column: value for column, value in group.columns.items() if wanted(column, group.stamp[1])}
+        columns = {column: value for column, value in group.columns.items() if wanted(column, group.stamp)}
         if columns:
             whole = group.original if len(columns) == len(group.columns) else None
             deltas.append(delta_of("UPDATE", row.table, row.row_id, Group(group.stamp, columns, whole)))
@@ -27,14 +27,16 @@ def update(row: StoredRow, wanted: Callable[[str, str], bool]) -> list[RowDelta]
 
 
 def delete(row: StoredRow) -> RowDelta:
-    """A DELETE with the tombstone's stamp or, where the row lives on for others, one no newer than its data."""
+    """A DELETE with the tombstone's stamp or, where the row lives on for others, the stamp of its INSERT.
+
+    A client that resolves conflicts by stamp then takes both DELETE and INSERT, or neither.
+    """
     return delta_of("DELETE", row.table, row.row_id, Group(_delete_stamp(row.state), {}, None))
 
 
 def _delete_stamp(state: RowState) -> Stamp:
-    if not state.visible and state.tombstone is not None:
-        return state.tombstone
-    stamps = [(part.hlc, part.client_id) for part in state.live]
+    if state.live:
+        return state.live[0].stamp
     if state.inserted is not None:
-        stamps.append(state.inserted)
-    return min(stamps, default=NO_STAMP)
+        return state.inserted
+    return state.tombstone or NO_STAMP

@@ -35,6 +35,8 @@ class Client:
         self.clock: dict[Key, int] = {}
         self.last_hlc = 0
         self._fought: set[Key] = set()
+        self.strange = False
+        """It sent a cursor that was never handed out, so the gateway cannot know which rows it could ever see."""
 
     @property
     def rows(self) -> dict[Key, Values]:
@@ -107,6 +109,8 @@ class StockClient(Client):
                 if delta["op"] == "INSERT" and key in rows and any(each["op"] == "INSERT" for each in own):
                     return False  # two made the same row at once: the page fails until the edit is pushed
                 outbox = [each for each in outbox if key_of(each) != key]
+            if delta["op"] == "INSERT" and key in rows and key in self._fought:
+                return False  # it left out the row's DELETE: the page fails, and is asked for again
             self._apply(rows, delta)
         self._rows, self.outbox, self._fought = rows, outbox, fought
         self.cursor = int(page["serverHlc"])
@@ -152,6 +156,7 @@ class StockClient(Client):
     def restore(self, kept: Any) -> None:
         self._rows, self.outbox, self._fought = copy.deepcopy(kept)
         self.cursor = 0
+        self.asked_since_wiped = False
 
 
 class NamedClient(Client):

@@ -12,6 +12,7 @@ TEAMS: list[Any] = ["a", "b", ["a"], ["b"], ["a", "b"], [], ["b", "c", "a"]]
 KINDS: list[Any] = [["p"], ["q"], ["p", "q"], "p"]
 LEVELS = ["0", "1", "2"]
 FILLERS = 2_500
+PREFIXES = 0
 
 
 def _bucket(name: str, *filters: tuple[str, str, str], tables: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -30,8 +31,9 @@ RULES: list[list[dict[str, Any]]] = [
     [_bucket("both", ("team", "in", "jwt:team"), ("kind", "in", "jwt:kinds"))],
     [_bucket("notes", _TEAM, tables=("notes",)), _bucket("rest", tables=("tasks", "misc"))],
     [_bucket("others", ("team", "neq", "jwt:team"))],
+    [_bucket("teams", _TEAM), _bucket("kinds", ("kind", "in", "jwt:kinds"))],
 ]
-NARROW = [1, 2, 3, 4, 5, 6]
+NARROW = [1, 2, 3, 4, 5, 6, 9]
 """Those that show no client the fillers."""
 
 FATES = ["whole"] * 5 + ["answer lost", "request lost"]
@@ -45,6 +47,7 @@ PROFILES: list[dict[str, float]] = [
     {"edit": 8, "pull": 12, "push": 6, "rules": 4, "claims": 2},
     {"edit": 10, "pull": 10, "push": 8, "wipe": 1, "reload": 2, "backup": 2, "restore": 2, "old pull": 1},
     {"edit": 10, "pull": 8, "push": 8, "claims": 1, "rules": 0.5},
+    {"edit": 10, "pull": 8, "push": 8, "backup": 3, "restore": 3},
     {**_EVEN, "rules": 3, "wipe": 1.5, "old push": 1.5},
     {"edit": 4, "pull": 4, "push": 4, "between pages": 6, "rules": 0.5},
     {
@@ -77,7 +80,7 @@ def history(seed: int, *, kills: bool = False, fill: bool = False) -> tuple[dict
             for _ in range(people)
         ],
         "rules": random.choice(NARROW if fill else range(len(RULES))),
-        "ids": random.choices(["hash", "text", "prefix"], [30, 5, 1])[0],
+        "ids": random.choices(["hash", "text", "prefix"], [30, 5, PREFIXES])[0],
         "fill": fill,
         "last limit": random.choice([1, 2, 5, 1000]),
     }
@@ -85,7 +88,7 @@ def history(seed: int, *, kills: bool = False, fill: bool = False) -> tuple[dict
     if kills:
         weights["kill"] = 1.0
     if fill:
-        weights["rules"] = 4.0
+        weights |= {"rules": 4.0, "reload": 2.0, "pull": 12.0}
     kinds, chances = list(weights), list(weights.values())
     keys = random.sample(KEYS, random.randint(2, len(KEYS)))
     limits = random.choice([[1], [1, 2], [1, 2, 3, 5], [2, 1000], [1000]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
 from typing import Any, NamedTuple
 
@@ -103,3 +103,9 @@ def search(
             again = play(server, [small])[0] or found
             failures.append(Failure(seed, again[0], small, again[1]))
         yield len(some), failures
+
+
+def found_wrong(server: Server, seeds: Iterable[int], *, kills: bool = False, fill_every: int = 0) -> list[str]:
+    """Reports of the histories of these seeds that are wrong, as they were played."""
+    found = search(server, iter(seeds), kills=kills, fill_every=fill_every, shrink=False)
+    return [failure.report() for _, failures in found for failure in failures]

@@ -61,5 +61,5 @@ def test_a_row_that_lives_on_for_others_is_a_delete_no_newer_than_its_data() -> 
 
 def test_an_update_holds_the_wanted_columns_alone() -> None:
     row = _row(_delta("INSERT", "a", 10, x=1, z=1), _delta("UPDATE", "b", 20, y=2))
-    (sent,) = render.update(row, lambda column, owner: owner == "a" and column == "z")
+    (sent,) = render.update(row, lambda column, stamp: stamp[1] == "a" and column == "z")
     assert (sent.op, [part.column for part in sent.columns]) == ("UPDATE", ["z"])

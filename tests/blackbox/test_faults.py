@@ -1,0 +1,130 @@
+"""Histories that once ended in a wrong client, as small as they get."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.blackbox.histories import Step
+from tests.blackbox.run import Case, play
+
+TWO = ({"team": ["a"], "kinds": ["p"], "level": "0"}, {"team": ["b"], "kinds": ["q"], "level": "1"})
+A, B = TWO
+
+
+def case(kinds: str, rules: int, *steps: Step, limit: int = 1000, fill: bool = False) -> Case:
+    """Clients of these kinds, the first with the claims A, the others with B."""
+    clients = [(kind, A if place == 0 else B, 0) for place, kind in enumerate(kinds.split())]
+    return Case({"clients": clients, "rules": rules, "ids": "hash", "fill": fill, "last limit": limit}, list(steps))
+
+
+def edit(who: int, op: str, row: str, tick: int = 1, **values: object) -> Step:
+    table, _, row_id = row.partition("/")
+    return ("edit", who, op, table, row_id, values, tick)
+
+
+def pull(who: int, limit: int = 1000, fate: str = "whole") -> Step:
+    return ("pull", who, limit, fate)
+
+
+def push(who: int, fate: str = "whole") -> Step:
+    return ("push", who, fate)
+
+
+def claims(who: int, **changed: object) -> Step:
+    return ("claims", who, {**A, **changed})
+
+
+CASES = {
+    "claims change between two pages": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "notes/r1", team="a"), edit(1, "INSERT", "notes/r2", team="a"), push(1),
+        pull(0, 1), claims(0, team="b"),
+    ),
+    "claims change between two pages and a row stays visible by another bucket": case(
+        "stock stock", 9,
+        edit(1, "INSERT", "notes/r1", team="a", kind="q"), edit(1, "INSERT", "notes/r2", team="a"), push(1),
+        pull(0, 1), claims(0, team="b", kinds="q"),
+    ),
+    "a transition walks the keys of its first page": case(
+        "stock stock", 1,
+        edit(0, "INSERT", "tasks/t2", team="a"), push(0), claims(0, team="b"),
+        edit(1, "INSERT", "notes/r1", team="b"), edit(1, "INSERT", "notes/r2", team="b"), push(1), pull(0, 1),
+        pull(0, 1),
+        edit(1, "UPDATE", "notes/r1", team="a"), push(1),
+        edit(1, "INSERT", "notes/r3", team="c"), push(1),
+        edit(1, "UPDATE", "notes/r1", x=1), push(1),
+        claims(0, team="c"), pull(0, 1),
+        limit=1,
+    ),
+    "rules change twice while rows are brought in line": case(
+        "stock stock",
+        1,
+        edit(1, "INSERT", "notes/r1", team="a"),
+        push(1),
+        pull(0),
+        edit(1, "INSERT", "notes/r2", team="a"),
+        push(1),
+        ("rules", 0, 2),
+        ("reload", 0),
+        pull(0),
+        ("rules", 0, 3),
+        fill=True,
+    ),
+    "a row that left its writer's sight is inserted again": case(
+        "stock", 1,
+        edit(0, "UPDATE", "notes/r3", team="b", kind="p", x=2), push(0), pull(0),
+        edit(0, "INSERT", "notes/r3", team="a", x=2),
+    ),
+    "a push after new claims leaves the next page in doubt": case(
+        "letter stock", 6,
+        edit(0, "UPDATE", "tasks/t2", team="b", kind="q", y=0), push(0), edit(0, "INSERT", "tasks/r1", x=2), pull(0),
+        claims(0, team=["a", "b"], kinds=["p", "q"]),
+        limit=1,
+    ),
+    "a row is deleted and updated in one push": case(
+        "stock stock", 1,
+        edit(0, "UPDATE", "notes/r3", team="a", x=3), push(0), pull(0),
+        edit(0, "DELETE", "notes/r3"), edit(0, "UPDATE", "notes/r3", team="a", x=1),
+    ),
+    "a delete leaves the row visible to nobody but not empty": case(
+        "stock named", 6,
+        claims(1, team=["a", "b"], kinds=["p", "q"]),
+        edit(0, "INSERT", "misc/m1", team="a", kind="p"), edit(1, "DELETE", "misc/m1", tick=0),
+        edit(0, "UPDATE", "misc/m1", team="b", x=1),
+    ),
+    "edits of a backup are pushed again after their row was hidden": case(
+        "named", 8,
+        edit(0, "UPDATE", "misc/m1", kind="q"), ("backup", 0), pull(0), push(0), ("restore", 0),
+    ),
+    "an edit is newer than the delete before an insert": case(
+        "letter stock", 2,
+        claims(0, team="b"), edit(0, "INSERT", "notes/r2", team="a"), push(0), claims(0, team="a"),
+        edit(0, "UPDATE", "notes/r2", x=2), edit(1, "UPDATE", "notes/r2", team="a", y=3), push(1),
+    ),
+    "a push names a cursor that was never handed out": case(
+        "named stock", 1,
+        pull(0), edit(1, "INSERT", "notes/r1", team="a"), push(1),
+        edit(0, "INSERT", "notes/r2", team="a"), ("odd push", 0),
+    ),
+    "a claim goes and comes back": case(
+        "named stock", 1,
+        edit(1, "INSERT", "notes/r3", team="a"), push(1), pull(0), claims(0, team="b"), pull(0),
+        edit(1, "INSERT", "notes/r1", team="a"), push(1), edit(1, "DELETE", "notes/r1"), push(1),
+        claims(0, team="a"), edit(1, "INSERT", "notes/r2", team="a"), push(1), pull(0), ("wipe", 0),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_client_ends_with_its_rows(over_sqlite, name):
+    _check(over_sqlite, CASES[name])
+
+
+@pytest.mark.parametrize("name", [name for name, each in CASES.items() if not each.setting["fill"]])
+def test_every_client_of_a_sharded_gateway_ends_with_its_rows(over_shards, name):
+    _check(over_shards, CASES[name])
+
+
+def _check(server, case):
+    (found,) = play(server, [case])
+    assert found is None, "\n".join([found[0], *found[1]])
