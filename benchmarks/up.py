@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -44,26 +45,29 @@ _RUNS = """query($last: Int!) {
 }"""
 
 
-def flushes(folder: Path, count: int, tables: int) -> dict[str, Any]:
-    """Time flushes of 1,000 deltas each, requested one after another, behind one that warms up.
+def flushes(folder: Path, count: int, tables: int, each: int = _DELTAS) -> dict[str, Any]:
+    """Time flushes, requested one after another, behind one that warms up.
 
     Args:
         folder: for the data.
         count: of the flushes.
         tables: over which the deltas of each flush are spread.
+        each: deltas of a flush.
     """
     with _up(folder) as (process, told):
-        asker = _Asker(told, tables)
+        asker = _Asker(told, tables, each)
         asker.register()
         first = asker.flush(_FIRST_SECONDS)
         with Watched(process.pid, family=True).measured() as used:
             seconds = [asker.flush(_FIRST_SECONDS) for _ in range(count)]
-        legs, whole = asker.legs()
+        runs = asker.runs()
+        legs, whole = asker.legs(runs)
+        steps = _steps(runs[:count], _spark_jobs(told["spark"]["ui_url"]))
     ordered, ended = sorted(seconds), sorted(whole)
     return {
         "requests": count,
         "tables": tables,
-        "deltas": _DELTAS,
+        "deltas": each,
         "first_seconds": first,
         "p50_seconds": percentile(ordered, 50),
         "p95_seconds": percentile(ordered, 95),
@@ -72,6 +76,7 @@ def flushes(folder: Path, count: int, tables: int) -> dict[str, Any]:
         "p50_seconds_to_the_runs_end": percentile(ended, 50),
         "p95_seconds_to_the_runs_end": percentile(ended, 95),
         **legs,
+        "steps": steps,
         "cpu_seconds_each": round(used[0].cpu_seconds / count, 2),
         "peak_mib": used[0].rss_peak_mib,
     }
@@ -168,14 +173,14 @@ def _pss_of(process: psutil.Process) -> int:
 class _Asker:
     """A client that pushes and an admin that asks for flushes."""
 
-    def __init__(self, told: dict[str, Any], tables: int) -> None:
+    def __init__(self, told: dict[str, Any], tables: int, each: int = _DELTAS) -> None:
         claims = {"sub": "bench", "gw": _GATEWAY, "role": "admin", "exp": int(time.time()) + 86_400}
         self._url, self._dagster = told["gateway"]["url"], told["dagster"]["url"]
         self._session = requests.Session()
         self._session.trust_env = False
         self._session.headers["Authorization"] = f"Bearer {jwt.encode(claims, told['jwt_secret'], 'HS256')}"
         self._tables = [f"tasks{number}" for number in range(tables)]
-        self._pushed = 0
+        self._pushed, self._each = 0, each
         self._asked: list[float] = []
 
     def register(self) -> None:
@@ -196,11 +201,11 @@ class _Asker:
                 return round(time.perf_counter() - begun, 2)
         raise RuntimeError(f"no flush was committed within {within} s")
 
-    def legs(self) -> tuple[dict[str, float], list[float]]:
+    def legs(self, runs: list[dict[str, Any]]) -> tuple[dict[str, float], list[float]]:
         """Medians of where the time went, by Dagster's event log, and seconds from each request to its run's end."""
         found: dict[str, list[float]] = {}
         whole = []
-        for asked, run in zip(reversed(self._asked), self._runs(), strict=False):
+        for asked, run in zip(reversed(self._asked), runs, strict=False):
             stats, steps = run["stats"], {step["stepKey"]: step for step in run["stepStats"]}
             carried = steps["deltas"]
             moments = {
@@ -218,8 +223,8 @@ class _Asker:
                 found.setdefault(f"seconds_{name}", []).append(moment - before)
         return {name: round(median(each), 2) for name, each in found.items()}, whole
 
-    def _runs(self) -> list[dict[str, Any]]:
-        """Of the flushes that were asked for, the newest first, once all of them have ended."""
+    def runs(self) -> list[dict[str, Any]]:
+        """Dagster's runs of the flushes that were asked for, the newest first, once all of them have ended."""
         query = {"query": _RUNS, "variables": {"last": len(self._asked)}}
         deadline = time.monotonic() + _FIRST_SECONDS
         while True:
@@ -232,13 +237,13 @@ class _Asker:
     def _push(self) -> None:
         now = time.time_ns() // 1_000_000
         deltas = []
-        for number in range(self._pushed, self._pushed + _DELTAS):
+        for number in range(self._pushed, self._pushed + self._each):
             values = {"title": f"Task number {number}", "points": number % 13}
             hlc = (now << 16) + number - self._pushed
             table = self._tables[number % len(self._tables)]
             delta = extract_delta(None, values, table=table, row_id=f"t-{number}", client_id="bench", hlc=hlc)
             deltas.append(json.loads(wire_json.encode_delta(delta)))  # type: ignore[arg-type]
-        self._pushed += _DELTAS
+        self._pushed += self._each
         self._post(f"/sync/{_GATEWAY}/push", {"clientId": "bench", "deltas": deltas, "lastSeenHlc": "0"})
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -247,6 +252,38 @@ class _Asker:
             raise RuntimeError(f"{path} answered {answer.status_code}: {answer.text}")
         found: dict[str, Any] = answer.json()
         return found
+
+
+def _spark_jobs(ui_url: str) -> list[tuple[float, float]]:
+    """Begin and end of every job that Spark remembers, in seconds since the epoch."""
+    with requests.Session() as session:
+        session.trust_env = False
+        root = f"{ui_url}/api/v1/applications"
+        (application,) = session.get(root, timeout=60).json()
+        jobs = session.get(f"{root}/{application['id']}/jobs", timeout=60).json()
+    return [(_moment(job["submissionTime"]), _moment(job["completionTime"])) for job in jobs if "completionTime" in job]
+
+
+def _moment(text: str) -> float:
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fGMT").replace(tzinfo=UTC).timestamp()
+
+
+def _steps(runs: list[dict[str, Any]], jobs: list[tuple[float, float]]) -> dict[str, dict[str, float]]:
+    """Medians over runs of each step: its seconds, its Spark jobs, and the seconds for which one of them ran."""
+    found: dict[str, list[tuple[float, int, float]]] = {}
+    oldest = min((begin for begin, _ in jobs), default=0.0)
+    for step in (step for run in runs for step in run["stepStats"] if step["startTime"] > oldest):
+        mine = sorted(job for job in jobs if step["startTime"] <= job[0] < step["endTime"])
+        busy, upto = 0.0, 0.0
+        for begin, end in mine:
+            busy += max(0.0, end - max(begin, upto))
+            upto = max(upto, end)
+        found.setdefault(step["stepKey"], []).append((step["endTime"] - step["startTime"], len(mine), busy))
+    names = ("seconds", "spark_jobs", "spark_seconds")
+    return {
+        key: {name: round(median(part), 2) for name, part in zip(names, zip(*each, strict=True), strict=True)}
+        for key, each in found.items()
+    }
 
 
 def _told(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:

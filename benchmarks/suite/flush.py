@@ -1,7 +1,8 @@
 """Deltas carried a second from staging's log into the committed history: planned, read, decoded, written, read back.
 
 Pushes of 100 deltas stand in a SQLite log as a gateway leaves them; Spark is warm. With `--requests` instead: seconds
-from `/admin/flush` to the committed snapshot of 1,000 deltas, by a whole `lakesync up` with Dagster.
+from `/admin/flush` to the committed snapshot of 1,000 deltas, by a whole `lakesync up` with Dagster; `steps` has what
+each step of these runs took, and its Spark jobs.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=MAX_DELTAS, help="the most in a batch, as [flush] batch_deltas")
     parser.add_argument("--memory", default="3g", help="heap of Spark's JVM")
     parser.add_argument("--requests", type=int, default=0, help="measure so many flushes that are asked for, instead")
+    parser.add_argument("--each", type=int, default=1_000, help="deltas of each of these flushes")
     parser.add_argument(
         "--tables", type=int, default=1, help="of these flushes: over which each one's deltas are spread"
     )
@@ -42,7 +44,7 @@ def run(options: Namespace) -> dict[str, Any]:
     """Measure."""
     if options.requests:
         with server.folder(options.folder) as place:
-            return up.flushes(place, options.requests, options.tables)
+            return up.flushes(place, options.requests, options.tables, options.each)
     with server.folder(options.folder) as place, lake(place / "lake", options.memory) as bench:
         engine = Engine(open_store(f"sqlite://{place / 'staging'}", _wall), _wall)
         engine.open()
