@@ -1,4 +1,4 @@
-"""Takes the pictures for `scripts/screenshot-lineage`: lineage.png, run.png and table.png."""
+"""Takes the pictures for `scripts/screenshot-lineage`: of Dagster's pages and, in spark.png, of Spark's UI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEWEST = """{
 }"""
 
 
-def main(url: str, folder: Path) -> None:
+def main(url: str, folder: Path, spark_ui: str | None) -> None:
     """Take every picture that there is something to show for."""
     data = requests.post(f"{url}/graphql", json={"query": _NEWEST}, timeout=30).json()["data"]
     runs = [run["runId"] for run in data["runsOrError"]["results"]]
@@ -44,6 +44,14 @@ def main(url: str, folder: Path) -> None:
             page.get_by_text("RUN_SUCCESS").first.wait_for()
             page.locator("button:has([aria-label=expand_arrows])").first.click()  # all steps rather than the log
             take(page, f"{url}/runs/{runs[0]}", "Succeeded (", folder / "run.png")  # drawn anew, with room for them
+            page.set_viewport_size({"width": 1800, "height": 1100})
+            take(page, f"{url}/assets/deltas?view=events", "spark/application", folder / "materialization.png")
+        if spark_ui is not None:
+            page.set_viewport_size({"width": 1500, "height": 800})
+            page.goto(f"{spark_ui}/jobs/")
+            page.get_by_text("Completed Jobs (").first.wait_for()
+            page.screenshot(path=folder / "spark.png")
+            page.set_viewport_size({"width": 2400, "height": 1020})
         if tables:
             path = "/".join(tables[0])
             take(page, f"{url}/assets/{path}?view=overview", tables[0][-1], folder / "table.png")
@@ -61,4 +69,4 @@ def take(page: Page, address: str, shows: str, file: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1].rstrip("/"), Path(sys.argv[2]))
+    main(sys.argv[1].rstrip("/"), Path(sys.argv[2]), sys.argv[3].rstrip("/") if sys.argv[3:] else None)

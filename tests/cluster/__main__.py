@@ -21,6 +21,7 @@ from lakesync.cli import jars
 from lakesync.cli.examples import examples
 from lakesync.cli.process import Process, accepts, free_ports
 from lakesync.cli.spark_server import prepare
+from lakesync.config_places import DeclaredDestination
 from tests.backend_servers import s3_server
 from tests.cluster.play import Play
 from tests.cluster.rest_catalogue import rest_catalogue
@@ -32,8 +33,8 @@ BUCKET = "lake"
 
 def main(
     rows: Annotated[
-        int, typer.Option(help="Rows of the table; 20,000 are merged without workers.", min=20_001)
-    ] = 60_000,
+        int, typer.Option(help="Rows of the table; a task flushes up to 250,000 deltas.", min=250_001)
+    ] = 300_000,
     catalogue: Annotated[str, typer.Option(help="rest, or postgres.")] = "rest",
 ) -> None:
     """Run the assets on a Spark cluster of two workers, over S3, Postgres and a catalogue; kill a worker in a merge.
@@ -50,7 +51,7 @@ def main(
         s3 = _bucket(stack.enter_context(s3_server()))
         os.environ.update(s3)  # for this process, whose asset steps look at frames, as for any other
         postgres = stack.enter_context(postgres_server()).uri
-        staging, tables = (stack.enter_context(database(postgres)) for _ in range(2))
+        staging, tables, copy = (stack.enter_context(database(postgres)) for _ in range(3))
         home = _pyspark()
         cluster = stack.enter_context(spark_cluster(folder, home, s3))
         warehouse = f"s3://{BUCKET}/warehouse"
@@ -58,7 +59,9 @@ def main(
         if catalogue == "rest":
             guard_commits(tables)
             where = stack.enter_context(rest_catalogue(tables, s3, warehouse, folder, home))
-        settings = _settings(folder, staging, where, cluster, s3["AWS_ENDPOINT_URL"])
+        settings = _settings(folder, staging, where, cluster, s3["AWS_ENDPOINT_URL"]).model_copy(
+            update={"adapters": {"copy": copy}, "destinations": {"copy": DeclaredDestination(to="copy")}}
+        )
         stack.enter_context(_driver(settings, cluster, s3))
         with Play(settings, cluster, console) as play:
             told = play.run(rows)
@@ -84,7 +87,7 @@ def _bucket(endpoint: str) -> dict[str, str]:
 
 
 def _settings(folder: Path, staging: str, catalogue: str, cluster: SparkCluster, endpoint: str) -> config.Config:
-    (port,) = free_ports(1)
+    port, ui_port = free_ports(2)
     os.environ["LAKESYNC_CONFIG"] = ""
     lake = "spark.sql.catalog.lake"
     return config.load(
@@ -100,6 +103,8 @@ def _settings(folder: Path, staging: str, catalogue: str, cluster: SparkCluster,
                 "master": cluster.master,
                 "remote": f"sc://localhost:{port}",
                 "port": port,
+                "ui_port": ui_port,
+                "ui_url": f"http://127.0.0.1:{ui_port}",
                 "token": "cluster-demo",
                 "memory": "1g",
                 "settings": {
@@ -137,8 +142,8 @@ def _pyspark() -> Path:
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.command(
     epilog=examples(
-        ("scripts/cluster-demo", "a REST catalogue, and 60,000 rows"),
-        ("scripts/cluster-demo --catalogue postgres --rows 100000", "the catalogue's tables in Postgres itself"),
+        ("scripts/cluster-demo", "a REST catalogue, and 300,000 rows"),
+        ("scripts/cluster-demo --catalogue postgres --rows 500000", "the catalogue's tables in Postgres itself"),
     )
 )(main)
 

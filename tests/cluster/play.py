@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from typing import Any, Self
 
 import boto3
 import dagster as dg
+import requests
 from rich.console import Console
 
 from lakehouse.sessions import session
@@ -29,6 +31,7 @@ ROWS = parse_schema(
 )
 PUSH = 5_000
 WAIT_SECONDS = 600
+WORKERS = 2
 
 
 class Play:
@@ -55,6 +58,13 @@ class Play:
         first = self._job("flush", whole=False)
         told: dict[str, Any] = {"workers": self._cluster.workers(), "first_flush_seconds": self._seconds(first)}
         self._console.print(f"flushed, merged and cut over two workers: {told['first_flush_seconds']}")
+        loaded = self._job("destinations", whole=True)
+        told["load_seconds"] = self._seconds(loaded)
+        told["tasks"] = {**self._tasks_of(first), **self._tasks_of(loaded)}
+        for asset, tasks in told["tasks"].items():
+            each = ", ".join(f"{count} on worker {worker}" for worker, count in tasks.items())
+            self._console.print(f"tasks of {asset}: {each}")
+        told["both_worked"] = all(len(tasks) == WORKERS for tasks in told["tasks"].values())
 
         self._push(rows, "UPDATE", rows)
         outcome: list[dg.ExecuteInProcessResult] = []
@@ -76,7 +86,15 @@ class Play:
         evaluations = audit.get_asset_check_evaluations()
         told["checks"] = {f"{one.asset_key.to_user_string()} {one.check_name}": one.passed for one in evaluations}
         told |= self._lake(rows)
-        told["ok"] = all([told["killed_while_merging"], told["killed_flush"], told["right"], *told["checks"].values()])
+        told["ok"] = all(
+            [
+                told["both_worked"],
+                told["killed_while_merging"],
+                told["killed_flush"],
+                told["right"],
+                *told["checks"].values(),
+            ]
+        )
         return told
 
     def _push(self, rows: int, op: str, above: int) -> None:
@@ -94,6 +112,28 @@ class Play:
         job = self._definitions.resolve_job_def(name)
         quiet = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
         return job.execute_in_process(instance=self._instance, tags=tags, run_config=quiet, raise_on_error=False)
+
+    def _tasks_of(self, run: dg.ExecuteInProcessResult) -> dict[str, dict[str, int]]:
+        """Asset → executor, of which each worker has one → the tasks that it ended for the asset, as Spark counts."""
+        found = {}
+        for event in run.get_asset_materialization_events():
+            metadata = event.step_materialization_data.materialization.metadata
+            application, links = metadata.get("spark/application"), metadata.get("spark/ui")
+            if application is None or links is None or event.asset_key is None:
+                continue
+            jobs = [int(link.partition(")")[0]) for link in str(links.value).split("id=")[1:]]
+            found[event.asset_key.to_user_string()] = self._tasks(str(application.value), jobs)
+        return found
+
+    def _tasks(self, application: str, jobs: list[int]) -> dict[str, int]:
+        root = f"{self._config.spark.ui_url}/api/v1/applications/{application}"
+        stages = {stage for job in jobs for stage in requests.get(f"{root}/jobs/{job}", timeout=30).json()["stageIds"]}
+        counted: Counter[str] = Counter()
+        for stage in stages:
+            for attempt in requests.get(f"{root}/stages/{stage}?details=true", timeout=30).json():
+                ended = [task for task in attempt["tasks"].values() if task["status"] == "SUCCESS"]
+                counted.update(task["executorId"] for task in ended)
+        return dict(sorted(counted.items()))
 
     def _lake(self, rows: int) -> dict[str, Any]:
         """What the lake holds, asked of Spark, against what was pushed."""
