@@ -84,6 +84,10 @@ class _File(InitSettingsSource):
         super().__init__(settings_cls, read_file(path) if path else {})
 
 
+_OF_LAKE = ("type", "catalog-impl", "uri", "warehouse")
+"""What [lake] says of the catalogue."""
+
+
 class Config(BaseSettings):
     """Every setting, checked and complete."""
 
@@ -206,6 +210,18 @@ class Config(BaseSettings):
                 raise ValueError(
                     f"{name} is on this machine's disk, which the workers of spark.master {self.spark.master!r} do not "
                     f"see; it must start with {' or '.join(known)}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check_one_catalogue(self) -> Config:
+        """Only `[lake]` names the catalogue: commands and checks read there what Spark writes."""
+        catalogue = f"spark.sql.catalog.{self.lake.catalog}"
+        for key in (catalogue, *(f"{catalogue}.{name}" for name in _OF_LAKE)):
+            if key in self.spark.settings:
+                raise ValueError(
+                    f"spark.settings has {key!r}, which would lead Spark to another catalogue than [lake] names; set "
+                    "lake.catalog_uri and lake.warehouse instead"
                 )
         return self
 

@@ -128,6 +128,8 @@ def test_secrets_come_by_reference(tmp_path, monkeypatch):
         ('sources = ["jira"]\n', "is no table of settings"),
         ("spark = 4\n", "spark in"),
         ('[spark]\nmaster = "spark://m:7077"\n', "staging.url is on this machine's disk"),
+        ('[spark.settings]\n"spark.sql.catalog.lake" = "other.Catalog"\n', "another catalogue than"),
+        ('[spark.settings]\n"spark.sql.catalog.lake.type" = "hive"\n', "lake.catalog_uri and lake.warehouse instead"),
         ('[spark]\nmaster = "local[4]"\n', "spark.master is 'local"),
     ],
 )
