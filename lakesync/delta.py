@@ -139,6 +139,11 @@ def id_digest(delta_id: str) -> bytes:
     return hashlib.sha256(delta_id.encode()).digest()[:8]
 
 
+def id_identity(delta_id: str) -> bytes:
+    """Eight bytes by which a delta id is known again: of its SHA-256, whatever it looks like."""
+    return hashlib.sha256(delta_id.encode()).digest()[:8]
+
+
 def id_digests(delta_ids: Sequence[str]) -> bytes:
     """The `id_digest` of each, one after another."""
     joined = "".join(delta_ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from lakesync import hlc
 from lakesync.engine.limits import MAX_PULL, EngineLimits
@@ -44,7 +44,7 @@ def check_request(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLim
                 for delta in push.deltas
             ],
         )
-    faulty = misshapen(push.deltas)
+    faulty = misshapen(push.deltas) or _ambiguous(push.deltas)
     foreign = any(delta.client_id != sender for delta in push.deltas)
     newest = max([delta.hlc for delta in push.deltas], default=0)
     if faulty or foreign or hlc.wall_of(newest) > now_ms + hlc.MAX_DRIFT_MS:
@@ -114,6 +114,16 @@ def _refusal(push: SyncPush, faulty: list[Rejection], now_ms: int, sender: objec
     if faulty:
         return ValidationError(summary, rejected)
     return ForbiddenError(summary, rejected) if foreign else ClockDriftError(summary + _CLOCK, rejected)
+
+
+def _ambiguous(deltas: Sequence[RowDelta]) -> list[Rejection]:
+    """Deltas under an id that another delta of the push has too, with other contents."""
+    if len({delta.delta_id for delta in deltas}) == len(deltas):
+        return []
+    first: dict[str, RowDelta] = {}
+    twice = {delta.delta_id for delta in deltas if first.setdefault(delta.delta_id, delta) != delta}
+    message = "two deltas of the push have this id and differ: give each its own id"
+    return [Rejection(each, ValidationError.code, message) for each in first if each in twice]
 
 
 def _ahead(deltas: Iterable[RowDelta], now_ms: int) -> Iterable[Rejection]:

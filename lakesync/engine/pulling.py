@@ -139,6 +139,23 @@ def remember_page(
     return reading.answer(cursor)
 
 
+def begin_again(commit: Commit, request: PullRequest, rules: RulesCache) -> bool:
+    """Note that a client starts again which is not sent anything yet; whether there is anything to be sent.
+
+    Without that, a push before its next page would take it to be where it was before.
+    """
+    reading = read_page(commit, request, rules)
+    client_id, at = request.pull.client_id, reading.at
+    known = current(commit.client(client_id), commit.epoch, reading.access.keys)
+    if reading.page.deltas and reading.record is not None and at.base == NOTHING and at.after == 0:
+        record = replace(known or reading.record, seen=0, haunted=reading.record.haunted)
+        record = in_scope(record, reading.access, reading.newest, 0)
+        record = keep(record, replace(_page(record, 0, at, at.after, at.redo), serial=-1))
+        if record != known:
+            commit.put_client(replace(record, last_seen_ms=request.now_ms))
+    return bool(reading.page.deltas)
+
+
 def tell_followers(commit: Commit, record: ClientRecord, *, live: bool) -> None:
     """Every process learns that a client who follows is sent rows beside its connection: they count as perhaps there.
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from lakesync.delta import id_digest
+from lakesync.delta import id_identity
 from lakesync.engine.access import RulesCache
 from lakesync.engine.checks import check_backlog, check_schemas
 from lakesync.engine.limits import EngineLimits
@@ -19,7 +19,7 @@ from lakesync.feed.positions import Access, furthest, rests
 from lakesync.staging.records import ClientRecord, Page
 from lakesync.staging.store import Commit
 from lakesync.types import Claims, PushResult, RowDelta, SyncPush
-from lakesync.wire.log import PackedDeltas, pack
+from lakesync.wire.log import PackedDeltas, old_identity, pack
 
 NEVER_PULLED = 1
 """The cursor of a client that pushed before it ever pulled: not 0, which would ask for a checkpoint again."""
@@ -88,7 +88,7 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
         clean = apply(commit, ready.named, sender, arrival, rules.index(commit.config)).clean
     if len(new) < len(push.deltas):
         again = {delta.key for delta in push.deltas if delta.op != "DELETE"} - {delta.key for delta in new}
-        clean = not repeated(commit, again, sender) and clean
+        clean = not repeated(commit, again, sender, record.seen) and clean
     record = replace(record, wrote=True)
     cursor = covered.cursor
     if covered.everything and new and clean:
@@ -172,8 +172,8 @@ def _unknown(commit: Commit, request: CheckedPush) -> Sequence[RowDelta]:
     known = commit.known_ids(client, min(stamps), max(stamps))
     new = []
     for delta in deltas:
-        identity = (delta.hlc, id_digest(delta.delta_id))
-        if identity not in known:
+        identity = (delta.hlc, id_identity(delta.delta_id))
+        if identity not in known and (delta.hlc, old_identity(delta.delta_id)) not in known:
             known.add(identity)
             new.append(delta)
     return deltas if len(new) == len(deltas) else new

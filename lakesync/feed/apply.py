@@ -210,26 +210,38 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
     return Applied(clean)
 
 
-def repeated(commit: Commit, keys: Collection[RowKey], sender: Sender) -> bool:
+def repeated(commit: Commit, keys: Collection[RowKey], sender: Sender, seen: int) -> bool:
     """Note that a client repeated what it wrote to rows: it may have put them back from a backup.
+
+    Args:
+        commit: of the push.
+        keys: the rows.
+        sender: who repeated it.
+        seen: the cursor that it was sure to have.
 
     Returns:
         Whether it has to be sent something of them, as they are out of its sight.
     """
     allowed = frozenset(sender.keys)
     hidden = [row for row in commit.rows(keys).values() if allowed.isdisjoint(row.keys)]
-    if not hidden:
-        return False
+    settled = [row for row in hidden if not _is_astray(row, sender.client_id, seen)]
     rows, moves = [], []
-    for row, at in zip(hidden, commit.next_arrivals(len(hidden)), strict=True):
+    for row, at in zip(settled, commit.next_arrivals(len(settled)), strict=True):
         after = row.copy()
         note_writer(after, sender.client_id, at)
         after.writers[sender.client_id] = (-at, at)  # astray
         rows.append(after)
         moves.append(move(after, own_bucket(sender.client_id), at, "own"))
-    commit.put_rows(rows)
-    commit.put_moves(moves)
-    return True
+    if rows:
+        commit.put_rows(rows)
+        commit.put_moves(moves)
+    return bool(hidden)
+
+
+def _is_astray(row: StoredRow, client_id: str, seen: int) -> bool:
+    """Whether the client has still to be sent what became of its last delta."""
+    inserted, at = row.writers.get(client_id, _NO_WRITER)
+    return inserted == -at and at > seen
 
 
 def _by_bucket(stays: Mapping[tuple[str, ...], int]) -> dict[str, int]:

@@ -164,7 +164,7 @@ def in_doubt(record: ClientRecord, seen: Page, newest: int, told: int) -> tuple[
     for kept in record.pages:
         if kept == replace(page, cursor=kept.cursor):
             return record, kept.cursor
-    record, cursor = marked(record, 0, above=max(record.last, record.seen, seen.cursor))
+    record, cursor = marked(record, 0, above=max(record.last, record.seen, seen.cursor, 1))  # 1: it never pulled
     return keep(record, replace(page, cursor=cursor)), cursor
 
 

@@ -21,7 +21,7 @@ from lakesync.staging.records import Entry, StoredRow
 from lakesync.staging.store import View
 from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import spell_client
-from lakesync.types import RowDelta, RowKey
+from lakesync.types import RowDelta, RowKey, Stamp
 from lakesync.wire.json import encode_delta
 from lakesync.wire.spelled import SpelledDeltas
 
@@ -230,12 +230,20 @@ class _Walk:
         has = of_visible(row, history, client_id, at)
         if has is Has.NO:
             return render.insert(row) if self._access.shows(row) else []  # it comes with the keys that will tell of it
+        if has is Has.OWN:
+            lacks = [part.stamp for part in row.state.live if not came_with_insert(row, part.stamp, client_id)]
+            if not lacks or self._follow_insert(row, lacks):
+                return render.update(row, lambda _, stamp: stamp in lacks)
+            has = Has.UNSURE  # a client that keeps the stamp of an earlier DELETE may take no older UPDATE
         if has is Has.UNSURE:
             return [render.delete(row), *render.insert(row)]
-        if has is Has.OWN:
-            return render.update(row, lambda _, stamp: not came_with_insert(row, stamp, client_id))
         touched = row.touched
         return render.update(row, lambda column, stamp: stamp[1] != client_id and touched.get(column, 0) > at.base)
+
+    def _follow_insert(self, row: StoredRow, stamps: Sequence[Stamp]) -> bool:
+        """Whether all stamps are above that of the client's INSERT."""
+        inserted = row.state.inserted
+        return inserted is not None and inserted[1] == self._client_id and min(stamps) > inserted
 
 
 def _by_row(entries: list[Entry]) -> dict[RowKey, list[Entry]]:

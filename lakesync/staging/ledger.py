@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from lakesync.hlc import wall_of
+from lakesync.wire.log import packed_digests
 
 _MODULUS = 1 << 64
 _SIGN = 1 << 63
@@ -30,9 +31,10 @@ NOTHING = Tally(0, 0)
 
 
 def tally_of(ids: bytes) -> Tally:
-    """The tally of what `wire.log.pack_ids` packed: 8 bytes of hlc a delta, then 8 bytes of digest a delta."""
-    count = len(ids) // 16
-    return Tally(count, sum(struct.unpack_from(f">{count}Q", ids, count * 8)) % _MODULUS)
+    """The tally of what `wire.log.pack_ids` packed."""
+    digests = packed_digests(ids)
+    count = len(digests) // 8
+    return Tally(count, sum(struct.unpack(f">{count}Q", digests)) % _MODULUS)
 
 
 def signed(id_sum: int) -> int:

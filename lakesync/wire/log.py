@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 import zstandard
 
-from lakesync.delta import id_digests
+from lakesync.delta import id_digest, id_digests, id_identity
 from lakesync.exceptions import ValidationError
 from lakesync.types import RowDelta
 from lakesync.wire.json import decode_deltas
@@ -23,8 +23,9 @@ MAX_BODY_BYTES = 256 << 20
 
 _HEAD = bytes((BODY_VERSION,))
 _LEVEL = 1
-_ID_BYTES = 16
-_DIGEST_BYTES = 8
+_HLC_BYTES = _DIGEST_BYTES = 8
+_IDS_VERSION = b"\x01"
+_OLD = b"old"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -99,20 +100,47 @@ def unpacked_size(body: bytes) -> int:
 
 
 def pack_ids(deltas: Sequence[RowDelta]) -> bytes:
-    """Each delta's hlc (int64, little-endian), one after another, then each one's `id_digest`."""
+    """Each delta's hlc (int64, little-endian), one after another, each one's `id_digest`, each one's `id_identity`.
+
+    A version byte ends it. Without one, as before version 1, there are no identities.
+    """
+    ids = [delta.delta_id for delta in deltas]
     hlcs = struct.pack(f"<{len(deltas)}q", *[delta.hlc for delta in deltas])
-    return hlcs + id_digests([delta.delta_id for delta in deltas])
+    return b"".join((hlcs, id_digests(ids), *map(id_identity, ids), _IDS_VERSION))
+
+
+def packed_digests(ids: bytes) -> memoryview:
+    """The `id_digest` of each delta that `pack_ids` packed, one after another.
+
+    Raises:
+        ValidationError: the length is that of no ids.
+    """
+    count, _ = _layout(ids)
+    return memoryview(ids)[count * _HLC_BYTES :][: count * _DIGEST_BYTES]
 
 
 def unpack_ids(ids: bytes) -> list[tuple[int, bytes]]:
-    """`(hlc, id digest)` of each delta, in order.
+    """`(hlc, id identity)` of each delta, in order; of those from before version 1 `(hlc, old_identity)`.
 
     Raises:
-        ValidationError: the length is no multiple of 16.
+        ValidationError: the length is that of no ids.
     """
-    count, rest = divmod(len(ids), _ID_BYTES)
-    if rest:
-        raise ValidationError(f"{len(ids)} bytes of ids are no multiple of {_ID_BYTES}")
-    start = count * (_ID_BYTES - _DIGEST_BYTES)
-    digests = [ids[at : at + _DIGEST_BYTES] for at in range(start, len(ids), _DIGEST_BYTES)]
-    return list(zip(struct.unpack_from(f"<{count}q", ids), digests, strict=True))
+    count, whole = _layout(ids)
+    start, mark = (count * (_HLC_BYTES + _DIGEST_BYTES), b"") if whole else (count * _HLC_BYTES, _OLD)
+    known = [mark + ids[at : at + _DIGEST_BYTES] for at in range(start, start + count * _DIGEST_BYTES, _DIGEST_BYTES)]
+    return list(zip(struct.unpack_from(f"<{count}q", ids), known, strict=True))
+
+
+def old_identity(delta_id: str) -> bytes:
+    """By what a delta id is known again that was packed before version 1."""
+    return _OLD + id_digest(delta_id)
+
+
+def _layout(ids: bytes) -> tuple[int, bool]:
+    """How many deltas there are, and whether each has an identity."""
+    whole = len(ids) % _DIGEST_BYTES == len(_IDS_VERSION)
+    width = _HLC_BYTES + (2 if whole else 1) * _DIGEST_BYTES
+    count, rest = divmod(len(ids) - whole * len(_IDS_VERSION), width)
+    if rest or (whole and ids[-1:] != _IDS_VERSION):
+        raise ValidationError(f"{len(ids)} bytes of ids are no multiple of {width}")
+    return count, whole

@@ -12,7 +12,6 @@ TEAMS: list[Any] = ["a", "b", ["a"], ["b"], ["a", "b"], [], ["b", "c", "a"]]
 KINDS: list[Any] = [["p"], ["q"], ["p", "q"], "p"]
 LEVELS = ["0", "1", "2"]
 FILLERS = 2_500
-PREFIXES = 0
 
 
 def _bucket(name: str, *filters: tuple[str, str, str], tables: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -80,7 +79,7 @@ def history(seed: int, *, kills: bool = False, fill: bool = False) -> tuple[dict
             for _ in range(people)
         ],
         "rules": random.choice(NARROW if fill else range(len(RULES))),
-        "ids": random.choices(["hash", "text", "prefix"], [30, 5, PREFIXES])[0],
+        "ids": random.choices(["hash", "text", "prefix"], [30, 5, 1])[0],
         "fill": fill,
         "last limit": random.choice([1, 2, 5, 1000]),
     }

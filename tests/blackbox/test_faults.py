@@ -11,10 +11,10 @@ TWO = ({"team": ["a"], "kinds": ["p"], "level": "0"}, {"team": ["b"], "kinds": [
 A, B = TWO
 
 
-def case(kinds: str, rules: int, *steps: Step, limit: int = 1000, fill: bool = False) -> Case:
+def case(kinds: str, rules: int, *steps: Step, limit: int = 1000, fill: bool = False, ids: str = "hash") -> Case:
     """Clients of these kinds, the first with the claims A, the others with B."""
     clients = [(kind, A if place == 0 else B, 0) for place, kind in enumerate(kinds.split())]
-    return Case({"clients": clients, "rules": rules, "ids": "hash", "fill": fill, "last limit": limit}, list(steps))
+    return Case({"clients": clients, "rules": rules, "ids": ids, "fill": fill, "last limit": limit}, list(steps))
 
 
 def edit(who: int, op: str, row: str, tick: int = 1, **values: object) -> Step:
@@ -111,6 +111,29 @@ CASES = {
         edit(1, "INSERT", "notes/r3", team="a"), push(1), pull(0), claims(0, team="b"), pull(0),
         edit(1, "INSERT", "notes/r1", team="a"), push(1), edit(1, "DELETE", "notes/r1"), push(1),
         claims(0, team="a"), edit(1, "INSERT", "notes/r2", team="a"), push(1), pull(0), ("wipe", 0),
+    ),
+    "a client that lost its database pushes between two pages": case(
+        "stock", 0,
+        edit(0, "INSERT", "misc/m1", x=1), edit(0, "INSERT", "notes/r1", x=1), edit(0, "INSERT", "tasks/t2", x=1),
+        push(0), pull(0), edit(0, "INSERT", "notes/r2", x=2), push(0), pull(0),
+        ("wipe", 0), pull(0, 1), edit(0, "INSERT", "notes/r3", x=1), push(0),
+    ),
+    "rules change, an empty pull is lost and a push is repeated": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "notes/r1", team="a", x=1), push(1), pull(0), ("rules", 0, 2), pull(0, 1000, "answer lost"),
+        edit(0, "UPDATE", "tasks/t2", team="a", x=2), push(0, "answer lost"), push(0),
+        ("rules", 0, 4),
+    ),
+    "ids of one moment begin alike": case(
+        "stock stock", 0,
+        edit(0, "INSERT", "notes/r1", x=1), push(0), edit(0, "INSERT", "notes/r2", tick=0, x=1), push(0),
+        ids="prefix",
+    ),
+    "another's column is older than the row's delete and its insert": case(
+        "stock named", 4,
+        claims(0, team=[]), claims(1, team=["a"]),
+        edit(0, "UPDATE", "notes/r2", team="a"), push(0), pull(1), edit(0, "DELETE", "notes/r2"),
+        edit(0, "UPDATE", "notes/r2", kind="q"), pull(0), push(0), pull(1), edit(1, "INSERT", "notes/r2", team="a"),
     ),
 }  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lakesync.delta import delta_id, id_digest, id_number
+from lakesync.delta import delta_id, id_identity, id_number
 from lakesync.lww import RowState
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import ARRIVAL_STEP, LogEntry, Move, StoredRow
@@ -41,7 +41,7 @@ class Book:
             client = deltas[0].client_id
             low, high = min(delta.hlc for delta in deltas), max(delta.hlc for delta in deltas)
             known = commit.known_ids(client, low, high) if low <= commit.highest_hlc(client) else set()
-            new = [delta for delta in deltas if (delta.hlc, id_digest(delta.delta_id)) not in known]
+            new = [delta for delta in deltas if (delta.hlc, id_identity(delta.delta_id)) not in known]
             if not new:
                 return None
             arrival = commit.next_arrivals(len({delta.key for delta in new}))[-1]

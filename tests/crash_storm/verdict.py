@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from lakesync.delta import id_digest
+from lakesync.delta import id_identity
 from lakesync.engine import Engine
 from lakesync.lww import RowState
 from lakesync.staging import open_store
@@ -83,7 +83,7 @@ class Verdict:
             by_client.setdefault(delta.client_id, []).append(delta)
 
         def unknown(client: str, deltas: list[RowDelta]) -> int:
-            wanted = {(delta.hlc, id_digest(delta.delta_id)) for delta in deltas}
+            wanted = {(delta.hlc, id_identity(delta.delta_id)) for delta in deltas}
             known = engine.store.submit(
                 GATEWAY, lambda commit: commit.known_ids(client, 0, max(delta.hlc for delta in deltas))
             ).result()

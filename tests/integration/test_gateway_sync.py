@@ -213,3 +213,14 @@ def test_a_delta_of_another_shape_is_named(served, change):
     assert answer.status_code == 400
     assert [each["deltaId"] for each in answer.json()["rejected"]] == [bad["deltaId"]]
     assert alice.call("GET", "/sync/{gw}/metrics").json()["logSize"] == 0
+
+
+def test_one_id_with_two_contents_is_refused_by_name(served):
+    client = served.client()
+    one, other = delta("r1", {"x": 1}), delta("r2", {"x": 2})
+    other["deltaId"] = one["deltaId"]
+    answer = client.push(one, other)
+    assert answer.status_code == 400, answer.text
+    assert [each["deltaId"] for each in answer.json()["rejected"]] == [one["deltaId"]]
+    assert client.pull().json()["deltas"] == []
+    assert client.push(one, one).json()["accepted"] == 2

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import hypothesis.strategies as st
 
-from lakesync.delta import id_digest
+from lakesync.delta import id_identity
 from lakesync.engine import Engine, SyncGateway
 from lakesync.exceptions import StagingUnavailableError
 from lakesync.rules.model import SyncRules
@@ -153,7 +153,7 @@ class LostCommitsHistory(PostgresHistory):
         world = self.world
         sent = [delta for client in self.clients for push in client.pushed for delta in push.deltas]
         for delta in (*sent, *self.core.outbox):
-            if (delta.hlc, id_digest(delta.delta_id)) in self._known(delta.client_id):
+            if (delta.hlc, id_identity(delta.delta_id)) in self._known(delta.client_id):
                 world.pushed((delta,))
         world.rules = world.gateway.config().rules or SyncRules(1, ())
         world.look()

@@ -7,10 +7,11 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakesync.delta import id_digest, jcs_raw
+from lakesync.delta import id_identity, jcs_raw
 from lakesync.exceptions import SchemaError, ValidationError
 from lakesync.rules.model import parse_rules
 from lakesync.schema import parse_schema
+from lakesync.staging.ledger import tally_of
 from lakesync.testing import strategies
 from lakesync.types import SyncPull, SyncPush, SyncResponse
 from lakesync.wire import actions, frames, json, log, protobuf
@@ -35,8 +36,17 @@ def test_pushes(push):
     assert protobuf.decode_push(protobuf.encode_push(push)) == push
     assert log.decode_body(log.encode_body(push.deltas)) == list(push.deltas)
     assert log.unpack_ids(log.pack_ids(push.deltas)) == [
-        (delta.hlc, id_digest(delta.delta_id)) for delta in push.deltas
+        (delta.hlc, id_identity(delta.delta_id)) for delta in push.deltas
     ]
+
+
+@given(pushes)
+def test_ids_that_were_packed_before_identities_are_known_again(push):
+    whole = log.pack_ids(push.deltas)
+    count = len(push.deltas)
+    old = whole[: 16 * count]
+    assert log.unpack_ids(old) == [(delta.hlc, log.old_identity(delta.delta_id)) for delta in push.deltas]
+    assert tally_of(old) == tally_of(whole)
 
 
 @given(responses)

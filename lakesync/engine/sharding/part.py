@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from msgspec.structs import replace
 
 from lakesync.engine.gateway import SyncGateway
-from lakesync.engine.pulling import PullRequest, read_page
+from lakesync.engine.pulling import PullRequest, begin_again, read_page
 from lakesync.engine.pushing import CheckedPush, check_work
 from lakesync.feed.memory import current
 from lakesync.staging.store import View
@@ -44,6 +44,16 @@ class Part(SyncGateway):
         look = replace(pull, max_deltas=1)
         request = PullRequest(look, claims, resync_refused, confirmed, self._wall())
         return self._store.read(self.gateway_id, lambda view: bool(read_page(view, request, self.rules).page.deltas))
+
+    def submit_begin(self, pull: SyncPull, claims: Claims, *, resync_refused: bool, confirmed: bool) -> Future[bool]:
+        """As `submit_lacks`, of a client that starts again; that is remembered.
+
+        Raises (in the future):
+            ResyncRequiredError: as `submit_pull`.
+        """
+        look = replace(pull, max_deltas=1)
+        request = PullRequest(look, claims, resync_refused, confirmed, self._wall())
+        return self._store.submit(self.gateway_id, lambda commit: begin_again(commit, request, self.rules))
 
     def has_cut(self) -> bool:
         """Whether there is a checkpoint of this shard."""

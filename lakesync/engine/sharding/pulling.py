@@ -59,9 +59,9 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: PullRequest) -> Ste
     for name in names[first:] + names[:first]:
         there = replace(request, since_hlc=cursors[name], max_deltas=max(left, 1))
         if left <= 0:
-            lacking = parts[name].submit_lacks(
-                there, asked.claims, resync_refused=asked.resync_refused, confirmed=asked.confirmed
-            )
+            begins = asked.confirmed and cursors[name] in (0, NOWHERE)
+            look = parts[name].submit_begin if begins else parts[name].submit_lacks
+            lacking = look(there, asked.claims, resync_refused=asked.resync_refused, confirmed=asked.confirmed)
             lacks = yield from of_shard(name, lacking)
             more = more or lacks
             continue

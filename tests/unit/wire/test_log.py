@@ -1,7 +1,7 @@
 import pytest
 import zstandard
 
-from lakesync.delta import id_digest
+from lakesync.delta import id_digest, id_identity
 from lakesync.exceptions import ValidationError
 from lakesync.types import ColumnValue, RowDelta
 from lakesync.wire import log
@@ -22,11 +22,12 @@ def test_a_body_reads_back():
 def test_ids_have_the_documented_layout():
     ids = log.pack_ids(DELTAS)
     assert ids[:16] == (2**63 - 1).to_bytes(8, "little") + bytes(8)
-    assert ids[16:] == b"\xaa" * 8 + id_digest("not a hash")
-    assert log.unpack_ids(ids) == [(2**63 - 1, b"\xaa" * 8), (0, id_digest("not a hash"))]
+    identities = [id_identity(delta.delta_id) for delta in DELTAS]
+    assert ids[16:] == b"\xaa" * 8 + id_digest("not a hash") + b"".join(identities) + b"\x01"
+    assert log.unpack_ids(ids) == [(2**63 - 1, identities[0]), (0, identities[1])]
     assert log.unpack_ids(b"") == []
     with pytest.raises(ValidationError):
-        log.unpack_ids(ids[:-1])
+        log.unpack_ids(ids[:-2])
 
 
 @pytest.mark.parametrize(
