@@ -88,7 +88,7 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
         clean = apply(commit, ready.named, sender, arrival, rules.index(commit.config)).clean
     if len(new) < len(push.deltas):
         again = {delta.key for delta in push.deltas if delta.op != "DELETE"} - {delta.key for delta in new}
-        clean = not repeated(commit, again, sender, record.seen) and clean
+        clean = not repeated(commit, again, sender, sure.seen) and clean
     record = replace(record, wrote=True)
     cursor = covered.cursor
     if covered.everything and new and clean:

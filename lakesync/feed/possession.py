@@ -47,6 +47,8 @@ def _forgot(row: StoredRow, client_id: str, at: Position) -> bool:
     own = [part.hlc for part in row.state.live if part.client_id == client_id]
     if row.state.inserted is not None and row.state.inserted[1] == client_id:
         own.append(row.state.inserted[0])
+    if not own:  # others overwrote all of it, so nothing says when that was
+        return _written_since(row, client_id, at) is not None
     return any(hlc > at.own for hlc in own)
 
 

@@ -41,7 +41,7 @@ def _bring_in_line(commit: Commit, rows: list[StoredRow], index: BucketIndex) ->
     for row in rows:
         keys = keys_of(row, index)
         if keys != row.keys:
-            changed.append((row, keys))
+            changed.append((row.copy(), keys))
     moves: list[Move] = []
     for (row, keys), arrival in zip(changed, commit.next_arrivals(len(changed)), strict=True):
         moves += [move(row, bucket, arrival, "leave") for bucket in row.keys if bucket not in keys]

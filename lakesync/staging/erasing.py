@@ -143,7 +143,7 @@ class ErasingStore(ABC):
 
     def _take_in(self, commit: Commit, deltas: Sequence[RowDelta]) -> None:
         """Merge old deltas into the rows that there are."""
-        rows = commit.rows({delta.key for delta in deltas})
+        rows = {key: row.copy() for key, row in commit.rows({delta.key for delta in deltas}).items()}
         won: dict[RowKey, set[str]] = {}
         for delta in deltas:
             row = rows.get(delta.key)
@@ -259,7 +259,7 @@ class ErasingStore(ABC):
             start = after
 
             def work(commit: Commit, start: RowKey | None = start) -> tuple[RowKey | None, int]:
-                rows = commit.scan_rows(start, _ROWS_AT_ONCE)
+                rows = [row.copy() for row in commit.scan_rows(start, _ROWS_AT_ONCE)]
                 return (rows[-1].key if rows else None), self._strip(commit, erasure, client_id, rows)
 
             after, some = self.submit(erasure.gateway, work).result()

@@ -178,6 +178,8 @@ class NamedClient(Client):
         """A pull came to its end since the database was opened."""
         self.complete = False
         self.asked = False
+        self.own = 0
+        """Of its own edits it certainly has all up to here."""
 
     @property
     def rows(self) -> dict[Key, Values]:
@@ -199,11 +201,13 @@ class NamedClient(Client):
     def pull_fields(self) -> dict[str, Any]:
         fields = super().pull_fields()
         if self.cursor and not self.whole:
-            fields["ownHlc"] = str(self.last_hlc)
+            fields["ownHlc"] = str(self.own)
         return fields
 
     def edit(self, delta: Delta) -> None:
         self.outbox.append(delta)
+        if self.whole:
+            self.own = self.last_hlc
 
     def take(self, page: Page) -> bool:
         if self.cursor == 0:
@@ -211,6 +215,11 @@ class NamedClient(Client):
         for delta in page["deltas"]:
             key = key_of(delta)
             known = self._known.setdefault(key, [])
+            if (
+                delta["op"] == "UPDATE"
+                and merge([*known, *(each for each in self.outbox if key_of(each) == key)]) is None
+            ):
+                continue  # as plain SQL does with a row that is not there
             if delta["op"] == "DELETE":
                 known.clear()
             elif delta["op"] == "INSERT":
@@ -223,6 +232,7 @@ class NamedClient(Client):
         self.asked = True
         if self.complete:
             self.whole = True
+            self.own = self.last_hlc
             if self._walk is not None:
                 self._known = {key: known for key, known in self._known.items() if key in self._walk}
                 self._walk = None
@@ -257,16 +267,16 @@ class NamedClient(Client):
 
     def wipe(self) -> None:
         self._known, self.outbox, self.doubt, self._walk = {}, [], [], None
-        self.cursor, self.complete = 0, False
+        self.cursor, self.complete, self.own = 0, False, 0
         self.reload()
 
     def backup(self) -> Any:
-        state = (self._known, self.outbox, self.doubt, self._walk, self.cursor, self.complete, self.last_hlc)
+        state = (self._known, self.outbox, self.doubt, self._walk, self.cursor, self.complete, self.own)
         return copy.deepcopy(state)
 
     def restore(self, kept: Any) -> None:
         state = copy.deepcopy(kept)
-        self._known, self.outbox, self.doubt, self._walk, self.cursor, self.complete, self.last_hlc = state
+        self._known, self.outbox, self.doubt, self._walk, self.cursor, self.complete, self.own = state
         self.reload()
 
 

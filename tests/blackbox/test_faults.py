@@ -124,6 +124,15 @@ CASES = {
         edit(0, "UPDATE", "tasks/t2", team="a", x=2), push(0, "answer lost"), push(0),
         ("rules", 0, 4),
     ),
+    "edits of a backup are pushed again from a later cursor": case(
+        "named", 6,
+        pull(0), edit(0, "INSERT", "tasks/r1", kind="q"), ("backup", 0), push(0), ("restore", 0),
+    ),
+    "a backup lacks a row that its client made and others overwrote": case(
+        "named stock", 0,
+        pull(0), ("backup", 0), edit(1, "INSERT", "misc/m1", x=1), push(1),
+        edit(0, "INSERT", "notes/r1", x=1), edit(1, "INSERT", "notes/r1", x=2), push(0), push(1), ("restore", 0),
+    ),
     "ids of one moment begin alike": case(
         "stock stock", 0,
         edit(0, "INSERT", "notes/r1", x=1), push(0), edit(0, "INSERT", "notes/r2", tick=0, x=1), push(0),

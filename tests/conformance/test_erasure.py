@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from lakesync.exceptions import NotFoundError
+from lakesync.feed import reindex_some
+from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import parse_rules
 from lakesync.staging.erasing import ERASER
 from lakesync.staging.records import LOST, ActionRecord, ClientRecord, Cut
@@ -239,3 +241,24 @@ def test_an_erasure_outlives_a_restart_and_can_be_asked_for_again(world):
     world.pull("a")
     world.clock.advance(1)
     assert world.store.erase_client("g", "a").seq == 4
+
+
+def test_a_commit_that_fails_leaves_the_rows_that_the_store_holds_as_they_were(world):
+    def row():
+        return world.store.read("g", lambda view: view.rows([("notes", "r1")])).result()[("notes", "r1")]
+
+    def fail(work):
+        def failing(commit):
+            work(commit)
+            raise RuntimeError("the disk is full")
+
+        with pytest.raises(RuntimeError, match="the disk is full"):
+            world.store.submit("g", failing).result()
+
+    world.write("a", "r1", name="kept", team="red")
+    before = msgspec.json.encode(row())
+    old = make_delta("b", 1, "r1", phone=SECRET)
+    fail(lambda commit: world.store._take_in(commit, [old]))
+    assert msgspec.json.encode(row()) == before
+    fail(lambda commit: commit.put_rules(RULES) and reindex_some(commit, BucketIndex(RULES), None, 10))
+    assert msgspec.json.encode(row()) == before
