@@ -1,6 +1,6 @@
-"""uvicorn's HTTP/1.1, with a bound on the head of a request, in bytes and in time, which uvicorn does not have.
+"""uvicorn's HTTP/1.1, with a bound on the head of a request, in bytes and in time, and on its body in time.
 
-The head is all that a stranger can send before the routes and their limits see a request.
+uvicorn has neither. The head is all that a stranger can send before the routes and their limits see a request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ MAX_HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 20.0
 """From the connection, or from a head's first bytes, to the head's end."""
 LINGER_SECONDS = 1.0
-"""Between a refusal and the connection's end."""
+"""Between a refusal, or an answer that did not wait for the body, and the connection's end."""
+BODY_SECONDS = 40.0
+"""From the end of a head to the end of its body: more than a request has until its answer begins."""
 
 _TOO_LONG = f"the head of the request is above {MAX_HEAD_BYTES} bytes; send fewer or shorter headers"
 
@@ -33,6 +35,7 @@ class BoundedHttp(HttpToolsProtocol):
     _in_head = False
     _head_bytes = 0
     """Received since the head began, up to the last chunk."""
+    _in_body = False
     _refused = False
     _timer: asyncio.TimerHandle | None = None
 
@@ -54,6 +57,8 @@ class BoundedHttp(HttpToolsProtocol):
         self._chunk = len(data)
         super().data_received(data)
         if not self._in_head:
+            if self._in_body and self._timer is None:
+                self._timer = self.loop.call_later(BODY_SECONDS, self.transport.close)
             return
         self._head_bytes += self._chunk
         if self._head_bytes > MAX_HEAD_BYTES:
@@ -75,7 +80,22 @@ class BoundedHttp(HttpToolsProtocol):
             if size > MAX_HEAD_BYTES:
                 self._refuse(431, _TOO_LONG)
                 raise ValidationError(_TOO_LONG)  # stops the parser
+        self._in_body = not self.parser.should_upgrade()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """A body has ended."""
+        if self._in_body:
+            self._in_body = False
+            self._stop_timer()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Where the answer did not wait for the body, nobody will read the rest of it."""
+        super().on_response_complete()
+        if self._in_body:
+            self._stop_timer()
+            self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def handle_websocket_upgrade(self) -> None:
         """Hand the connection over as it is."""

@@ -157,7 +157,8 @@ def _covered(commit: Commit, record: ClientRecord, access: Access) -> _Covered:
         return _Covered(record.seen)
     buckets = (*access.keys.union(scope.keys), own_bucket(record.client_id))
     if not commit.changed_after(buckets, at.base):
-        return _Covered(max(record.seen, commit.arrival), everything=access.same_as(scope))
+        # an arrival below the base would stand for what the client was allowed to see before
+        return _Covered(max(record.seen, at.base, commit.arrival), everything=access.same_as(scope))
     return _Covered(record.seen)  # nothing above it is complete: a row that others made may have changed again since
 
 

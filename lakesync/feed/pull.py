@@ -29,6 +29,10 @@ _CHUNK = 500
 _FEWEST = 16
 _STRETCH = 1000
 """Entries read at once: the most and the fewest one by one, and the most in a stretch."""
+_FIRST = 128
+"""The most entries read at once until it is known how large rows are."""
+MAX_PAGE_BYTES = 4 << 20
+"""A page that has so many bytes of rows is full; it exceeds that by one row at most."""
 
 
 class PulledPage(NamedTuple):
@@ -84,6 +88,9 @@ class _Walk:
         self.told = 0
         self.older: set[str] = set()
         self.full = False
+        self._bytes = 0
+        """Of `parts`."""
+        self._at_once = _FIRST
         self._met: set[RowKey] = set()
         alone = writers is not None or at.moved or at.turn > 0
         in_use = [] if alone else [key for key in self.buckets if view.changed_after((key,), 0)]
@@ -113,6 +120,7 @@ class _Walk:
         """Go through a part of the feed in order of arrival; how far it was gone through."""
         cursor = low
         while cursor < high and not self.full:
+            self._at_once = self._next_at_once()
             if (stretch := self._stretch(cursor, high)) is not None:
                 cursor = self._take(stretch, buckets, cursor)
             elif self._only is not None and self._only in buckets:
@@ -124,21 +132,21 @@ class _Walk:
     def _stretch(self, cursor: int, high: int) -> Stretch | None:
         """The next entries, where the client lacks their rows and has met none of them on its way."""
         at, room = self._at, self._limit - self.count
-        if not self._shared or room <= 0 or not told_since_base(at) <= cursor < at.until:
+        if not self._shared or self._is_full or not told_since_base(at) <= cursor < at.until:
             return None
         name = self._client_id
         reader = Reader(at.base, spell_client(name), writers_known_from(at), own_bucket(name))
-        return self._view.stretch(self._shared, cursor, min(high, at.until), min(room, _STRETCH), reader)
+        return self._view.stretch(self._shared, cursor, min(high, at.until), min(room, self._at_once), reader)
 
     def _take(self, stretch: Stretch, buckets: Sequence[str], cursor: int) -> int:
         """Send a stretch, up to the limit; how far that is."""
         text, deltas, last = stretch.text, stretch.deltas, stretch.last
-        if self.count + deltas > self._limit:
-            text, deltas, entries = stretch.first(self._limit - self.count)
+        room = MAX_PAGE_BYTES - self._bytes
+        if self.count + deltas > self._limit or len(text) > room:
+            text, deltas, entries = stretch.first(self._limit - self.count, room)
             last = self._view.entries_after(buckets, cursor, entries)[-1].changed
         if deltas:
-            self.parts.append(text)
-            self.count += deltas
+            self._send(text, deltas)
             self.told = max(self.told, last)
         return last
 
@@ -153,7 +161,7 @@ class _Walk:
             history = histories[entry.key]
             if entry.key in self._met or not self._is_place(entry, history):
                 continue
-            if self.count >= self._limit:
+            if self._is_full:
                 self.full = True
                 return cursor
             self._tell(rows[entry.key], history, entry.changed)
@@ -170,7 +178,7 @@ class _Walk:
         for table, row_id, first, since, left, changed, inside, spelled, deltas, writers, floor in found:
             if changed > high:
                 return high
-            if self.count >= self._limit:
+            if self._is_full:
                 self.full = True
                 return cursor
             key = (table, row_id)
@@ -181,8 +189,7 @@ class _Walk:
             plain = visible and inside and name not in writers and floor <= known_from
             if plain and spelled is not None and certainly_lacks(entry, at, told):
                 self._met.add(key)
-                self.parts.append(spelled)
-                self.count += deltas
+                self._send(spelled, deltas)
                 self.told = max(self.told, changed)
             else:
                 rows = rows or self._view.rows([(other.table, other.row_id) for other in found])
@@ -191,7 +198,25 @@ class _Walk:
 
     def _wanted(self) -> int:
         """How many entries to look at next: one more than may be told says whether there are more."""
-        return min(_CHUNK, max(self._limit - self.count + 1, _FEWEST))
+        if self._bytes >= MAX_PAGE_BYTES:
+            return 1
+        return min(_CHUNK, self._at_once, max(self._limit - self.count + 1, _FEWEST))
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether nothing more may be sent."""
+        return self.count >= self._limit or self._bytes >= MAX_PAGE_BYTES
+
+    def _next_at_once(self) -> int:
+        """The most entries to read at once: as many as the page may still have bytes for, by what it has so far."""
+        if not self.count:
+            return self._at_once
+        return max(_FEWEST, min(_STRETCH, (MAX_PAGE_BYTES - self._bytes) * self.count // self._bytes))
+
+    def _send(self, text: bytes, deltas: int) -> None:
+        self.parts.append(text)
+        self.count += deltas
+        self._bytes += len(text)
 
     def _is_place(self, entry: Entry, history: list[Entry]) -> bool:
         """Whether the row is met here, and not at a later entry of it."""
@@ -207,8 +232,8 @@ class _Walk:
             self._writers.update(row.writers, (part.client_id for part in row.state.live))
         lacks = self._lacks(row, history)
         if lacks:
-            self.parts += map(encode_delta, lacks)
-            self.count += len(lacks)
+            for delta in lacks:
+                self._send(encode_delta(delta), 1)
             self.told = max(self.told, place, self._at.turn)
             if self._access.directly is not None and not self._access.shows(row):
                 self.older.update(row.keys)

@@ -46,13 +46,18 @@ class Stretch(NamedTuple):
         """The rows as a part of a JSON array."""
         return self.joined.replace(SEPARATOR, b",")
 
-    def first(self, wanted: int) -> tuple[bytes, int, int]:
-        """As few entries from the begin as have `wanted` deltas, where there are so many.
+    def first(self, wanted: int, most_bytes: int) -> tuple[bytes, int, int]:
+        """As few entries from the begin as have `wanted` deltas or `most_bytes` bytes, where there are so many.
 
         Returns:
             Their rows as a part of a JSON array, deltas, entries.
         """
         sums = list(accumulate(map(ord, self.counts)))
         entries = min(bisect_left(sums, wanted) + 1, len(sums))
+        texts = self.joined.split(SEPARATOR)
+        if len(self.joined) > most_bytes:
+            sizes = iter(accumulate(map(len, texts)))
+            reached = list(accumulate((next(sizes) if ord(count) else 0 for count in self.counts), max))
+            entries = min(entries, bisect_left(reached, most_bytes) + 1)
         rows = entries - self.counts.count("\0", 0, entries)
-        return b",".join(self.joined.split(SEPARATOR)[:rows]), sums[entries - 1], entries
+        return b",".join(texts[:rows]), sums[entries - 1], entries

@@ -5,6 +5,7 @@ Column values keep the very text that came in.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -213,7 +214,7 @@ def _pull(request: _PullRequest) -> SyncPull:
 
 def _whole(name: str, given: float) -> int:
     """A number without a fraction, however JSON spells it: 5.0 is 5."""
-    if given != int(given):
+    if not math.isfinite(given) or given != int(given):
         raise ValidationError(f"{name} is {given}: send a whole number")
     return int(given)
 

@@ -71,10 +71,12 @@ def test_a_stretch_is_cut_where_it_has_enough(store, book):
     spelled = {row.row_id: row.spelled for row in rows}
     assert [row.row_id for row in rows] == ["r4", "r1", "r2", "r3"]
     assert list(map(ord, stretch.counts)) == [1, 2, 2, 0]
-    assert stretch.first(1) == (spelled["r4"], 1, 1)
-    assert stretch.first(2) == stretch.first(3) == (spelled["r4"] + b"," + spelled["r1"], 3, 2)
-    assert stretch.first(5) == (stretch.text, 5, 3)
-    assert stretch.first(9) == (stretch.text, 5, 4)
+    assert stretch.first(1, 1 << 20) == (spelled["r4"], 1, 1)
+    assert stretch.first(2, 1 << 20) == stretch.first(3, 1 << 20) == (spelled["r4"] + b"," + spelled["r1"], 3, 2)
+    assert stretch.first(5, 1 << 20) == (stretch.text, 5, 3)
+    assert stretch.first(9, 1 << 20) == (stretch.text, 5, 4)
+    assert stretch.first(9, 1) == (spelled["r4"], 1, 1)
+    assert stretch.first(9, len(spelled["r4"]) + 1) == stretch.first(2, 1 << 20)
 
 
 def test_a_row_that_is_gone_is_nothing_to_who_never_had_it(store, book):

@@ -136,6 +136,20 @@ def test_a_head_that_takes_too_long_is_closed(serve, monkeypatch, sent):
     assert answer.startswith(b"HTTP/1.1 408") if sent else answer == b""
 
 
+@pytest.mark.parametrize("seconds", ["LINGER_SECONDS", "BODY_SECONDS"])
+def test_a_body_that_never_comes_does_not_hold_its_connection(serve, monkeypatch, seconds):
+    monkeypatch.setattr(protocol, seconds, 0.2)
+    server = serve()
+    client = server.client()
+    token = f"Authorization: Bearer {client.token}" if seconds == "BODY_SECONDS" else "X-Nobody: 1"
+    host, port = server.url.removeprefix("http://").split(":")
+    head = f"POST /sync/{client.gateway}/push HTTP/1.1\r\nHost: x\r\n{token}\r\nContent-Length: 9\r\n\r\n"
+    with socket.create_connection((host, int(port)), DEADLINE) as connection:
+        connection.sendall(head.encode() + b"{")
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer == b"" if seconds == "BODY_SECONDS" else answer.startswith(b"HTTP/1.1 401")
+
+
 def test_an_error_is_short_whatever_was_sent(served):
     client = served.client()
     long = "x" * 500_000

@@ -224,3 +224,26 @@ def test_one_id_with_two_contents_is_refused_by_name(served):
     assert [each["deltaId"] for each in answer.json()["rejected"]] == [one["deltaId"]]
     assert client.pull().json()["deltas"] == []
     assert client.push(one, one).json()["accepted"] == 2
+
+
+def test_a_page_is_bounded_by_bytes_as_well_as_rows(served):
+    writer = served.client("writer")
+    text = "x" * 300_000
+    for row in range(40):
+        assert writer.push(delta(f"r{row}", {"text": text}, client="writer")).ok
+    reader = served.client("reader", writer.gateway)
+    since, rows, pages = "0", [], 0
+    while True:
+        page = reader.pull(since, limit=10_000)
+        assert len(page.content) < (4 << 20) + 400_000
+        rows += [each["rowId"] for each in page.json()["deltas"]]
+        since, pages = page.json()["serverHlc"], pages + 1
+        if not page.json()["hasMore"]:
+            break
+    assert sorted(rows) == sorted(f"r{row}" for row in range(40))
+    assert pages > 2
+
+
+@pytest.mark.parametrize("limit", ["inf", "nan", "-inf", "1e999"])
+def test_a_limit_that_is_no_whole_number_is_refused(served, limit):
+    assert served.client().pull(limit=limit).status_code == 400
