@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
+from lakehouse.failures import Failure
 from lakehouse.spark_errors import lake_errors
 from lakehouse.task_runner import in_tasks
-from lakesync import exceptions
 from lakesync.adapters.places import Place, open_place
 from lakesync.exceptions import LakeSyncError
 
@@ -34,13 +34,6 @@ class Work(Protocol):
 
     def run(self) -> Iterator[msgspec.Struct]:
         """Do it, telling of each part that is done."""
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """A task's error on its way to the step."""
-
-    kind: str
-    message: str
 
 
 @lake_errors
@@ -86,21 +79,14 @@ class _Task:
             for part in self._works[place].run():
                 yield _row(place, msgspec.json.encode(part).decode(), None)
         except LakeSyncError as error:
-            yield _row(place, None, failure(error))
-
-
-def failure(error: LakeSyncError) -> str:
-    """An error as a task tells it."""
-    return msgspec.json.encode(Failure(type(error).__name__, str(error))).decode()
+            yield _row(place, None, msgspec.json.encode(Failure.of(error)).decode())
 
 
 def raise_failure(told: Iterable[str | None]) -> None:
     """Raise the first error that tasks told, if there is one, as what it was."""
     for text in told:
         if text is not None:
-            found = msgspec.json.decode(text, type=Failure)
-            kind: type[LakeSyncError] = getattr(exceptions, found.kind, LakeSyncError)
-            raise kind(found.message)
+            raise msgspec.json.decode(text, type=Failure).error()
 
 
 def opened(places: Sequence[Place], closing: ExitStack) -> list[DatabaseAdapter]:
