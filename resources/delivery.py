@@ -6,10 +6,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sf
-from pyspark.storagelevel import StorageLevel
-
-from lakehouse.landing import events as law
 from lakehouse.spark_errors import lake_errors
 from lakesync.crash import crash_point
 from lakesync.exceptions import BackpressureError
@@ -19,9 +15,8 @@ if TYPE_CHECKING:
     from datetime import date
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
-    from lakehouse.landing.reading import LandedTables, Waiting
+    from lakehouse.landing.reading import LandedTables
     from lakesync.connectors.source import Table
     from resources.intake import Intake
 
@@ -87,13 +82,14 @@ class Delivery:
             LakeSyncError: the gateway refuses a delta.
         """
         done = Delivered()
-        waiting = self._landing.waiting(table.name)
-        if waiting:
+        if self._landing.is_due(table.name):
             self._prepare(table)
-        for batch in _batches(waiting, self._pace.budget_bytes):
-            self._push(self._landing.deltas(table.name, batch), done)
+        for deltas, page in self._landing.deltas(table.name, self._pace.budget_bytes):
+            self._push(deltas, done)
             crash_point("delivery.pushed")
-            self._landing.told(table.name, batch[-1].page)
+            self._landing.told(table.name, page)
+            crash_point("delivery.noted")
+        if done.pushes:
             self._landing.settle(table.name)
         return done
 
@@ -105,14 +101,9 @@ class Delivery:
             As `deliver`.
         """
         done = Delivered()
-        events = self._landing.history(table.name, max(days)).where(sf.col("day").isin(*days))
-        events = events.persist(StorageLevel.DISK_ONLY)
-        try:
-            self._prepare(table)
-            for part in self._slices(events):
-                self._push(law.deltas(part, self._landing.client_id, table.name).toArrow().sort_by("hlc"), done)
-        finally:
-            events.unpersist()
+        self._prepare(table)
+        for deltas in self._landing.history(table.name, days, self._pace.budget_bytes):
+            self._push(deltas, done)
         return done
 
     def _prepare(self, table: Table) -> None:
@@ -132,21 +123,6 @@ class Delivery:
             done.waited_s += self._take(body)
             done.pushes += 1
             crash_point("delivery.chunk")
-
-    def _slices(self, events: DataFrame) -> Iterator[DataFrame]:
-        """Events page by page, as many pages at once as the budget allows; one page at least."""
-        size = sf.sum(sf.coalesce(sf.length("columns"), sf.lit(0)) * 2 + 200)
-        sizes = events.where(sf.col("page") >= 0).groupBy("page").agg(size.alias("size")).collect()
-        pages: list[int] = []
-        held = 0
-        for page, more in sorted((int(row["page"]), int(row["size"])) for row in sizes):
-            if pages and held + more > self._pace.budget_bytes:
-                yield events.where(sf.col("page").between(pages[0], pages[-1]))
-                pages, held = [], 0
-            pages.append(page)
-            held += more
-        if pages:
-            yield events.where(sf.col("page").between(pages[0], pages[-1]))
 
     def _bodies(self, made: pa.Table) -> Iterator[bytes]:
         head = b'{"clientId":"' + self._landing.client_id.encode() + b'","deltas":['
@@ -174,17 +150,3 @@ class Delivery:
 
 def _counted(made: pa.Table) -> list[tuple[str, int]]:
     return [(each["values"], each["counts"]) for each in made["op"].combine_chunks().value_counts().to_pylist()]
-
-
-def _batches(pages: Sequence[Waiting], budget_bytes: int) -> Iterator[list[Waiting]]:
-    """Pages in their order, as many at once as the budget allows; one at least."""
-    held: list[Waiting] = []
-    size = 0
-    for page in pages:
-        if held and size + page.size > budget_bytes:
-            yield held
-            held, size = [], 0
-        held.append(page)
-        size += page.size
-    if held:
-        yield held

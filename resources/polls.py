@@ -6,10 +6,10 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from lakehouse.landing.landings import LakeLanding
+from lakehouse.landing.landings import LakeLanding, Polled
 from lakesync.connectors import Connectors
 from lakesync.connectors.ingest import Ingest
-from lakesync.connectors.polling import PollReport, TableReport, poll
+from lakesync.connectors.polling import PollReport, TableReport
 from lakesync.exceptions import LakeSyncError, LakeUnavailableError, NotFoundError, StagingUnavailableError
 from resources.delivery import Delivered, Delivery, Pace
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lakehouse.table_definitions import LakeNames
     from lakesync.config import Config
-    from lakesync.connectors.source import Source, Table
+    from lakesync.connectors.source import Table
     from resources.gateways import IntakeResource, StagingResource
 
 
@@ -70,25 +70,11 @@ def poll_connector(connection: Connection, gateway: str, name: str) -> Connector
         LakeUnavailableError, StagingUnavailableError: Spark, or the gateway, is gone.
     """
     with ExitStack() as stack:
-        source, landing, delivery, ingest = _open(stack, connection, gateway, name)
-        names = [table.name for table in source.tables]
-        due = connection.staging.now_ms() - ingest.census_interval_ms
-        never = {table for table in names if landing.counted_ms(table) is None}
-        late = {table for table in names if table not in never and (landing.counted_ms(table) or 0) <= due}
-        report = poll(
-            source,
-            landing,
-            census=late,
-            budget_bytes=ingest.memory_budget_bytes,
-            deleted_share=ingest.deleted_share,
-        )
+        polled, landing, delivery, ingest = _open(stack, connection, gateway, name)
+        report = landing.poll(ingest)
         done = ConnectorPoll([], report)
-        for table, read in zip(source.tables, report.tables, strict=True):
+        for table, read in zip(polled.tables, report.tables, strict=True):
             done.tables.append(_deliver(delivery, table, read))
-        # who counts for the first time has just read everything; a count that failed for good is not made at each poll
-        counted = late | {each.table for each in report.tables if each.table in never and each.error is None}
-        passing = {each.table for each in report.tables if each.error is not None and each.error.retryable}
-        landing.note_count(counted - passing)
         return done
 
 
@@ -99,9 +85,9 @@ def replay_connector(connection: Connection, gateway: str, name: str, days: Sequ
         As `poll_connector`.
     """
     with ExitStack() as stack:
-        source, _, delivery, _ = _open(stack, connection, gateway, name)
+        polled, _, delivery, _ = _open(stack, connection, gateway, name)
         done = ConnectorPoll([])
-        for table in source.tables:
+        for table in polled.tables:
             each = TablePoll(table.name)
             done.tables.append(each)
             try:
@@ -115,7 +101,7 @@ def replay_connector(connection: Connection, gateway: str, name: str, days: Sequ
 
 def _open(
     stack: ExitStack, connection: Connection, gateway: str, name: str
-) -> tuple[Source, LakeLanding, Delivery, Ingest]:
+) -> tuple[Polled, LakeLanding, Delivery, Ingest]:
     config, spark, names, staging, intake = connection
     stored = next((each for each in staging.store.connectors(gateway) if each.name == name), None)
     if stored is None or stored.ingest is None:
@@ -126,7 +112,8 @@ def _open(
     assert kind is not None
     source = stack.enter_context(closing(kind.open_source(opened)))
     ingest = Ingest.of(stored.ingest)
-    landing = LakeLanding(spark, (gateway, name, stored.type), source.tables, staging.now_ms, names)
+    polled = Polled(opened, kind.open_source, source.tables)
+    landing = LakeLanding(spark, polled, staging.now_ms, names)
     delivery = Delivery(
         landing,
         stack.enter_context(intake.open()),
@@ -134,7 +121,7 @@ def _open(
         lambda: staging.store.request_flush(gateway),
         Pace(ingest.chunk_size, ingest.memory_budget_bytes),
     )
-    return source, landing, delivery, ingest
+    return polled, landing, delivery, ingest
 
 
 def _deliver(delivery: Delivery, table: Table, read: TableReport) -> TablePoll:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakehouse.erasure.redaction import forget_past, has_past, text
-from lakehouse.landing.events import GONE, ROW
-from lakehouse.landing.tables import OLD_MARK, known_name, landing_name
+from lakehouse.landing.landed_files import OLD_MARK
+from lakehouse.landing.rows import GONE, ROW
+from lakehouse.landing.tables import known_name, landing_name
 from lakehouse.spark_errors import lake_errors
 from lakesync.crash import crash_point
 

@@ -1,25 +1,34 @@
-"""What landed, read from its files by whoever needs it: Spark's tasks, or the run itself where it is little."""
+"""What landed, read from its files by Spark's tasks, and the deltas that follow from it."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakehouse.data_files import DataFiles
 from lakehouse.file_systems import on_s3, place_of
-from lakehouse.landing.events import GONE, PLACE, ROW, WHOLE, delta_batch
+from lakehouse.landing.landed_files import OLD_MARK, LandedFile
 from lakehouse.landing.row_versions import KNOWN, Claims, Keys, Version, story
-from lakehouse.landing.tables import OLD_MARK, LandedFile
+from lakehouse.landing.rows import GONE, PLACE, ROW, WHOLE
+from lakesync.connectors.diff import changed
+from lakesync.delta import delta_id
+from lakesync.types import ColumnValue, Op, RowDelta
+from lakesync.wire.json import encode_delta
 
 ROWS_AT_ONCE = 10_000
 """Of a file, decoded into memory together."""
 
+DELTA_SCHEMA = "page bigint, hlc bigint, op string, delta string"
+
+DELTAS = pa.schema([("page", pa.int64()), ("hlc", pa.int64()), ("op", pa.string()), ("delta", pa.string())])
+
 KNOWN_ROWS = pa.schema([("row_id", pa.string()), ("columns", pa.string())])
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 _LANDED = ["table_name", "kind", "page", "hlc", "row_id", "columns", "name", "value"]
 
 
@@ -28,13 +37,22 @@ class Landed(NamedTuple):
 
     table: str
     identity: str | None
-    claimed: tuple[str, ...]
-    """The columns by which pages claim rows; the identity among them."""
     files: tuple[LandedFile, ...]
-    known: tuple[tuple[int, DataFiles], ...]
-    """Files of `known`, by bucket."""
+    known: tuple[tuple[int, str], ...]
+    """Files of `known`, each with its bucket."""
     since: int
     """The page up to which `known` has them."""
+
+    def claimed(self) -> tuple[str, ...]:
+        """The columns by which pages claim rows; the identity among them."""
+        found = {self.identity} if self.identity is not None else set()
+        for file in self.files:
+            if not file.claims:
+                continue
+            for rows in _read(file.path, ["table_name", "name"], None):
+                mine = rows.filter(pc.equal(rows["table_name"], self.table))
+                found |= set(pc.unique(mine["name"].drop_null()).to_pylist())
+        return tuple(sorted(found))
 
     def pages(self, above: int, upto: int, among: pa.Array | None = None) -> Iterator[pa.Table]:
         """The table's landed rows of the pages above one, up to another, in no certain order.
@@ -56,12 +74,11 @@ class Landed(NamedTuple):
         Args:
             among: only rows with these ids.
         """
-        for place, files in self.known:
+        for place, path in self.known:
             if bucket is not None and bucket != place:
                 continue
-            for path in files.data:
-                for rows in _read(path, KNOWN_ROWS.names, among):
-                    yield rows.filter(pc.not_equal(rows["row_id"], OLD_MARK))
+            for rows in _read(path, KNOWN_ROWS.names, among):
+                yield rows.filter(pc.not_equal(rows["row_id"], OLD_MARK))
 
 
 def _read(path: str, columns: list[str], among: pa.Array | None) -> Iterator[pa.Table]:
@@ -88,7 +105,7 @@ class Telling(NamedTuple):
     parts: int = 1
 
     def deltas(self, part: int = 0) -> Iterator[pa.RecordBatch]:
-        """Those of a part, `lakehouse.landing.events.DELTA_SCHEMA`."""
+        """Those of a part, `DELTA_SCHEMA`."""
         yield from _Stories(self, part).deltas()
 
 
@@ -99,7 +116,8 @@ class _Stories:
         self._telling = telling
         self._landed = telling.landed
         self._part = part
-        self._keys = Keys(telling.landed.claimed)
+        self._claimed = telling.landed.claimed()
+        self._keys = Keys(self._claimed)
         self._claims = Claims()
         self._versions: dict[str, list[Version]] = {}
         self._gone: dict[str, list[tuple[int, int]]] = {}
@@ -112,7 +130,7 @@ class _Stories:
     def deltas(self) -> Iterator[pa.RecordBatch]:
         """What follows."""
         telling, found = self._telling, list[tuple[str, int, int, str | None, str | None]]()
-        keys = self._keys.of if self._landed.claimed else _no_keys
+        keys = self._keys.of if self._claimed else _no_keys
         for row_id, versions in self._versions.items():
             if len(versions) > 1:
                 versions.sort(key=lambda each: each[:2])
@@ -131,18 +149,18 @@ class _Stories:
         landed, above = self._landed, self._telling.above
         wanted = {*self._versions, *self._gone}
         told = pa.array(sorted(wanted), pa.string())
-        for rows in landed.known_rows(among=None if landed.claimed else told):
+        for rows in landed.known_rows(among=None if self._claimed else told):
             for row_id, columns in pairs_of(rows, *KNOWN_ROWS.names):
                 if row_id in wanted or self._is_claimed(row_id, columns):
                     wanted.add(row_id)
                     self._versions.setdefault(row_id, []).append(Version(KNOWN, KNOWN, columns))
-        if landed.claimed:
+        if self._claimed:
             found = (row for row in self._read(landed.since, above) if row.kind == ROW)
             wanted |= {row.row_id for row in found if self._is_claimed(row.row_id, row.columns)}
-        for row in self._read(landed.since, above, None if landed.claimed else told):
+        for row in self._read(landed.since, above, None if self._claimed else told):
             if row.row_id in wanted:
                 self._keep(row)
-        if landed.claimed:
+        if self._claimed:
             keys = {key for versions in self._versions.values() for each in versions for key in self._keys.of(each[2])}
             for row in self._read(landed.since, above):
                 self._claim(row, keys)
@@ -200,3 +218,29 @@ def pairs_of(rows: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
 
 def _no_keys(_: str) -> tuple[tuple[str, str], ...]:
     return ()
+
+
+def delta_batch(
+    events: Iterable[tuple[str, int, int, str | None, str | None]], client_id: str, table: str
+) -> pa.RecordBatch:
+    """The deltas (`DELTA_SCHEMA`) of events, `(row id, page, hlc, columns, before)`, columns as JSON."""
+    made: list[tuple[int, int, str, str]] = []
+    for row_id, page, hlc, columns, before in events:
+        op, values = _change(columns, before)
+        if op == "UPDATE" and not values:
+            continue
+        cells = tuple(ColumnValue.of(name, value) for name, value in values.items())
+        identity = delta_id(client_id=client_id, hlc=hlc, table=table, row_id=row_id, columns=cells)
+        delta = RowDelta(op, table, row_id, client_id, cells, hlc, identity)
+        made.append((page, hlc, op, encode_delta(delta).decode()))
+    parts = zip(*made, strict=True) if made else ([],) * len(DELTAS)
+    arrays = [pa.array(part, field.type) for part, field in zip(parts, DELTAS, strict=True)]
+    return pa.record_batch(arrays, DELTAS)
+
+
+def _change(columns: str | None, before: str | None) -> tuple[Op, Mapping[str, Any]]:
+    if columns is None:
+        return "DELETE", {}
+    if before is None:
+        return "INSERT", _decode(columns)
+    return "UPDATE", changed(_decode(before), _decode(columns))

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg_core.transform import bucket as bucket_of
 
-from lakehouse.landing.events import GONE, ROW
 from lakehouse.landing.files import KNOWN_ROWS, Landed, LandedRow, claims_of, pairs_of
+from lakehouse.landing.landed_files import BUCKETS
 from lakehouse.landing.row_versions import KNOWN, Keys
-from lakehouse.landing.tables import BUCKETS
+from lakehouse.landing.rows import GONE, ROW
 
 
 class Folding(NamedTuple):
@@ -25,11 +25,12 @@ class Folding(NamedTuple):
     def rows(self, bucket: int | None = None) -> Iterator[pa.Table]:
         """Those of a bucket, or of all, `KNOWN_ROWS`."""
         landed = self.landed
-        keys = Keys(landed.claimed)
+        claimed = landed.claimed()
+        keys = Keys(claimed)
         newest: dict[str, tuple[int, int]] = {}
         gone: dict[str, int] = {}
         claims: dict[tuple[str, str], int] = {}
-        for row in self._read(bucket if not landed.claimed else None):
+        for row in self._read(bucket if not claimed else None):
             for key in claims_of(row, landed.identity, keys):
                 claims[key] = max(row.page, claims.get(key, row.page))
             if row.kind == ROW:

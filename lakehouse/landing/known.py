@@ -1,92 +1,69 @@
-"""`known` brought up to a page: its files written anew from those that there are and from what has landed since."""
+"""`known` brought up to a page by Spark: from the rows that there are and from what has landed since."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
-from lakehouse.commits import MovedError, commit_files, set_properties
-from lakehouse.landing.tables import BUCKETS, ConnectorTables, Mark, known_name
-from lakehouse.table_files import WRITTEN, WRITTEN_SCHEMA, Layout, data_files, write_data_file
-from lakehouse.task_runner import ROWS_HERE, told
+from lakehouse.erasure.redaction import text
+from lakehouse.landing.commits import TRIES, commit, is_busy
+from lakehouse.landing.landed_files import BUCKETS
+from lakehouse.landing.tables import KNOWN_COLUMNS, ConnectorTables, Mark, known_name
+from lakehouse.task_runner import in_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from lakehouse.landing.folding import Folding
 
-TRIES = 5
-"""Commits of a mark while others commit to the table in between."""
 
-ROWS_A_GROUP = 20_000
-"""Of a file."""
-
-
-def fold(tables: ConnectorTables, folding: Folding, mark: Mark, rows: int) -> None:
-    """Write `known` of one table anew, and its mark in the same commit.
+def fold(tables: ConnectorTables, folding: Folding, snapshot: int | None) -> None:
+    """Write `known` of one table anew, a task a bucket. A repeat changes nothing.
 
     Args:
-        mark: of the page that it is brought up to.
-        rows: how many are read, about.
+        tables: of the connector.
+        folding: the rows, up to a page.
+        snapshot: of `known`, which was read.
 
     Raises:
-        MovedError: somebody has committed to it meanwhile: the next poll does it.
+        FlushError: somebody has written this table's rows meanwhile: the next poll does it.
     """
-    table_name = folding.landed.table
-    with tables.opened(known_name(tables.names)) as table:
-        held = [task for tasks in tables.known(table).get(table_name, {}).values() for task in tasks]
-        layout = Layout.of(table)
-        folders = [tables.partition(table_name, bucket) for bucket in range(BUCKETS)]
-        write = _writer(layout, folders, folding, (tables.gateway, tables.connector, table_name))
-        written = told(tables.spark, BUCKETS, write, WRITTEN, WRITTEN_SCHEMA, here=rows <= ROWS_HERE)
-        values = (tables.gateway, tables.connector, table_name)
-        added = data_files(table, written, lambda folder: (*values, folders.index(folder)))
-        current = table.current_snapshot()
-        properties = {tables.property_of(table_name): mark.spelled()}
-        if not added and not held:
-            set_properties(table, properties)
-            return
-        removed = [task.file for task in held]
-        commit_files(table, current.snapshot_id if current else None, added, removed, properties)
+    table, name = folding.landed.table, known_name(tables.names)
+    constants = (tables.gateway, tables.connector, table)
+
+    def rows(bucket: int) -> Iterator[pa.RecordBatch]:
+        for found in folding.rows(bucket):
+            for batch in found.to_batches():
+                same = [pa.repeat(pa.scalar(value), batch.num_rows) for value in constants]
+                yield pa.record_batch([*same, *batch.columns], names=_NAMES)
+
+    written = in_tasks(tables.spark, BUCKETS, rows, KNOWN_COLUMNS)
+    batch = ("known", *constants, str(folding.upto))
+    commit(tables, name, written, tables.condition(table_name=table), snapshot, batch)
 
 
-def note(tables: ConnectorTables, table: str, mark: Mark) -> None:
-    """Note how far a table is told, without a snapshot; left to the next time where others keep committing."""
-    for _ in range(TRIES):
-        with tables.opened(known_name(tables.names)) as known, suppress(MovedError):
-            set_properties(known, {tables.property_of(table): mark.spelled()})
-            return
+def note(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
+    """Note how far a table is read, without a snapshot.
+
+    Returns:
+        The mark that is noted: never behind the one that was there.
+    """
+    name = known_name(tables.names)
+    for attempt in range(1, TRIES + 1):
+        with tables.opened(name) as known:
+            joined = tables.marks(known, [table])[table].joined(mark)
+        try:
+            tables.spark.sql(
+                f"ALTER TABLE {name} SET TBLPROPERTIES ({text(tables.property_of(table))} = {text(joined.spelled())})"
+            )
+        except PySparkException as error:
+            if attempt == TRIES or not is_busy(error):
+                raise
+        else:
+            break
+    return joined
 
 
-def _writer(
-    layout: Layout, folders: list[str], folding: Folding, constants: tuple[str, str, str]
-) -> Callable[[int], Iterator[pa.RecordBatch]]:
-    """What writes the rows of a bucket as a file, where there are any, and tells of it."""
-
-    def groups(bucket: int) -> Iterator[pa.Table]:
-        held: list[pa.Table] = []
-        for rows in folding.rows(bucket):
-            held.append(rows)
-            if sum(each.num_rows for each in held) >= ROWS_A_GROUP:
-                yield _whole(held, constants)
-                held = []
-        if any(each.num_rows for each in held):
-            yield _whole(held, constants)
-
-    def write(bucket: int) -> Iterator[pa.RecordBatch]:
-        rows = groups(bucket)
-        first = next(rows, None)
-        if first is not None:
-            yield write_data_file(layout, folders[bucket], chain([first], rows))
-
-    return write
-
-
-def _whole(held: list[pa.Table], constants: tuple[str, str, str]) -> pa.Table:
-    rows = pa.concat_tables(held).combine_chunks()
-    for name, value in zip(("gateway", "connector", "table_name"), constants, strict=True):
-        rows = rows.append_column(name, pa.repeat(pa.scalar(value), rows.num_rows))
-    return rows
+_NAMES = ["gateway", "connector", "table_name", "row_id", "columns"]

@@ -1,9 +1,8 @@
 """Where a connector's pages land: the lake's table `landing`, and `known`, the rows that they add up to.
 
-A landing is one commit: pages, and where every table of its connector goes on from there. It is numbered, and goes on
-top of the snapshot whose newest number was read, or of a later one once it is read that nobody has landed since: of two
-polls of one connector one is refused. A row's stamp is fixed when it lands, above all stamps before it, so the deltas
-that follow from a landing are always the same.
+A landing is one commit: what the tasks of one read brought, and where the tables that they read go on. It is numbered,
+and goes on top of the snapshot whose newest number was read: of two polls of one connector Iceberg refuses one. A row's
+stamp is fixed when it lands, above all stamps before it, so the deltas that follow from a landing are always the same.
 
 `known` is what the landings up to a page add up to; it is brought up to the newest now and then, for what it lacks is
 read from the landings themselves.
@@ -11,145 +10,214 @@ read from the landings themselves.
 
 from __future__ import annotations
 
-from copy import deepcopy
-from typing import TYPE_CHECKING
+import time
+import uuid
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import functions as sf
+from pyspark.storagelevel import StorageLevel
 
-from lakehouse.landing.commits import commit_landing, places_told, write_parts, write_rows
-from lakehouse.landing.comparing import Digests, compared
-from lakehouse.landing.folding import Folding
+from lakehouse.connector_source import read_poll
+from lakehouse.file_systems import place_of
+from lakehouse.landing.commits import commit
+from lakehouse.landing.landed_files import LandedFile
+from lakehouse.landing.poll_tasks import PollWork, TableResult, TableWork
 from lakehouse.landing.reading import LandedTables
-from lakehouse.landing.rows import STAMPS_A_PART, Constants, LandedRows, Place
+from lakehouse.landing.rows import PLACE, REPORT, Constants, Place
 from lakehouse.landing.tables import ConnectorTables, landing_name
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames
 from lakesync import hlc
-from lakesync.connectors.seen import Seen
+from lakesync.connectors.ingest import Ingest
+from lakesync.connectors.polling import PollReport, TableReport
+from lakesync.connectors.source import Table, Usage
+from lakesync.crash import crash_point
+from lakesync.exceptions import FlushError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-    from lakesync.connectors.polling import Comparison
-    from lakesync.connectors.source import Census, Cursor, Page, Spread, Table
+    from lakehouse.landing.poll_tasks import OpenSource
+    from lakesync.connectors.base import ConnectorConfig
+    from lakesync.connectors.source import Cursor
+
+BUDGETS_A_LANDING = 4
+"""Of `memoryBudgetBytes`: what a task lands at once of a long reading."""
+
+
+class Polled(NamedTuple):
+    """A connector, as its polls need it."""
+
+    config: ConnectorConfig
+    open_source: OpenSource
+    tables: Sequence[Table]
 
 
 class LakeLanding(LandedTables):
     """The landing of one connector, for one poll or one replay."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        connector: tuple[str, str, str],
-        tables: Sequence[Table],
-        now_ms: Callable[[], int],
-        names: LakeNames = NAMES,
+        self, spark: SparkSession, polled: Polled, now_ms: Callable[[], int], names: LakeNames = NAMES
     ) -> None:
-        """Args: connector: gateway, name and type; now_ms: the gateways' clock.
+        """Args: now_ms: the gateways' clock.
 
         Raises:
             As `LandedTables`.
         """
-        gateway, name, self._type = connector
-        super().__init__(ConnectorTables(spark, names, gateway, name), tables)
+        config = polled.config
+        super().__init__(ConnectorTables(spark, names, config.gateway, config.name), polled.tables)
+        self._polled = polled
         self._now_ms = now_ms
-        self._digests: dict[str, Digests] = {}
-        told = lake_errors(places_told)(self._files, self._number)
-        places = {table: msgspec.json.decode(place, type=Place) for table, place in told.items()}
-        self._places = {table: place for table, place in places.items() if place.type == self._type}
+        self._places = lake_errors(_places)(self._files, self._tables, config.type)
 
     def cursor(self, table: str) -> Cursor | None:
         """The cursor of the last page that landed."""
         return self._place(table).cursor
 
-    def counted_ms(self, table: str) -> int | None:
-        """When a table's rows were last counted, or first read."""
-        return self._place(table).counted_ms
-
-    def land(self, pages: Sequence[Page]) -> None:
-        """Keep pages, with the cursor of each table's last that has one, in one commit; nothing where all is as it was.
+    @lake_errors
+    def poll(self, ingest: Ingest) -> PollReport:
+        """Read what changed at the source into `landing`, in tasks of Spark. Tables fail apart from each other.
 
         Raises:
-            FlushError: it was not written, or somebody else has polled this connector meanwhile.
-            LakeUnavailableError: the catalogue is gone.
+            LakeUnavailableError: Spark, or the catalogue, is gone.
         """
-        # a copy, as what is noted of a landing that fails does not hold
-        places = {table: msgspec.structs.replace(place, seen=deepcopy(place.seen)) for table, place in self._at()}
-        news = [self._news(places[page.table], page) for page in pages]
-        for page in pages:
-            if page.cursor is not None:
-                places[page.table] = msgspec.structs.replace(places[page.table], cursor=dict(page.cursor))
-        moved = any(place.cursor != self._place(table).cursor for table, place in places.items())
-        if moved or any(page.rows or page.deleted or page.whole for page in news):
-            self._commit(news, places)
+        begun = time.monotonic()
+        reports = {table: TableReport(table, cursor=self.cursor(table)) for table in self._tables}
+        report = PollReport(list(reports.values()))
+        due = self._now_ms() - ingest.census_interval_ms
+        never = {table for table in self._tables if self._place(table).counted_ms is None}
+        late = {table for table in self._tables if table not in never and (self._place(table).counted_ms or 0) <= due}
+        try:
+            reading: list[str] = list(self._tables)
+            while reading and (ingest.max_calls is None or report.usage.calls < ingest.max_calls):
+                results = self._step(reading, never, ingest, report)
+                more = {result.table for result in results if result.more and result.failure is None}
+                reading = [table for table in reading if table in more]
+            ready = [table for table in self._tables.values() if reports[table.name].error is None]
+            counting = [table.name for table in ready if table.name not in reading]
+            counting = [table for table in counting if self._tables[table].counted or table in late]
+            if counting:
+                for table in counting:
+                    reports[table].counted = True
+                self._step(list(self._tables), late, ingest, report, counting)
+        except FlushError as error:
+            for each in report.tables:
+                each.error = each.error or error
+        report.seconds = time.monotonic() - begun
+        return report
 
-    @lake_errors
-    def land_spread(self, table: str, spread: Spread) -> int:
-        """Keep all parts of a table, read and written by Spark's tasks at once, with their cursor, in one commit."""
-        place = msgspec.structs.replace(self._place(table), cursor=dict(spread.cursor), seen=Seen())
-        rows, first = self._rows()
-        with self._in.opened(landing_name(self._in.names)) as landing:
-            written = write_parts(self._in, landing, rows.constants, first, table, spread.pieces)
-        rows.skip(len(spread.pieces) * STAMPS_A_PART)
-        self._write(rows, {**self._places, table: place}, written)
-        return int(pc.sum(written["rows"]).as_py() or 0)
+    def _step(
+        self,
+        tables: Sequence[str],
+        noted: Collection[str],
+        ingest: Ingest,
+        report: PollReport,
+        counting: Collection[str] = (),
+    ) -> list[TableResult]:
+        """Read tables, or count some, and land what that brings.
 
-    def note_count(self, tables: Collection[str]) -> None:
-        """Remember that these tables were counted now."""
-        now = self._now_ms()
-        counted = {table: msgspec.structs.replace(self._place(table), counted_ms=now) for table in tables}
-        if counted:
-            self._commit([], {**self._places, **counted})
+        Args:
+            tables: to be read; in a census those whose pages may come.
+            noted: tables of which it is to be noted that they were counted.
+            ingest: of the connector.
+            report: of the poll, which is added to.
+            counting: tables that are counted.
 
-    @lake_errors
-    def compare(self, table: str, census: Census) -> Comparison:
-        """What a census has and is not known, and the other way round."""
-        found = compared(Folding(self._landed(table), self._newest), census)
-        self._place(table).seen.forget(found.unknown)
-        return found
+        Raises:
+            FlushError: it did not land.
+        """
+        first = max(hlc.start_of(self._now_ms()), self._newest + 1)
+        calls = None if ingest.max_calls is None else ingest.max_calls - report.usage.calls
+        work = PollWork(
+            self._polled.open_source,
+            self._polled.config,
+            Constants.of(self._in.gateway, self._in.connector, self._number + 1, first),
+            first,
+            self._newest,
+            self._now_ms(),
+            tuple(self._work(table, (table in noted) if not counting else table in counting) for table in tables),
+            BUDGETS_A_LANDING * ingest.memory_budget_bytes,
+            calls,
+            ingest.deleted_share if counting else None,
+        )
+        rows = read_poll(self._in.spark, work).localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
+        told = rows.where(sf.col("kind") == REPORT).select("columns").collect()
+        results = [msgspec.json.decode(row["columns"], type=TableResult) for row in told]
+        crash_point("poll.read")
+        failed = {result.table for result in results if result.failure is not None and not result.whole}
+        landed = [result for result in results if result.table not in failed]
+        if any(result.landing for result in landed):
+            self._land(rows, work.constants, landed, failed)
+            crash_point("poll.landed")
+        _add(report, results, failed)
+        return results
 
-    def _news(self, place: Place, page: Page) -> Page:
-        """Without rows that are as they were."""
-        fresh = place.seen.news(page, self._identity(page.table))
-        if not fresh.rows or not self._is_read_whole(page.table):
-            return fresh
-        if page.table not in self._digests:
-            self._digests[page.table] = Digests(Folding(self._landed(page.table), self._newest))
-        return self._digests[page.table].news(fresh)
+    def _work(self, name: str, counted: bool) -> TableWork:
+        table = self._tables[name]
+        return TableWork(name, table.identity, table.counted, self._place(name), self._landed(name), counted)
 
-    def _is_read_whole(self, table: str) -> bool:
-        return table in self._tables and self._tables[table].counted
+    def _land(
+        self, rows: DataFrame, constants: Constants, results: Sequence[TableResult], failed: Collection[str]
+    ) -> None:
+        """Commit what tasks read, but for tables that they could not read whole."""
+        wanted = [sf.col("kind") != REPORT, *(sf.col("table_name") != table for table in sorted(failed))]
+        batch = ("landing", self._in.gateway, self._in.connector, str(constants.landing), str(uuid.uuid4()))
+        where = self._in.condition(landing=constants.landing)
+        name = landing_name(self._in.names)
+        commit(self._in, name, rows.where(reduce(and_, wanted)), where, self._landing_snapshot, batch)
+        self._number, self._newest = constants.landing, max(result.newest for result in results)
+        self._places |= {result.table: result.place for result in results if result.place is not None}
+        self._plan_landing()
 
     def _place(self, table: str) -> Place:
-        return self._places.get(table) or Place(self._type)
+        return self._places.get(table) or Place(self._polled.config.type)
 
-    def _at(self) -> list[tuple[str, Place]]:
-        """Where every table is."""
-        return [(table, self._place(table)) for table in {**self._places, **self._tables}]
 
-    def _rows(self) -> tuple[LandedRows, int]:
-        """The next landing, and its first stamp."""
-        first = max(hlc.start_of(self._now_ms()), self._newest + 1)
-        return LandedRows(Constants.of(self._in.gateway, self._in.connector, self._number + 1, first), first), first
+def _add(report: PollReport, results: Sequence[TableResult], failed: Collection[str]) -> None:
+    """Add what tasks say of their tables."""
+    usage = report.usage
+    for each in report.tables:
+        mine = [result for result in results if result.table == each.table]
+        for result in mine:
+            usage = Usage(
+                usage.calls + result.calls,
+                min((left for left in (usage.left, result.left) if left is not None), default=None),
+                result.limit if result.limit is not None else usage.limit,
+            )
+            each.pages += result.pages
+            if result.failure is not None:
+                each.error = each.error or result.failure.error()
+            if each.table in failed:
+                continue
+            each.rows += result.rows
+            each.deleted += result.deleted
+            if result.place is not None:
+                each.cursor = result.place.cursor
+        each.landings += each.table not in failed and any(result.landing for result in mine)
+    report.usage = usage
 
-    @lake_errors
-    def _commit(self, pages: Sequence[Page], places: Mapping[str, Place]) -> None:
-        rows, _ = self._rows()
-        for page in pages:
-            rows.add(page)
-        self._write(rows, places)
 
-    def _write(self, rows: LandedRows, places: Mapping[str, Place], more: pa.Table | None = None) -> None:
-        """Commit a landing: collected rows, files of further ones, and the places of every table."""
-        for table, place in places.items():
-            rows.place(table, place)
-        with self._in.opened(landing_name(self._in.names)) as landing:
-            written = write_rows(self._in, landing, rows)
-        files = written if more is None else pa.concat_tables([more, written])
-        commit_landing(self._in, rows.constants, files, rows.newest)
-        self._number, self._newest, self._places = rows.constants.landing, rows.newest, dict(places)
-        self._plan_landing()
+def _places(files: Sequence[LandedFile], tables: Mapping[str, Table], kind: str) -> dict[str, Place]:
+    """Where each table goes on: as its newest place says, if that is of a connector of this type."""
+    found: dict[str, Place] = {}
+    for file in sorted(files, key=lambda each: each.last, reverse=True):
+        if not any(table not in found and file.may_have(table) for table in tables):
+            continue
+        file_system, path = place_of(file.path)
+        of_file = pq.read_table(
+            path,
+            columns=["landing", "table_name", "columns"],
+            filters=pc.field("kind") == PLACE,
+            filesystem=file_system,
+        )
+        newest = sorted(of_file.to_pylist(), key=lambda row: row["landing"])
+        mine = {row["table_name"]: msgspec.json.decode(row["columns"], type=Place) for row in newest}
+        found = {**mine, **found}
+    return {table: place for table, place in found.items() if table in tables and place.type == kind}

@@ -1,37 +1,48 @@
-"""What landed of one connector's tables, and how far its gateway was told of it."""
+"""What landed of one connector's tables, and how far its gateway has the deltas that follow."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import functions as sf
+from pyspark.storagelevel import StorageLevel
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from lakehouse.commits import MovedError
-from lakehouse.data_files import DataFiles
-from lakehouse.landing import events as law
-from lakehouse.landing.commits import claims_in
-from lakehouse.landing.events import PLACE, WHOLE
-from lakehouse.landing.files import Landed, Telling
+from lakehouse.landing.files import DELTA_SCHEMA, DELTAS, Landed, Telling
 from lakehouse.landing.folding import Folding
 from lakehouse.landing.known import fold, note
-from lakehouse.landing.tables import ConnectorTables, LandedFile, Mark, ensure_landing, known_name, landing_name
+from lakehouse.landing.landed_files import LandedFile
+from lakehouse.landing.row_versions import KNOWN
+from lakehouse.landing.tables import (
+    ConnectorTables,
+    KnownFile,
+    Mark,
+    ensure_landing,
+    known_name,
+    landing_name,
+)
 from lakehouse.spark_errors import lake_errors
-from lakehouse.task_runner import ROWS_HERE, in_tasks
+from lakehouse.task_runner import in_tasks
+from lakesync.exceptions import FlushError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from datetime import date
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from lakesync.connectors.source import Table
 
 ROWS_A_TASK = 50_000
+
+FEW_ROWS = 20_000
+PACKED = 10
+"""Deltas of so few rows are one result, where their files, unpacked so many times, are within the budget."""
 
 _MISSING = (NoSuchTableError, OperationalError, ProgrammingError)
 """What a catalogue says of a table that it has not; the others are of databases that are no catalogue yet."""
@@ -39,16 +50,6 @@ _MISSING = (NoSuchTableError, OperationalError, ProgrammingError)
 FILES_TO_FOLD = 50
 ROWS_TO_FOLD, MOST_TO_FOLD = 10_000, 100_000
 """`known` is brought up to what has landed in so many files, or rows where those are half of it, or so many."""
-
-
-class Waiting(NamedTuple):
-    """A page of a table that landed and was not told yet."""
-
-    page: int
-    """Up to this one it is told; of the newest, up to the end of what has landed."""
-    rows: int
-    size: int
-    """Bytes of its rows as JSON."""
 
 
 class LandedTables:
@@ -62,7 +63,6 @@ class LandedTables:
         self._in = within
         self._tables = {table.name: table for table in tables}
         self._marks: dict[str, Mark] = {}
-        self._claims: dict[str, set[tuple[str, str]]] = {}
         self._plan()
         self._number = max((file.landing for file in self._files), default=0)
         self._newest = max((file.hlc for file in self._files), default=0)
@@ -72,73 +72,81 @@ class LandedTables:
         """In whose name the connector's deltas are pushed."""
         return f"connector:{self._in.connector}"
 
-    @lake_errors
-    def waiting(self, table: str) -> list[Waiting]:
-        """The pages of a table that landed and were not told yet, in order."""
-        found: dict[int, tuple[int, int]] = {}
-        for rows in self._landed(table).pages(self._marks[table].told, self._newest):
-            sizes = pc.fill_null(pc.binary_length(rows["columns"]), 0)
-            counted = pa.table({"page": rows["page"], "size": sizes}).group_by("page")
-            for each in counted.aggregate([("size", "sum"), ("size", "count")]).to_pylist():
-                count, size = found.get(each["page"], (0, 0))
-                found[each["page"]] = (count + each["size_count"], size + each["size_sum"])
-        pages = [Waiting(page, *found[page]) for page in sorted(found)]
-        # nothing else of this table landed since: once all is told, no file that has landed is looked at again
-        return [*pages[:-1], pages[-1]._replace(page=self._newest)] if pages else []
+    def is_due(self, table: str) -> bool:
+        """Whether something of a table landed that the gateway may lack."""
+        return bool(self._newer(table))
 
-    @lake_errors
-    def deltas(self, table: str, pages: Sequence[Waiting]) -> pa.Table:
-        """What follows from waiting pages, in the order of stamps: `lakehouse.landing.events.DELTA_SCHEMA`."""
-        rows = sum(each.rows for each in pages)
-        parts = 1 if rows <= ROWS_HERE else 2 * -(-rows // (2 * ROWS_A_TASK))
-        telling = Telling(self._landed(table), self.client_id, self._marks[table].told, pages[-1].page, parts)
-        if parts == 1:
-            return pa.Table.from_batches(telling.deltas()).sort_by("hlc")
-        return in_tasks(self._in.spark, parts, telling.deltas, law.DELTA_SCHEMA).toArrow().sort_by("hlc")
+    def deltas(self, table: str, budget_bytes: int) -> Iterator[tuple[pa.Table, int]]:
+        """Compute what follows from what the gateway lacks, in tasks of Spark.
 
-    def history(self, table: str, until: date) -> DataFrame:
-        """What became of a table's rows from the first landing to the end of a day, whatever was pushed."""
-        spark, names = self._in.spark, self._in.names
-        mine = (sf.col("gateway") == self._in.gateway) & (sf.col("connector") == self._in.connector)
-        of_table = mine & (sf.col("table_name") == table)
-        landed = spark.table(landing_name(names)).where(of_table & (sf.col("kind") != PLACE) & (sf.col("day") <= until))
-        claimed = landed.where(sf.col("kind") == WHOLE).select("name").distinct().collect()
-        nothing = spark.table(known_name(names)).where(sf.lit(False)).select("row_id", "columns")
-        return law.events(landed, nothing, self._identity(table), [row["name"] for row in claimed])
+        Args:
+            table: of the connector.
+            budget_bytes: of one result, about; a page is never divided.
+
+        Yields:
+            Deltas in the order of their stamps (`DELTA_SCHEMA`), and the page up to which they are all.
+        """
+        newer, newest = self._newer(table), self._newest
+        if not newer:
+            return
+        rows = sum(file.rows for file in newer)
+        made = self._told(self._landed(table), self._marks[table].told, newest, rows)
+        if rows <= FEW_ROWS and PACKED * sum(file.bytes for file in newer) <= budget_bytes:
+            yield made.toArrow().sort_by("hlc"), newest
+            return
+        yield from _slices(made, budget_bytes, newest)
+
+    def history(self, table: str, days: Collection[date], budget_bytes: int) -> Iterator[pa.Table]:
+        """Compute the deltas of the landings of some days, whatever was pushed: as `deltas`."""
+        files = [file for file in self._files if file.may_have(table)]
+        spans = [
+            (min(file.first for file in of_day), max(file.last for file in of_day))
+            for day in days
+            if (of_day := [file for file in files if file.day == day])
+        ]
+        if not spans:
+            return
+        first, last = min(low for low, _ in spans), max(high for _, high in spans)
+        landed = Landed(table, self._identity(table), tuple(files), (), KNOWN)
+        made = self._told(landed, first - 1, last, sum(file.rows for file in files))
+        wanted = reduce(or_, (sf.col("page").between(*span) for span in spans))
+        for part, _ in _slices(made.where(wanted), budget_bytes, last):
+            yield part
 
     @lake_errors
     def told(self, table: str, page: int) -> None:
         """The gateway has what follows from all pages up to this one. Unless that is noted, it is pushed once more."""
-        mark = self._marks[table]._replace(told=page)
-        self._marks[table] = mark
-        note(self._in, table, mark)
+        self._marks[table] = note(self._in, table, self._marks[table]._replace(told=page))
 
     @lake_errors
     def settle(self, table: str, *, least: int = ROWS_TO_FOLD, files: int = FILES_TO_FOLD) -> None:
         """Bring `known` up to what was told, where that is much beside it."""
         mark, landed = self._marks[table], self._landed(table)
         newer = [file for file in landed.files if file.first <= mark.told]
-        rows, known = sum(file.rows for file in newer), sum(each.rows for _, each in landed.known)
+        rows, known = sum(file.rows for file in newer), sum(file.rows for file in self._known.get(table, ()))
         if len(newer) < files and rows < min(max(least, known // 2), MOST_TO_FOLD):
             return
-        folded = Mark(mark.told, mark.told)
-        with suppress(MovedError):  # somebody has committed to it meanwhile: the next poll does it
-            fold(self._in, Folding(landed, mark.told), folded, rows + known)
+        with suppress(FlushError):  # somebody has written it meanwhile: the next poll does it
+            fold(self._in, Folding(landed, mark.told), self._known_snapshot)
+            self._marks[table] = note(self._in, table, Mark(mark.told, mark.told))
             self._plan_known()
+
+    def _told(self, landed: Landed, above: int, upto: int, rows: int) -> DataFrame:
+        parts = 1 if rows <= FEW_ROWS else 2 * -(-rows // (2 * ROWS_A_TASK))
+        telling = Telling(landed, self.client_id, above, upto, parts)
+        return in_tasks(self._in.spark, parts, telling.deltas, DELTA_SCHEMA)
+
+    def _newer(self, table: str) -> list[LandedFile]:
+        """The files with pages of a table that the gateway may lack."""
+        told = self._marks[table].told
+        return [file for file in self._files if file.last > told and file.may_have(table)]
 
     def _landed(self, table: str) -> Landed:
         """Where the landings are that `known` lacks of a table, and what it has."""
         since = self._marks[table].known
-        files = tuple(file for file in self._files if file.last > since)
-        claimed = {name for file in files for of, name in self._claims_in(file) if of == table}
-        identity = self._identity(table)
-        columns = tuple(sorted({*claimed, *([identity] if identity else [])}))
-        return Landed(table, identity, columns, files, self._known.get(table, ()), since)
-
-    def _claims_in(self, file: LandedFile) -> set[tuple[str, str]]:
-        if file.path not in self._claims:
-            self._claims[file.path] = claims_in(file)
-        return self._claims[file.path]
+        files = tuple(file for file in self._files if file.last > since and file.may_have(table))
+        known = tuple((file.bucket, file.path) for file in self._known.get(table, ()))
+        return Landed(table, self._identity(table), files, known, since)
 
     def _identity(self, table: str) -> str | None:
         known = self._tables.get(table)
@@ -157,17 +165,27 @@ class LandedTables:
     def _plan_landing(self) -> None:
         with self._in.opened(landing_name(self._in.names)) as landing:
             self._files = self._in.landed(landing)
+            self._landing_snapshot = landing.metadata.current_snapshot_id
 
     def _plan_known(self) -> None:
         with self._in.opened(known_name(self._in.names)) as known:
-            marks = {table: self._in.mark(known, table) for table in self._tables}
-            found = self._in.known(known)
-        # what this poll has told counts also where it could not be noted
-        self._marks = {
-            table: mark._replace(told=max(mark.told, self._marks.get(table, mark).told))
-            for table, mark in marks.items()
-        }
-        self._known = {
-            table: tuple((bucket, DataFiles.of(tasks)) for bucket, tasks in of_table.items())
-            for table, of_table in found.items()
-        }
+            self._known: dict[str, list[KnownFile]] = self._in.known(known)
+            self._known_snapshot = known.metadata.current_snapshot_id
+            self._marks = self._in.marks(known, self._tables)
+
+
+def _slices(deltas: DataFrame, budget_bytes: int, newest: int) -> Iterator[tuple[pa.Table, int]]:
+    """Deltas page by page, as many pages at once as the budget allows; computed once, and kept by Spark meanwhile."""
+    kept = deltas.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
+    sizes = kept.groupBy("page").agg(sf.sum(sf.length("delta")).alias("size")).collect()
+    pages = sorted((int(row["page"]), int(row["size"])) for row in sizes)
+    first, held = 0, 0
+    for place, (page, size) in enumerate(pages):
+        held += size
+        if place + 1 == len(pages):
+            yield kept.where(sf.col("page") >= pages[first][0]).toArrow().sort_by("hlc"), newest
+        elif held + pages[place + 1][1] > budget_bytes:
+            yield kept.where(sf.col("page").between(pages[first][0], page)).toArrow().sort_by("hlc"), page
+            first, held = place + 1, 0
+    if not pages:
+        yield DELTAS.empty_table(), newest

@@ -1,7 +1,4 @@
-"""The law of `lakesync.connectors.diff` over what landed, a row's versions at a time, in a task or in the run itself.
-
-`lakehouse.landing.events` says the same in DataFrame expressions.
-"""
+"""The law of `lakesync.connectors.diff` over what landed, a row's versions at a time, in a task of Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of one landing, as they are collected and written."""
+"""The rows of one landing, as tasks collect them for Spark to write."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from lakehouse.landing.events import GONE, PLACE, ROW, WHOLE
 from lakesync import hlc
 from lakesync.connectors.seen import Seen
-from lakesync.connectors.source import Page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from lakesync.connectors.source import Page
 
-    from lakesync.connectors.source import SourceRow
+ROW, GONE, WHOLE, PLACE = "row", "gone", "whole", "place"
+"""Kinds of landed rows: a version of a row; a row that is gone; a claim that the page has all rows with a value in a
+column; and the place from which the connector goes on."""
+
+REPORT = "report"
+"""The kind of a row that a task hands to the poll and that does not land."""
+
+LANDED_COLUMNS = (
+    "gateway string, connector string, day date, landing bigint, table_name string, kind string, page bigint, "
+    "hlc bigint, row_id string, columns string, name string, value string"
+)
+"""The columns of `landing`, as Spark has them."""
 
 _ARROW = pa.schema(
     [
@@ -34,9 +43,6 @@ _ARROW = pa.schema(
         ("value", pa.string()),
     ]
 )
-
-STAMPS_A_PART = 1 << 22
-"""Stamps that a part of a divided reading may use: 64 ms of the clock, so that 32 parts are 2 s ahead of it."""
 
 _spelled = msgspec.json.Encoder(order="sorted").encode
 
@@ -74,6 +80,8 @@ class LandedRows:
         """Args: first: the first stamp to give out."""
         self.constants = constants
         self._stamp = first
+        self.bytes = 0
+        """Bytes of JSON added so far."""
         self._columns: list[list[Any]] = [[] for _ in range(len(_ARROW) - len(self.constants))]
 
     @property
@@ -90,19 +98,22 @@ class LandedRows:
         """A page's rows, deletes and claims."""
         first = self._stamp
         for row in page.rows:
-            self._put(page.table, ROW, first, row.row_id, _spelled(row.columns).decode())
+            text = _spelled(row.columns)
+            self.bytes += len(text)
+            self._put(page.table, ROW, first, row.row_id, text.decode())
         for row_id in page.deleted:
             self._put(page.table, GONE, first, row_id)
         for name, value in page.whole:
             self._put(page.table, WHOLE, first, None, None, name, value)
 
-    def skip(self, stamps: int) -> None:
-        """Leave stamps to rows that are made elsewhere."""
-        self._stamp += stamps
-
     def place(self, table: str, place: Place) -> None:
         """Where a table goes on."""
         self._put(table, PLACE, self._stamp, None, msgspec.json.encode(place).decode())
+
+    def report(self, table: str, text: str) -> None:
+        """What a task reports of a table, as JSON; it has no stamp and does not land."""
+        self._put(table, REPORT, self._stamp, None, text)
+        self._stamp -= 1
 
     def table(self) -> pa.Table:
         """All of them."""
@@ -115,27 +126,12 @@ class LandedRows:
         ]
         return pa.Table.from_arrays([*same, *own], schema=_ARROW)
 
-    def groups(self, table: str, pages: Iterable[Sequence[SourceRow]], size: int, *, most: int) -> Iterator[pa.Table]:
-        """The rows of pages, some `size` at a time, which are forgotten.
-
-        Raises:
-            ValueError: they need more than `most` stamps.
-        """
-        end = self._stamp + most
-        for page in pages:
-            self.add(Page(table, page))
-            if self._stamp > end:
-                raise ValueError(f"a part of {table} has more than {most} rows")
-            if self.count >= size:
-                yield self._taken()
-        if self.count:
-            yield self._taken()
-
-    def _taken(self) -> pa.Table:
-        made = self.table()
+    def taken(self) -> pa.RecordBatch:
+        """Return the collected rows, and forget them."""
+        made = self.table().to_batches()
         for column in self._columns:
             column.clear()
-        return made
+        return pa.concat_batches(made) if made else pa.RecordBatch.from_pylist([], _ARROW)
 
     def _put(self, table: str, kind: str, page: int, row_id: str | None, *more: str | None) -> None:
         values = (table, kind, page, self._stamp, row_id, *more, *([None] * (3 - len(more))))

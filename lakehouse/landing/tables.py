@@ -1,20 +1,24 @@
 """The tables `landing` and `known`: how they are made, and which of their files are one connector's.
 
-How far `known` and the gateway have a table's landings is a property of `known`: `lakesync.read.…`, two pages. The
-first moves in the commit that brings `known` up to it. The second may be lost, which costs a repeated push.
+How far `known` and the gateway have a table's landings is a property of `known`: `lakesync.read.…`, two pages. Both may
+be lost. The first is in the snapshot that brings `known` up to it too; the second then costs a repeated push.
 """
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
-from datetime import date
+from datetime import date, timedelta
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote
 
 from pyiceberg.expressions import And
+from pyspark.sql import functions as sf
 
 from lakehouse.bounds import bounds_of
 from lakehouse.catalogue import iceberg_table
+from lakehouse.landing.landed_files import BUCKETS, OLD_MARK, LandedFile
 from lakehouse.landing.row_versions import KNOWN
 from lakehouse.maintenance import join_deleted
 from lakehouse.table_definitions import NAMES, LakeNames
@@ -22,11 +26,12 @@ from lakesync.analysis.scans import holds
 from lakesync.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import FileScanTask, Table
-    from pyspark.sql import SparkSession
+    from pyiceberg.table.snapshots import Snapshot
+    from pyspark.sql import Column, SparkSession
 
 _LANDING = """
 gateway string, connector string, day date COMMENT 'UTC day of the landing', landing bigint, table_name string,
@@ -34,7 +39,7 @@ kind string COMMENT 'row, gone, whole or place', page bigint COMMENT 'the first 
 hlc bigint COMMENT 'the stamp of the delta that it makes', row_id string,
 columns string COMMENT 'the row, or the place, as JSON', name string, value string
 """
-_KNOWN = "gateway string, connector string, table_name string, row_id string, columns string"
+KNOWN_COLUMNS = "gateway string, connector string, table_name string, row_id string, columns string"
 _PROPERTIES = {
     "format-version": "2",
     "write.distribution-mode": "none",
@@ -51,11 +56,8 @@ _PROPERTIES = {
 }
 EPOCH = date(1970, 1, 1)
 
-BUCKETS = 4
-"""Of `known`, by row id."""
-
-OLD_MARK = ""
-"""The row id under which `known` had its page before there was a property for it: no row of a source has it."""
+BATCH = "lakesync.batch"
+"""The property of a snapshot that says, as a JSON array, which batch it commits."""
 
 
 def landing_name(names: LakeNames = NAMES) -> str:
@@ -76,7 +78,7 @@ def ensure_landing(spark: SparkSession, names: LakeNames = NAMES) -> None:
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{names.catalogue}`.`{names.system}`")
     for name, columns, parts in (
         (landing_name(names), _LANDING, "gateway, connector, day"),
-        (known_name(names), _KNOWN, f"gateway, connector, table_name, bucket({BUCKETS}, row_id)"),
+        (known_name(names), KNOWN_COLUMNS, f"gateway, connector, table_name, bucket({BUCKETS}, row_id)"),
     ):
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg PARTITIONED BY ({parts}) "
@@ -84,21 +86,12 @@ def ensure_landing(spark: SparkSession, names: LakeNames = NAMES) -> None:
         )
 
 
-class LandedFile(NamedTuple):
-    """A file of `landing`, and what is in it."""
+class KnownFile(NamedTuple):
+    """A file of `known`."""
 
     path: str
     rows: int
-    landing: int
-    """The newest landing."""
-    first: int
-    """The first page."""
-    last: int
-    """The last page."""
-    hlc: int
-    """The highest stamp."""
-    claims: bool
-    """Whether pages of it claim rows by a name."""
+    bucket: int
 
 
 class Mark(NamedTuple):
@@ -112,6 +105,11 @@ class Mark(NamedTuple):
     def spelled(self) -> str:
         """As the property has it."""
         return f"{self.known} {self.told}"
+
+    def joined(self, other: Mark) -> Mark:
+        """The further one of each page; what `known` has, the gateway has."""
+        known = max(self.known, other.known)
+        return Mark(known, max(self.told, other.told, known))
 
 
 class ConnectorTables(NamedTuple):
@@ -132,7 +130,7 @@ class ConnectorTables(NamedTuple):
         with iceberg_table(self.spark, name) as table:
             if table is None:
                 raise ConfigurationError(
-                    "connectors land where pyiceberg can commit as well: keep the lake's catalogue in SQLite, in "
+                    "connectors land where pyiceberg can read the metadata: keep the lake's catalogue in SQLite, in "
                     "Postgres, or behind REST"
                 )
             yield table
@@ -147,25 +145,32 @@ class ConnectorTables(NamedTuple):
                 LandedFile(
                     file.file_path,
                     file.record_count,
+                    file.file_size_in_bytes,
+                    EPOCH + timedelta(days=file.partition[2]),
                     landing=_int(number),
                     first=_int(first),
                     last=_int(last),
                     hlc=_int(stamp),
                     claims=bounds_of(landing, file, "name")[0] is not None,
+                    tables=_texts(bounds_of(landing, file, "table_name")),
                 )
             )
         return sorted(found, key=lambda each: each.first)
 
-    def known(self, known: Table) -> dict[str, dict[int, list[FileScanTask]]]:
-        """The connector's files of `known`, by table and bucket."""
-        found: dict[str, dict[int, list[FileScanTask]]] = {}
+    def known(self, known: Table) -> dict[str, list[KnownFile]]:
+        """The connector's files of `known`, by table."""
+        found: dict[str, list[KnownFile]] = {}
         for task in self._planned(known, known_name(self.names)):
             table, bucket = task.file.partition[2], task.file.partition[3]
-            found.setdefault(table, {}).setdefault(bucket, []).append(task)
+            found.setdefault(table, []).append(KnownFile(task.file.file_path, task.file.record_count, bucket))
         return found
 
-    def mark(self, known: Table, table: str) -> Mark:
-        """How far a table is read."""
+    def marks(self, known: Table, tables: Iterable[str]) -> dict[str, Mark]:
+        """How far each table is read."""
+        in_snapshots = self._folded(known)
+        return {table: self._mark(known, table).joined(in_snapshots.get(table, Mark())) for table in tables}
+
+    def _mark(self, known: Table, table: str) -> Mark:
         told = known.properties.get(self.property_of(table))
         if told is not None:
             return Mark(*map(int, told.split()))
@@ -173,15 +178,23 @@ class ConnectorTables(NamedTuple):
         rows = known.scan(And(self._mine(), holds("table_name", "=", table), marked)).to_arrow()["columns"].to_pylist()
         return Mark(int(rows[0]), int(rows[0])) if rows else Mark()
 
+    def _folded(self, known: Table) -> dict[str, Mark]:
+        """By table, the newest page that a snapshot says `known` was brought up to."""
+        found: dict[str, Mark] = {}
+        for batch in filter(None, map(batch_of, known.metadata.snapshots)):
+            if batch[:3] == ["known", self.gateway, self.connector]:
+                mark = Mark(int(batch[4]), int(batch[4]))
+                found[batch[3]] = found.get(batch[3], Mark()).joined(mark)
+        return found
+
+    def condition(self, **more: str | int) -> Column:
+        """A condition over either table: the connector's rows, with these values."""
+        values = {"gateway": self.gateway, "connector": self.connector, **more}
+        return reduce(and_, (sf.col(name) == sf.lit(value) for name, value in values.items()))
+
     def property_of(self, table: str) -> str:
         """The property of `known` that has a table's mark."""
         return f"lakesync.read.{self.gateway}.{self.connector}.{table}"
-
-    def partition(self, *values: object) -> str:
-        """The folder of a partition of either table: the connector's, and what follows."""
-        names = ("gateway", "connector", *(("day",) if len(values) == 1 else ("table_name", "row_id_bucket")))
-        pairs = zip(names, (self.gateway, self.connector, *values), strict=True)
-        return "/".join(f"{name}={quote(str(value), safe='')}" for name, value in pairs)
 
     def _planned(self, table: Table, name: str) -> list[FileScanTask]:
         """The connector's files, whole ones: those from which rows were deleted are first written anew.
@@ -197,6 +210,19 @@ class ConnectorTables(NamedTuple):
 
     def _mine(self) -> BooleanExpression:
         return And(holds("gateway", "=", self.gateway), holds("connector", "=", self.connector))
+
+
+def batch_of(snapshot: Snapshot) -> list[str] | None:
+    """The batch that a snapshot of either table says it commits."""
+    text = snapshot.summary.additional_properties.get(BATCH) if snapshot.summary is not None else None
+    return None if text is None else json.loads(text)
+
+
+def _texts(bounds: tuple[object, object]) -> tuple[str, str]:
+    low, high = bounds
+    assert isinstance(low, str), "whoever writes these tables notes the bounds of names"
+    assert isinstance(high, str), "whoever writes these tables notes the bounds of names"
+    return low, high
 
 
 def _int(bound: str | int | None) -> int:

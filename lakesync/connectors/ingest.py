@@ -18,7 +18,9 @@ class Ingest(msgspec.Struct, frozen=True, rename="camel"):
     chunk_size: int = 500
     """Deltas in one push."""
     memory_budget_bytes: int = BUDGET_BYTES
-    """Bytes of rows, or of deltas, that a poll holds."""
+    """Bytes of deltas that a poll holds; a task lands four times as much of a long reading at once."""
+    max_calls: int | None = None
+    """Calls that a poll's tasks make together, repeats included; None: as many as it takes."""
     census_interval_ms: int = 86_400_000
     """Between two counts of what is still there."""
     deleted_share: float = DELETED_SHARE

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-from lakesync.connectors.source import (
-    Census,
-    Cursor,
-    Page,
-    Source,
-    SourceRow,
-    Spread,
-    Spreading,
-    Table,
-    Usage,
-)
+from lakesync.connectors.source import Census, Cursor, Page, Source, SourceRow, Usage
 from lakesync.exceptions import CensusError, LakeSyncError
 
 BUDGET_BYTES = 16 << 20
@@ -44,6 +34,10 @@ class Comparison(NamedTuple):
     """Row ids that only the census has; none where it counts another column."""
 
 
+Compare = Callable[[str, Census], Comparison]
+"""Sets a census of a table beside the rows that are known."""
+
+
 class Landing(Protocol):
     """Where a connector's pages land."""
 
@@ -55,14 +49,6 @@ class Landing(Protocol):
 
     def compare(self, table: str, census: Census) -> Comparison:
         """What a census has and is not known, and the other way round."""
-
-
-@runtime_checkable
-class SpreadLanding(Protocol):
-    """A landing whose processes read parts of a table themselves."""
-
-    def land_spread(self, table: str, spread: Spread) -> int:
-        """Keep all parts, with their cursor, in one commit; how many rows landed."""
 
 
 @dataclass
@@ -104,7 +90,9 @@ def poll(
     deleted_share: float = DELETED_SHARE,
     clock: Callable[[], float] = time.monotonic,
 ) -> PollReport:
-    """Read what changed at a source into a landing. A table that fails leaves the others alone.
+    """Read what changed at a source into a landing, in this process. A table that fails leaves the others alone.
+
+    The pipeline's polls are reads of Spark, `lakehouse.landing.landings`.
 
     Args:
         census: whether to look, too, for rows that are gone without a change that tells of it, or in which tables.
@@ -116,11 +104,14 @@ def poll(
         done = TableReport(table.name, cursor=landing.cursor(table.name))
         report.tables.append(done)
         try:
-            _read(source, landing, table, done, held)
+            for page in source.changes(table.name, done.cursor):  # what was read before it fails is good, and lands
+                done.pages += 1
+                held.add(page, done)
             if table.counted or (census if isinstance(census, bool) else table.name in census):
                 done.counted = True
                 held.land()
-                _count(source, landing, table, done, held, deleted_share)
+                for page in census_pages(source, table.name, landing.compare, deleted_share):
+                    held.add(page, done)
         except LakeSyncError as error:
             done.error = done.error or error
     with suppress(LakeSyncError):  # each table whose pages did not land has it
@@ -169,31 +160,30 @@ class _Held:
             done.landings += 1
 
 
-def _read(source: Source, landing: Landing, table: Table, done: TableReport, held: _Held) -> None:
-    if isinstance(source, Spreading) and isinstance(landing, SpreadLanding):
-        whole = source.spread(table.name, done.cursor)
-        if whole is not None:
-            done.rows += landing.land_spread(table.name, whole)
-            done.pages, done.landings, done.cursor = len(whole.pieces), 1, whole.cursor
-            return
-    # what was read before it fails is good, and lands all the same
-    for page in source.changes(table.name, done.cursor):
-        done.pages += 1
-        held.add(page, done)
+def census_pages(source: Source, table: str, compare: Compare, deleted_share: float) -> Iterator[Page]:
+    """What a census of a table finds that no change told of: rows that are new, then those that are gone.
 
+    Args:
+        source: that is counted.
+        table: of the source.
+        compare: sets a census beside the rows that are known.
+        deleted_share: of the known rows, which may be deleted.
 
-def _count(source: Source, landing: Landing, table: Table, done: TableReport, held: _Held, share: float) -> None:
-    counted = source.census(table.name)
+    Raises:
+        CensusError: it would delete more than that.
+        LakeSyncError: as the source's methods.
+    """
+    counted = source.census(table)
     if counted is None:
         return
-    found = landing.compare(table.name, counted)
-    for page in source.read(table.name, found.unknown) if found.unknown else ():
-        held.add(page, done)
-    gone = sorted(source.gone(table.name, found.absent)) if found.absent else []
-    if len(gone) > max(DELETED_ROWS, found.known * share):
+    found = compare(table, counted)
+    if found.unknown:
+        yield from source.read(table, found.unknown)
+    gone = sorted(source.gone(table, found.absent)) if found.absent else []
+    if len(gone) > max(DELETED_ROWS, found.known * deleted_share):
         raise CensusError(
-            f"the census of {table.name} would delete {len(gone)} of {found.known} rows, more than {share:.0%}: if "
+            f"the census of {table} would delete {len(gone)} of {found.known} rows, more than {deleted_share:.0%}: if "
             "they are really gone at the source, allow it once (deletedShare of its ingest); nothing was deleted"
         )
     if gone:
-        held.add(Page(table.name, [], deleted=gone), done)
+        yield Page(table, [], deleted=gone)

@@ -88,7 +88,7 @@ class Source(Protocol):
     def changes(self, table: str, cursor: Cursor | None) -> Iterator[Page]:
         """What changed since a place; everything where there is none.
 
-        A row may come again that did not change, and must come again rather than be missed.
+        A row may come again that did not change, and must come again rather than be missed. Each page is of `table`.
         """
 
     def census(self, table: str) -> Census | None:
@@ -107,7 +107,8 @@ class Source(Protocol):
         """Give back what it holds."""
 
 
-# A source may have `probes() -> Iterable[Probe]` as well, see `lakesync.connectors.probing`, and `spread`, see below.
+# A source may have `probes() -> Iterable[Probe]` as well, see `lakesync.connectors.probing`, `spread`, see below, and
+# `resumable = True`, if reading goes on behind any page from that page's cursor: a long reading lands in pieces then.
 
 
 class Piece(Protocol):

@@ -10,18 +10,17 @@ import msgspec
 import psycopg
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.connect.client.core import SparkConnectClient
 
 from lakehouse.landing.erasure import ErasedLandings, erase_landed, forget_landed
-from lakehouse.landing.landings import LakeLanding
-from lakehouse.landing.tables import ensure_landing, known_name, landing_name
+from lakehouse.landing.landings import LakeLanding, Polled
+from lakehouse.landing.tables import known_name, landing_name
 from lakehouse.maintenance import location_of
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.diff import Change, diff
-from lakesync.connectors.polling import poll
-from lakesync.connectors.source import Census, Page, SourceRow, Table
+from lakesync.connectors.ingest import Ingest
+from lakesync.connectors.source import Census, Page, SourceRow, Table, Usage
 from lakesync.connectors.sql import postgres
 from lakesync.connectors.sql import source as sql_source
 from lakesync.delta import jcs
@@ -78,8 +77,46 @@ class Gateway:
         return [Change(each.op, each.row_id, {cell.column: cell.decoded() for cell in each.columns}) for each in told]
 
 
-def opened(spark, names, tables=(ISSUES,)):
-    return LakeLanding(spark, ("gw", "desk", "jira"), tables, lambda: time.time_ns() // 1_000_000, names)
+class Scripted:
+    """A source that brings the pages that its connector's settings have, and counts what they have."""
+
+    def __init__(self, config):
+        self.tables, self._pages, self._counted = (config.settings[name] for name in ("tables", "pages", "counted"))
+        self.usage = Usage(len(self._pages))
+
+    def changes(self, table, _cursor):
+        return iter([page for page in self._pages if page.table == table])
+
+    def census(self, _table):
+        return Census(None, iter([self._counted])) if self._counted is not None else None
+
+    def read(self, table, row_ids):
+        return iter([Page(table, [SourceRow(row_id, {"uid": f"of {row_id}"}) for row_id in row_ids])])
+
+    def gone(self, _table, rows):
+        return {row.row_id for row in rows}
+
+    def close(self):
+        pass
+
+
+def opened(spark, names, pages=(), tables=(ISSUES,), counted=None):
+    """The landing of a connector whose source brings these pages."""
+    plain = tuple(table._replace(schema=no_schema) for table in tables)
+    config = ConnectorConfig("gw", "desk", "scripted", {"tables": plain, "pages": list(pages), "counted": counted})
+    return LakeLanding(spark, Polled(config, Scripted, plain), lambda: time.time_ns() // 1_000_000, names)
+
+
+def no_schema():
+    return None
+
+
+def land(spark, names, pages, tables=(ISSUES,), **ingest):
+    """One poll that brings these pages."""
+    landing = opened(spark, names, pages, tables)
+    report = landing.poll(Ingest(**ingest))
+    assert report.error is None
+    return landing
 
 
 def delivery(landing, gateway, **pace):
@@ -116,25 +153,28 @@ def test_it_follows_the_law_of_diff_in_any_steps_and_replays_to_the_same_ids(spa
         landing = opened(spark, names)
         if number:
             assert landing.cursor("issues") == {"number": [number - 1, 29]}
-            landing.land(pages[:11])
-        landing.land(pages[11 * number :])
+            land(spark, names, pages[:11])
+        landing = land(spark, names, pages[11 * number :])
         for each in pages:
             expected += diff(known, each, "uid")
         delivery(landing, gateway, chunk=7).deliver(ISSUES)
         assert same(gateway.changes()) == same(expected)
     assert delivery(opened(spark, names), gateway).deliver(ISSUES).deltas == 0
 
-    there = Census(None, iter([["r0", "r1"], ["new"]]))
-    found = opened(spark, names).compare("issues", there)
-    assert found.known == len(known)
-    assert {row.row_id: row.columns for row in found.absent} == {
-        row_id: columns for row_id, columns in known.items() if row_id not in ("r0", "r1")
-    }
-    assert found.unknown == sorted({"r0", "r1", "new"} - known.keys())
     again = Gateway()
     done = delivery(opened(spark, names), again).replay(ISSUES, [_today(spark, names)])
     assert again.pushed == gateway.pushed
     assert done.deltas == len(gateway.pushed)
+    small = Gateway()
+    delivery(opened(spark, names), small, budget_bytes=500).replay(ISSUES, [_today(spark, names)])
+    assert small.pushed == gateway.pushed
+
+    landing = opened(spark, names, counted=["r0", "r1", "new"])
+    report = landing.poll(Ingest(census_interval_ms=0, deleted_share=1.0)).tables[0]
+    assert (report.error, report.counted) == (None, True)
+    done = delivery(landing, gateway).deliver(ISSUES)
+    absent = {"r0", "r1", "new"} - known.keys()
+    assert (done.inserted, done.deleted) == (len(absent), len(known.keys() - {"r0", "r1"}))
 
 
 def _today(spark, names):
@@ -143,12 +183,12 @@ def _today(spark, names):
 
 def test_a_delivery_that_is_cut_short_is_made_good_and_a_second_poll_is_refused(spark, names):
     gateway, table = Gateway(), Table("notes")
-    landing = opened(spark, names, [table])
-    rival = opened(spark, names, [table])
     rows = [SourceRow(f"n{number}", {"text": "x" * 50}) for number in range(40)]
-    landing.land([Page("notes", rows[:20], {"at": 1}), Page("notes", rows[20:], {"at": 2})])
-    with pytest.raises(FlushError, match="another poll of it may be under way"):
-        rival.land([Page("notes", rows, {"at": 3})])
+    rival = opened(spark, names, [Page("notes", rows, {"at": 3})], [table])
+    landing = land(spark, names, [Page("notes", rows[:20], {"at": 1}), Page("notes", rows[20:], {"at": 2})], [table])
+    refused = rival.poll(Ingest()).error
+    assert isinstance(refused, FlushError)
+    assert "another poll of it may be under way" in str(refused)
 
     class Dying(Gateway):
         def push(self, gateway, body):
@@ -160,9 +200,8 @@ def test_a_delivery_that_is_cut_short_is_made_good_and_a_second_poll_is_refused(
     with pytest.raises(KeyboardInterrupt):
         delivery(landing, dying, chunk=10).deliver(table)
     gateway.refuse = 3
-    landing = opened(spark, names, [table])
-    assert landing.cursor("notes") == {"at": 2}
-    landing.land([Page("notes", [SourceRow("n0", {"text": "y"})], {"at": 3})])
+    assert opened(spark, names, tables=[table]).cursor("notes") == {"at": 2}
+    landing = land(spark, names, [Page("notes", [SourceRow("n0", {"text": "y"})], {"at": 3})], [table])
     done = delivery(landing, gateway, chunk=10, budget_bytes=1).deliver(table)
     assert (done.inserted, done.updated, done.deleted) == (40, 1, 0)
     assert done.waited_s > 0
@@ -171,71 +210,59 @@ def test_a_delivery_that_is_cut_short_is_made_good_and_a_second_poll_is_refused(
     assert msgspec.json.encode([each.columns for each in gateway.changes()][-1]) == b'{"text":"y"}'
 
 
-def test_a_large_table_is_read_by_ranges_of_its_key_on_sparks_workers(spark, names, own_database, monkeypatch):
-    monkeypatch.setattr(sql_source, "SPREAD_ROWS", 1_000)
-    monkeypatch.setattr(sql_source, "ROWS_A_PART", 1_000)
+def test_a_large_table_is_read_by_ranges_of_its_key_on_sparks_workers(spark, names, own_database):
+    rows = sql_source.SPREAD_ROWS
     with psycopg.connect(own_database) as sql:
         sql.execute("CREATE TABLE orders (id int PRIMARY KEY, name text, changed timestamptz)")
-        sql.execute("INSERT INTO orders SELECT n * 3, 'n' || n, '2026-01-01' FROM generate_series(1, 3500) n")
+        sql.execute("INSERT INTO orders SELECT n * 3, 'n' || n, '2026-01-01' FROM generate_series(1, %s) n", [rows])
     by = {"type": "cursor", "cursorColumn": "changed"}
     ingest = {"tables": [{"table": "orders", "query": "SELECT * FROM orders", "strategy": by}]}
     config = ConnectorConfig("gw", "desk", "postgres", {"connectionString": own_database}, ingest)
-    gateway = Gateway()
     with closing(postgres.source(config)) as source:
-        landing = opened(spark, names, source.tables)
-        first = poll(source, landing).tables[0]
-        assert (first.error, first.rows, first.pages, first.landings) == (None, 3_500, 4, 1)
-        again = poll(source, landing).tables[0]
-        assert again.error is None
-        assert again.landings > 0, "from then on it is read above its cursor"
-        done = delivery(landing, gateway).deliver(source.tables[0])
-    assert done.inserted == 3_500
-    assert gateway.schemas == {("gw", "orders"): {"id": "number", "name": "string", "changed": "string"}}
-    assert {change.row_id: change.columns["name"] for change in gateway.changes()} == {
-        str(number * 3): f"n{number}" for number in range(1, 3_501)
-    }
+        landing = LakeLanding(
+            spark, Polled(config, postgres.source, source.tables), lambda: time.time_ns() // 1_000_000, names
+        )
+        first = landing.poll(Ingest()).tables[0]
+        assert (first.error, first.rows, first.pages, first.landings) == (None, rows, 2, 1)
+        assert spark.table(landing_name(names)).where("kind = 'row'").count() == rows
+        assert landing.poll(Ingest()).tables[0].rows > 0, "from then on it is read above its cursor"
 
 
-def test_little_is_landed_compared_and_told_without_a_query_of_spark(spark, names, monkeypatch):
-    ensure_landing(spark, names)
-
-    def refused(*_, **__):
-        raise AssertionError("Spark was asked")
-
-    for request in ("_execute_plan_request_with_metadata", "_analyze_plan_request_with_metadata"):
-        monkeypatch.setattr(SparkConnectClient, request, refused)
+def test_a_poll_that_brings_nothing_new_writes_nothing_and_known_follows(spark, names):
     gateway, rows = Gateway(), [SourceRow(f"r{number}", {"uid": f"u{number}"}) for number in range(300)]
-    opened(spark, names).land([Page("issues", rows, {"at": 1})])
-    assert delivery(opened(spark, names), gateway).deliver(ISSUES).inserted == 300
-    again = opened(spark, names)
-    again.land([Page("issues", rows, {"at": 1})])
-    assert again._number == 1, "what came as it was does not land"
+    first = [Page("issues", rows, {"at": 1})]
+    assert delivery(land(spark, names, first), gateway).deliver(ISSUES).inserted == 300
+    again = land(spark, names, first)
+    assert spark.table(f"{landing_name(names)}.snapshots").count() == 1, "what came as it was does not land"
     assert delivery(again, gateway).deliver(ISSUES).deltas == 0
     for number in range(3):
-        again.land([Page("issues", [SourceRow("r0", {"uid": "u0", "title": number})], {"at": number})])
+        again = land(spark, names, [Page("issues", [SourceRow("r0", {"uid": "u0", "title": number})], {"at": number})])
         assert delivery(again, gateway).deliver(ISSUES).updated == 1
         again.settle("issues", files=2)  # `known` is brought up meanwhile
-    assert again._landed("issues").files == ()
-    assert again.compare("issues", Census(None, iter([["r0"]]))).known == 300
+    assert spark.table(known_name(names)).count() == 300
+    for name in (landing_name(names), known_name(names)):
+        engines = {
+            row["engine"] for row in spark.sql(f"SELECT summary['engine-name'] engine FROM {name}.snapshots").collect()
+        }
+        assert engines == {"spark"}
+    assert delivery(opened(spark, names), gateway).deliver(ISSUES).deltas == 0
 
 
 def test_files_from_which_rows_were_deleted_are_read_without_them(spark, names):
-    landing, gateway = opened(spark, names), Gateway()
+    gateway = Gateway()
     rows = [SourceRow(f"r{number}", {"uid": f"u{number}", "title": "old"}) for number in range(50)]
-    landing.land([Page("issues", rows, cursor={"at": 1})])
+    landing = land(spark, names, [Page("issues", rows, cursor={"at": 1})])
     delivery(landing, gateway).deliver(ISSUES)
     landing.settle("issues", least=0)
-    landing.land([Page("issues", [SourceRow("r1", {"uid": "u1", "title": "of another"})], cursor={"at": 2})])
+    land(spark, names, [Page("issues", [SourceRow("r1", {"uid": "u1", "title": "of another"})], cursor={"at": 2})])
     for name, deleted in ((known_name(names), "row_id = 'r7'"), (landing_name(names), "row_id = 'r1' AND landing = 2")):
         spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
         spark.sql(f"DELETE FROM {name} WHERE {deleted}")
         assert spark.table(f"{name}.delete_files").count() == 1
 
-    landing = opened(spark, names)
-    assert landing.cursor("issues") == {"at": 2}
-    assert landing.compare("issues", Census(None, iter([[]]))).known == 49
+    assert opened(spark, names).cursor("issues") == {"at": 2}
     rows[7] = SourceRow("r7", {"uid": "u7", "title": "new"})
-    landing.land([Page("issues", rows, cursor={"at": 3})])
+    landing = land(spark, names, [Page("issues", rows, cursor={"at": 3})])
     pushed = len(gateway.pushed)
     delivery(landing, gateway).deliver(ISSUES)
     assert [(each.op, each.row_id) for each in gateway.changes()[pushed:]] == [("INSERT", "r7")]
@@ -243,9 +270,9 @@ def test_files_from_which_rows_were_deleted_are_read_without_them(spark, names):
 
 
 def test_b7_an_erased_row_leaves_no_file_of_what_landed(spark, names):
-    landing, gateway = opened(spark, names), Gateway()
+    gateway = Gateway()
     rows = [SourceRow("a", {"uid": "1", "title": "the-erased-text"}), SourceRow("b", {"uid": "2", "title": "kept"})]
-    landing.land([Page("issues", rows, cursor={"at": 1})])
+    landing = land(spark, names, [Page("issues", rows, cursor={"at": 1})])
     delivery(landing, gateway).deliver(ISSUES)
     landing.settle("issues", least=0)
     locations = [location_of(spark, name) for name in (landing_name(names), known_name(names))]
@@ -262,10 +289,10 @@ def test_b7_an_erased_row_leaves_no_file_of_what_landed(spark, names):
     assert holding("the-erased-text") == []
     assert len(holding("kept")) == 2
 
-    landing = opened(spark, names)
-    assert landing.cursor("issues") == {"at": 1}
+    assert opened(spark, names).cursor("issues") == {"at": 1}
     pushed = len(gateway.pushed)
-    landing.land([Page("issues", [SourceRow("a", {"uid": "1", "title": "said anew"}), rows[1]], cursor={"at": 2})])
+    anew = [SourceRow("a", {"uid": "1", "title": "said anew"}), rows[1]]
+    landing = land(spark, names, [Page("issues", anew, cursor={"at": 2})])
     delivery(landing, gateway).deliver(ISSUES)  # the source still has the row, and says it again
     assert [(each.op, each.row_id) for each in gateway.changes()[pushed:]] == [("INSERT", "a")]
     again = Gateway()

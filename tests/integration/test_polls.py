@@ -1,116 +1,28 @@
 """Connectors polled by Dagster's job, from servers that listen, through the lake's landing, into a real gateway."""
 
-import itertools
 import random
 import threading
-import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 import pytest
-from pydantic import SecretStr
 
-from lakehouse.landing.landings import LakeLanding
-from lakesync.delta import extract_delta
+from lakehouse.landing import landings
+from lakehouse.landing.tables import landing_name
 from lakesync.engine import EngineLimits
 from lakesync.testing.servers import Answer
 from lakesync.testing.servers.jira.faults import fault
-from lakesync.types import SyncPull, SyncPush
 from lakesync.wire.json import decode_push
-from lakesync_dagster.definitions import make_definitions
 from resources import delivery
 from resources.intake import RemoteIntake
-from resources.polls import Connection, poll_connector, replay_connector
-from resources.snapshot import registered
-from tests.integration.gateway_support import SERVICE
+from resources.polls import poll_connector, replay_connector
 from tests.integration.jira_support import Moving, desk
+from tests.integration.poll_support import NUMBERS, House, connection, reason, told
 from tests.integration.salesforce_support import ACCOUNTS_ALONE, company
 from tests.run_support import a_run
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
-
-KEY = "the key that seals these tests' secrets"
-NUMBERS = itertools.count()
-TODAY = time.strftime("%Y-%m-%d", time.gmtime())
-
-
-def connection(config, run):
-    return Connection(config, run.pyspark.spark_session, run.lake.names, run.staging, run.intake)
-
-
-class House:
-    """A gateway, and Dagster's job `poll` for the connectors that are registered there."""
-
-    def __init__(self, served, spark_config, instance, name):
-        self.engine, self.instance, self.gateway = served.engine, instance, served.engine.gateway(name)
-        self.config = spark_config.replace(
-            lake={"system_namespace": f"sys_{name}", "namespace": f"tab_{name}"},
-            gateway={"url": served.url},
-            service_token=SecretStr(SERVICE),
-            secret_key=SecretStr(KEY),
-        )
-
-    def register(self, config, **ingest):
-        body = {"name": config.name, "type": config.type, config.type: dict(config.settings), "ingest": ingest}
-        self.gateway.register_connector(body)
-
-    def run(self, connector, *, by_sensor=True, **config):
-        snapshot = registered(self.engine.store)
-        definitions = make_definitions(self.config, snapshot)
-        found = next(
-            each for each in snapshot.connectors if (each.gateway, each.name) == (self.gateway.gateway_id, connector)
-        )
-        keys = [dg.AssetKey(["ingest", found.gateway, found.name, table]) for table in found.tables]
-        return definitions.resolve_job_def("poll").execute_in_process(
-            instance=self.instance,
-            partition_key=TODAY,
-            tags={"lakesync/requested_by": "poll_sensor"} if by_sensor else {},
-            asset_selection=keys,
-            run_config=config,
-            raise_on_error=False,
-        )
-
-    def poll(self, connector):
-        """A poll without Dagster."""
-        with a_run(self.config) as run:
-            return poll_connector(connection(self.config, run), self.gateway.gateway_id, connector)
-
-    def rows(self, table, client="reader"):
-        """A table's rows as a client pulls them, and how often each is told."""
-        rows = {}
-        cursor, more = 0, True
-        while more:
-            page = self.gateway.handle_pull(SyncPull(f"{client}-{time.monotonic_ns()}", cursor, 10_000))
-            for delta in page.deltas:
-                if delta.table == table and delta.op != "DELETE":
-                    rows.setdefault(delta.row_id, {}).update({cell.column: cell.decoded() for cell in delta.columns})
-            cursor, more = page.server_hlc, page.has_more
-        return rows
-
-    def edit(self, table, row_id, **columns):
-        """A client's edit."""
-        stamp = time.time_ns() // 1_000_000 << 16
-        delta = extract_delta(dict.fromkeys(columns), columns, table=table, row_id=row_id, client_id="c", hlc=stamp)
-        self.gateway.handle_push(SyncPush("c", (delta,)))
-
-    def logged(self):
-        """Deltas that the gateway ever took."""
-        return sum(day.count for day in self.engine.store.ledger(self.gateway.gateway_id))
-
-
-def told(run):
-    """Each table's metadata, as plain values."""
-    return {
-        event.asset_key.path[-1]: {
-            name: value.value for name, value in event.step_materialization_data.materialization.metadata.items()
-        }
-        for event in run.get_asset_materialization_events()
-    }
-
-
-def reason(run):
-    return next(event.event_specific_data.error.message for event in run.all_events if event.is_step_failure)
 
 
 @contextmanager
@@ -178,6 +90,60 @@ def test_a_load_ten_times_what_the_gateway_holds_completes_and_its_repeat_change
         assert (of_replay["inserted"], of_replay["updated"]) == (300, 1)
         assert len(made.served.calls) == calls, "a replay asks the source nothing"
         assert house.logged() == taken + 1
+
+
+def test_a_poll_of_120_issues_is_read_landed_and_compared_by_tasks_of_spark(house):
+    with desk() as made:
+        made.site.add_project("SUP")
+        for number in range(120):
+            made.site.add_issue("SUP", f"title {number}")
+        made.clock.advance(200_000)
+        house.register(made.config(includeComments=False, includeProjects=False))
+        house.poll("desk")  # makes the tables
+        made.site.add_project("OPS")
+        for number in range(120):
+            made.site.add_issue("OPS", f"title {number}")
+        made.clock.advance(200_000)
+        with a_run(house.config) as run:
+            spark, names = run.pyspark.spark_session, run.lake.names
+            run.pyspark.start_measuring()
+            done = poll_connector(connection(house.config, run), house.gateway.gateway_id, "desk")
+            work = run.pyspark.work()
+            assert [table.delivered.inserted for table in done.tables] == [120]
+            assert (work.failed_tasks, work.complete) == (0, True)
+            assert work.rows_written > 120, "the landing, with the place from which the connector goes on"
+            assert work.rows_read >= work.rows_written, "what the tasks fetched is what they land"
+            assert 3 <= len(work.jobs) <= 4, "one that reads, one that lands, one that compares"
+            snapshots = spark.table(f"{landing_name(names)}.snapshots").collect()
+            assert len(snapshots) == 2
+            assert {each["summary"]["engine-name"] for each in snapshots} == {"spark"}
+            assert all('"landing"' in each["summary"]["lakesync.batch"] for each in snapshots)
+
+
+def test_a_long_reading_lands_in_pieces_within_its_budget_of_calls(house):
+    with desk() as made:
+        made.site.add_project("SUP")
+        for number in range(450):
+            made.site.add_issue("SUP", f"title {number}")
+            made.clock.advance(1_000)
+        made.clock.advance(200_000)
+        alone = {"includeComments": False, "includeProjects": False}
+        house.register(made.config(**alone), memoryBudgetBytes=10_000, maxCalls=2)
+        first = house.poll("desk")
+        assert first.errors == []
+        assert first.report.usage.calls <= 4
+        assert 0 < first.tables[0].delivered.inserted < 450
+        polls = 1
+        while polls < 10 and len(house.rows("jira_issues")) < 450:
+            polls += 1
+            assert house.poll("desk").errors == []
+        assert len(house.rows("jira_issues")) == 450
+        assert polls > 2
+        house.gateway.unregister_connector("desk")
+        house.register(made.config(jql="project = SUP", **alone), memoryBudgetBytes=10_000)
+        again = house.poll("desk")
+        assert again.tables[0].read.landings > 1
+        assert again.tables[0].delivered.deltas == 0
 
 
 def test_what_fails_shows_its_typed_error_and_leaves_the_others(house):
@@ -264,9 +230,9 @@ def test_a8_a_site_that_changes_while_polls_fail_and_die_ends_at_a_client_as_it_
         config = made.config(includeProjects=False)
         house.register(config, **little)
         with monkeypatch.context() as patch:
-            commit, ends = LakeLanding._commit, dying(chance.random)
+            ends = dying(chance.random)
             patch.setattr(delivery, "crash_point", ends)
-            patch.setattr(LakeLanding, "_commit", lambda *given: (ends(), commit(*given), ends()))
+            patch.setattr(landings, "crash_point", ends)
             died = done = 0
             while done < polls or not died:
                 done += 1

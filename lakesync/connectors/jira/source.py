@@ -27,6 +27,8 @@ ISSUES, COMMENTS, PROJECTS = "jira_issues", "jira_comments", "jira_projects"
 class JiraSource:
     """A site as one account sees it. Its cursors know for which filter they are: with another they begin again."""
 
+    resumable = True
+
     def __init__(self, config: ConnectorConfig, **patience: Any) -> None:
         settings = config.settings
         self._client = JiraClient(settings, **patience)

@@ -35,6 +35,8 @@ _LOG_MS = 29 * 86_400_000
 class SalesforceSource:
     """An organisation as one user sees it. A cursor knows for which filter it is: with another it begins again."""
 
+    resumable = True
+
     def __init__(self, config: ConnectorConfig, *, bulk_rows: int | None = None, **patience: Any) -> None:
         """Args: bulk_rows: instead of `BULK_ROWS`; patience: of `HttpApi`."""
         settings = config.settings

@@ -1,29 +1,30 @@
-"""How what landed goes into a gateway: as much at once as the budget allows, page by page, in chunks."""
+"""How what landed goes into a gateway: one bounded result after the other, in chunks, at the gateway's pace."""
 
 import pyarrow as pa
 
-from lakehouse.landing.reading import Waiting
 from lakesync.connectors.source import Table
 from lakesync.exceptions import BackpressureError
 from resources.delivery import Delivery, Pace
 
 
 class Landed:
-    """Pages of ten deltas each, and what is asked for."""
+    """Results of so many deltas each, and what is asked for."""
 
     client_id = "connector:desk"
 
-    def __init__(self, sizes):
-        self.pages = [Waiting(page, 10, size) for page, size in enumerate(sizes)]
-        self.asked, self.noted, self.settled = [], [], 0
+    def __init__(self, counts):
+        self.counts = counts
+        self.noted, self.settled, self.budget = [], 0, None
 
-    def waiting(self, _):
-        return self.pages
+    def is_due(self, _):
+        return bool(self.counts)
 
-    def deltas(self, _, pages):
-        self.asked.append([each.page for each in pages])
-        stamps = [each.page * 10 + number for each in pages for number in range(10)]
-        return pa.table({"op": ["INSERT"] * len(stamps), "delta": [f"{stamp}" for stamp in stamps]})
+    def deltas(self, _, budget):
+        self.budget = budget
+        for page, count in enumerate(self.counts):
+            assert self.noted == list(range(page)), "what was taken is noted before more is computed"
+            stamps = range(page * 100, page * 100 + count)
+            yield pa.table({"op": ["INSERT"] * count, "delta": [f"{stamp}" for stamp in stamps]}), page
 
     def told(self, _, page):
         self.noted.append(page)
@@ -48,17 +49,21 @@ class Gateway:
         self.bodies.append(body)
 
 
-def test_no_more_pages_than_the_budget_are_compared_at_once_and_a_full_gateway_is_waited_for():
-    landed, gateway, pauses = Landed([40, 40, 40, 500, 10, 10]), Gateway(), []
+def test_results_are_pushed_one_after_the_other_and_a_full_gateway_is_waited_for():
+    landed, gateway, pauses = Landed([20, 10, 10, 20]), Gateway(), []
 
     def flush():
         gateway.flushes += 1
 
     pace = Pace(chunk=15, budget_bytes=100)
     done = Delivery(landed, gateway, "gw", flush, pace, sleep=pauses.append).deliver(Table("issues"))
-    assert landed.asked == [[0, 1], [2], [3], [4, 5]]
-    assert landed.noted == [1, 2, 3, 5]
+    assert (landed.budget, landed.noted, landed.settled) == (100, [0, 1, 2, 3], 1)
     assert (done.inserted, done.pushes, len(gateway.bodies)) == (60, 6, 6)
     assert b",".join(gateway.bodies).count(b'"clientId":"connector:desk"') == 6
     assert done.waited_s == sum(pauses) == 24.0
     assert gateway.flushes == 6
+
+
+def test_nothing_is_asked_of_the_gateway_where_nothing_landed():
+    done = Delivery(Landed([]), None, "gw", None).deliver(Table("issues"))
+    assert (done.deltas, done.pushes) == (0, 0)

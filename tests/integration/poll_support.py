@@ -1,0 +1,99 @@
+"""A gateway, Dagster's job `poll` for the connectors that are registered there, and what a poll tells."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import dagster as dg
+from pydantic import SecretStr
+
+from lakesync.delta import extract_delta
+from lakesync.types import SyncPull, SyncPush
+from lakesync_dagster.definitions import make_definitions
+from resources.polls import Connection, poll_connector
+from resources.snapshot import registered
+from tests.integration.gateway_support import SERVICE
+from tests.run_support import a_run
+
+KEY = "the key that seals these tests' secrets"
+NUMBERS = itertools.count()
+TODAY = time.strftime("%Y-%m-%d", time.gmtime())
+
+
+def connection(config, run):
+    return Connection(config, run.pyspark.spark_session, run.lake.names, run.staging, run.intake)
+
+
+class House:
+    """A gateway, and Dagster's job `poll` for the connectors that are registered there."""
+
+    def __init__(self, served, spark_config, instance, name):
+        self.engine, self.instance, self.gateway = served.engine, instance, served.engine.gateway(name)
+        self.config = spark_config.replace(
+            lake={"system_namespace": f"sys_{name}", "namespace": f"tab_{name}"},
+            gateway={"url": served.url},
+            service_token=SecretStr(SERVICE),
+            secret_key=SecretStr(KEY),
+        )
+
+    def register(self, config, **ingest):
+        body = {"name": config.name, "type": config.type, config.type: dict(config.settings), "ingest": ingest}
+        self.gateway.register_connector(body)
+
+    def run(self, connector, *, by_sensor=True, **config):
+        snapshot = registered(self.engine.store)
+        definitions = make_definitions(self.config, snapshot)
+        found = next(
+            each for each in snapshot.connectors if (each.gateway, each.name) == (self.gateway.gateway_id, connector)
+        )
+        keys = [dg.AssetKey(["ingest", found.gateway, found.name, table]) for table in found.tables]
+        return definitions.resolve_job_def("poll").execute_in_process(
+            instance=self.instance,
+            partition_key=TODAY,
+            tags={"lakesync/requested_by": "poll_sensor"} if by_sensor else {},
+            asset_selection=keys,
+            run_config=config,
+            raise_on_error=False,
+        )
+
+    def poll(self, connector):
+        """A poll without Dagster."""
+        with a_run(self.config) as run:
+            return poll_connector(connection(self.config, run), self.gateway.gateway_id, connector)
+
+    def rows(self, table, client="reader"):
+        """A table's rows as a client pulls them, and how often each is told."""
+        rows = {}
+        cursor, more = 0, True
+        while more:
+            page = self.gateway.handle_pull(SyncPull(f"{client}-{time.monotonic_ns()}", cursor, 10_000))
+            for delta in page.deltas:
+                if delta.table == table and delta.op != "DELETE":
+                    rows.setdefault(delta.row_id, {}).update({cell.column: cell.decoded() for cell in delta.columns})
+            cursor, more = page.server_hlc, page.has_more
+        return rows
+
+    def edit(self, table, row_id, **columns):
+        """A client's edit."""
+        stamp = time.time_ns() // 1_000_000 << 16
+        delta = extract_delta(dict.fromkeys(columns), columns, table=table, row_id=row_id, client_id="c", hlc=stamp)
+        self.gateway.handle_push(SyncPush("c", (delta,)))
+
+    def logged(self):
+        """Deltas that the gateway ever took."""
+        return sum(day.count for day in self.engine.store.ledger(self.gateway.gateway_id))
+
+
+def told(run):
+    """Each table's metadata, as plain values."""
+    return {
+        event.asset_key.path[-1]: {
+            name: value.value for name, value in event.step_materialization_data.materialization.metadata.items()
+        }
+        for event in run.get_asset_materialization_events()
+    }
+
+
+def reason(run):
+    return next(event.event_specific_data.error.message for event in run.all_events if event.is_step_failure)
