@@ -71,7 +71,7 @@ class LogReader(DataSourceReader):
             )
         ]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The deltas of some pushes; none where there is nothing to read."""
         if partition is None:
             return

@@ -6,6 +6,7 @@ makes one row of the kind `report` for each table that it read.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,6 +32,9 @@ STAMPS = (2_000 << 16) - 1
 """Stamps that the parts of one landing share: two seconds of the clock, which a gateway lets them be ahead."""
 
 ROWS_A_BATCH = 5_000
+
+SECONDS_A_TASK = 60.0
+"""After which a task of a resumable source stops: others, such as a flush, wait for its core meanwhile."""
 
 OpenSource = Callable[[ConnectorConfig], Source]
 
@@ -173,6 +177,7 @@ class PollWork(NamedTuple):
         place = table.place
         share = None if self.calls is None else max(1, self.calls // tasks)
         known = Digests(Folding(table.landed, self.newest)) if table.whole else None
+        until = time.monotonic() + SECONDS_A_TASK
         with closing(self.open_source(self.config)) as source:
             resumable = getattr(source, "resumable", False)
             began: int | None = None
@@ -190,7 +195,7 @@ class PollWork(NamedTuple):
                         yield rows.taken()
                     if resumable and page.cursor is not None and began is not None:
                         spent = share is not None and source.usage.calls >= share
-                        if spent or rows.bytes - began >= self.bytes:
+                        if spent or rows.bytes - began >= self.bytes or time.monotonic() > until:
                             result.more = True
                             break
             finally:

@@ -1,0 +1,158 @@
+"""What a task of a poll makes of a source: rows that land, places to go on from, and a report a table."""
+
+from datetime import date
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from lakehouse.landing.files import Landed
+from lakehouse.landing.poll_tasks import STAMPS, PollWork, TableResult, TableWork
+from lakehouse.landing.rows import PLACE, REPORT, ROW, Constants, Place
+from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.source import Census, Page, SourceRow, Spread, Table, Usage
+from lakesync.exceptions import AuthError, CensusError, RateLimitedError
+
+FIRST = 1 << 40
+
+
+class Source:
+    """Brings the pages of its settings; what is an error is raised."""
+
+    resumable = True
+    tables = (Table("a"), Table("b"))
+
+    def __init__(self, config):
+        self.settings, self.calls = config.settings, 0
+
+    @property
+    def usage(self):
+        return Usage(self.calls, 7, 100)
+
+    def changes(self, table, _cursor):
+        for page in self.settings.get(table, ()):
+            self.calls += 1
+            if isinstance(page, Exception):
+                raise page
+            yield page
+
+    def census(self, _table):
+        if isinstance(self.settings["census"], Exception):
+            raise self.settings["census"]
+        return Census(None, iter([self.settings["census"]]))
+
+    def read(self, table, row_ids):
+        yield Page(table, [SourceRow(row_id, {}) for row_id in row_ids])
+
+    def gone(self, _table, rows):
+        return {row.row_id for row in rows}
+
+    def close(self):
+        pass
+
+
+class Piece:
+    def __init__(self, *pages):
+        self._pages = pages
+
+    def pages(self):
+        for page in self._pages:
+            if isinstance(page, Exception):
+                raise page
+            yield page
+
+
+class Divided(Source):
+    """Divides the tables that its settings say."""
+
+    def spread(self, table, _cursor):
+        return self.settings.get(f"{table} divided")
+
+
+def work(settings, source=Source, **more):
+    places = more.pop("places", {})
+    tables = tuple(
+        TableWork(name, None, False, places.get(name, Place("x")), Landed(name, None, (), (), -1), counted=True)
+        for name in ("a", "b")
+    )
+    given = {"bytes": 1 << 20, "calls": None, **more}
+    config = ConnectorConfig("gw", "desk", "x", settings)
+    return PollWork(source, config, Constants("gw", "desk", date(2026, 1, 1), 1), FIRST, 0, 5_000, tables, **given)
+
+
+def done(work):
+    """The rows of all tasks, and what they report by table."""
+    batches = [batch for part in work.parts() for batch in work.read(part)]
+    rows = [row for batch in batches for row in pa.Table.from_batches([batch]).to_pylist()]
+    reports = [msgspec.json.decode(row["columns"], type=TableResult) for row in rows if row["kind"] == REPORT]
+    return [row for row in rows if row["kind"] != REPORT], reports
+
+
+def page(table, *row_ids, at=1):
+    return Page(table, [SourceRow(row_id, {"is": row_id}) for row_id in row_ids], {"at": at})
+
+
+def test_each_table_is_a_task_whose_stamps_are_its_own_and_one_that_fails_keeps_what_it_read():
+    pages = {"a": [page("a", "r1"), AuthError("who are you")], "b": [page("b", "r1", "r2")]}
+    rows, (of_a, of_b) = done(work(pages))
+    assert [row["row_id"] for row in rows if row["kind"] == ROW] == ["r1", "r1", "r2"]
+    assert len({row["hlc"] for row in rows}) == len(rows)
+    assert all(FIRST <= row["hlc"] < FIRST + STAMPS for row in rows)
+    assert isinstance(of_a.failure.error(), AuthError)
+    assert (of_a.place.cursor, of_a.place.counted_ms) == ({"at": 1}, None)
+    assert (of_b.failure, of_b.place.counted_ms, of_b.rows, of_b.newest) == (None, 5_000, 2, rows[-1]["hlc"])
+    assert [msgspec.json.decode(row["columns"], type=Place) for row in rows if row["kind"] == PLACE] == [
+        of_a.place,
+        of_b.place,
+    ]
+
+
+def test_what_came_as_it_was_does_not_land():
+    pages = {"a": [page("a", "r1")]}
+    _, (of_a, _) = done(work(pages))
+    rows, (again, _) = done(work(pages, places={"a": of_a.place, "b": Place("x", counted_ms=1)}))
+    assert [row["kind"] for row in rows] == [PLACE, PLACE], "as they are noted to be counted"
+    assert (again.rows, again.place.cursor) == (1, {"at": 1})
+
+
+@pytest.mark.parametrize("limits", [{"bytes": 1}, {"calls": 2}])
+def test_a_long_reading_stops_behind_a_page_and_a_budget_is_divided_among_the_tasks(limits):
+    pages = {name: [page(name, f"r{number}", at=number) for number in range(4)] for name in ("a", "b")}
+    _, results = done(work(pages, **limits))
+    assert [(each.more, each.place.cursor, each.calls) for each in results] == [(True, {"at": 0}, 1)] * 2
+    assert all(each.place.counted_ms is None for each in results)
+
+
+def test_one_table_is_divided_at_a_time_and_lands_whole_or_not_at_all():
+    row = SourceRow("r", {})
+    whole = Spread([Piece([row]), Piece([row], [row])], {"at": 9})
+    rows, results = done(work({"a divided": whole, "b divided": whole}, Divided))
+    assert [(each.table, each.rows, each.more, each.whole) for each in results] == [
+        ("a", 1, False, False),
+        ("a", 2, False, False),
+        ("b", 0, True, True),
+    ]
+    assert [each.place and each.place.cursor for each in results] == [None, {"at": 9}, None]
+    assert max(row["hlc"] for row in rows if row["kind"] == ROW) < max(row["hlc"] for row in rows)
+    broken = Spread([Piece([row], RateLimitedError("slowly", retry_after=3.0)), Piece([row])], {"at": 9})
+    _, (first, *_) = done(work({"a divided": broken}, Divided))
+    assert (first.whole, first.failure.error().retry_after) == (False, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("census", "kind", "noted"),
+    [(["r1"], None, True), (RateLimitedError("slowly"), RateLimitedError, False), (AuthError("no"), AuthError, True)],
+)
+def test_a_census_is_noted_unless_its_error_passes(census, kind, noted):
+    rows, results = done(work({"census": census}, deleted_share=0.2))
+    assert [None if each.failure is None else type(each.failure.error()) for each in results] == [kind, kind]
+    assert [each.place is not None and each.place.counted_ms == 5_000 for each in results] == [noted, noted]
+    assert [row["row_id"] for row in rows if row["kind"] == ROW] == (["r1", "r1"] if kind is None else [])
+
+
+def test_an_error_of_a_connectors_own_class_is_its_nearest_known_base():
+    class OwnError(CensusError):
+        pass
+
+    _, (of_a, _) = done(work({"a": [OwnError("odd")]}))
+    assert type(of_a.failure.error()) is CensusError
