@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
+from contextlib import ExitStack
+from functools import cached_property
 
 import dagster as dg
 from pydantic import SecretStr
@@ -30,6 +32,7 @@ class House:
 
     def __init__(self, served, spark_config, instance, name):
         self.engine, self.instance, self.gateway = served.engine, instance, served.engine.gateway(name)
+        self.closing = ExitStack()
         self.config = spark_config.replace(
             lake={"system_namespace": f"sys_{name}", "namespace": f"tab_{name}"},
             gateway={"url": served.url},
@@ -58,9 +61,17 @@ class House:
         )
 
     def poll(self, connector):
-        """A poll without Dagster."""
-        with a_run(self.config) as run:
-            return poll_connector(connection(self.config, run), self.gateway.gateway_id, connector)
+        """A poll without Dagster; all of a house's share one session of Spark."""
+        return poll_connector(connection(self.config, self.given), self.gateway.gateway_id, connector)
+
+    @cached_property
+    def given(self):
+        """The resources of a run."""
+        return self.closing.enter_context(a_run(self.config))
+
+    def close(self):
+        """Stop the session."""
+        self.closing.close()
 
     def rows(self, table, client="reader"):
         """A table's rows as a client pulls them, and how often each is told."""

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,8 +51,11 @@ DESK = ConnectorType(
 
 @pytest.fixture
 def house(serve, spark_server):
-    with dg.instance_for_test() as instance:
-        yield House(serve(), spark_server["config"], instance, "notebooks")
+    with (
+        dg.instance_for_test() as instance,
+        closing(House(serve(), spark_server["config"], instance, "notebooks")) as house,
+    ):
+        yield house
 
 
 def test_the_pages_example_reads_a_connector_and_the_log(house, monkeypatch, capsys):

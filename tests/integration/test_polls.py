@@ -2,7 +2,7 @@
 
 import random
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -17,11 +17,10 @@ from lakesync.testing.servers.jira.faults import fault
 from lakesync.wire.json import decode_push
 from resources import delivery
 from resources.intake import RemoteIntake
-from resources.polls import poll_connector, replay_connector
+from resources.polls import replay_connector
 from tests.integration.jira_support import Moving, desk
 from tests.integration.poll_support import NUMBERS, House, connection, reason, told
 from tests.integration.salesforce_support import ACCOUNTS_ALONE, company
-from tests.run_support import a_run
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
 
@@ -55,8 +54,11 @@ def clear(store, gateway, stop):
 @pytest.fixture
 def house(serve, spark_server, request):
     limits = EngineLimits(max_backpressure_bytes=getattr(request, "param", 1 << 30), retry_after=0.1)
-    with dg.instance_for_test() as instance:
-        yield House(serve(limits), spark_server["config"], instance, f"polls_{next(NUMBERS)}")
+    with (
+        dg.instance_for_test() as instance,
+        closing(House(serve(limits), spark_server["config"], instance, f"polls_{next(NUMBERS)}")) as house,
+    ):
+        yield house
 
 
 @pytest.mark.parametrize("house", [4_000], indirect=True)
@@ -105,20 +107,19 @@ def test_a_poll_of_120_issues_is_read_landed_and_compared_by_tasks_of_spark(hous
         for number in range(120):
             made.site.add_issue("OPS", f"title {number}")
         made.clock.advance(200_000)
-        with a_run(house.config) as run:
-            spark, names = run.pyspark.spark_session, run.lake.names
-            run.pyspark.start_measuring()
-            done = poll_connector(connection(house.config, run), house.gateway.gateway_id, "desk")
-            work = run.pyspark.work()
-            assert [table.delivered.inserted for table in done.tables] == [120]
-            assert (work.failed_tasks, work.complete) == (0, True)
-            assert work.rows_written > 120, "the landing, with the place from which the connector goes on"
-            assert work.rows_read >= work.rows_written, "what the tasks fetched is what they land"
-            assert 3 <= len(work.jobs) <= 4, "one that reads, one that lands, one that compares"
-            snapshots = spark.table(f"{landing_name(names)}.snapshots").collect()
-            assert len(snapshots) == 2
-            assert {each["summary"]["engine-name"] for each in snapshots} == {"spark"}
-            assert all('"landing"' in each["summary"]["lakesync.batch"] for each in snapshots)
+        spark, names = house.given.pyspark.spark_session, house.given.lake.names
+        house.given.pyspark.start_measuring()
+        done = house.poll("desk")
+        work = house.given.pyspark.work()
+        assert [table.delivered.inserted for table in done.tables] == [120]
+        assert (work.failed_tasks, work.complete) == (0, True)
+        assert work.rows_written > 120, "the landing, with the place from which the connector goes on"
+        assert work.rows_read >= work.rows_written, "what the tasks fetched is what they land"
+        assert 3 <= len(work.jobs) <= 4, "one that reads, one that lands, one that compares"
+        snapshots = spark.table(f"{landing_name(names)}.snapshots").collect()
+        assert len(snapshots) == 2
+        assert {each["summary"]["engine-name"] for each in snapshots} == {"spark"}
+        assert all('"landing"' in each["summary"]["lakesync.batch"] for each in snapshots)
 
 
 def test_a_long_reading_lands_in_pieces_within_its_budget_of_calls(house):
@@ -261,7 +262,6 @@ def test_a8_a_site_that_changes_while_polls_fail_and_die_ends_at_a_client_as_it_
         )
         if polls > 3:
             days = [datetime.now(UTC).date() - timedelta(days=back) for back in (1, 0)]
-            with a_run(house.config) as run:
-                again = replay_connector(connection(house.config, run), house.gateway.gateway_id, "desk", days)
+            again = replay_connector(connection(house.config, house.given), house.gateway.gateway_id, "desk", days)
             told = sum(table.delivered.deltas for table in again.tables)
             assert (told, house.logged()) == (len(pushed), len(pushed)), "the lake tells the same deltas"
