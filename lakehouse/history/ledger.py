@@ -1,36 +1,57 @@
-"""The sum by which staging's ledger and the lake are compared, as `lakesync.delta.id_number` defines it."""
+"""The sum by which staging's ledger and the lake are compared, as `lakesync.delta.id_number` says it."""
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as sf
 
+from lakesync.adapters.arrow import id_numbers
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from pyspark.sql import Column, DataFrame
-
-_HEX = "if(length(delta_id) = 64 AND NOT delta_id RLIKE '[^0-9a-f]', delta_id, sha2(delta_id, 256))"
-_HALVES = tuple(f"CAST(conv(substr({_HEX}, {start}, 8), 16, 10) AS bigint)" for start in (1, 9))
-"""The high and the low 32 bits of a delta id's number: their sums fit a bigint."""
+    from pyspark.sql import DataFrame
 
 
 def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
-    """Count deltas and sum their ids' numbers modulo 2**64: columns `count`, and `total` as a decimal.
+    """How many deltas there are and the sum of their ids' numbers modulo 2**64: `count`, and `total` as a decimal.
 
     Args:
         deltas: rows with `delta_id`.
         by: further columns, each group of which is summed by itself. Without any there is one row, of nulls for none.
     """
-    return deltas.groupBy(*by).agg(sf.sum(sf.lit(1)).alias("count"), id_total().alias("total"))
+    fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in deltas.select(*by).schema.fields)
+    schema = f"{fields}{', ' if by else ''}count bigint, total decimal(20,0)"
+
+    def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        whole = id_sums_of(batches, by)
+        if whole is not None:
+            yield from whole.set_column(len(by) + 1, "total", _decimals(whole["total"])).to_batches()
+
+    added = deltas.select("delta_id", *by).mapInArrow(add, schema)
+    modulus = sf.lit(str(2**64)).cast("decimal(20,0)")
+    total = (sf.sum("total") % modulus).cast("decimal(20,0)").alias("total")
+    return added.groupBy(*by).agg(sf.sum("count").alias("count"), total)
 
 
-def id_total(times: str = "1") -> Column:
-    """Return an aggregate over `delta_id`: the sum of the ids' numbers modulo 2**64, as a decimal.
+def id_sums_of(batches: Iterable[pa.RecordBatch], by: Sequence[str] = ()) -> pa.Table | None:
+    """The same of rows that are at hand, `total` as an unsigned integer; None for no batch."""
+    parts = [_added(batch, by) for batch in batches]
+    if not parts:
+        return None
+    whole = pa.concat_tables(parts).group_by(list(by)).aggregate([("count", "sum"), ("total", "sum")])
+    return whole.select([*by, "count_sum", "total_sum"]).rename_columns([*by, "count", "total"])
 
-    Args:
-        times: SQL of how many deltas a row stands for.
-    """
-    high, low = (f"CAST(sum({half} * {times}) AS decimal(38,0))" for half in _HALVES)
-    return sf.expr(f"CAST((({high} % 4294967296) * 4294967296 + {low}) % 18446744073709551616 AS decimal(20,0))")
+
+def _added(batch: pa.RecordBatch, by: Sequence[str]) -> pa.Table:
+    """A row a group. Arrow's sums of unsigned integers are modulo 2**64."""
+    rows = pa.table([*(batch[name] for name in by), pa.array(id_numbers(batch["delta_id"]))], [*by, "total"])
+    found = rows.group_by(list(by)).aggregate([("total", "count"), ("total", "sum")])
+    return found.select([*by, "total_count", "total_sum"]).rename_columns([*by, "count", "total"])
+
+
+def _decimals(numbers: pa.ChunkedArray) -> pa.Array:
+    return pa.array([Decimal(number) for number in numbers.to_pylist()], pa.decimal128(20, 0))

@@ -132,7 +132,7 @@ def test_a_sound_history_is_checked_in_one_spark_job(lake, spark, spark_server):
     work = status.work_of(spark.session_id, before)
     assert [each.lake_count for each in faults.differences] == [3]
     assert len(work.jobs) == 1
-    assert work.rows_read == 3
+    assert work.rows_read == 2 * 3
 
 
 def test_frames_that_are_not_their_cut_are_found(lake, spark):
