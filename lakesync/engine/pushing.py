@@ -87,7 +87,8 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
         commit.append(push.client_id, ready.packed, arrival, access.claims)
         clean = apply(commit, ready.named, sender, arrival, rules.index(commit.config)).clean
     if len(new) < len(push.deltas):
-        again = {delta.key for delta in push.deltas if delta.op != "DELETE"} - {delta.key for delta in new}
+        written = {delta.key for delta in new}
+        again = [delta for delta in push.deltas if delta.key not in written]
         clean = not repeated(commit, again, sender, sure.seen) and clean
     record = replace(record, wrote=True)
     cursor = covered.cursor

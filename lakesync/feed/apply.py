@@ -210,21 +210,27 @@ def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: Buc
     return Applied(clean)
 
 
-def repeated(commit: Commit, keys: Collection[RowKey], sender: Sender, seen: int) -> bool:
+def repeated(commit: Commit, deltas: Iterable[RowDelta], sender: Sender, seen: int) -> bool:
     """Note that a client repeated what it wrote to rows: it may have put them back from a backup.
 
     Args:
         commit: of the push.
-        keys: the rows.
-        sender: who repeated it.
+        deltas: those that it repeated, of rows that the push brings nothing new for.
+        sender: who repeated them.
         seen: the cursor that it was sure to have.
 
     Returns:
-        Whether it has to be sent something of them, as they are out of its sight.
+        Whether it has to be sent something of them: they are out of its sight, or were deleted since.
     """
     allowed = frozenset(sender.keys)
-    hidden = [row for row in commit.rows(keys).values() if allowed.isdisjoint(row.keys)]
-    settled = [row for row in hidden if not _is_astray(row, sender.client_id, seen)]
+    latest = {delta.key: delta for delta in deltas}
+    again = {key: delta.stamp for key, delta in latest.items() if delta.op != "DELETE"}
+    lost = [
+        row
+        for row in commit.rows(again.keys()).values()
+        if allowed.isdisjoint(row.keys) or (row.state.tombstone is not None and again[row.key] <= row.state.tombstone)
+    ]
+    settled = [row for row in lost if not _is_astray(row, sender.client_id, seen)]
     rows, moves = [], []
     for row, at in zip(settled, commit.next_arrivals(len(settled)), strict=True):
         after = row.copy()
@@ -235,7 +241,7 @@ def repeated(commit: Commit, keys: Collection[RowKey], sender: Sender, seen: int
     if rows:
         commit.put_rows(rows)
         commit.put_moves(moves)
-    return bool(hidden)
+    return bool(lost)
 
 
 def _is_astray(row: StoredRow, client_id: str, seen: int) -> bool:

@@ -146,6 +146,18 @@ CASES = {
         edit(1, "DELETE", "misc/m1"),
         push(2),
     ),
+    "edits of a backup are pushed again after their row was deleted and made again": case(
+        "stock named",
+        4,
+        claims(1, team=["a"]),
+        edit(1, "INSERT", "notes/r3", y=3),
+        ("backup", 1),
+        edit(0, "DELETE", "notes/r3"),
+        pull(1),
+        push(1),
+        edit(0, "UPDATE", "notes/r3", team="a"),
+        ("restore", 1),
+    ),
     "ids of one moment begin alike": case(
         "stock stock", 0,
         edit(0, "INSERT", "notes/r1", x=1), push(0), edit(0, "INSERT", "notes/r2", tick=0, x=1), push(0),
