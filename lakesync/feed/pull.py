@@ -17,11 +17,12 @@ from lakesync.feed.possession import (
     told_since_base,
     writers_known_from,
 )
+from lakesync.lww import LiveDelta
 from lakesync.staging.records import Entry, StoredRow
 from lakesync.staging.store import View
 from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import spell_client
-from lakesync.types import RowDelta, RowKey, Stamp
+from lakesync.types import RowDelta, RowKey
 from lakesync.wire.json import encode_delta
 from lakesync.wire.spelled import SpelledDeltas
 
@@ -256,19 +257,27 @@ class _Walk:
         if has is Has.NO:
             return render.insert(row) if self._access.shows(row) else []  # it comes with the keys that will tell of it
         if has is Has.OWN:
-            lacks = [part.stamp for part in row.state.live if not came_with_insert(row, part.stamp, client_id)]
-            if not lacks or self._follow_insert(row, lacks):
-                return render.update(row, lambda _, stamp: stamp in lacks)
-            has = Has.UNSURE  # a client that keeps the stamp of an earlier DELETE may take no older UPDATE
+            lacks = [part for part in row.state.live if not came_with_insert(row, part.stamp, client_id)]
+            if all(self._follows_insert(row, part) for part in lacks):
+                stamps = {part.stamp for part in lacks}
+                return render.update(row, lambda _, stamp: stamp in stamps)
+            has = Has.UNSURE
         if has is Has.UNSURE:
             return [render.delete(row), *render.insert(row)]
         touched = row.touched
         return render.update(row, lambda column, stamp: stamp[1] != client_id and touched.get(column, 0) > at.base)
 
-    def _follow_insert(self, row: StoredRow, stamps: Sequence[Stamp]) -> bool:
-        """Whether all stamps are above that of the client's INSERT."""
+    def _follows_insert(self, row: StoredRow, part: LiveDelta) -> bool:
+        """Whether a part of the row came after the client's own INSERT, by its stamp and by its arrival.
+
+        Before that the client may have been sent a DELETE of what was there, and keep its stamp: a stamp below which
+        it takes no INSERT of its own, and no UPDATE.
+        """
         inserted = row.state.inserted
-        return inserted is not None and inserted[1] == self._client_id and min(stamps) > inserted
+        if inserted is None or inserted[1] != self._client_id or part.stamp < inserted:
+            return False
+        came = row.writers[self._client_id][0]
+        return all(row.touched.get(column, 0) > came for column in part.columns)
 
 
 def _by_row(entries: list[Entry]) -> dict[RowKey, list[Entry]]:

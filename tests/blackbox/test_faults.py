@@ -158,6 +158,18 @@ CASES = {
         edit(0, "UPDATE", "notes/r3", team="a"),
         ("restore", 1),
     ),
+    "a row that left its client's sight is newer than an edit of it": case(
+        "stock named",
+        9,
+        claims(0, team="b"),
+        claims(1, team="b", kinds=["p"]),
+        edit(0, "UPDATE", "tasks/t2", team="b"),
+        push(0),
+        edit(1, "INSERT", "tasks/t2", team="b", kind="p"),
+        pull(1),
+        edit(0, "UPDATE", "tasks/t2", team="a", x=3),
+        push(0),
+    ),
     "ids of one moment begin alike": case(
         "stock stock", 0,
         edit(0, "INSERT", "notes/r1", x=1), push(0), edit(0, "INSERT", "notes/r2", tick=0, x=1), push(0),
