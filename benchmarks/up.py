@@ -29,7 +29,7 @@ _GATEWAY = "bench"
 _DELTAS = 1_000
 _WAIT_SECONDS = 25
 _READY_SECONDS = 300
-_FIRST_SECONDS = 120
+_FIRST_SECONDS = 300
 """The first flush loads Spark's classes and starts its workers; it is told apart."""
 _LOCATION_SECONDS = 20
 """In which Dagster loads a location again that has new tables."""

@@ -1,0 +1,128 @@
+"""What moves and what is erased does so in tasks, of few rows too: Spark's own REST API says so."""
+
+import time
+from contextlib import closing
+from datetime import UTC, datetime
+
+import dagster as dg
+import pytest
+import requests
+from pydantic import SecretStr
+
+from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
+from lakesync.config_places import DeclaredDestination, DeclaredMigration, DeclaredTiers
+from lakesync.delta import extract_delta
+from lakesync.schema import parse_schema
+from lakesync.types import SyncPush
+from lakesync_dagster.definitions import make_definitions
+from resources.snapshot import registered
+from tests.integration.gateway_support import SERVICE, wall_ms
+
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+
+DAY = 86_400_000
+ORDERS = parse_schema({"table": "orders", "columns": [{"name": "item", "type": "string"}]})
+
+
+class Pipeline:
+    """A gateway with three rows, a lake of its own, places to move to, and Dagster's jobs over all of it."""
+
+    def __init__(self, served, spark_config, instance, folder):
+        self.instance, self.engine, self.folder = instance, served.engine, folder
+        self.gateway = served.engine.gateway("worked")
+        self.gateway.register_schema(ORDERS)
+        self.since = datetime.fromtimestamp(wall_ms() / 1000 - 4 * 86_400, UTC).date()
+        lake = {"system_namespace": "sys_work", "namespace": "tab_work", "checkpoints": str(folder / "frames")}
+        config = spark_config.replace(lake=lake, gateway={"url": served.url}, service_token=SecretStr(SERVICE))
+        places = {name: f"sqlite://{folder}/{name}.db" for name in ("hot", "copy")}
+        places |= {name: f"file://{folder}/{name}" for name in ("cold", "new")}
+        migration = DeclaredMigration(source="hot", to="new", tables=("orders",), since=self.since, at_once=20)
+        self.config = config.model_copy(
+            update={
+                "adapters": places,
+                "destinations": {"shop": DeclaredDestination(to="copy")},
+                "tiers": {"aged": DeclaredTiers(hot="hot", cold="cold", max_age_days=2)},
+                "migrations": {"away": migration},
+                "data_dir": folder,
+            }
+        )
+        self.definitions = make_definitions(self.config, registered(served.engine.store))
+
+    def push(self, rows):
+        now = wall_ms() << 16
+        deltas = [
+            extract_delta(None, {"item": "tea"}, table="orders", row_id=row, client_id="c", hlc=now + place)
+            for place, row in enumerate(rows)
+        ]
+        self.gateway.handle_push(SyncPush("c", tuple(deltas)))
+
+    def fill_hot(self, count):
+        """Deltas that are three days old, in the hot tier."""
+        at = (wall_ms() - 3 * DAY) << 16
+        deltas = [
+            extract_delta(None, {"item": "tea"}, table="orders", row_id=f"{row}", client_id="c", hlc=at + row)
+            for row in range(count)
+        ]
+        with closing(SqliteAdapter(self.folder / "hot.db")) as hot:
+            stored = tuple(StoredDelta("elsewhere", at + 256, delta) for delta in deltas)
+            hot.insert_deltas(DeltaBatch("elsewhere.main.1.1-1", "elsewhere", stored))
+
+    def run(self, job, **options):
+        """Each asset that a job's run materialised, with its metadata as plain values."""
+        return told(self.definitions.resolve_job_def(job).execute_in_process(instance=self.instance, **options))
+
+    def flush(self):
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        days = {f"dagster/asset_partition_range_{end}": today for end in ("start", "end")}
+        return self.run("flush", tags={**days, "lakesync/requested_by": "flush_sensor"})
+
+    def tasks(self, metadata):
+        """Tasks that ended well in the jobs that a materialisation links to, by Spark's REST API."""
+        assert metadata["engine"] == "spark"
+        jobs = f"{self.config.spark.ui_url}/api/v1/applications/{metadata['spark/application']}/jobs"
+        links = metadata["spark/ui"].split("id=")[1:]
+        found = [requests.get(f"{jobs}/{int(link.partition(')')[0])}", timeout=30).json() for link in links]
+        assert len(found) == metadata["spark/jobs"]
+        done = sum(job["numCompletedTasks"] for job in found)
+        assert done >= metadata["spark/tasks"] > 0  # jobs that share a stage count its tasks each
+        return done
+
+
+def told(run):
+    assert run.success
+    return {
+        event.asset_key.to_user_string(): {
+            name: value.value for name, value in event.step_materialization_data.materialization.metadata.items()
+        }
+        for event in run.get_asset_materialization_events()
+    }
+
+
+@pytest.fixture(scope="module")
+def pipeline(serve, spark_server, tmp_path_factory):
+    with dg.instance_for_test() as instance:
+        yield Pipeline(serve(), spark_server["config"], instance, tmp_path_factory.mktemp("work"))
+
+
+def test_tiers_and_migrations_move_rows_in_tasks(pipeline):
+    pipeline.fill_hot(30)
+    day = datetime.fromtimestamp(wall_ms() / 1000 - 3 * 86_400, UTC).strftime("%Y-%m-%d")
+    asset = pipeline.definitions.resolve_asset_graph().get(dg.AssetKey(["migrations", "away"])).assets_def
+    done = told(dg.materialize([asset], instance=pipeline.instance, partition_key=f"{day}|orders"))
+    assert done["migrations/away"]["copied"] == 30
+    assert pipeline.tasks(done["migrations/away"]) > 0
+    tiered = pipeline.run("tiers_aged", partition_key=day)["tiers/aged"]
+    assert tiered["deltas_moved"] == 30
+    assert pipeline.tasks(tiered) > 0
+
+
+def test_an_erasure_is_sparks_work(pipeline):
+    pipeline.push(["1", "2", "3"])
+    assert pipeline.flush()["deltas"]["deltas_in"] == 3
+    followed = pipeline.run("destinations")["destinations/shop/copy"]
+    assert followed["deltas_in"] == 3
+    assert pipeline.tasks(followed) > 0
+    pipeline.engine.store.erase_client("worked", "c")
+    made = pipeline.run("erasure")
+    for asset in ("erasure/deltas", "erasure/tables/orders", "erasure/report", "erasure/destinations/shop/copy"):
+        assert pipeline.tasks(made[asset]) > 0, asset
