@@ -45,7 +45,7 @@ def main(url: str, folder: Path, spark_ui: str | None) -> None:
             page.locator("button:has([aria-label=expand_arrows])").first.click()  # all steps rather than the log
             take(page, f"{url}/runs/{runs[0]}", "Succeeded (", folder / "run.png")  # drawn anew, with room for them
             page.set_viewport_size({"width": 1800, "height": 1100})
-            take(page, f"{url}/assets/deltas?view=events", "spark/application", folder / "materialization.png")
+            take(page, f"{url}/assets/checkpoint?view=events", "spark/application", folder / "materialization.png")
         if spark_ui is not None:
             page.set_viewport_size({"width": 1500, "height": 800})
             page.goto(f"{spark_ui}/jobs/")
