@@ -17,13 +17,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from benchmarks.usage import Usage, Watched
-from lakehouse.catalogue import iceberg_table
-from lakehouse.commits import commit_files
-from lakehouse.history.decoding import DELTAS_ARROW
-from lakehouse.history.log_files import bucketed, partition_of
+from lakehouse.history.decoding import DELTAS_ARROW, DELTAS_SCHEMA
 from lakehouse.sessions import session
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
-from lakehouse.table_files import Layout, data_files, write_data_file
+from lakehouse.task_runner import in_tasks
 from lakesync import config
 from lakesync.cli import jars
 from lakesync.cli.process import Process, accepts, free_ports
@@ -48,6 +45,7 @@ FIRST_ARRIVAL = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000) << 
 _A_PUSH = 100
 _CLIENTS = [f"client-{number}" for number in range(16)]
 _DELTAS_A_FILE = 125_000
+_ROWS_A_BATCH = 16_384
 _READY_SECONDS = 120
 
 
@@ -115,19 +113,15 @@ def arrival_of(number: int) -> int:
 
 def write_history(spark: SparkSession, story: Story, names: LakeNames = NAMES) -> None:
     """Append it to `deltas`, as flushes of 250,000 deltas leave it: two files each."""
-    day = datetime.fromtimestamp((FIRST_ARRIVAL >> 16) / 1000, UTC).date()
-    with iceberg_table(spark, names.deltas) as table:
-        assert table is not None
-        folder, values = partition_of(table, GATEWAY, day)
-        files = []
-        for first in range(story.first, story.first + story.deltas, _DELTAS_A_FILE):
-            count = min(_DELTAS_A_FILE, story.first + story.deltas - first)
-            made = _history(range(first, first + count), story, f"b-{first}")
-            groups, properties = bucketed(pa.Table.from_batches([made]))
-            files.append(write_data_file(Layout.of(table), folder, groups, properties))
-        snapshot = table.current_snapshot()
-        added = data_files(table, pa.Table.from_batches(files), lambda _: values)
-        commit_files(table, snapshot.snapshot_id if snapshot else None, added)
+    starts = range(story.first, story.first + story.deltas, _DELTAS_A_FILE)
+
+    def part(number: int) -> Iterator[pa.RecordBatch]:
+        first = starts[number]
+        count = min(_DELTAS_A_FILE, story.first + story.deltas - first)
+        made = _history(range(first, first + count), story, f"b-{first}")
+        yield from pa.Table.from_batches([made]).to_batches(max_chunksize=_ROWS_A_BATCH)
+
+    in_tasks(spark, len(starts), part, DELTAS_SCHEMA).writeTo(names.deltas).append()
 
 
 def _history(numbers: range, story: Story, batch: str) -> pa.RecordBatch:

@@ -1,8 +1,4 @@
-"""The catalogue that a session writes to, opened by pyiceberg in this process: what a commit costs without Spark.
-
-Both commit by exchanging the place of a table's metadata for another, if it is still the one that was read: neither can
-undo the other's.
-"""
+"""The catalogue that a session writes to, opened by pyiceberg: it reads metadata in this process and never commits."""
 
 from __future__ import annotations
 
@@ -10,34 +6,65 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from lakehouse.file_systems import is_readable
 from lakesync.analysis.opening import open_iceberg
+from lakesync.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.table import FileScanTask, Table
     from pyspark.sql import SparkSession
 
 _SQLITE, _POSTGRES = "jdbc:sqlite:file:", "jdbc:postgresql:"
 
 
 @contextmanager
-def iceberg_table(spark: SparkSession, name: str) -> Iterator[Table | None]:
-    """A table of the lake as it is now, by its full, quoted name; None where only Spark knows its catalogue.
+def open_table(spark: SparkSession, name: str) -> Iterator[Table]:
+    """A table of the lake as it is now, by its full, quoted name.
 
     Raises:
         pyiceberg.exceptions.NoSuchTableError: there is none.
+        ConfigurationError: the session's catalogue is neither JDBC on SQLite or Postgres, nor REST.
     """
     catalogue, namespace, table = name.replace("`", "").split(".")
     opened = _opened(catalogue, _settings(spark, catalogue))
-    if opened is None:
-        yield None
-        return
     try:
         yield opened.load_table((namespace, table))
     finally:
         opened.close()
+
+
+iceberg_table = open_table
+
+
+def current_snapshot(table: Table) -> int | None:
+    """The id of a table's newest snapshot; None while nothing was ever written."""
+    found = table.current_snapshot()
+    return found.snapshot_id if found is not None else None
+
+
+def planned_files(table: Table, snapshot: int | None, where: BooleanExpression | None = None) -> list[FileScanTask]:
+    """The data files of a snapshot that may hold what is wanted, with their deletes; none of no snapshot.
+
+    Raises:
+        ConfigurationError: tasks cannot open one: it is neither on a disk nor on S3.
+    """
+    from pyiceberg.expressions import AlwaysTrue
+
+    if snapshot is None:
+        return []
+    found = list(table.scan(where if where is not None else AlwaysTrue(), snapshot_id=snapshot).plan_files())
+    for task in found:
+        for file in (task.file, *task.delete_files):
+            if not is_readable(file.file_path) or file.file_format.value != "PARQUET":
+                raise ConfigurationError(
+                    f"tasks cannot open the file {file.file_path} of {'.'.join(table.name())}: keep the warehouse in a "
+                    "folder or on S3, and its files in Parquet"
+                )
+    return found
 
 
 def _settings(spark: SparkSession, catalogue: str) -> dict[str, str]:
@@ -45,13 +72,16 @@ def _settings(spark: SparkSession, catalogue: str) -> dict[str, str]:
     return {key.removeprefix(prefix): value for key, value in spark.conf.getAll.items() if key.startswith(prefix)}
 
 
-def _opened(name: str, settings: Mapping[str, str]) -> Catalog | None:
+def _opened(name: str, settings: Mapping[str, str]) -> Catalog:
     kind, uri = settings.get("type"), settings.get("uri", "")
     if kind == "jdbc":
         uri = _database(uri, settings) or ""
-    elif kind != "rest":
-        uri = ""
-    return open_iceberg(name, uri, settings) if uri else None
+    if kind not in ("jdbc", "rest") or not uri:
+        raise ConfigurationError(
+            f"the catalogue {name} is of type {kind!r} at {settings.get('uri', '')!r}; it must be of type jdbc on "
+            "SQLite or Postgres, or of type rest: set lake.catalog_uri"
+        )
+    return open_iceberg(name, uri, settings)
 
 
 def _database(uri: str, settings: Mapping[str, str]) -> str | None:

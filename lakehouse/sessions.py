@@ -33,10 +33,8 @@ sessions share, and hangs where the collector runs it in one of them (SPARK-5536
 """
 
 SETTINGS = {
-    # A fold over rows falls back to sorting at 128 groups by default, which doubles its time.
-    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
-    # Rows to Arrow are counted one by one as long as a batch is limited in bytes; it is limited in rows anyway.
-    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+    # Slices of a merge travel to Python as rows of some hundred kilobytes: a batch of 10,000 would be gigabytes.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
     # Else ${env:NAME} in the text of a statement is replaced by what the server's process knows.
     "spark.sql.variable.substitute": "false",
 }

@@ -22,11 +22,14 @@ MARKS_PROPERTY = "lakesync.merged"
 REJECTED_PROPERTY = "lakesync.rejected"
 """State table property: how many of its values are in the table `rejected`; absent where none ever was."""
 
+BATCH_PROPERTY = "lakesync.batch"
+"""Snapshot property of `deltas`: the id of the batch that the commit carried."""
+
 SPARK_TYPES = {"string": "string", "number": "double", "boolean": "boolean", "json": "string", "null": "string"}
 """Schema type → Spark type of the typed column; the schema type itself is the column's comment."""
 
-BUCKETS = 8
-"""Of a state table, by row id: what one task merges and writes at once."""
+BUCKETS = 2
+"""Of a new state table, by row id. A task writes whole buckets. A table that grows gets more (`tables.writes`)."""
 
 _DELTAS_COLUMNS = """
 gateway string, shard string, epoch bigint, batch_id string, seq bigint,
@@ -41,6 +44,8 @@ _DELTAS_PROPERTIES = {
     # A flush's task holds one gateway and a day or two: a file each, no shuffle before it.
     "write.distribution-mode": "none",
     "write.spark.fanout.enabled": "true",
+    "write.parquet.compression-level": "1",
+    "write.parquet.row-group-size-bytes": str(16 << 20),
     # The fence and the watermark are read from file bounds, which are cut at 16 characters by default.
     "write.metadata.metrics.column.batch_id": "full",
     "write.metadata.metrics.column.gateway": "full",
@@ -50,16 +55,25 @@ _DELTAS_PROPERTIES = {
     "commit.retry.num-retries": "10",
 }
 
-_STATE_COLUMNS = """
+STATE_FIELDS = """
 _gateway string, _row string,
 _cells map<string, struct<hlc: bigint, client_id: string, delta_id: string, width: int, value: string>>,
 _tombstone struct<hlc: bigint, client_id: string>, _inserted struct<hlc: bigint, client_id: string>,
 _gone boolean, _arrival bigint
 """
+"""A state table's own columns, as Spark's SQL declares them; typed columns follow."""
 
 _STATE_PROPERTIES = {
     "format-version": "2",
-    "write.distribution-mode": "hash",
+    # Tasks have whole buckets in order: nothing to shuffle or sort before a write.
+    "write.distribution-mode": "none",
+    "write.merge.distribution-mode": "none",
+    "write.delete.distribution-mode": "none",
+    "write.delete.granularity": "file",
+    "write.spark.fanout.enabled": "true",
+    "write.parquet.compression-level": "1",
+    # About 20,000 rows: of a row group without a row that is looked for, its ids alone are read.
+    "write.parquet.row-group-size-bytes": str(8 << 20),
     "write.merge.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
     "write.delete.mode": "merge-on-read",
@@ -161,6 +175,7 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
     """Make the history table where it is missing; its current version."""
     found = _version_if_there(spark, names.deltas)
     if found is not None:
+        _upgrade(spark, names.deltas, found, _DELTAS_PROPERTIES)
         return found
     if not _exists(spark, names.catalogue, names.system, "deltas"):
         _ensure_namespace(spark, names.catalogue, names.system)
@@ -200,9 +215,11 @@ def ensure_state(
         typed = "".join(f", {_column(column, kind)}" for column, kind in wanted.items())
         _ensure_namespace(spark, names.catalogue, names.tables)
         spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {name} ({_STATE_COLUMNS}{typed}) USING iceberg "
+            f"CREATE TABLE IF NOT EXISTS {name} ({STATE_FIELDS}{typed}) USING iceberg "
             f"PARTITIONED BY (bucket({BUCKETS}, _row)) TBLPROPERTIES ({_properties(_STATE_PROPERTIES)})"
         )
+    elif version is not None:
+        _upgrade(spark, name, version, _STATE_PROPERTIES)
     stored = typed_columns(spark, name)
     missing = _missing(schema.table, wanted, stored)
     discarded: tuple[str, ...] = ()
@@ -246,6 +263,14 @@ def _ensure_namespace(spark: SparkSession, catalogue: str, namespace: str) -> No
 def _version_if_there(spark: SparkSession, name: str) -> Version | None:
     """A quick question where the table is there, which it nearly always is; None where it is not."""
     return read_version(spark, name) if spark.catalog.tableExists(name) else None
+
+
+def _upgrade(spark: SparkSession, name: str, version: Version, wanted: dict[str, str]) -> None:
+    """Set the properties that a table of an earlier version lacks, or has with other values."""
+    changed = {key: value for key, value in wanted.items() if version.properties.get(key) != value}
+    changed.pop("format-version", None)  # not shown among the properties
+    if changed:
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({_properties(changed)})")
 
 
 def _exists(spark: SparkSession, catalogue: str, namespace: str, table: str) -> bool:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from pyspark.sql import functions as sf
 
-from lakehouse.catalogue import iceberg_table
+from lakehouse.catalogue import open_table
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import read_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,13 +44,6 @@ def figures(spark: SparkSession, name: str) -> TableFigures:
 
 def _summary(spark: SparkSession, name: str) -> Mapping[str, str]:
     """Of the newest snapshot; empty where there is none."""
-    with iceberg_table(spark, name) as table:
-        if table is not None:
-            current = table.current_snapshot()
-            return current.summary.additional_properties if current is not None and current.summary is not None else {}
-    snapshot = read_version(spark, name).snapshot_id
-    if snapshot is None:
-        return {}
-    of_newest = spark.table(f"{name}.snapshots").where(sf.col("snapshot_id") == snapshot).select("summary")
-    found: dict[str, str] = of_newest.collect()[0]["summary"]
-    return found
+    with open_table(spark, name) as table:
+        current = table.current_snapshot()
+    return current.summary.additional_properties if current is not None and current.summary is not None else {}

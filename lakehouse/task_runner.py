@@ -50,7 +50,7 @@ def in_tasks(spark: SparkSession, count: int, part: Part, schema: str | StructTy
     """What the parts make, in columns of a schema, each in a task of its own."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _settle()
+        prepare_worker()
         for numbers in batches:
             for number in numbers.column(0).to_pylist():
                 yield from part(number)
@@ -59,7 +59,7 @@ def in_tasks(spark: SparkSession, count: int, part: Part, schema: str | StructTy
 
 
 @cache
-def _settle() -> None:
+def prepare_worker() -> None:
     """A task's process works on its one core, and keeps memory that it frees for what it does next.
 
     A page given back is cleared by the kernel when it is asked for again: with pyarrow's own allocator, and glibc's as

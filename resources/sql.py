@@ -17,11 +17,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from sqlglot import exp
 
-from lakehouse.merge.project import project
-from lakehouse.merge.reduce import reduce_deltas
 from lakehouse.sessions import session
 from lakehouse.spark_errors import brief, is_lost, lake_errors
 from lakehouse.table_definitions import LakeNames, at, marks_of, read_version, typed_columns
+from lakehouse.tables.merge_job import merged_frames
 from lakesync.analysis.moments import AsOf
 from lakesync.analysis.statement import Named, read_statement
 from lakesync.analysis.unflushed import unflushed
@@ -143,7 +142,7 @@ class _Views:
         if self._arrival is None and new.isEmpty():
             return whole.where(~sf.col("_gone")).select(*shown)
         base = whole if self._arrival is None and version.snapshot_id is not None else None
-        return project(reduce_deltas(new, base), columns).where(~sf.col("_gone")).select(*shown)
+        return merged_frames(new, base, columns).where(~sf.col("_gone")).select(*shown)
 
     def _above(self, marks: dict[str, int]) -> Column:
         """What a state table has not merged; for a moment in the past, everything up to it."""

@@ -1,6 +1,6 @@
 """Deltas merged a second from the history into a committed state table, and a small increment into a large one.
 
-Beside it, in the same run: the DataFrame fold with MERGE, and DuckDB folding the same files without writing anything.
+Beside it, in the same run: DuckDB, which folds the same files without writing anything.
 """
 
 from __future__ import annotations
@@ -8,17 +8,14 @@ from __future__ import annotations
 import time
 from argparse import ArgumentParser, Namespace
 from typing import Any
-from unittest.mock import patch
 
 import duckdb
 import msgspec
 
 from benchmarks import server
 from benchmarks.lake import GATEWAY, TASKS, Lake, Story, arrival_of, lake, write_history
-from lakehouse.data_files import files_at
-from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas, read_version
-from lakehouse.tables import increments as state
-from lakehouse.tables import writes
+from lakehouse.catalogue import current_snapshot, open_table, planned_files
+from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakehouse.tables.increments import merge_table
 
 _WARM_MERGES = 3
@@ -33,9 +30,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=75_000, help="of the table that they are merged into")
     parser.add_argument("--increment", type=int, default=10_000, help="deltas of the small one")
     parser.add_argument("--increment-rows", type=int, default=0, help="of the table that it goes into; 0: leave it out")
-    parser.add_argument("--fold-deltas", type=int, default=50_000, help="of the large merge, that the fold merges too")
     parser.add_argument("--memory", default="3g", help="heap of Spark's JVM")
-    parser.add_argument("--no-baseline", action="store_true", help="leave the fold and DuckDB out")
+    parser.add_argument("--no-baseline", action="store_true", help="leave DuckDB out")
 
 
 def run(options: Namespace) -> dict[str, Any]:
@@ -49,7 +45,6 @@ def run(options: Namespace) -> dict[str, Any]:
         merge_table(bench.spark, TASKS, {GATEWAY: inserts.last_arrival})
         found = _merge(bench, story, NAMES)
         if not options.no_baseline:
-            found |= _against_fold(bench, inserts, story, options.fold_deltas, found["rate"])
             found |= _against_duckdb(bench, found["rate"])
         if options.increment_rows:
             found |= _increment(bench, options.increment_rows, options.increment)
@@ -77,23 +72,10 @@ def _merge(bench: Lake, story: Story, names: LakeNames) -> dict[str, Any]:
     }
 
 
-def _against_fold(bench: Lake, inserts: Story, story: Story, deltas: int, rate: int) -> dict[str, Any]:
-    """A part of the same deltas; its rate is about the same for more, and it is slow."""
-    names = msgspec.structs.replace(NAMES, tables="fold")
-    part = story._replace(deltas=min(deltas, story.deltas))
-    merge_table(bench.spark, TASKS, {GATEWAY: inserts.last_arrival}, names=names)
-    with (
-        patch.object(state, "_by_bucket", return_value=None),
-        patch.object(writes, "_is_large", return_value=False),
-    ):
-        fold = _merge(bench, part, names)
-    return {"fold_deltas": part.deltas, "fold_rate": fold["rate"], "fold_ratio": round(rate / fold["rate"], 2)}
-
-
 def _against_duckdb(bench: Lake, rate: int) -> dict[str, Any]:
-    snapshot = read_version(bench.spark, NAMES.deltas).snapshot_id
-    assert snapshot is not None
-    paths = [path.removeprefix("file://") for path in files_at(bench.spark, NAMES.deltas, snapshot)[0].data]
+    with open_table(bench.spark, NAMES.deltas) as table:
+        files = planned_files(table, current_snapshot(table))
+    paths = [file.file.file_path.removeprefix("file:") for file in files]
     begun = time.perf_counter()
     with duckdb.connect(config={"threads": 2}) as connection:
         count = connection.execute(

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from pyspark.sql import functions as sf
 
-from lakehouse.checkpoints.frame_files import WRITTEN, WRITTEN_SCHEMA, frame_parts, link_frames, write_frames
-from lakehouse.checkpoints.frames import FRAME_COLUMNS
+from lakehouse.catalogue import open_table, planned_files
+from lakehouse.checkpoints.frame_files import WRITTEN_SCHEMA, frame_parts, link_frames
 from lakehouse.checkpoints.tags import CutsKept, retention
-from lakehouse.data_files import UnreadableError, files_at
+from lakehouse.data_files import DataFile
 from lakehouse.gateway_configs import keep_config
-from lakehouse.merge.project import REJECTED, project
-from lakehouse.merge.reduce import reduce_deltas
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import NAMES, Contract, LakeNames, at, ensure_deltas, ensure_state
-from lakehouse.tables.increments import deltas_between, merge_table
-from lakehouse.task_runner import ROWS_HERE, told
+from lakehouse.table_definitions import BUCKETS, NAMES, Contract, LakeNames, at, ensure_deltas, ensure_state
+from lakehouse.tables.increment import Increment, history_files
+from lakehouse.tables.increments import merge_table
+from lakehouse.tables.merge_job import CHECKS, Merge, merged_rows
+from lakehouse.task_runner import in_tasks
+from lakesync.analysis.scans import holds
 from lakesync.crash import crash_point
 from lakesync.exceptions import IntegrityError
 from lakesync.staging.records import Cut, CutTable
@@ -136,10 +137,10 @@ def state_as_of(
         for part in cut.tables:
             if part.table == schema.table:
                 return at(spark, table.name, part.snapshot_id).where(sf.col("_gateway") == gateway)
-    ensure_deltas(spark, names)
-    deltas = deltas_between(spark, schema.table, {gateway: (0, arrival)}, names)
-    rows = project(reduce_deltas(deltas), table.columns).drop(REJECTED)
-    return rows.select(*spark.table(table.name).columns)
+    increment = Increment(schema.table, {gateway: (0, arrival)})
+    history = history_files(spark, names.deltas, ensure_deltas(spark, names).snapshot_id, increment)
+    merge = Merge.of(increment, history, (), table.columns, BUCKETS)
+    return merged_rows(spark, spark.table(table.name).schema, merge).drop(*CHECKS)
 
 
 class _Place(NamedTuple):
@@ -201,14 +202,8 @@ def _cut_table(
 def _frames(
     spark: SparkSession, name: str, snapshot: int, gateway: str, directory: str, table: str, arrival: int
 ) -> pa.Table:
-    """Write the frames of a gateway's rows, reading the files of the table without Spark where that is possible."""
-    bounds = sf.col("readable_metrics")["_gateway"]
-    own = (bounds["lower_bound"] <= gateway) & (bounds["upper_bound"] >= gateway)
-    try:
-        files = files_at(spark, name, snapshot, sf.coalesce(own, sf.lit(True)), sf.col("partition._row_bucket"))
-    except UnreadableError:
-        rows = at(spark, name, snapshot).where(sf.col("_gateway") == gateway).select(*FRAME_COLUMNS)
-        return rows.mapInArrow(write_frames(directory, table, arrival), WRITTEN_SCHEMA).toArrow()
+    """Write the frames of a gateway's rows."""
+    with open_table(spark, name) as opened:
+        files = [DataFile.of(task) for task in planned_files(opened, snapshot, holds("_gateway", "=", gateway))]
     count, part = frame_parts(files, gateway, directory, table, arrival)
-    here = sum(each.rows for each in files.values()) <= ROWS_HERE
-    return told(spark, count, part, WRITTEN, WRITTEN_SCHEMA, here=here)
+    return in_tasks(spark, count, part, WRITTEN_SCHEMA).toArrow()

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 
 from lakehouse.checkpoints.frames import frames
-from lakehouse.data_files import DataFiles, read_files
+from lakehouse.data_files import DataFile, read_rows, shares
 from lakehouse.file_systems import on_s3, place
 from lakehouse.merge.kernel import STORED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 WRITTEN_SCHEMA = "uri string, rows bigint, bytes bigint, highest_arrival bigint"
 WRITTEN = pa.schema(
@@ -33,39 +32,31 @@ ROWS_A_FILE = 200_000
 """About as many as one task reads and writes, where there are so many."""
 
 
-def write_frames(
-    directory_uri: str, table: str, arrival: int
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task does with its share of a table's state rows: one file of frames, and a row about it."""
-
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        partition = context.partitionId() if context is not None else 0
-        yield write_file(batches, f"{directory_uri}/{partition:05}.frames", table, arrival)
-
-    return write
-
-
 def frame_parts(
-    files: Mapping[int, DataFiles], gateway: str, directory_uri: str, table: str, arrival: int
+    files: Sequence[DataFile], gateway: str, directory_uri: str, table: str, arrival: int
 ) -> tuple[int, Callable[[int], Iterator[pa.RecordBatch]]]:
-    """In how many parts a table's frames are written, of its files by bucket, and what the part of a number does."""
-    count = min(len(files), max(1, -(-sum(each.rows for each in files.values()) // ROWS_A_FILE)))
-    places = sorted(files)
-    groups = [places[first::count] for first in range(count)]
+    """In how many parts a table's frames are written, and what the part of a number does, in a task.
+
+    Args:
+        files: of the table, that may hold rows of the gateway.
+        gateway: whose rows are written.
+        directory_uri: into which folder.
+        table: its name.
+        arrival: of the cut.
+    """
+    groups = shares(files, ROWS_A_FILE)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
-        rows = _rows_of(gateway, [files[place] for place in groups[number]])
+        rows = _rows_of(gateway, groups[number])
         yield write_file(rows, f"{directory_uri}/{number:05}.frames", table, arrival)
 
-    return count, part
+    return len(groups), part
 
 
-def _rows_of(gateway: str, buckets: Iterable[DataFiles]) -> Iterator[pa.RecordBatch]:
-    for files in buckets:
-        for rows in read_files(files, _READ):
-            own = rows.filter(pc.equal(rows["_gateway"], gateway)).combine_chunks()
-            yield from own.to_batches(max_chunksize=_ROWS_AT_ONCE)
+def _rows_of(gateway: str, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        for rows in read_rows(file, _READ, batch_rows=_ROWS_AT_ONCE):
+            yield from rows.filter(pc.equal(rows["_gateway"], gateway)).combine_chunks().to_batches()
 
 
 def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival: int) -> pa.RecordBatch:

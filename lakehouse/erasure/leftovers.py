@@ -1,7 +1,7 @@
 """Data files as they lie on storage, read past Iceberg: what a table no longer shows is found here too.
 
 Files that no snapshot names, of killed runs, and rows that delete files take away are bytes on a disk nonetheless. So
-the proof that something was erased reads every Parquet file of a table's folder, in this process, by pyarrow.
+the proof that something was erased has tasks read every Parquet file of a table's folder.
 """
 
 from __future__ import annotations
@@ -16,12 +16,20 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from lakehouse.file_systems import place
+from lakehouse.task_runner import in_tasks
 from lakesync.exceptions import FlushError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from pyspark.sql import SparkSession
+
     from lakesync.staging.records import Erasure
+
+
+_TASKS = 16
+_FOUND_SCHEMA = "path string, seq bigint, rows bigint, error string"
+_FOUND = pa.schema([("path", pa.string()), ("seq", pa.int64()), ("rows", pa.int64()), ("error", pa.string())])
 
 
 class Leftover(msgspec.Struct, frozen=True):
@@ -33,10 +41,11 @@ class Leftover(msgspec.Struct, frozen=True):
     rows: int
 
 
-def holding(location: str, requests: Sequence[Erasure], *, history: bool) -> Iterator[Leftover]:
-    """The Parquet files of a table's folder that hold what requests of one gateway cover.
+def holding(spark: SparkSession, location: str, requests: Sequence[Erasure], *, history: bool) -> list[Leftover]:
+    """The Parquet files of a table's folder that hold what requests of one gateway cover, as tasks read them.
 
     Args:
+        spark: a session.
         location: the folder's URI.
         requests: of one gateway.
         history: whether the folder is that of `deltas`, rather than of a state table.
@@ -46,9 +55,28 @@ def holding(location: str, requests: Sequence[Erasure], *, history: bool) -> Ite
     """
     file_system, root = place(location)
     selector = pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True)
-    for info in file_system.get_file_info(selector):
-        if info.is_file and info.path.endswith(".parquet"):
-            yield from _in_file(file_system, info.path, requests, history=history)
+    paths = [each.path for each in file_system.get_file_info(selector) if each.is_file]
+    parquet = [path for path in paths if path.endswith(".parquet")]
+    asked = tuple(requests)
+
+    def part(number: int) -> Iterator[pa.RecordBatch]:
+        for path in parquet[number::_TASKS]:
+            try:
+                found = list(in_file(place(location)[0], path, asked, history=history))
+            except (OSError, pa.ArrowInvalid) as error:
+                rows = [{"path": path, "error": str(error)}]
+            else:
+                rows = [{"path": each.path, "seq": each.seq, "rows": each.rows} for each in found]
+            yield pa.RecordBatch.from_pylist(rows, _FOUND)
+
+    found = in_tasks(spark, min(len(parquet), _TASKS), part, _FOUND_SCHEMA).toArrow().to_pylist()
+    for each in found:
+        if each["error"] is not None:
+            raise FlushError(
+                f"the data file {each['path']} cannot be read ({each['error']}), so nothing is known to be erased; if "
+                "no snapshot names it, a killed run left it and the upkeep removes it when it is old enough"
+            )
+    return [Leftover(each["path"], each["seq"], each["rows"]) for each in found]
 
 
 def remove(location: str, paths: Sequence[str]) -> None:
@@ -73,24 +101,23 @@ def bare(path: str) -> str:
     return parts.path if parts.scheme in ("", "file") else parts.netloc + parts.path
 
 
-def _in_file(
+def in_file(
     file_system: pafs.FileSystem, path: str, requests: Sequence[Erasure], *, history: bool
 ) -> Iterator[Leftover]:
+    """What a data file holds of requests, of each that it holds something of.
+
+    Raises:
+        OSError, pyarrow.ArrowInvalid: it cannot be read.
+    """
     counts = dict.fromkeys((request.seq for request in requests), 0)
     columns = _HISTORY if history else _STATE
-    try:
-        with file_system.open_input_file(path) as source:
-            file = pq.ParquetFile(source)
-            if not set(columns) <= set(file.schema_arrow.names):
-                return  # positions of deleted rows
-            for batch in file.iter_batches(columns=list(columns), batch_size=50_000):
-                for request in requests:
-                    counts[request.seq] += _covered(batch, request, history=history)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise FlushError(
-            f"the data file {path} cannot be read ({error}), so nothing is known to be erased; if no snapshot names "
-            "it, a killed run left it and the upkeep removes it when it is old enough"
-        ) from error
+    with file_system.open_input_file(path) as source:
+        file = pq.ParquetFile(source)
+        if not set(columns) <= set(file.schema_arrow.names):
+            return  # positions of deleted rows
+        for batch in file.iter_batches(columns=list(columns), batch_size=50_000):
+            for request in requests:
+                counts[request.seq] += _covered(batch, request, history=history)
     yield from (Leftover(path, seq, rows) for seq, rows in counts.items() if rows)
 
 

@@ -10,10 +10,9 @@ from pyspark.sql import functions as sf
 
 from lakehouse.erasure.leftovers import remove, unnamed
 from lakehouse.maintenance import expire, join_deleted, location_of, rewrite_manifests
-from lakehouse.merge.project import REJECTED, project
-from lakehouse.merge.reduce import reduce_deltas
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import StateTable, at, marks_of, read_version, typed_columns
+from lakehouse.tables.merge_job import merged_frames
 from lakehouse.tables.rejected import keep_rejected
 from lakesync.crash import crash_point
 
@@ -60,7 +59,7 @@ def redact(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -
 def merge_again(spark: SparkSession, table: str, requests: Sequence[Erasure], names: LakeNames) -> Rewritten:
     """Make those rows of a state table again that hold something covered, from what the redacted history says.
 
-    Whole partitions are written: what a merge on read deletes stays in its file.
+    The whole table is written: what a merge on read deletes stays in its file.
 
     Raises:
         LakeUnavailableError: Spark is gone.
@@ -70,22 +69,20 @@ def merge_again(spark: SparkSession, table: str, requests: Sequence[Erasure], na
     if version.snapshot_id is None:
         return Rewritten()
     state = at(spark, name, version.snapshot_id)
-    part = sf.to_json("_partition")
     stale = state.where((sf.col("_gateway") == gateway) & sf.expr(_state_of(requests, table)))
-    found = stale.groupBy(part.alias("part"), sf.col("_file").alias("file")).count().collect()
+    found = stale.groupBy(sf.col("_file").alias("file")).count().collect()
     if found:
         keys = stale.select("_gateway", "_row")
         named = keys.select(sf.col("_gateway").alias("gateway"), sf.col("_row").alias("row_id"))
         mark = marks_of(version).get(gateway, _EVER)
         theirs = (sf.col("gateway") == gateway) & (sf.col("table_name") == table) & (sf.col("arrival") <= mark)
         deltas = spark.table(names.deltas).where(theirs).join(named, ["gateway", "row_id"], "semi")
-        again = project(reduce_deltas(deltas), list(typed_columns(spark, name).items())).drop(REJECTED)
-        touched = state.where(part.isin(sorted({row["part"] for row in found})))
-        kept = touched.join(keys, ["_gateway", "_row"], "anti")
+        again = merged_frames(deltas, None, tuple(typed_columns(spark, name).items()))
+        kept = state.join(keys, ["_gateway", "_row"], "anti")
         columns = spark.table(name).columns
         rows = kept.select(*columns).unionByName(again.select(*columns))
         writer = rows.writeTo(name).option("isolation-level", "serializable")
-        writer.option("validate-from-snapshot-id", str(version.snapshot_id)).overwritePartitions()
+        writer.option("validate-from-snapshot-id", str(version.snapshot_id)).overwrite(sf.lit(True))
     crash_point("erasure.state")
     return Rewritten(sum(row["count"] for row in found), tuple(sorted({row["file"] for row in found})))
 

@@ -171,7 +171,7 @@ def prove(spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str
         location = location_of(spark, name)
         searched.append(location)
         mine = [each for each in requests if table is None or each.client_id is not None or each.table == table]
-        found = list(holding(location, mine, history=table is None))
+        found = holding(spark, location, mine, history=table is None)
         in_use = {bare(row["file_path"]) for row in spark.table(f"{name}.all_files").select("file_path").collect()}
         left += [each for each in found if each.path in in_use]
         stray = [each for each in found if each.path not in in_use]

@@ -1,10 +1,8 @@
 """From the log to `deltas`: a planned batch is carried exactly once, whatever dies in between.
 
-The data itself is the watermark. A batch is committed only on top of a snapshot that was read and lacks it: of two
-writers that read the same one is refused. Tasks write the files, and this process commits them, so nothing of a run
-that was killed goes on to commit. Where only Spark knows the catalogue, it overwrites exactly that batch, serialisable
-and validated from the snapshot that was read, so that a killed run's statement is refused too. A commit's error means
-"unknown", so the table is read again.
+The data itself is the watermark. Spark overwrites exactly the rows of the batch, serialisable and validated from a
+snapshot that was read and lacks it: of two writers that read the same one is refused, and so is the statement of a run
+that was killed meanwhile. A commit's error means "unknown", so the table is read again.
 
 Compaction of `deltas` must keep to days before the oldest unflushed arrival: a file in which a batch is mixed with
 others cannot be overwritten by batch.
@@ -19,12 +17,11 @@ import msgspec
 from pyspark.sql import functions as sf
 
 from lakehouse.bounds import bounds_of
-from lakehouse.catalogue import iceberg_table
-from lakehouse.commits import MovedError, commit_files
-from lakehouse.history.held import Held, held_by_spark, held_in_files, is_of
-from lakehouse.history.log_files import decoded_log, write_log_files
+from lakehouse.catalogue import current_snapshot, open_table, planned_files
+from lakehouse.history.held import Held, batch_files, held_in_lake, is_of
+from lakehouse.history.log_source import decoded_log
 from lakehouse.spark_errors import brief, lake_errors
-from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas, read_version
+from lakehouse.table_definitions import BATCH_PROPERTY, NAMES, LakeNames, ensure_deltas
 from lakesync.crash import crash_point
 from lakesync.exceptions import CommitUnknownError, FlushError, IntegrityError, LakeSyncError, LakeUnavailableError
 
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from pyiceberg.table import Table
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from lakesync.staging.records import Backlog, Batch, Hold, LogSource
     from lakesync.staging.store import PipelineStore
@@ -40,9 +37,6 @@ if TYPE_CHECKING:
 MAX_DELTAS = 1_000_000
 """Deltas a batch: what one commit to the lake carries at most, a larger push apart. Tasks share them, so that none has
 more of it in memory where a batch is larger."""
-
-TRIES = 5
-"""Commits of one batch while others keep committing to the table in between."""
 
 
 class FlushReport(msgspec.Struct, frozen=True):
@@ -182,8 +176,8 @@ def flushed_arrivals(
     """
     if ensure_deltas(spark, names).snapshot_id is None:
         return {}
-    with iceberg_table(spark, names.deltas) as table:
-        highest = _highest_in_files(table, shards) if table is not None else None
+    with open_table(spark, names.deltas) as table:
+        highest = _highest_in_files(table, shards)
     if highest is not None:
         return highest
     rows = spark.table(names.deltas)
@@ -196,7 +190,7 @@ def flushed_arrivals(
 def _highest_in_files(table: Table, shards: Collection[str] | None) -> dict[str, int] | None:
     """The highest arrival a gateway by the bounds of the files; None where one mixes gateways, or shards."""
     found: dict[str, int] = {}
-    for task in table.scan().plan_files():
+    for task in planned_files(table, current_snapshot(table)):
         gateway, other = bounds_of(table, task.file, "gateway")
         shard, other_shard = bounds_of(table, task.file, "shard")
         highest = bounds_of(table, task.file, "arrival")[1]
@@ -233,16 +227,11 @@ def _flush_shard(
 
 
 def _held(spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[int | None, Held | None]:
-    """The snapshot of `deltas` now, and what it holds of the batch.
-
-    Read from the snapshot's own files where this process can, which Spark takes ten times as long for.
-    """
-    with iceberg_table(spark, names.deltas) as table:
-        if table is not None:
-            current = table.current_snapshot()
-            return current.snapshot_id if current else None, held_in_files(table, batch)
-    snapshot = read_version(spark, names.deltas).snapshot_id
-    return snapshot, held_by_spark(spark, names, snapshot, batch)
+    """The snapshot of `deltas` now, and what it holds of the batch."""
+    with open_table(spark, names.deltas) as table:
+        snapshot = current_snapshot(table)
+        files = batch_files(table, snapshot, batch)
+    return snapshot, held_in_lake(spark, files, batch)
 
 
 def _read_after(error: Exception, spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[int | None, Held]:
@@ -268,32 +257,9 @@ def _read_after(error: Exception, spark: SparkSession, batch: Batch, names: Lake
 
 
 def _write(spark: SparkSession, source: LogSource, batch: Batch, snapshot: int | None, names: LakeNames) -> None:
-    """Commit the batch on top of a snapshot that lacks it.
-
-    Where others have committed since, the same files go on top of theirs once it is read that those lack it too.
-    """
-    with iceberg_table(spark, names.deltas) as table:
-        if table is None:
-            _overwrite(decoded_log(spark, source, batch), batch, snapshot, names)
-            return
-        files = write_log_files(spark, table, source, batch)
-        crash_point("flush.files")
-        for attempt in range(1, TRIES + 1):
-            try:
-                commit_files(table, snapshot, files)
-            except MovedError:
-                table.refresh()
-                if attempt == TRIES or held_in_files(table, batch) is not None:
-                    raise
-                current = table.current_snapshot()
-                snapshot = current.snapshot_id if current else None
-            else:
-                return
-
-
-def _overwrite(deltas: DataFrame, batch: Batch, snapshot: int | None, names: LakeNames) -> None:
-    """The same by Spark's own writer."""
-    writer = deltas.writeTo(names.deltas).option("isolation-level", "serializable")
+    """Commit the batch on top of a snapshot that lacks it."""
+    writer = decoded_log(spark, source, batch).writeTo(names.deltas).option("isolation-level", "serializable")
+    writer = writer.option(f"snapshot-property.{BATCH_PROPERTY}", batch.batch_id)
     if snapshot is not None:  # with no snapshot, all of the table's history is validated
         writer = writer.option("validate-from-snapshot-id", str(snapshot))
     writer.overwrite(is_of(batch))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,15 +9,17 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
 from lakehouse.bounds import bounds_of
-from lakehouse.data_files import DataFiles, read_files
+from lakehouse.catalogue import planned_files
+from lakehouse.data_files import DataFile, read_rows, rows_in, shares
 from lakehouse.history.decoding import day_of
-from lakehouse.history.ledger import id_sums
-from lakehouse.table_definitions import LakeNames, at
+from lakehouse.task_runner import in_tasks
 from lakesync.adapters.arrow import id_numbers
-from lakesync.analysis.scans import holds
+from lakesync.analysis.scans import both, holds
 
 if TYPE_CHECKING:
-    from pyiceberg.table import FileScanTask, Table
+    from collections.abc import Iterator, Sequence
+
+    from pyiceberg.table import Table
     from pyspark.sql import Column, SparkSession
 
     from lakesync.staging.records import Batch
@@ -26,43 +27,50 @@ if TYPE_CHECKING:
 Held = tuple[int, int]
 """Count, and sum of ids modulo 2**64."""
 
-_READERS = 2
+ROWS_A_TASK = 500_000
+
 _ID = pa.schema([("delta_id", pa.string())])
 _IDS = pa.schema([("gateway", pa.string()), ("batch_id", pa.string()), ("delta_id", pa.string())])
+_SUMS = "count bigint, total bigint"
 
 
-def held_in_files(table: Table, batch: Batch) -> Held | None:
-    """The batch in the table as it was loaded, read from its files; None where it is not there."""
-    from pyiceberg import expressions as ice
-
-    snapshot = table.current_snapshot()
-    if snapshot is None:
-        return None
+def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[tuple[DataFile, bool]]:
+    """The files of a snapshot that may hold rows of a batch, and of each whether all of its rows are the batch's."""
     first, last = (day_of(arrival).isoformat() for arrival in (batch.arrival_low, batch.arrival_high))
-    near = ice.And(
+    near = both(
         holds("gateway", "=", batch.gateway),
         holds("day", ">=", first),
         holds("day", "<=", last),
         holds("batch_id", "=", batch.batch_id),
     )
-    tasks = list(table.scan(near, selected_fields=tuple(_IDS.names), snapshot_id=snapshot.snapshot_id).plan_files())
-
-    def held(task: FileScanTask) -> Held:
-        files = DataFiles((task.file.file_path,), tuple(deleted.file_path for deleted in task.delete_files))
-        marks = [bounds_of(table, task.file, name) for name in ("gateway", "batch_id")]
-        whole = marks == [(batch.gateway, batch.gateway), (batch.batch_id, batch.batch_id)]
-        return _of_files(files, None if whole else batch)
-
-    with ThreadPoolExecutor(_READERS) as pool:
-        return _added(list(pool.map(held, tasks)))
+    own = [(batch.gateway, batch.gateway), (batch.batch_id, batch.batch_id)]
+    return [
+        (DataFile.of(task), [bounds_of(table, task.file, name) for name in ("gateway", "batch_id")] == own)
+        for task in planned_files(table, snapshot, near)
+    ]
 
 
-def held_by_spark(spark: SparkSession, names: LakeNames, snapshot: int | None, batch: Batch) -> Held | None:
-    """The same, as Spark reads a snapshot."""
-    if snapshot is None:
+def held_in_lake(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], batch: Batch) -> Held | None:
+    """What these files hold of the batch, read by tasks; None where that is nothing.
+
+    Args:
+        spark: a session.
+        files: as `batch_files` finds them.
+        batch: the planned one.
+    """
+    if not files:
         return None
-    (row,) = id_sums(at(spark, names.deltas, snapshot).where(is_of(batch))).collect()
-    return (row["count"], int(row["total"])) if row["count"] else None
+    whole = {file.path for file, is_whole in files if is_whole}
+    parts = shares([file for file, _ in files], max(ROWS_A_TASK, rows_in(file for file, _ in files) // 64))
+
+    def part(number: int) -> Iterator[pa.RecordBatch]:
+        for file in parts[number]:
+            yield _sum_of(file, None if file.path in whole else batch)
+
+    sums = in_tasks(spark, len(parts), part, _SUMS).toArrow()
+    count = pc.sum(sums["count"]).as_py() or 0
+    total = sum(sums["total"].to_pylist()) % 2**64
+    return (count, total) if count else None
 
 
 def is_of(batch: Batch) -> Column:
@@ -76,22 +84,16 @@ def is_of(batch: Batch) -> Column:
     )
 
 
-def _of_files(files: DataFiles, batch: Batch | None) -> Held:
-    """Of the batch's rows among the files', or of all."""
+def _sum_of(file: DataFile, batch: Batch | None) -> pa.RecordBatch:
+    """Of the batch's rows among the file's, or of all; the sum as a signed number of 64 bits."""
     count = total = 0
-    for rows in read_files(files, _ID if batch is None else _IDS):
-        if batch is None:
-            own = rows
-        else:
-            own = rows.filter(
-                pc.and_(pc.equal(rows["gateway"], batch.gateway), pc.equal(rows["batch_id"], batch.batch_id))
-            )
+    for rows in read_rows(file, _ID if batch is None else _IDS):
+        own = rows
+        if batch is not None:
+            mine = pc.and_(pc.equal(rows["gateway"], batch.gateway), pc.equal(rows["batch_id"], batch.batch_id))
+            own = rows.filter(mine)
         found = id_numbers(own["delta_id"].combine_chunks())
         count += len(found)
-        total += int(found.sum(dtype="uint64"))  # modulo 2**64, as the ledger has it
-    return count, total
-
-
-def _added(parts: list[Held]) -> Held | None:
-    count, total = (sum(each) for each in zip(*parts, strict=True)) if parts else (0, 0)
-    return (count, total % 2**64) if count else None
+        total += int(found.sum(dtype="uint64"))
+    signed = (total + 2**63) % 2**64 - 2**63
+    return pa.record_batch([pa.array([count], pa.int64()), pa.array([signed], pa.int64())], ["count", "total"])

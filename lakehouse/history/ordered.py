@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehouse.bounds import bounds_of
-from lakehouse.data_files import DataFiles, read_files
-from lakehouse.file_systems import is_readable
+from lakehouse.catalogue import planned_files
+from lakehouse.data_files import DataFile, read_rows, rows_in
 from lakehouse.history.decoding import DELTAS_ARROW, day_of
-from lakesync.exceptions import ConfigurationError, IntegrityError
+from lakesync.exceptions import IntegrityError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ class Stretch(NamedTuple):
     """The least arrival."""
     last: int
     """The greatest arrival."""
-    files: DataFiles
+    files: tuple[DataFile, ...]
 
     @property
     def stream(self) -> str:
@@ -58,7 +58,7 @@ class Stretch(NamedTuple):
     def deltas_beyond(self, arrival: int) -> int:
         """About how many of its deltas arrived later, if they came evenly."""
         share = (self.last - max(arrival, self.first - 1)) / (self.last - self.first + 1)
-        return round(self.files.rows * share)
+        return round(rows_in(self.files) * share)
 
 
 def stretches(table: Table, snapshot: int, after: Mapping[str, int], until: Mapping[str, int]) -> list[Stretch]:
@@ -85,13 +85,13 @@ def stretches(table: Table, snapshot: int, after: Mapping[str, int], until: Mapp
         holds("gateway", "in", {name.partition("/")[0] for name in after}),
     )
     found: list[Stretch] = []
-    planned = table.scan(near, snapshot_id=snapshot).plan_files()
+    planned = planned_files(table, snapshot, near)
     for each in sorted(_stretch(table, task) for task in planned):
         if each.last <= after.get(each.stream, each.last) or each.first > until[each.stream]:
             continue
         before = found[-1] if found else None
         if before is not None and before.stream == each.stream and each.first <= before.last:
-            found[-1] = before._replace(last=max(before.last, each.last), files=_together(before.files, each.files))
+            found[-1] = before._replace(last=max(before.last, each.last), files=(*before.files, *each.files))
         else:
             found.append(each)
     return found
@@ -104,7 +104,7 @@ def latest_arrivals(table: Table, snapshot: int) -> dict[str, int]:
         IntegrityError, ConfigurationError: as `stretches`.
     """
     found: dict[str, int] = {}
-    for task in table.scan(snapshot_id=snapshot).plan_files():
+    for task in planned_files(table, snapshot):
         each = _stretch(table, task)
         found[each.stream] = max(each.last, found.get(each.stream, each.last))
     return found
@@ -134,7 +134,8 @@ def in_order(
         low, high = after[stretch.stream], until[stretch.stream]
         if stretch.last <= low or (choice.gateways and stretch.gateway not in choice.gateways):
             continue
-        wanted = (_wanted(rows, low, high, choice) for rows in read_files(stretch.files, schema, part))
+        read = (rows for file in stretch.files for rows in read_rows(file, schema, batch_rows=part))
+        wanted = (_wanted(rows, low, high, choice) for rows in read)
         for rows in ordered(wanted, part):
             yield from rows.select(list(columns)).combine_chunks().to_batches(max_chunksize=_BATCH)
 
@@ -272,7 +273,6 @@ def _wanted(rows: pa.Table, low: int, high: int, choice: Choice) -> pa.Table:
 
 def _stretch(table: Table, task: FileScanTask) -> Stretch:
     """A file by itself."""
-    files = DataFiles.of([task])
     gateway, shard = (bounds_of(table, task.file, name) for name in ("gateway", "shard"))
     first, last = bounds_of(table, task.file, "arrival")
     is_pure = None not in gateway and gateway[0] == gateway[1] and None not in shard and shard[0] == shard[1]
@@ -281,14 +281,4 @@ def _stretch(table: Table, task: FileScanTask) -> Stretch:
             f"the file {task.file.file_path} of {'.'.join(table.name())} holds deltas of gateways {gateway} and shards "
             f"{shard}, where a file holds one gateway's deltas of one shard: have Spark write it again by these columns"
         )
-    unknown = next((path for path in (*files.data, *files.deletes) if not is_readable(path)), None)
-    if unknown is not None:
-        raise ConfigurationError(
-            f"the file {unknown} of {'.'.join(table.name())} cannot be opened: keep the warehouse in a folder or on S3"
-        )
-    return Stretch(str(gateway[0]), str(shard[0]), first, last, files)
-
-
-def _together(one: DataFiles, other: DataFiles) -> DataFiles:
-    deletes = tuple(dict.fromkeys((*one.deletes, *other.deletes)))
-    return DataFiles((*one.data, *other.data), deletes, one.rows + other.rows)
+    return Stretch(str(gateway[0]), str(shard[0]), first, last, (DataFile.of(task),))

@@ -1,4 +1,8 @@
-"""Cells to typed columns over Arrow, as `lakehouse.merge.project` does it with expressions."""
+"""Cells to typed columns over Arrow: a value that does not fit is null there, and counted.
+
+string → string, number → double, boolean → boolean, json → the JSON text, null → string that is always null. JSON null
+is null in every type. Columns that the schema does not name stay in `_cells` alone.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,16 @@ if TYPE_CHECKING:
     from lakehouse.merge.kernel import Merged
 
 
+MISFITS = pa.schema([(name, pa.string()) for name in ("_gateway", "_row", "column", "type", "value")])
+"""What `misfits` finds."""
+
+
 def projected(merged: Merged, columns: Sequence[tuple[str, str]], rejected: str) -> pa.Table:
     """The states with a typed column for each `(name, schema type)`, and the number of values that do not fit.
 
     Args:
         merged: row states.
-        columns: as `lakehouse.merge.project.project` takes them.
+        columns: names and schema types.
         rejected: name of the last column.
     """
     states, rows = merged.states, merged.states.num_rows
@@ -83,3 +91,28 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return found if found is None or math.isfinite(found) else None
+
+
+def misfits(rows: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
+    """Live values that do not fit their column: `_gateway`, `_row`, `column`, `type`, and `value`, its JSON text.
+
+    Args:
+        rows: with `_gateway`, `_row` and `_cells`.
+        columns: typed columns with their schema types.
+    """
+    rows = rows.combine_chunks()
+    cells = pa.concat_arrays([*rows["_cells"].chunks, pa.array([], rows.schema.field("_cells").type)])
+    ends = np.asarray(cells.offsets)
+    owner = np.repeat(np.arange(rows.num_rows), np.diff(ends))
+    names, items = (each.slice(ends[0], ends[-1] - ends[0]) for each in (cells.keys, cells.items))
+    texts = pc.struct_field(items, "value")
+    found = [MISFITS.empty_table()]
+    for name, kind in columns:
+        own = np.flatnonzero(np.asarray(pc.equal(names, name)))
+        values = texts.take(pa.array(own))
+        unfit = pc.and_(pc.is_null(typed_values(values, kind)), pc.not_equal(values, "null"))
+        places = owner[own[np.asarray(unfit)]]
+        keys = rows.select(["_gateway", "_row"]).take(pa.array(places))
+        texts_of = [pa.repeat(name, len(places)), pa.repeat(kind, len(places)), values.filter(unfit)]
+        found.append(pa.table([*keys.columns, *texts_of], MISFITS))
+    return pa.concat_tables(found)

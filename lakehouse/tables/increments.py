@@ -8,9 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
-from pyspark.sql import functions as sf
 
-from lakehouse.data_files import DataFiles
 from lakehouse.history.decoding import day_of
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import (
@@ -24,19 +22,17 @@ from lakehouse.table_definitions import (
     marks_of,
     read_version,
 )
-from lakehouse.tables.buckets import Extent, Increment, Merge, tasks_of
-from lakehouse.tables.extents import History, history_files
+from lakehouse.tables.increment import Increment, counted, history_files
 from lakehouse.tables.rejected import keep_rejected
 from lakehouse.tables.writes import Written, write_state
 from lakesync.crash import crash_point
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import date
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-    from lakehouse.tables.writes import MergeOf
     from lakesync.schema import TableSchema
 
 
@@ -57,6 +53,12 @@ class MergeReport(msgspec.Struct, frozen=True):
     marks: dict[str, int]
     """Merged marks afterwards, a gateway."""
     seconds: float
+    duplicates: int | None = None
+    """Stored rows beyond the first of their key, among those that were read; None: not known."""
+    differences: int | None = None
+    """Sampled rows that the gateway's own code merges to something else; None: not known."""
+    difference: str | None = None
+    """One of these, as JSON."""
 
 
 @lake_errors
@@ -91,19 +93,16 @@ def merge_table(
         return MergeReport(schema.table, 0, 0, 0, 0, table.snapshot_id, table.marks, seconds)
     since = table.marks if as_marked else {}
     ranges = {gateway: (since.get(gateway, 0), arrival) for gateway, arrival in upto.items()}
-    increment = deltas_between(spark, schema.table, ranges, names, None if rebuild else days)
-    picked = Increment(schema.table, ranges, None if rebuild else days)
-    found = history_files(spark, names.deltas, history, picked)
-    deltas_in = increment.count() if found.deltas is None else found.deltas
-    written = Written(table.snapshot_id, 0, 0, 0)
+    increment = Increment(schema.table, ranges, None if rebuild else days)
+    found = history_files(spark, names.deltas, history, increment)
+    written = Written(table.snapshot_id)
+    deltas_in = counted(spark, found, increment)
     if deltas_in or rebuild or (table.grown and table.snapshot_id is not None):
-        by_bucket = _by_bucket(table, picked, found, deltas_in)
-        written = write_state(spark, table, increment, deltas_in, upto if rebuild else None, by_bucket)
+        written = write_state(spark, table, increment, found, upto if rebuild else None)
         if written.snapshot_id is not None and (written.rejected or table.rejects):
             keep_rejected(spark, table, written.snapshot_id, names)
     crash_point("tables.merged")
     marks = _advance(spark, table, upto, days, exactly=rebuild)
-    seconds = time.perf_counter() - started
     return MergeReport(
         schema.table,
         deltas_in,
@@ -112,7 +111,10 @@ def merge_table(
         written.rejected,
         written.snapshot_id,
         marks,
-        seconds,
+        time.perf_counter() - started,
+        written.duplicates,
+        written.differences,
+        written.difference,
     )
 
 
@@ -120,39 +122,6 @@ def merge_table(
 def forget_marks(spark: SparkSession, table: str, names: LakeNames = NAMES) -> None:
     """Drop a table's merged marks: the next merge reads all of its deltas again, with the same result."""
     spark.sql(f"ALTER TABLE {names.state(table)} UNSET TBLPROPERTIES IF EXISTS ('{MARKS_PROPERTY}')")
-
-
-def deltas_between(
-    spark: SparkSession,
-    table: str,
-    ranges: Mapping[str, tuple[int, int]],
-    names: LakeNames,
-    days: Sequence[date] | None = None,
-) -> DataFrame:
-    """A table's rows of the history with `low < arrival <= high` for each gateway's range, on all days or these."""
-    of_gateways = sf.lit(False)
-    for gateway, (low, high) in ranges.items():
-        of_gateways |= (sf.col("gateway") == gateway) & (sf.col("arrival") > low) & (sf.col("arrival") <= high)
-    if days is None:
-        first = day_of(min((low for low, _ in ranges.values()), default=0))
-        last = day_of(max((high for _, high in ranges.values()), default=0))
-        in_days = sf.col("day").between(first, last)
-    else:
-        in_days = sf.col("day").isin(*days)
-    return spark.table(names.deltas).where(of_gateways & in_days & (sf.col("table_name") == table))
-
-
-def _by_bucket(table: StateTable, increment: Increment, history: History, deltas_in: int) -> MergeOf | None:
-    """What tasks do to merge an increment; None where they cannot read the history's files."""
-    files = history.files
-    if files is None:
-        return None
-    tasks = tasks_of(deltas_in)
-
-    def merge(states: Mapping[int, DataFiles], *, rebuilt: Collection[str], extent: Extent) -> Merge:
-        return Merge(increment, files, states, table.columns, frozenset(rebuilt), extent, tasks)
-
-    return merge
 
 
 def _advance(

@@ -6,15 +6,25 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
-from lakehouse.merge.project import rejected_values
+from lakehouse.catalogue import open_table, planned_files
+from lakehouse.data_files import DataFile, read_rows, rows_in, shares
+from lakehouse.merge.kernel import STORED
+from lakehouse.merge.typed import MISFITS, misfits
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames, at
+from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames
+from lakehouse.task_runner import in_tasks
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from lakehouse.table_definitions import StateTable
 
+ROWS_A_TASK = 500_000
+
+_CELLS = STORED.empty_table().select(["_gateway", "_row", "_cells"]).schema
 _COLUMNS = (
     "gateway string, table_name string COMMENT 'NAMESPACE.TABLE where it is not the shared one', row_id string, "
     "column_name string, type string COMMENT 'that it does not fit', value string COMMENT 'its JSON text'"
@@ -31,8 +41,7 @@ def keep_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: 
     called = names.called(table.table)
     if not spark.catalog.tableExists(names.rejected):
         spark.sql(f"CREATE TABLE IF NOT EXISTS {names.rejected} ({_COLUMNS}) USING iceberg PARTITIONED BY (table_name)")
-    found = rejected_values(at(spark, table.name, snapshot), table.columns)
-    rows = found.select(
+    rows = _misfits(spark, table, snapshot).select(
         sf.col("_gateway").alias("gateway"),
         sf.lit(called).alias("table_name"),
         sf.col("_row").alias("row_id"),
@@ -45,3 +54,17 @@ def keep_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: 
     count = spark.table(names.rejected).where(of_table).count()
     spark.sql(f"ALTER TABLE {table.name} SET TBLPROPERTIES ('{REJECTED_PROPERTY}' = '{count}')")
     return count
+
+
+def _misfits(spark: SparkSession, table: StateTable, snapshot: int) -> DataFrame:
+    """What a snapshot rejects, read by tasks."""
+    with open_table(spark, table.name) as opened:
+        files = [DataFile.of(task) for task in planned_files(opened, snapshot)]
+    parts, columns = shares(files, max(ROWS_A_TASK, rows_in(files) // 256)), table.columns
+
+    def part(number: int) -> Iterator[pa.RecordBatch]:
+        for file in parts[number]:
+            for rows in read_rows(file, _CELLS):
+                yield from misfits(rows, columns).combine_chunks().to_batches()
+
+    return in_tasks(spark, len(parts), part, ", ".join(f"{name} string" for name in MISFITS.names))

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import copy
-import random
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
-from msgspec import Raw
 from pyspark.sql import functions as sf
 
 from lakehouse.checkpoints.frames import FRAME_COLUMNS, stored_row
-from lakehouse.small_reads import few_rows
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas, marks_of, read_version
+from lakehouse.tables.verification import MOST_DELTAS, row_delta
 from lakesync.lww import RowState
-from lakesync.types import ColumnValue, RowDelta
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -30,15 +25,8 @@ if TYPE_CHECKING:
 SAMPLE = 100
 """Rows of a table that are looked at."""
 
-MOST_DELTAS = 1_000
-"""A row with more of them on the days that are read is not sampled: all are merged in this process."""
-
-
 _KEY = ("gateway", "row_id")
-_STORIES = pa.schema(
-    [(name, pa.string()) for name in (*_KEY, "table_name", "op", "client_id", "delta_id")]
-    + [("hlc", pa.int64()), ("arrival", pa.int64()), ("columns", pa.map_(pa.string(), pa.string()))]
-)
+_DELTA = (*_KEY, "table_name", "op", "client_id", "delta_id", "hlc", "arrival", "columns")
 
 
 class StateDifference(msgspec.Struct, frozen=True):
@@ -86,7 +74,7 @@ def unlike_merge(
         merged = copy.copy(state) if days is not None else RowState()
         for delta in story:
             if delta["arrival"] <= mark:
-                merged.merge(_delta(table, delta))
+                merged.merge(row_delta(delta))
         if merged != state:
             found.append(StateDifference(gateway, row, _text(state), _text(merged)))
     return found
@@ -102,15 +90,6 @@ def _sampled(
     sample: int,
 ) -> tuple[set[tuple[str, str]], list[dict[str, Any]]]:
     """The keys that are looked at, and the deltas of their rows; of other gateways' rows with such ids too."""
-    few = few_rows(spark, names.deltas, _STORIES, days)
-    if few is not None:
-        own = few.filter(pc.equal(few["table_name"], table))
-        if gateways is not None:
-            own = own.filter(pc.is_in(own["gateway"], pa.array(sorted(gateways), pa.string())))
-        counted = own.group_by(list(_KEY), use_threads=False).aggregate([([], "count_all")])
-        fit = counted.filter(pc.less_equal(counted["count_all"], MOST_DELTAS)).select(_KEY).to_pylist()
-        keys = {itemgetter(*_KEY)(row) for row in random.Random(seed).sample(fit, min(sample, len(fit)))}  # noqa: S311
-        return keys, own.filter(pc.is_in(own["row_id"], pa.array([row for _, row in keys], pa.string()))).to_pylist()
     deltas = spark.table(names.deltas).where(sf.col("table_name") == table)
     if gateways is not None:
         deltas = deltas.where(sf.col("gateway").isin(*gateways))
@@ -126,18 +105,13 @@ def _sampled(
     )
     keys = {(row["gateway"], row["row_id"]) for row in chosen}
     of_rows = deltas.where(sf.col("row_id").isin(sorted({row for _, row in keys})))
-    return keys, of_rows.select(*_STORIES.names).toArrow().to_pylist()
+    return keys, of_rows.select(*_DELTA).toArrow().to_pylist()
 
 
 def _states(states: DataFrame, table: str) -> dict[tuple[str, str], tuple[int, RowState]]:
     """`(latest arrival, state)` of state rows by gateway and row id."""
     rows = states.select("_gateway", *FRAME_COLUMNS).toArrow().to_pylist()
     return {(row["_gateway"], row["_row"]): (row["_arrival"], stored_row(table, row).state) for row in rows}
-
-
-def _delta(table: str, row: dict[str, Any]) -> RowDelta:
-    cells = tuple(ColumnValue(name, Raw(value.encode())) for name, value in row["columns"])
-    return RowDelta(row["op"], table, row["row_id"], row["client_id"], cells, row["hlc"], row["delta_id"])
 
 
 def _text(state: RowState) -> str:

@@ -1,256 +1,251 @@
-"""How an increment is committed to a state table: a small one merged on read, a large one by rewriting its buckets."""
+"""How an increment is committed to a state table: a small one merged on read, a large one by writing the table anew."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as sf
 
-from lakehouse.catalogue import iceberg_table
-from lakehouse.commits import MovedError
-from lakehouse.data_files import UnreadableError
-from lakehouse.merge.project import REJECTED, project
-from lakehouse.merge.reduce import KEY, STATE_COLUMNS, reduce_deltas
-from lakehouse.table_definitions import StateTable, at, read_version
-from lakehouse.tables.buckets import merged_rows, state_files
-from lakehouse.tables.files import rewrite
+from lakehouse.catalogue import current_snapshot, open_table, planned_files
+from lakehouse.data_files import DataFile, read_rows, rows_in, shares
+from lakehouse.merge.kernel import STORED
+from lakehouse.merge.typed import misfits
+from lakehouse.tables.increment import ROWS_A_TASK
+from lakehouse.tables.merge_job import (
+    CHECKS,
+    DIFFERENCE,
+    DUPLICATES,
+    REJECTED,
+    Merge,
+    merged_rows,
+)
+from lakehouse.task_runner import in_tasks
 from lakesync.crash import crash_point
 from lakesync.exceptions import FlushError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator
 
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyiceberg.table import Table
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-    from lakehouse.data_files import DataFiles
-    from lakehouse.tables.buckets import Extent, Merge
-
-    class MergeOf(Protocol):
-        """What tasks do, of the state's files by bucket, without the rows of some gateways."""
-
-        def __call__(self, states: Mapping[int, DataFiles], *, rebuilt: Collection[str], extent: Extent) -> Merge: ...
-
+    from lakehouse.table_definitions import StateTable
+    from lakehouse.tables.increment import History, Increment
 
 SMALL_TABLE = 100_000
-"""Rows up to which a table is always written anew, which is as quick as a MERGE and leaves no delete files."""
+"""Rows up to which a table is always written anew, which is as quick as a merge on read and leaves no delete files."""
 
 LARGE_SHARE = 0.2
-"""Deltas a row from which writing a table anew is quicker than a MERGE."""
+"""Deltas a row from which writing a table anew is quicker than merging on read."""
 
-REBUILD = "rebuild"
-"""The branch on which a table is made anew."""
+ROWS_A_BUCKET = 250_000
+"""Rows of a bucket, beyond which a table that is written anew gets twice as many buckets."""
+
+MOST_BUCKETS = 1024
+
+BRANCH = "merge"
+"""On which a small increment is merged, before the table's main branch is moved to it."""
 
 TRIES = 3
 """Commits of one increment while another writer keeps committing in between."""
+
+
+_NAMES = ["rows", "tombstones", "rejected"]
+_COUNTED = pa.schema([*(STORED.field(name) for name in ("_gateway", "_row", "_cells")), ("_gone", pa.bool_())])
 
 
 class Written(msgspec.Struct, frozen=True):
     """What a commit left."""
 
     snapshot_id: int | None
-    rows: int
-    tombstones: int
-    rejected: int
+    rows: int = 0
+    tombstones: int = 0
+    rejected: int = 0
+    duplicates: int | None = None
+    """Stored rows beyond the first of their key, among those that were read; None: not known."""
+    differences: int | None = None
+    """Sampled rows that the gateway's own code merges to something else; None: not known."""
+    difference: str | None = None
+    """One of these, as JSON."""
+
+
+class _State(NamedTuple):
+    """A state table as it is."""
+
+    snapshot: int | None
+    files: list[DataFile]
+    buckets: int
+
+    @classmethod
+    def read(cls, table: Table) -> _State:
+        snapshot = current_snapshot(table)
+        files = [DataFile.of(task) for task in planned_files(table, snapshot)]
+        return cls(snapshot, files, buckets_of(table))
 
 
 def write_state(
-    spark: SparkSession,
-    table: StateTable,
-    increment: DataFrame,
-    deltas_in: int,
-    rebuilt: Collection[str] | None,
-    by_bucket: MergeOf | None = None,
+    spark: SparkSession, table: StateTable, increment: Increment, history: History, rebuilt: Collection[str] | None
 ) -> Written:
     """Commit an increment, or for the gateways `rebuilt` all of their rows made again from it.
+
+    Where another writer committed in between, it is done again on top: what that one merged is in `deltas` too, and
+    merging is idempotent.
 
     Args:
         spark: a session.
         table: ready for its schema.
-        increment: rows of the history.
-        deltas_in: how many.
+        increment: which deltas.
+        history: where they are.
         rebuilt: gateways of which the increment is everything; None where it is merged.
-        by_bucket: the increment as tasks read it by themselves; None where they cannot.
 
-    Where another writer committed in between, it is done again on top: what that one merged is in `deltas` too, and
-    merging is idempotent.
+    Raises:
+        FlushError: others changed the table during each try.
+        ConfigurationError: tasks cannot open the table's files.
     """
-    anew = rebuilt is not None or table.grown or _is_large(spark, table, deltas_in)
-    snapshot = table.snapshot_id
     for attempt in range(TRIES):
-        small = not anew and snapshot is not None
-        extent: Extent = "rows" if small else "all" if rebuilt is not None or table.grown else "buckets"
-        observed = Observation()
-        counts: dict[str, int] | None = None
-        touched = increment.select(*_key_of_deltas()).distinct() if small else None
+        state = _read(spark, table)
         try:
-            if by_bucket is not None and rebuilt is None:
-                merge = partial(by_bucket, rebuilt=(), extent=extent)
-                rewritten = rewrite(spark, table.name, snapshot, merge)
-                if rewritten is not None:
-                    return Written(*rewritten)
-            rows = _merged_rows(spark, table, snapshot, by_bucket, rebuilt or (), extent)
-            if touched is not None and snapshot is not None:
-                if rows is None:
-                    held = at(spark, table.name, snapshot).join(touched, list(KEY), "semi")
-                    rows = project(reduce_deltas(increment, held), table.columns)
-                counts = _merge_into(spark, table, rows)
+            crash_point("tables.planned")
+            if rebuilt is None and not table.grown and _is_small(state, history):
+                observed = _merge_on_read(spark, table, state, increment, history)
             else:
-                whole_buckets = rows is not None
-                rows = rows if rows is not None else _all_rows(spark, table, snapshot, increment, rebuilt or ())
-                every = extent == "all" or not whole_buckets
-                if rebuilt is not None and snapshot is not None:
-                    _rebuild(spark, rows, table, snapshot, whole_buckets=whole_buckets, observed=observed)
-                else:
-                    _rewrite(rows, table.name, snapshot, every=every, whole_buckets=whole_buckets, observed=observed)
-        except MovedError:
-            pass
+                observed = _rewrite(spark, table, state, increment, history, rebuilt or ())
         except PySparkException:
-            if read_version(spark, table.name).snapshot_id == snapshot or attempt == TRIES - 1:
+            if attempt == TRIES - 1 or _read(spark, table).snapshot == state.snapshot:
                 raise
         else:
-            now = _snapshot(spark, table, read_version(spark, table.name).snapshot_id)
-            if touched is None or now["parent_id"] == snapshot:
-                # Spark passes on what it observed if it has it within 100 ms.
-                counts = counts or observed.get or _counted(spark, table, now["snapshot_id"])
-                return Written(now["snapshot_id"], counts["rows"], counts["tombstones"] or 0, counts["rejected"] or 0)
-        snapshot = read_version(spark, table.name).snapshot_id
+            now = _read(spark, table)
+            # Spark passes on what it observed if it has it within 100 ms.
+            counts = observed.get or _counted(spark, table, {file.path for file in state.files}, now.files)
+            return Written(now.snapshot, **counts)
     raise FlushError(f"{table.name} was changed by others during each of {TRIES} merges; merge it when they are done")
 
 
-def _merged_rows(
-    spark: SparkSession,
-    table: StateTable,
-    snapshot: int | None,
-    by_bucket: MergeOf | None,
-    rebuilt: Collection[str],
-    extent: Extent,
-) -> DataFrame | None:
-    """Rows as tasks merge them, for Spark to write; None where tasks cannot read the files and Spark has to."""
-    try:
-        states = state_files(spark, table, snapshot)
-    except UnreadableError:
-        return None
-    return (
-        merged_rows(spark, table, by_bucket(states, rebuilt=rebuilt, extent=extent)) if by_bucket is not None else None
-    )
+def buckets_of(table: Table) -> int:
+    """Into how many buckets an open state table divides its rows."""
+    from pyiceberg.transforms import BucketTransform
+
+    (found,) = (each.transform for each in table.spec().fields if isinstance(each.transform, BucketTransform))
+    return found.num_buckets
 
 
-def _all_rows(
-    spark: SparkSession, table: StateTable, snapshot: int | None, increment: DataFrame, rebuilt: Collection[str]
-) -> DataFrame:
-    """Every row, old and new."""
-    state = None
-    if snapshot is not None:
-        state = at(spark, table.name, snapshot).where(~sf.col("_gateway").isin(*rebuilt))
-    return project(reduce_deltas(increment, state), table.columns)
+def _read(spark: SparkSession, table: StateTable) -> _State:
+    with open_table(spark, table.name) as opened:
+        return _State.read(opened)
 
 
-def _rebuild(
-    spark: SparkSession,
-    rows: DataFrame,
-    table: StateTable,
-    snapshot: int,
-    *,
-    whole_buckets: bool,
-    observed: Observation,
-) -> None:
-    """Everything anew, on a branch that takes the table's place where it is whole; a run that dies leaves the old.
-
-    The branch begins at `snapshot`, so it can only take the place of a table that is still there.
-    """
-    catalogue, _, plain = table.name.replace("`", "").partition(".")
-    spark.sql(f"ALTER TABLE {table.name} CREATE OR REPLACE BRANCH {REBUILD} AS OF VERSION {snapshot}")
-    branch = f"{table.name}.`branch_{REBUILD}`"
-    _rewrite(rows, branch, snapshot, every=True, whole_buckets=whole_buckets, observed=observed)
-    crash_point("tables.rebuilt")
-    spark.sql(
-        f"CALL `{catalogue}`.system.fast_forward(table => '{plain}', branch => 'main', to => '{REBUILD}')"
-    ).collect()
-    spark.sql(f"ALTER TABLE {table.name} DROP BRANCH IF EXISTS {REBUILD}")
+def _is_small(state: _State, history: History) -> bool:
+    """Whether merging on read is the quicker way."""
+    rows = rows_in(state.files)
+    return rows > SMALL_TABLE > history.most and history.most <= rows * LARGE_SHARE
 
 
 def _rewrite(
-    rows: DataFrame,
-    name: str,
-    snapshot: int | None,
-    *,
-    every: bool,
-    whole_buckets: bool,
-    observed: Observation,
-) -> None:
-    """One overwrite of the rows' buckets, or of everything; refused when the table is no longer at `snapshot`."""
-    writer = rows.observe(observed, *_counts()).drop(REJECTED).writeTo(name)
-    writer = writer.option("isolation-level", "serializable")
-    if whole_buckets:  # each is one task's, so nothing is sorted or sent about
-        writer = writer.option("distribution-mode", "none").option("fanout-enabled", "true")
-    if snapshot is not None:
-        writer = writer.option("validate-from-snapshot-id", str(snapshot))
-    if every:
-        writer.overwrite(sf.lit(True))
-    else:
-        writer.overwritePartitions()
+    spark: SparkSession,
+    table: StateTable,
+    state: _State,
+    increment: Increment,
+    history: History,
+    rebuilt: Collection[str],
+) -> Observation:
+    """Every row, old and new, in place of all that is there; refused where the table is no longer as it was read."""
+    buckets = _grown(spark, table, state, history)
+    merge = Merge.of(increment, history, state.files, table.columns, buckets, rebuilt)
+    observed = Observation()
+    writer = _observed(spark, table, merge, observed).writeTo(table.name).option("isolation-level", "serializable")
+    if state.snapshot is not None:
+        writer = writer.option("validate-from-snapshot-id", str(state.snapshot))
+    writer.overwrite(sf.lit(True))
+    return observed
 
 
-def _merge_into(spark: SparkSession, table: StateTable, rows: DataFrame) -> dict[str, int]:
-    """The touched rows alone, merged on read; what they are.
+def _merge_on_read(
+    spark: SparkSession, table: StateTable, state: _State, increment: Increment, history: History
+) -> Observation:
+    """The touched rows alone: stored ones are marked as deleted, merged ones appended.
 
-    They are fetched first and sent along with the statement: a MERGE may look at its source more than once, and of
-    rows at hand it knows how few they are.
+    Both commits go to a branch that begins at the snapshot that was read. The table's main branch is moved to it only
+    where it is still there.
     """
-    merged = rows.toArrow()
-    source = f"merge_{table.table}"
-    plain = merged.drop_columns([REJECTED])
-    spark.createDataFrame(plain, spark.table(table.name).schema).createOrReplaceTempView(source)
+    catalogue, _, plain = table.name.replace("`", "").partition(".")
+    branch, keys = f"{table.name}.`branch_{BRANCH}`", f"keys_{plain.replace('.', '_')}"
+    spark.sql(f"ALTER TABLE {table.name} CREATE OR REPLACE BRANCH {BRANCH} AS OF VERSION {state.snapshot}")
+    _touched(spark, increment, history).hint("broadcast").createOrReplaceTempView(f"`{keys}`")
     spark.sql(
-        f"MERGE INTO {table.name} AS held USING `{source}` AS merged "
-        "ON held._gateway = merged._gateway AND held._row = merged._row "
-        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        f"MERGE INTO {branch} AS held USING `{keys}` AS touched "
+        "ON held._gateway = touched.gateway AND held._row = touched.row_id WHEN MATCHED THEN DELETE"
     )
-    return {
-        "rows": merged.num_rows,
-        "tombstones": pc.sum(merged["_gone"]).as_py() or 0,
-        "rejected": pc.sum(merged[REJECTED]).as_py() or 0,
-    }
+    merge = Merge.of(increment, history, state.files, table.columns, state.buckets, touched_only=True)
+    observed = Observation()
+    _observed(spark, table, merge, observed).writeTo(branch).append()
+    crash_point("tables.on_branch")
+    spark.sql(
+        f"CALL `{catalogue}`.system.fast_forward(table => '{plain}', branch => 'main', to => '{BRANCH}')"
+    ).collect()
+    spark.sql(f"ALTER TABLE {table.name} DROP BRANCH IF EXISTS {BRANCH}")
+    return observed
 
 
-def _counts() -> tuple[Column, ...]:
+def _touched(spark: SparkSession, increment: Increment, history: History) -> DataFrame:
+    """`gateway` and `row_id` of an increment, each once."""
+    parts = shares(history.files, ROWS_A_TASK)
+
+    def part(number: int) -> Iterator[pa.RecordBatch]:
+        own = [rows for file in parts[number] for rows in increment.keys(file)]
+        if own:
+            once = pa.concat_tables(own).group_by(["gateway", "row_id"], use_threads=False).aggregate([])
+            yield from once.combine_chunks().to_batches()
+
+    keys = in_tasks(spark, len(parts), part, "gateway string, row_id string")
+    return keys.distinct() if len(parts) > 1 else keys
+
+
+def _observed(spark: SparkSession, table: StateTable, merge: Merge, observed: Observation) -> DataFrame:
+    """The rows that are to be written; what they are is observed on their way."""
+    rows = merged_rows(spark, spark.table(table.name).schema, merge)
+    return rows.observe(observed, *_observations()).drop(*CHECKS)
+
+
+def _observations() -> tuple[Column, ...]:
     return (
         sf.count(sf.lit(1)).alias("rows"),
-        sf.sum(sf.col("_gone").cast("long")).alias("tombstones"),
-        sf.sum(sf.col(REJECTED).cast("long")).alias("rejected"),
+        _sum(sf.col("_gone").cast("long")).alias("tombstones"),
+        _sum(sf.col(REJECTED).cast("long")).alias("rejected"),
+        _sum(sf.col(DUPLICATES)).alias("duplicates"),
+        sf.count(DIFFERENCE).alias("differences"),
+        sf.max(DIFFERENCE).alias("difference"),
     )
 
 
-def _counted(spark: SparkSession, table: StateTable, snapshot: int) -> dict[str, int]:
-    """What `_counts` would have been observed to be, from what was written."""
-    rows = at(spark, table.name, snapshot).select(*STATE_COLUMNS)
-    return project(rows, table.columns).agg(*_counts()).collect()[0].asDict()
+def _sum(column: Column) -> Column:
+    return sf.coalesce(sf.sum(column), sf.lit(0))
 
 
-def _key_of_deltas() -> tuple[Column, ...]:
-    return sf.col("gateway").alias("_gateway"), sf.col("row_id").alias("_row")
+def _counted(spark: SparkSession, table: StateTable, before: Collection[str], now: list[DataFile]) -> dict[str, int]:
+    """How many rows, invisible ones and misfits the files have that were not there before."""
+    parts, columns = shares([file for file in now if file.path not in before], ROWS_A_TASK), table.columns
+
+    def part(number: int) -> Iterator[pa.RecordBatch]:
+        for file in parts[number]:
+            for rows in read_rows(file, _COUNTED):
+                counts = (rows.num_rows, pc.sum(rows["_gone"]).as_py() or 0, misfits(rows, columns).num_rows)
+                yield pa.record_batch([pa.array([count], pa.int64()) for count in counts], _NAMES)
+
+    found = in_tasks(spark, len(parts), part, ", ".join(f"{name} bigint" for name in _NAMES)).toArrow()
+    return {name: pc.sum(found[name]).as_py() or 0 for name in _NAMES}
 
 
-def _is_large(spark: SparkSession, table: StateTable, deltas_in: int) -> bool:
-    """Whether writing the table anew is the quicker way."""
-    if table.snapshot_id is None or deltas_in >= SMALL_TABLE:
-        return True
-    rows = _rows(spark, table, table.snapshot_id)
-    return rows <= SMALL_TABLE or deltas_in > rows * LARGE_SHARE
-
-
-def _rows(spark: SparkSession, table: StateTable, snapshot: int) -> int:
-    """How many a snapshot has, deleted ones included."""
-    with iceberg_table(spark, table.name) as opened:
-        found = opened.snapshot_by_id(snapshot) if opened is not None else None
-        summary = found.summary if found is not None else None
-    return int((summary or _snapshot(spark, table, snapshot)["summary"])["total-records"] or 0)
-
-
-def _snapshot(spark: SparkSession, table: StateTable, snapshot: int | None) -> Row:
-    return spark.table(f"{table.name}.snapshots").where(sf.col("snapshot_id") == sf.lit(snapshot)).collect()[0]
+def _grown(spark: SparkSession, table: StateTable, state: _State, history: History) -> int:
+    """Into how many buckets the table divides its rows from now on: more as it grows."""
+    buckets, rows = state.buckets, rows_in(state.files) + history.most
+    while buckets < MOST_BUCKETS and rows > buckets * ROWS_A_BUCKET:
+        buckets *= 2
+    if buckets != state.buckets:
+        old, new = (f"bucket({count}, _row)" for count in (state.buckets, buckets))
+        spark.sql(f"ALTER TABLE {table.name} REPLACE PARTITION FIELD {old} WITH {new}")
+    return buckets

@@ -61,7 +61,7 @@ _TYPED = {
     "json": "CASE WHEN {0} <> 'null' THEN {0} END",
     "null": "CAST(NULL AS VARCHAR)",
 }
-"""Schema type → a value's JSON text as a value of the typed column, as `lakehouse.merge.project` has it."""
+"""Schema type → a value's JSON text as a value of the typed column, as `lakehouse.merge.typed` has it."""
 
 
 def visible_rows(columns: Mapping[str, str]) -> str:

@@ -160,7 +160,7 @@ def settings(config: Config, port: int) -> dict[str, str]:
         # Adaptive execution makes a job of each shuffle, and its gain is little over so few partitions.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": str(config.spark.shuffle_partitions),
-        "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         **catalogue(config),
         **config.spark.settings,

@@ -179,7 +179,7 @@ def test_b7_what_is_erased_is_gone_after_a_crash_at_every_step(spark, spark_serv
     world.merge()
     first = world.cut()
     assert world.checkpoint() == first
-    monkeypatch.setattr(writes, "_is_large", lambda *_: False)  # merged on read: old rows stay in their files
+    monkeypatch.setattr(writes, "_is_small", lambda *_: True)  # merged on read: old rows stay in their files
     world.write("bob", "hers", body="of bob")
     world.write("cy", "erased", body=SECRET)
     world.write("ann", "shared", body=SECRET)

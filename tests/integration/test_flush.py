@@ -156,7 +156,7 @@ def test_b1_what_is_acknowledged_is_in_the_lake_once(labs, spark, kind):
     assert row["day"].isoformat() == time.strftime("%Y-%m-%d", time.gmtime((row["arrival"] >> 16) / 1000))
 
 
-POINTS = {"flush.files": [False], "flush.written": [True], "flush.committed": [True], "flush.confirmed": []}
+POINTS = {"flush.planned": [False], "flush.written": [True], "flush.committed": [True], "flush.confirmed": []}
 """Whether the next run finds the batch of one that was killed there."""
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.frames import frame_files, visible_frames
 from lakehouse.checkpoints.frame_files import link_frames, write_file
-from lakehouse.data_files import DataFiles, read_files
-from lakehouse.erasure.leftovers import holding, remove
+from lakehouse.data_files import DataFile, read_rows
+from lakehouse.erasure.leftovers import in_file, remove
 from lakehouse.erasure.requests import drop_frames
 from lakehouse.merge.kernel import CELL, STAMP, STORED
 from lakesync.exceptions import ConfigurationError
@@ -94,13 +94,15 @@ def test_what_a_data_file_on_s3_holds_of_an_erased_client_is_found(bucket):
     with s3().open_output_stream(f"{table.removeprefix('s3://')}/data/part.parquet") as sink:
         pq.write_table(rows, sink)
     asked = Erasure("g", 1, None, None, "a", hlc=9, arrival=256, requested_ms=0)
-    (found,) = holding(table, [asked], history=False)
+    path = f"{table.removeprefix('s3://')}/data/part.parquet"
+    (found,) = in_file(s3(), path, [asked], history=False)
     assert (found.seq, found.rows, found.path) == (1, 4, "frames/warehouse/tables/t/data/part.parquet")
     places = pa.table({"file_path": [f"{table}/data/part.parquet"] * 2, "pos": pa.array([2, 0], pa.int64())})
     with s3().open_output_stream(f"{table.removeprefix('s3://')}/data/deletes.parquet") as sink:
         pq.write_table(places, sink)
-    files = DataFiles((f"{table}/data/part.parquet",), (f"{table}/data/deletes.parquet",))
-    (left,) = read_files(files, STORED)
+    file = DataFile(f"{table}/data/part.parquet", (f"{table}/data/deletes.parquet",))
+    (left,) = read_rows(file, STORED)
     assert left["_row"].to_pylist() == ["r1", "r3"]
     remove(table, [found.path])
-    assert list(holding(table, [asked], history=False)) == []
+    with pytest.raises(OSError, match=r"part\.parquet"):
+        list(in_file(s3(), path, [asked], history=False))

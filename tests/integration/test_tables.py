@@ -1,17 +1,17 @@
 """B4 and B5: state tables equal the merge of `deltas`, whatever runs again, and one bad value holds nothing back."""
 
 import random
+import re
 from datetime import date, timedelta
 
 import msgspec
 import pytest
 
-from lakehouse.catalogue import iceberg_table
+from lakehouse.catalogue import open_table
 from lakehouse.checks import duplicate_keys, unfit_values
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames, ensure_state
-from lakehouse.tables import increments as state
-from lakehouse.tables import writes
+from lakehouse.tables import merge_job, writes
 from lakehouse.tables.increments import forget_marks, merge_table
 from lakesync.delta import delta_id
 from lakesync.exceptions import SchemaError
@@ -37,7 +37,7 @@ def spark(spark_server):
 @pytest.fixture
 def names(request):
     """A lake of the test's own."""
-    test = request.node.name.partition("[")[0]
+    test = re.sub(r"\W+", "_", request.node.name)
     return LakeNames("lake", f"sys_{test}", f"tab_{test}")
 
 
@@ -93,7 +93,9 @@ def content(spark, names):
     return sorted(str(sorted((name, str(value)) for name, value in row.items())) for row in rows)
 
 
-def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names, monkeypatch):
+@pytest.mark.parametrize("rows_a_slice", [merge_job.ROWS_A_SLICE, 3])
+def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names, monkeypatch, rows_a_slice):
+    monkeypatch.setattr(merge_job, "ROWS_A_SLICE", rows_a_slice)
     rng = random.Random(1)
     one, two = story(rng, "one"), story(rng, "two")
     fill(spark, names, one, "one")
@@ -121,65 +123,103 @@ def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names, monkeypa
     assert merge_table(spark, schema(), last, names=names).marks == last
     assert content(spark, names) == before
 
-    monkeypatch.setattr(state, "_by_bucket", lambda *_: None)  # as where Spark has to read the files
     merge_table(spark, schema(), last, rebuild=True, names=names)
     assert content(spark, names) == before
-    monkeypatch.undo()
 
     alone = merge_table(spark, schema(), {"two": last["two"]}, rebuild=True, names=names)
     assert alone.deltas_in == 5 * len(two)
     assert content(spark, names) == before
 
 
-def test_b4_merge_into_ends_as_writing_anew(spark, names, monkeypatch):
+@pytest.mark.parametrize("rows_a_slice", [merge_job.ROWS_A_SLICE, 3])
+def test_b4_merging_on_read_ends_as_writing_anew(spark, names, monkeypatch, rows_a_slice):
+    monkeypatch.setattr(merge_job, "ROWS_A_SLICE", rows_a_slice)
     rng = random.Random(2)
     pushes = story(rng, "g", pushes_a_day=9)
     fill(spark, names, pushes)
     merge_table(spark, schema(), {"g": pushes[3][0]}, names=names)
-    monkeypatch.setattr(writes, "_is_large", lambda *_: False)
-    by_tasks = state._by_bucket
-    for number, (arrival, _) in enumerate(pushes[8::9]):  # in turn as tasks read the files, and as Spark has to
-        monkeypatch.setattr(state, "_by_bucket", by_tasks if number % 2 else lambda *_: None)
+    monkeypatch.setattr(writes, "_is_small", lambda *_: True)
+    for arrival, _ in pushes[8::9]:
         report = merge_table(spark, schema(), {"g": arrival}, names=names)
         assert report.rows_merged
-    monkeypatch.setattr(state, "_by_bucket", by_tasks)
-    with iceberg_table(spark, names.state("t")) as table:
+        assert (report.duplicates, report.differences) in {(0, 0), (None, None)}
+    assert {row["name"] for row in spark.table(f"{names.state('t')}.refs").collect()} == {"main"}
+    with open_table(spark, names.state("t")) as table:
         assert any(task.delete_files for task in table.scan().plan_files())
         assert {row["_row"]: row["_arrival"] for row in table.scan().to_arrow().to_pylist()} == {
             row["_row"]: row["_arrival"] for row in spark.table(names.state("t")).collect()
         }
         assert table.scan().to_arrow().num_rows == spark.table(names.state("t")).count()
-    operations = spark.table(f"{names.state('t')}.snapshots").orderBy("committed_at").toArrow()["operation"].to_pylist()
-    assert len(operations) > 3
+    summaries = spark.table(f"{names.state('t')}.snapshots").select("summary").collect()
+    assert len(summaries) > 3
+    assert {row["summary"]["engine-name"] for row in summaries} == {"spark"}
     assert lake(spark, names) == merged(pushes, "g")
     before = content(spark, names)
     merge_table(spark, schema(), {"g": pushes[-1][0]}, rebuild=True, names=names)
     assert content(spark, names) == before
 
 
-def test_b4_a_rebuild_that_dies_before_its_swap_leaves_the_old_table(spark, names, monkeypatch):
+@pytest.mark.parametrize(("small", "point"), [(False, "tables.planned"), (True, "tables.on_branch")])
+def test_b4_a_merge_that_dies_leaves_the_old_table(spark, names, monkeypatch, small, point):
     pushes = story(random.Random(4), "g", pushes_a_day=4)
     last = {"g": pushes[-1][0]}
     fill(spark, names, pushes)
-    merge_table(spark, schema(), last, names=names)
-    before, good = content(spark, names), merged(pushes, "g")
-    spark.sql(f"DELETE FROM {names.state('t')} WHERE _row IN (SELECT max(_row) FROM {names.state('t')})")
-    damaged = content(spark, names)
-    assert damaged != before
+    merge_table(spark, schema(), {"g": pushes[5][0]}, names=names)
+    before = content(spark, names)
+    monkeypatch.setattr(writes, "_is_small", lambda *_: small)
 
-    def die(point):
-        assert point == "tables.rebuilt"
-        raise KeyboardInterrupt
+    def die(reached):
+        if reached == point:
+            raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(writes, "crash_point", die)
         with pytest.raises(KeyboardInterrupt):
-            merge_table(spark, schema(), last, rebuild=True, names=names)
-    assert content(spark, names) == damaged
-    assert merge_table(spark, schema(), last, rebuild=True, names=names).rows_merged == len(good)
+            merge_table(spark, schema(), last, names=names)
     assert content(spark, names) == before
-    refs = {row["name"] for row in spark.table(f"{names.state('t')}.refs").collect()}
-    assert refs == {"main"}
+    merge_table(spark, schema(), last, names=names)
+    assert lake(spark, names) == merged(pushes, "g")
+    assert {row["name"] for row in spark.table(f"{names.state('t')}.refs").collect()} == {"main"}
+
+
+def test_b4_a_rebuild_mends_a_damaged_table(spark, names):
+    pushes = story(random.Random(4), "g", pushes_a_day=4)
+    last = {"g": pushes[-1][0]}
+    fill(spark, names, pushes)
+    merge_table(spark, schema(), last, names=names)
+    before = content(spark, names)
+    spark.sql(f"DELETE FROM {names.state('t')} WHERE _row IN (SELECT max(_row) FROM {names.state('t')})")
+    assert content(spark, names) != before
+    assert merge_table(spark, schema(), last, rebuild=True, names=names).rows_merged == len(merged(pushes, "g"))
+    assert content(spark, names) == before
+
+
+def test_a_table_that_grows_is_divided_into_more_buckets(spark, names, monkeypatch):
+    monkeypatch.setattr(writes, "ROWS_A_BUCKET", 2)
+    pushes = story(random.Random(5), "g", pushes_a_day=4)
+    fill(spark, names, pushes)
+    for arrival in (pushes[0][0], pushes[5][0], pushes[-1][0]):
+        merge_table(spark, schema(), {"g": arrival}, names=names)
+    with open_table(spark, names.state("t")) as table:
+        assert writes.buckets_of(table) > 2
+        assert {task.file.spec_id for task in table.scan().plan_files()} == {table.spec().spec_id}
+    assert lake(spark, names) == merged(pushes, "g")
+    monkeypatch.setattr(writes, "_is_small", lambda *_: True)  # deletes beside files of an older division
+    late = [(arrivals(DAYS[-1], 1, start=86_000)[0], [delta("UPDATE", "g-1", 99, title="late")])]
+    fill(spark, names, late)
+    merge_table(spark, schema(), {"g": late[0][0]}, names=names)
+    assert lake(spark, names) == merged([*pushes, *late], "g")
+
+
+def test_a_row_that_is_stored_twice_is_reported_and_mended(spark, names):
+    first, second = arrivals(FIRST, 2)
+    fill(spark, names, [(first, [delta("INSERT", "r", 1, title="x"), delta("INSERT", "s", 1, title="y")])])
+    merge_table(spark, schema(), {"g": first}, names=names)
+    spark.table(names.state("t")).where("_row = 'r'").writeTo(names.state("t")).append()
+    assert duplicate_keys(spark, "t", names)
+    fill(spark, names, [(second, [delta("UPDATE", "s", 2, title="z")])])
+    assert merge_table(spark, schema(), {"g": second}, names=names).duplicates == 1
+    assert not duplicate_keys(spark, "t", names)
 
 
 def test_a_second_writer_costs_time_and_no_data(spark, names, monkeypatch):
@@ -201,16 +241,13 @@ def test_a_second_writer_costs_time_and_no_data(spark, names, monkeypatch):
 
         return run
 
-    for large, name in ((False, "rewrite"), (True, "rewrite"), (False, "merged_rows")):
-        if name == "merged_rows":  # as of a catalogue that only Spark knows
-            monkeypatch.setattr(writes, "rewrite", lambda *_: None)
-        work = getattr(writes, name)
+    for small in (False, True):
         interfered.clear()
         forget_marks(spark, "t", names)
-        monkeypatch.setattr(writes, "_is_large", lambda *_, large=large: large)
-        monkeypatch.setattr(writes, name, other_run_first(work))
-        merge_table(spark, schema(), {"g": pushes[2][0]}, names=names)
-        monkeypatch.setattr(writes, name, work)
+        with monkeypatch.context() as patch:
+            patch.setattr(writes, "_is_small", lambda *_, small=small: small)
+            patch.setattr(writes, "_observed", other_run_first(writes._observed))
+            merge_table(spark, schema(), {"g": pushes[2][0]}, names=names)
         assert interfered
         assert lake(spark, names) == merged(pushes, "g")
 

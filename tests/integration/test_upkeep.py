@@ -114,7 +114,7 @@ def test_a_table_is_joined_and_what_a_cut_tagged_stays_readable(world, spark_ser
     cut = make_cut(world.spark, world.store, hold, [SCHEMA], directory_uri=world.uri, names=NAMES)
     (tagged,) = cut.tables
     then = world.rows()
-    monkeypatch.setattr(writes, "_is_large", lambda *_: False)
+    monkeypatch.setattr(writes, "_is_small", lambda *_: True)
     world.push()
     world.flush()
     world.merge()

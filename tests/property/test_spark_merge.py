@@ -1,4 +1,4 @@
-"""M5: the reduction on Spark gives the same state as the Python merge, for the golden table and for random histories.
+"""M5: the merge on Spark gives the same state as the Python merge, for the golden table and for random histories.
 
 Every case is a row of its own, so that one Spark job holds hundreds of them.
 """
@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lakehouse.history.ledger import id_sums
-from lakehouse.merge.reduce import reduce_deltas
 from lakehouse.sessions import session
+from lakehouse.tables.merge_job import merged_frames
 from lakesync.delta import id_number
 from lakesync.lww import RowState
 from lakesync.testing import strategies
@@ -59,6 +59,10 @@ def generated(strategy, count):
     return found
 
 
+def merged(deltas, state=None):
+    return states(merged_frames(deltas, state, ()))
+
+
 def differences(cases, reduced):
     """The cases in which Spark and Python end in different states."""
     return {
@@ -73,7 +77,7 @@ def test_m5_golden_table(spark):
     cases = {
         case["label"]: renamed(decode_deltas(json.dumps(case["deltas"]).encode()), case["label"]) for case in golden
     }
-    reduced = states(reduce_deltas(history(spark, [(256, deltas) for deltas in cases.values()])))
+    reduced = merged(history(spark, [(256, deltas) for deltas in cases.values()]))
     for case in golden:
         state = reduced.get(("g", case["label"]), RowState())
         assert spelled(state) == case["state"], case["label"]
@@ -84,13 +88,13 @@ def test_m5_random_histories_at_once_and_in_steps(spark):
     cases = {f"row-{number}": renamed(deltas, f"row-{number}") for number, deltas in enumerate(histories)}
     pushes = [(256 * place, [delta]) for place, delta in enumerate(chain.from_iterable(cases.values()), 1)]
     random.Random(7).shuffle(pushes)
-    at_once = states(reduce_deltas(history(spark, pushes)))
+    at_once = merged(history(spark, pushes))
     assert not differences(cases, at_once)
 
     half = len(pushes) // 2
     overlapping = pushes[half - 50 :]
-    first = reduce_deltas(history(spark, pushes[:half]))
-    in_steps = states(reduce_deltas(history(spark, overlapping), state=first))
+    first = merged_frames(history(spark, pushes[:half]), None, ())
+    in_steps = merged(history(spark, overlapping), first)
     assert not differences(cases, in_steps)
     assert in_steps == at_once
 
@@ -100,7 +104,7 @@ def test_m5_any_value_and_any_id(spark):
     cases = {}
     for delta in deltas:
         cases.setdefault(delta.row_id, []).append(msgspec.structs.replace(delta, table="t"))
-    reduced = states(reduce_deltas(history(spark, [(256, deltas)])))
+    reduced = merged(history(spark, [(256, deltas)]))
     assert not differences(cases, reduced)
 
 

@@ -95,7 +95,7 @@ def test_files_are_read_in_order_of_arrival_beyond_the_marks(history):
     table = commit(history, deltas("main", range(30, 40)), deltas("main", range(20)), deltas("two", range(12)), joined)
     after = {"g/main": DAY_START + 256 * 4, "g/two": DAY_START + 256 * 99}
     found, rows = read(table, after, Choice())
-    assert [(stretch.shard, len(stretch.files.data)) for stretch in found] == [("main", 1), ("main", 2)]
+    assert [(stretch.shard, len(stretch.files)) for stretch in found] == [("main", 1), ("main", 2)]
     assert [stretch.deltas_beyond(after["g/main"]) for stretch in found] == [pytest.approx(15, abs=1), 30]
     assert found[0].deltas_beyond(DAY_START + 256 * 19) == 0
     assert rows == [("main", str(number)) for number in range(5, 50)]

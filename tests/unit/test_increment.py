@@ -8,12 +8,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
-from lakehouse.commits import commit_files
 from lakehouse.history.decoding import day_of
-from lakehouse.history.log_files import partition_of
-from lakehouse.table_files import Layout, data_files, write_data_file
-from lakehouse.tables.buckets import Increment
-from lakehouse.tables.extents import _planned
+from lakehouse.tables.increment import Increment, planned
 
 DAY_MS = 86_400_000
 FIELDS = {"gateway": StringType(), "day": DateType(), "table_name": StringType(), "arrival": LongType()}
@@ -34,14 +30,11 @@ def table(tmp_path_factory):
     catalogue.create_namespace("lakesync")
     fields = [NestedField(number, name, kind) for number, (name, kind) in enumerate(FIELDS.items(), 1)]
     table = catalogue.create_table("lakesync.deltas", Schema(*fields), partition_spec=SPEC)
-    layout, files = Layout.of(table), []
+    schema = table.schema().as_arrow()
     for gateway, day, tables in (("one", 1, "tttt"), ("one", 2, "tuut"), ("two", 1, "tt")):
         arrivals = [arrival(day, number) for number in range(len(tables))]
         columns = [[gateway] * len(tables), [day_of(each) for each in arrivals], list(tables), arrivals]
-        folder, values = partition_of(table, gateway, day_of(arrivals[0]))
-        told = write_data_file(layout, folder, [pa.table(columns, layout.schema)])
-        files += data_files(table, pa.Table.from_batches([told]), lambda _, values=values: values)
-    commit_files(table, None, files)
+        table.append(pa.table(columns, schema))
     yield table.refresh()
     catalogue.close()
 
@@ -60,7 +53,25 @@ def table(tmp_path_factory):
     ],
 )
 def test_what_bounds_say_of_an_increment(table, name, ranges, files, deltas):
-    found = _planned(table, table.current_snapshot().snapshot_id, Increment(name, ranges, None))
-    assert (len(found.files.data), found.deltas) == (files, deltas)
+    snapshot = table.current_snapshot().snapshot_id
+    found = planned(table, snapshot, Increment(name, ranges))
+    assert (len(found.files), found.deltas) == (files, deltas)
     days = [day_of(arrival(1, 0))]
-    assert _planned(table, table.current_snapshot().snapshot_id, Increment("t", ranges, days)).deltas in (None, 0)
+    assert planned(table, snapshot, Increment("t", ranges, days)).deltas in (None, 0)
+
+
+def test_an_increment_picks_its_own_deltas():
+    columns = {
+        "gateway": ["one", "one", "one", "two", "other"],
+        "table_name": ["t", "t", "u", "t", "t"],
+        "arrival": [arrival(1, 1), arrival(2, 2), arrival(1, 1), arrival(1, 5), arrival(1, 1)],
+    }
+    rows = pa.table({**columns, "day": pa.array([day_of(each) for each in columns["arrival"]])})
+    ranges = {"one": (arrival(1, 0), arrival(2, 2)), "two": (arrival(1, 5), arrival(1, 9))}
+    picked = Increment("t", ranges).pick(rows, ["gateway", "arrival"])
+    assert picked.to_pylist() == [
+        {"gateway": "one", "arrival": arrival(1, 1)},
+        {"gateway": "one", "arrival": arrival(2, 2)},
+    ]
+    of_day = Increment("t", ranges, [day_of(arrival(2, 0))]).pick(rows, ["arrival"])
+    assert of_day["arrival"].to_pylist() == [arrival(2, 2)]

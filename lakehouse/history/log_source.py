@@ -1,0 +1,82 @@
+"""A batch of staging's log as rows of `deltas`, decoded by Spark's tasks."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from lakehouse.history.decoding import DELTAS_SCHEMA, decode_log
+from lakehouse.task_runner import in_tasks
+from lakesync.flush.log import Stretch, log_rows
+from lakesync.staging.records import LogSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lakesync.staging.records import Batch
+
+DELTAS_A_TASK = 250_000
+STORED_BYTES_A_TASK = 16 << 20
+"""What one task decodes and writes at most, about; where deltas are narrow their number decides."""
+
+ORDERED_BYTES = 32 << 20
+"""Decoded, in memory together and ordered by table, so that a row group of the file holds few tables."""
+
+_ROWS_A_BATCH = 16_384
+
+
+class _Slice(NamedTuple):
+    """A part of a batch, for one task."""
+
+    source: LogSource
+    stretch: Stretch
+    batch_id: str
+
+    def deltas(self) -> Iterator[pa.RecordBatch]:
+        """Its rows of `deltas`."""
+        return _by_table(decode_log(log_rows(self.source, self.stretch), self.stretch, self.batch_id))
+
+
+def decoded_log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFrame:
+    """A batch's rows of `deltas`."""
+    parts = _slices(source, batch)
+    return in_tasks(spark, len(parts), lambda number: parts[number].deltas(), DELTAS_SCHEMA)
+
+
+def _slices(source: LogSource, batch: Batch) -> list[_Slice]:
+    """Parts of about as many pushes each."""
+    pushes = batch.to_seq - batch.from_seq + 1
+    most = max(-(-batch.deltas // DELTAS_A_TASK), -(-batch.bytes // STORED_BYTES_A_TASK), 1)
+    most += most % 2 if most > 1 else 0  # two cores finish an even number together
+    ends = np.linspace(batch.from_seq, batch.to_seq + 1, min(pushes, most) + 1).astype(int).tolist()
+    return [
+        _Slice(source, Stretch(batch.gateway, batch.shard, batch.epoch, first, behind - 1), batch.batch_id)
+        for first, behind in pairwise(ends)
+    ]
+
+
+def _by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows, those of a table together within `ORDERED_BYTES`."""
+    parts: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        parts.append(batch)
+        size += batch.nbytes
+        if size >= ORDERED_BYTES:
+            yield from _ordered(parts)
+            parts, size = [], 0
+    if parts:
+        yield from _ordered(parts)
+
+
+def _ordered(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    whole = pa.Table.from_batches(parts).combine_chunks()
+    tables = whole["table_name"].combine_chunks().dictionary_encode()
+    if len(tables.dictionary) > 1:
+        whole = whole.take(pa.array(np.argsort(np.asarray(tables.indices), kind="stable")))
+    yield from whole.to_batches(max_chunksize=_ROWS_A_BATCH)

@@ -1,0 +1,314 @@
+"""The merge of a table as one Spark job: tasks read files and cut their rows by key, others merge slice by slice.
+
+The first tasks cut what they read into slices of the key range, as bytes of Arrow. Spark shuffles the slices to the
+tasks that own their buckets and sorts them there. So a task merges one slice at a time and never holds a bucket whole.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg_core.transform import bucket as bucket_of
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+
+from lakehouse.data_files import DataFile, read_rows, rows_in, shares
+from lakehouse.merge.kernel import DELTAS, STORED, merge
+from lakehouse.merge.typed import projected
+from lakehouse.table_definitions import SPARK_TYPES, STATE_FIELDS
+from lakehouse.tables.increment import ROWS_A_TASK, Increment
+from lakehouse.tables.verification import difference, repeated
+from lakehouse.task_runner import in_tasks, prepare_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lakehouse.tables.increment import History
+
+ROWS_A_SLICE = 25_000
+"""Deltas and stored rows that are merged together, about."""
+
+ROWS_A_MERGE_TASK = 1_000_000
+"""Deltas and stored rows of a task that merges, about; slice by slice."""
+
+MOST_TASKS = 256
+SEARCHED_ROWS_A_TASK = 1_000_000
+"""Stored rows among which one task looks for touched ones: mostly their ids alone are read."""
+
+REJECTED, DUPLICATES, DIFFERENCE = "_rejected", "_duplicates", "_difference"
+"""Further columns of merged rows: how many values do not fit their column; in a slice's first row how many stored rows
+there were beyond the first of their key, and how a sampled row differs from what the gateway's own code makes of it."""
+
+CHECKS = (REJECTED, DUPLICATES, DIFFERENCE)
+
+_ROWS_A_BATCH = 16_384
+_CHUNKS = "task int, bucket int, slice int, is_deltas boolean, rows binary"
+_ARROW_CHUNKS = pa.schema(
+    [
+        ("task", pa.int32()),
+        ("bucket", pa.int32()),
+        ("slice", pa.int32()),
+        ("is_deltas", pa.bool_()),
+        ("rows", pa.binary()),
+    ]
+)
+
+
+class _Chunk(NamedTuple):
+    """Some rows of a slice."""
+
+    bucket: int
+    slice: int
+    is_deltas: bool
+    rows: pa.Buffer
+    """A record batch as Arrow's IPC has it, without its schema."""
+
+
+class Division(NamedTuple):
+    """How keys are divided."""
+
+    buckets: int
+    """Of the table: each is one task's."""
+    slices: int
+    """Of a bucket."""
+    tasks: int
+
+    @classmethod
+    def of(cls, rows: int, buckets: int) -> Division:
+        """For about so many deltas and stored rows."""
+        tasks = min(buckets, MOST_TASKS, max(2, -(-rows // ROWS_A_MERGE_TASK)))
+        return cls(buckets, max(1, -(-rows // (ROWS_A_SLICE * buckets))), tasks)
+
+    def cut(self, rows: pa.Table, ids: str, *, is_deltas: bool) -> pa.RecordBatch:
+        """Rows as chunks, one a slice. Args: ids: the column of row ids."""
+        rows = rows.combine_chunks()
+        places = np.asarray(bucket_of(rows[ids].combine_chunks(), self.buckets * self.slices)).astype(np.int64)
+        order = np.argsort(places, kind="stable")
+        found, starts = np.unique(places[order], return_index=True)
+        (whole,) = rows.take(pa.array(order)).combine_chunks().to_batches()
+        ends = [*starts[1:], len(order)]
+        chunks = [
+            whole.slice(start, end - start).serialize().to_pybytes() for start, end in zip(starts, ends, strict=True)
+        ]
+        buckets = found % self.buckets
+        return pa.record_batch(
+            [
+                pa.array(buckets % self.tasks, pa.int32()),
+                pa.array(buckets, pa.int32()),
+                pa.array(found // self.buckets, pa.int32()),
+                pa.repeat(is_deltas, len(found)),
+                pa.array(chunks, pa.binary()),
+            ],
+            schema=_ARROW_CHUNKS,
+        )
+
+
+class Merge(NamedTuple):
+    """What is merged into what; goes to tasks as a value."""
+
+    increment: Increment
+    history: tuple[DataFile, ...]
+    state: tuple[DataFile, ...]
+    columns: tuple[tuple[str, str], ...]
+    """Typed columns with their schema types."""
+    rows: int
+    """Deltas and stored rows that are merged, about."""
+    division: Division
+    rebuilt: frozenset[str] = frozenset()
+    """Gateways whose stored rows do not count."""
+    touched_only: bool = False
+    """Rows that no delta touches are left out."""
+
+    @classmethod
+    def of(
+        cls,
+        increment: Increment,
+        history: History,
+        state: Sequence[DataFile],
+        columns: Sequence[tuple[str, str]],
+        buckets: int,
+        rebuilt: Iterable[str] = (),
+        *,
+        touched_only: bool = False,
+    ) -> Merge:
+        """With its division."""
+        rows = 2 * history.most if touched_only else history.most + rows_in(state)
+        return cls(
+            increment,
+            history.files,
+            tuple(state),
+            tuple(columns),
+            rows,
+            Division.of(rows, buckets),
+            frozenset(rebuilt),
+            touched_only,
+        )
+
+    @property
+    def is_one_slice(self) -> bool:
+        """Whether the task that reads it can merge it at once."""
+        return self.rows <= ROWS_A_SLICE and rows_in(self.state) <= SEARCHED_ROWS_A_TASK
+
+    def whole(self) -> pa.Table:
+        """All of it, merged by the task that reads it."""
+        deltas = [rows for file in self.history for rows in self.increment.deltas(file)]
+        stored = list(self._stored(self.state))
+        return self.merged(
+            pa.concat_tables([DELTAS.empty_table(), *deltas]), pa.concat_tables([STORED.empty_table(), *stored])
+        )
+
+    def parts(self) -> list[Callable[[], Iterator[pa.RecordBatch]]]:
+        """What each task does that reads: chunks."""
+        rows = SEARCHED_ROWS_A_TASK if self.touched_only else ROWS_A_TASK
+        own = self._shares(self.history, ROWS_A_TASK)
+        stored = self._shares(self.state, rows)
+        return [
+            *(lambda files=files: self._cut_deltas(files) for files in own),
+            *(lambda files=files: self._cut_stored(files) for files in stored),
+        ]
+
+    def merged(self, deltas: pa.Table, stored: pa.Table) -> pa.Table:
+        """The states of a slice, with typed columns and `CHECKS`."""
+        if self.touched_only:
+            stored = stored.filter(pc.is_in(_keys(stored, "_gateway", "_row"), _keys(deltas, "gateway", "row_id")))
+        return merged_slice(deltas, stored, self.columns)
+
+    def _shares(self, files: Sequence[DataFile], rows: int) -> list[list[DataFile]]:
+        return shares(files, max(rows, rows_in(files) // MOST_TASKS))
+
+    def _cut_deltas(self, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
+        for file in files:
+            for rows in self.increment.deltas(file):
+                yield self.division.cut(rows, "row_id", is_deltas=True)
+
+    def _cut_stored(self, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
+        for rows in self._stored(files):
+            yield self.division.cut(rows, "_row", is_deltas=False)
+
+    def _stored(self, files: Iterable[DataFile]) -> Iterator[pa.Table]:
+        """Stored rows that count."""
+        wanted = self._touched() if self.touched_only else None
+        gone = pa.array(sorted(self.rebuilt), pa.string())
+        for file in files:
+            for rows in read_rows(file, STORED, key="_row", wanted=wanted):
+                own = rows.filter(pc.invert(pc.is_in(rows["_gateway"], gone))) if self.rebuilt else rows
+                if own.num_rows:
+                    yield own
+
+    def _touched(self) -> pa.Array:
+        """Row ids of the increment."""
+        parts = [rows["row_id"].combine_chunks() for file in self.history for rows in self.increment.keys(file)]
+        return pc.unique(pa.chunked_array(parts, pa.string()))
+
+
+def merged_rows(spark: SparkSession, fields: StructType, merge: Merge) -> DataFrame:
+    """The merged rows of a table in the order of their buckets, with `CHECKS`.
+
+    Args:
+        spark: a session.
+        fields: of the table, in the order in which they are wanted.
+        merge: what is done.
+    """
+    if merge.is_one_slice:
+        names, schema = _with_checks(fields)
+        return in_tasks(spark, 1, lambda _: _batches(merge.whole(), names), schema)
+    parts = merge.parts()
+    chunks = in_tasks(spark, len(parts), lambda number: parts[number](), _CHUNKS)
+    return _merged_chunks(chunks, fields, merge.division, merge.merged)
+
+
+def merged_frames(deltas: DataFrame, state: DataFrame | None, columns: Sequence[tuple[str, str]]) -> DataFrame:
+    """The same of rows of the history and of a state table that are not in files of their own.
+
+    Args:
+        deltas: rows of one table of the history.
+        state: rows of its state table; None: none are stored.
+        columns: typed columns with their schema types.
+
+    Returns:
+        The columns of a state table, `columns` last, without `CHECKS`.
+    """
+    division = Division(8, 16, 8)
+    typed = (f"`{name}` {SPARK_TYPES[kind]}" for name, kind in columns)
+    fields = cast("StructType", StructType.fromDDL(", ".join([STATE_FIELDS, *typed])))
+
+    def cut(schema: pa.Schema, ids: str, *, is_deltas: bool) -> Callable[..., Iterator[pa.RecordBatch]]:
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            prepare_worker()
+            for batch in batches:
+                if batch.num_rows:
+                    rows = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+                    yield division.cut(rows, ids, is_deltas=is_deltas)
+
+        return run
+
+    chunks = deltas.select(*DELTAS.names).mapInArrow(cut(DELTAS, "row_id", is_deltas=True), _CHUNKS)
+    if state is not None:
+        stored = state.select(*STORED.names).mapInArrow(cut(STORED, "_row", is_deltas=False), _CHUNKS)
+        chunks = chunks.unionAll(stored)
+    known = tuple(columns)
+    rows = _merged_chunks(chunks, fields, division, lambda new, old: merged_slice(new, old, known))
+    return rows.drop(*CHECKS)
+
+
+def merged_slice(deltas: pa.Table, stored: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
+    """The states of some deltas and stored rows, with typed columns and `CHECKS`."""
+    states = merge(deltas, stored)
+    rows = projected(states, columns, REJECTED)
+    if not rows.num_rows:
+        return rows.append_column(DUPLICATES, pa.nulls(0, pa.int64())).append_column(
+            DIFFERENCE, pa.nulls(0, pa.string())
+        )
+    others = [None] * (rows.num_rows - 1)
+    rows = rows.append_column(DUPLICATES, pa.array([repeated(stored), *others], pa.int64()))
+    return rows.append_column(DIFFERENCE, pa.array([difference(deltas, stored, rows), *others], pa.string()))
+
+
+def _merged_chunks(
+    chunks: DataFrame, fields: StructType, division: Division, merged: Callable[[pa.Table, pa.Table], pa.Table]
+) -> DataFrame:
+    names, schema = _with_checks(fields)
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        prepare_worker()
+        chunks = (chunk for batch in batches for chunk in _chunks(batch))
+        for _, own in groupby(chunks, lambda chunk: (chunk.bucket, chunk.slice)):
+            yield from _batches(merged(*_tables(own)), names)
+
+    owned = chunks.repartitionById(division.tasks, "task").sortWithinPartitions("bucket", "slice")
+    return owned.mapInArrow(run, schema)
+
+
+def _with_checks(fields: StructType) -> tuple[list[str], StructType]:
+    schema = StructType([*fields.fields])
+    for name, kind in zip(CHECKS, (IntegerType(), LongType(), StringType()), strict=True):
+        schema = schema.add(name, kind)
+    return schema.names, schema
+
+
+def _batches(rows: pa.Table, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    yield from rows.select(list(names)).combine_chunks().to_batches(max_chunksize=_ROWS_A_BATCH)
+
+
+def _chunks(batch: pa.RecordBatch) -> Iterator[_Chunk]:
+    buckets, slices, kinds = (batch[name].to_pylist() for name in ("bucket", "slice", "is_deltas"))
+    for number, place in enumerate(zip(buckets, slices, kinds, strict=True)):
+        yield _Chunk(*place, batch["rows"][number].as_buffer())
+
+
+def _tables(chunks: Iterable[_Chunk]) -> tuple[pa.Table, pa.Table]:
+    """Deltas and stored rows of one slice."""
+    deltas, stored = [DELTAS.empty_table()], [STORED.empty_table()]
+    for chunk in chunks:
+        schema, into = (DELTAS, deltas) if chunk.is_deltas else (STORED, stored)
+        into.append(pa.Table.from_batches([pa.ipc.read_record_batch(chunk.rows, schema)]))
+    return pa.concat_tables(deltas), pa.concat_tables(stored)
+
+
+def _keys(rows: pa.Table, gateway: str, row: str) -> pa.ChunkedArray:
+    return pc.binary_join_element_wise(rows[gateway], rows[row], "\n")

@@ -1,0 +1,72 @@
+"""What a merge checks of its own work: keys that are stored twice, and a sample merged by the gateway's code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Raw
+
+from lakehouse.checkpoints.frames import stored_row
+from lakesync.lww import RowState
+from lakesync.types import ColumnValue, RowDelta
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MOST_DELTAS = 1_000
+"""A sampled row with more of them is left out: the gateway's code merges one after another."""
+
+_TABLE = "t"
+_LARGE_PRIME = 1_000_003
+
+
+def repeated(stored: pa.Table) -> int:
+    """How many stored rows there are beyond the first of each key."""
+    if not stored.num_rows:
+        return 0
+    gateways, rows = (stored[name].combine_chunks().dictionary_encode() for name in ("_gateway", "_row"))
+    keys = np.asarray(gateways.indices).astype(np.int64) * len(rows.dictionary) + np.asarray(rows.indices)
+    return len(keys) - len(np.unique(keys))
+
+
+def difference(deltas: pa.Table, stored: pa.Table, merged: pa.Table) -> str | None:
+    """Merge one row of a slice again by `lakesync.lww`: how it differs from what the kernel made of it, as JSON.
+
+    Args:
+        deltas: of the slice, as the kernel's `DELTAS`.
+        stored: of the slice, as `STORED`.
+        merged: what the kernel made of both.
+    """
+    if not deltas.num_rows:
+        return None
+    chosen = _LARGE_PRIME * merged.num_rows % deltas.num_rows
+    gateway, row = (deltas[name][chosen].as_py() for name in ("gateway", "row_id"))
+    own = deltas.filter(_is(deltas, "gateway", gateway, "row_id", row))
+    if own.num_rows > MOST_DELTAS:
+        return None
+    (found,) = merged.filter(_is(merged, "_gateway", gateway, "_row", row)).to_pylist()
+    state = RowState()
+    for held in stored.filter(_is(stored, "_gateway", gateway, "_row", row)).to_pylist():
+        state = stored_row(_TABLE, held).state
+    for each in own.to_pylist():
+        state.merge(row_delta(each))
+    made = stored_row(_TABLE, found).state
+    if made == state:
+        return None
+    shown = {"gateway": gateway, "row": row, "merged": made, "expected": state}
+    return msgspec.json.encode(shown).decode()
+
+
+def row_delta(row: Mapping[str, Any]) -> RowDelta:
+    """A row of the history in the form that the gateway's code merges."""
+    cells = tuple(ColumnValue(name, Raw(value.encode())) for name, value in sorted(row["columns"] or ()))
+    key = (row.get("table_name", _TABLE), row["row_id"])
+    return RowDelta(row["op"], *key, row["client_id"], cells, row["hlc"], row["delta_id"])
+
+
+def _is(rows: pa.Table, gateway_column: str, gateway: str, row_column: str, row: str) -> pa.ChunkedArray:
+    return pc.and_(pc.equal(rows[gateway_column], gateway), pc.equal(rows[row_column], row))
