@@ -88,6 +88,7 @@ def state_table(
                     raise
                 set_aside(context, run_state, error, f"table {called} is frozen and was not merged")
                 return dg.MaterializeResult(metadata={"frozen": str(error)}, data_version=kept_version(context, key))
+            run_state.merged[namespace, schema.table] = report
             settled = merged_through(report.marks, flushed, run_state.settled_ms())
             told = {
                 **_merged(report),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lakehouse.table_definitions import LakeNames
+    from lakehouse.tables.increments import MergeReport
     from lakesync.config import Config
     from lakesync.staging.records import Hold
     from resources.gateways import StagingResource
@@ -43,6 +44,8 @@ class RunState:
         self._flushed_by_shard: dict[str, dict[str, int]] = {}
         self._cut_points: dict[str, Hold] = {}
         self.set_aside: list[SetAside] = []
+        self.merged: dict[tuple[str, str], MergeReport] = {}
+        """`(namespace, table)` → what this run merged into a state table; no entry for one that it did not merge."""
 
     def names_of(self, gateway: str) -> LakeNames:
         """The lake's names with the state tables of a gateway.
