@@ -37,9 +37,6 @@ def open_table(spark: SparkSession, name: str) -> Iterator[Table]:
         opened.close()
 
 
-iceberg_table = open_table
-
-
 def current_snapshot(table: Table) -> int | None:
     """The id of a table's newest snapshot; None while nothing was ever written."""
     found = table.current_snapshot()

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from lakehouse.file_systems import on_s3, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
     from pyiceberg.table import FileScanTask
@@ -143,25 +143,3 @@ def _may_hold(group: pq.RowGroupMetaData, column: str, value: str) -> bool:
             statistics = found.statistics
             return statistics is None or not statistics.has_min_max or statistics.min <= value <= statistics.max
     return True
-
-
-class DataFiles(NamedTuple):
-    """Files of rows and of the places of deleted ones among them."""
-
-    data: tuple[str, ...] = ()
-    deletes: tuple[str, ...] = ()
-    rows: int = 0
-    """In the files, deleted ones included."""
-
-    @classmethod
-    def of(cls, tasks: Sequence[FileScanTask]) -> DataFiles:
-        """Those of a scan as pyiceberg plans it."""
-        deletes = {deleted.file_path for task in tasks for deleted in task.delete_files}
-        rows = sum(task.file.record_count for task in tasks)
-        return cls(tuple(task.file.file_path for task in tasks), tuple(deletes), rows)
-
-
-def read_files(files: DataFiles, schema: pa.Schema, at_once: int = ROWS_AT_ONCE) -> Iterator[pa.Table]:
-    """The columns of a schema, some rows of a file after others, without deleted ones; in a task, on its one core."""
-    for path in files.data:
-        yield from read_rows(DataFile(path, files.deletes), schema, batch_rows=at_once)

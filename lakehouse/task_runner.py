@@ -1,13 +1,10 @@
-"""Work in numbered parts: done by Spark's tasks, or by this process where Spark would take longer to begin."""
+"""Work in numbered parts, each done by a task of Spark."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,27 +20,6 @@ if TYPE_CHECKING:
 
 _KEPT = ((-3, 32 << 20), (-1, 64 << 20), (-2, 16 << 20))
 """glibc's M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD, in bytes."""
-
-ROWS_HERE = 20_000
-"""Deltas, or rows, up to which this process does it."""
-
-
-def told(spark: SparkSession, count: int, part: Part, schema: pa.Schema, ddl: str, *, here: bool) -> pa.Table:
-    """What the parts `0..count-1` tell.
-
-    Args:
-        spark: a session, of which nothing is asked `here`.
-        count: how many there are.
-        part: what one does.
-        schema: of what it tells.
-        ddl: the same as Spark has it.
-        here: whether this process does them, in threads.
-    """
-    if here:
-        with ThreadPoolExecutor(max(1, min(count, os.cpu_count() or 1))) as threads:
-            parts = list(threads.map(lambda number: list(part(number)), range(count)))
-        return pa.Table.from_batches(chain.from_iterable(parts), schema)
-    return in_tasks(spark, count, part, ddl).toArrow()
 
 
 def in_tasks(spark: SparkSession, count: int, part: Part, schema: str | StructType) -> DataFrame:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 from pyspark.sql import functions as sf
 
-from lakehouse.catalogue import iceberg_table
+from lakehouse.catalogue import open_table
 from lakehouse.history.ordered import Stretch, in_order, latest_arrivals, stretches
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
@@ -32,14 +32,12 @@ from lakesync.adapters.loads import begin_load, finish_load, is_announced, load_
 from lakesync.adapters.places import Leaf
 from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.adapters.several import max_writers
-from lakesync.exceptions import ConfigurationError
 from lakesync.schema import TableSchema
 from resources.tasks import on_executors, opened, task_slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pyiceberg.table import Table
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from lakesync.adapters.base import DatabaseAdapter
@@ -105,8 +103,8 @@ def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES) ->
 @lake_errors
 def latest(spark: SparkSession, snapshot: int, names: LakeNames = NAMES) -> dict[str, int]:
     """`GATEWAY/SHARD` → the greatest arrival of it in a snapshot of `deltas`, from the bounds of its files."""
-    with iceberg_table(spark, names.deltas) as table:
-        return latest_arrivals(_known(table), snapshot)
+    with open_table(spark, names.deltas) as table:
+        return latest_arrivals(table, snapshot)
 
 
 @lake_errors
@@ -194,8 +192,8 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames) -> Follo
 def _planned(
     spark: SparkSession, snapshot: int, names: LakeNames, after: Mapping[str, int], until: Mapping[str, int]
 ) -> list[Stretch]:
-    with iceberg_table(spark, names.deltas) as table:
-        return stretches(_known(table), snapshot, after, until)
+    with open_table(spark, names.deltas) as table:
+        return stretches(table, snapshot, after, until)
 
 
 @lake_errors
@@ -214,16 +212,6 @@ def _begun(
         on_executors(spark, [Taking(follower, [], {}, {})], Taken)
     with closing(follower.open()) as adapter:
         return begin_load(adapter, follower.name, follower.choice, until, parts, follower.schemas)
-
-
-def _known(table: Table | None) -> Table:
-    """The history as pyiceberg opens it."""
-    if table is None:
-        raise ConfigurationError(
-            "Spark's catalogue of the lake is none that pyiceberg opens: set lake.catalog_uri to sqlite:////FILE, "
-            "postgresql://… or http(s)://… (REST)"
-        )
-    return table
 
 
 def _by_stream(arrivals: Mapping[str, int]) -> Column:

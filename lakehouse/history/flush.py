@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 from lakehouse.bounds import bounds_of
 from lakehouse.catalogue import current_snapshot, open_table, planned_files
 from lakehouse.history.held import Held, batch_files, held_in_lake, is_of
-from lakehouse.history.log_source import decoded_log
+from lakehouse.history.log_reading import decoded_log
 from lakehouse.spark_errors import brief, lake_errors
 from lakehouse.table_definitions import BATCH_PROPERTY, NAMES, LakeNames, ensure_deltas
 from lakesync.crash import crash_point

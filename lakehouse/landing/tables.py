@@ -17,13 +17,12 @@ from pyiceberg.expressions import And
 from pyspark.sql import functions as sf
 
 from lakehouse.bounds import bounds_of
-from lakehouse.catalogue import iceberg_table
+from lakehouse.catalogue import open_table
 from lakehouse.landing.landed_files import BUCKETS, OLD_MARK, LandedFile
 from lakehouse.landing.row_versions import KNOWN
 from lakehouse.maintenance import join_deleted
 from lakehouse.table_definitions import NAMES, LakeNames
 from lakesync.analysis.scans import holds
-from lakesync.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -125,14 +124,9 @@ class ConnectorTables(NamedTuple):
         """A table as it is now.
 
         Raises:
-            ConfigurationError: only Spark knows the catalogue.
+            ConfigurationError: as `open_table`.
         """
-        with iceberg_table(self.spark, name) as table:
-            if table is None:
-                raise ConfigurationError(
-                    "connectors land where pyiceberg can read the metadata: keep the lake's catalogue in SQLite, in "
-                    "Postgres, or behind REST"
-                )
+        with open_table(self.spark, name) as table:
             yield table
 
     def landed(self, landing: Table) -> list[LandedFile]:

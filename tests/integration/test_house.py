@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from assets.series import merged_through
-from lakehouse.catalogue import iceberg_table
+from lakehouse.catalogue import open_table
 from lakehouse.sessions import session
 from lakesync.config_sections import DeclaredTable
 from lakesync.delta import extract_delta
@@ -120,7 +120,7 @@ def test_what_runs_tell_keep_and_hold_back(house, spark_server):
 
     # A merge of so small a table would mend it, so nothing is pushed to it.
     with session(spark_server["config"]) as spark:
-        with iceberg_table(spark, "lake.tab_house.planes") as table:
+        with open_table(spark, "lake.tab_house.planes") as table:
             assert series["tables/planes"]["dagster/uri"] == table.location()
         spark.sql("INSERT INTO lake.tab_house.planes SELECT * FROM lake.tab_house.planes WHERE _row = '7'")
     third = house.run()
