@@ -20,11 +20,11 @@ import msgspec
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as sf
-from pyspark.storagelevel import StorageLevel
 
 from lakehouse.connector_source import read_poll
 from lakehouse.file_systems import place_of
 from lakehouse.landing.commits import commit
+from lakehouse.landing.computed_once import computed_once
 from lakehouse.landing.landed_files import LandedFile
 from lakehouse.landing.poll_tasks import PollWork, TableResult, TableWork
 from lakehouse.landing.reading import LandedTables
@@ -147,15 +147,14 @@ class LakeLanding(LandedTables):
             calls,
             ingest.deleted_share if counting else None,
         )
-        rows = read_poll(self._in.spark, work).localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
-        told = rows.where(sf.col("kind") == REPORT).select("columns").collect()
-        results = [msgspec.json.decode(row["columns"], type=TableResult) for row in told]
-        crash_point("poll.read")
-        failed = {result.table for result in results if result.failure is not None and not result.whole}
-        landed = [result for result in results if result.table not in failed]
-        if any(result.landing for result in landed):
-            self._land(rows, work.constants, landed, failed)
-            crash_point("poll.landed")
+        with computed_once(self._in.spark, read_poll(self._in.spark, work)) as rows:
+            told = rows.where(sf.col("kind") == REPORT).select("columns").collect()
+            results = [msgspec.json.decode(row["columns"], type=TableResult) for row in told]
+            crash_point("poll.read")
+            failed = {result.table for result in results if result.failure is not None and not result.whole}
+            if any(result.landing for result in results if result.table not in failed):
+                self._land(rows, work.constants, failed)
+                crash_point("poll.landed")
         _add(report, results, failed)
         return results
 
@@ -163,18 +162,16 @@ class LakeLanding(LandedTables):
         table = self._tables[name]
         return TableWork(name, table.identity, table.counted, self._place(name), self._landed(name), counted)
 
-    def _land(
-        self, rows: DataFrame, constants: Constants, results: Sequence[TableResult], failed: Collection[str]
-    ) -> None:
+    def _land(self, rows: DataFrame, constants: Constants, failed: Collection[str]) -> None:
         """Commit what tasks read, but for tables that they could not read whole."""
         wanted = [sf.col("kind") != REPORT, *(sf.col("table_name") != table for table in sorted(failed))]
         batch = ("landing", self._in.gateway, self._in.connector, str(constants.landing), str(uuid.uuid4()))
         where = self._in.condition(landing=constants.landing)
         name = landing_name(self._in.names)
         commit(self._in, name, rows.where(reduce(and_, wanted)), where, self._landing_snapshot, batch)
-        self._number, self._newest = constants.landing, max(result.newest for result in results)
-        self._places |= {result.table: result.place for result in results if result.place is not None}
         self._plan_landing()
+        self._number, self._newest = constants.landing, max(file.hlc for file in self._files)
+        self._places = _places(self._files, self._tables, self._polled.config.type)  # a lost task may have read again
 
     def _place(self, table: str) -> Place:
         return self._places.get(table) or Place(self._polled.config.type)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import functions as sf
-from pyspark.storagelevel import StorageLevel
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
+from lakehouse.landing.computed_once import computed_once
 from lakehouse.landing.files import DELTA_SCHEMA, DELTAS, Landed, Telling
 from lakehouse.landing.folding import Folding
 from lakehouse.landing.known import fold, note
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.connectors.source import Table
 
@@ -94,7 +94,7 @@ class LandedTables:
         if rows <= FEW_ROWS and PACKED * sum(file.bytes for file in newer) <= budget_bytes:
             yield made.toArrow().sort_by("hlc"), newest
             return
-        yield from _slices(made, budget_bytes, newest)
+        yield from _slices(self._in.spark, made, budget_bytes, newest)
 
     def history(self, table: str, days: Collection[date], budget_bytes: int) -> Iterator[pa.Table]:
         """Compute the deltas of the landings of some days, whatever was pushed: as `deltas`."""
@@ -110,7 +110,7 @@ class LandedTables:
         landed = Landed(table, self._identity(table), tuple(files), (), KNOWN)
         made = self._told(landed, first - 1, last, sum(file.rows for file in files))
         wanted = reduce(or_, (sf.col("page").between(*span) for span in spans))
-        for part, _ in _slices(made.where(wanted), budget_bytes, last):
+        for part, _ in _slices(self._in.spark, made.where(wanted), budget_bytes, last):
             yield part
 
     @lake_errors
@@ -174,18 +174,18 @@ class LandedTables:
             self._marks = self._in.marks(known, self._tables)
 
 
-def _slices(deltas: DataFrame, budget_bytes: int, newest: int) -> Iterator[tuple[pa.Table, int]]:
-    """Deltas page by page, as many pages at once as the budget allows; computed once, and kept by Spark meanwhile."""
-    kept = deltas.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
-    sizes = kept.groupBy("page").agg(sf.sum(sf.length("delta")).alias("size")).collect()
-    pages = sorted((int(row["page"]), int(row["size"])) for row in sizes)
-    first, held = 0, 0
-    for place, (page, size) in enumerate(pages):
-        held += size
-        if place + 1 == len(pages):
-            yield kept.where(sf.col("page") >= pages[first][0]).toArrow().sort_by("hlc"), newest
-        elif held + pages[place + 1][1] > budget_bytes:
-            yield kept.where(sf.col("page").between(pages[first][0], page)).toArrow().sort_by("hlc"), page
-            first, held = place + 1, 0
-    if not pages:
-        yield DELTAS.empty_table(), newest
+def _slices(spark: SparkSession, deltas: DataFrame, budget_bytes: int, newest: int) -> Iterator[tuple[pa.Table, int]]:
+    """Deltas page by page, as many pages at once as the budget allows."""
+    with computed_once(spark, deltas) as kept:
+        sizes = kept.groupBy("page").agg(sf.sum(sf.length("delta")).alias("size")).collect()
+        pages = sorted((int(row["page"]), int(row["size"])) for row in sizes)
+        first, held = 0, 0
+        for place, (page, size) in enumerate(pages):
+            held += size
+            if place + 1 == len(pages):
+                yield kept.where(sf.col("page") >= pages[first][0]).toArrow().sort_by("hlc"), newest
+            elif held + pages[place + 1][1] > budget_bytes:
+                yield kept.where(sf.col("page").between(pages[first][0], page)).toArrow().sort_by("hlc"), page
+                first, held = place + 1, 0
+        if not pages:
+            yield DELTAS.empty_table(), newest

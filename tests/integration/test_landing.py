@@ -36,7 +36,8 @@ ISSUES = Table("issues", "uid")
 
 @pytest.fixture(scope="module")
 def spark(spark_server):
-    with session(spark_server["config"]) as spark:
+    # besides another session, which is the active one of this thread
+    with session(spark_server["config"]), session(spark_server["config"]) as spark:
         yield spark
 
 

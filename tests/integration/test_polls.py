@@ -109,7 +109,9 @@ def test_a_poll_of_120_issues_is_read_landed_and_compared_by_tasks_of_spark(hous
         made.clock.advance(200_000)
         spark, names = house.given.pyspark.spark_session, house.given.lake.names
         house.given.pyspark.start_measuring()
+        before = len(made.served.calls)
         done = house.poll("desk")
+        assert done.report.usage.calls == len(made.served.calls) - before, "tasks read once, for the report and to land"
         work = house.given.pyspark.work()
         assert [table.delivered.inserted for table in done.tables] == [120]
         assert (work.failed_tasks, work.complete) == (0, True)
