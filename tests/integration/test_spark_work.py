@@ -1,4 +1,4 @@
-"""What moves and what is erased does so in tasks, of few rows too: Spark's own REST API says so."""
+"""The pipeline's work is Spark's, at every size: Spark's own REST API and the snapshots of the lake's tables say so."""
 
 import time
 from contextlib import closing
@@ -9,12 +9,14 @@ import pytest
 import requests
 from pydantic import SecretStr
 
+from lakehouse.sessions import session
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
 from lakesync.config_places import DeclaredDestination, DeclaredMigration, DeclaredTiers
 from lakesync.delta import extract_delta
 from lakesync.schema import parse_schema
 from lakesync.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
+from resources.lake import LakeResource
 from resources.snapshot import registered
 from tests.integration.gateway_support import SERVICE, wall_ms
 
@@ -47,6 +49,7 @@ class Pipeline:
             }
         )
         self.definitions = make_definitions(self.config, registered(served.engine.store))
+        self.names = LakeResource.configured_by(self.config).names
 
     def push(self, rows):
         now = wall_ms() << 16
@@ -87,6 +90,12 @@ class Pipeline:
         assert done >= metadata["spark/tasks"] > 0  # jobs that share a stage count its tasks each
         return done
 
+    def engines(self, *tables):
+        """Which engine made each snapshot of these tables."""
+        with session(self.config) as spark:
+            summaries = {table: spark.sql(f"SELECT summary FROM {table}.snapshots").collect() for table in tables}
+        return {table: {row["summary"].get("engine-name") for row in rows} for table, rows in summaries.items()}
+
 
 def told(run):
     assert run.success
@@ -104,6 +113,22 @@ def pipeline(serve, spark_server, tmp_path_factory):
         yield Pipeline(serve(), spark_server["config"], instance, tmp_path_factory.mktemp("work"))
 
 
+def test_a_flush_of_three_rows_is_sparks_work_and_its_commits_are_sparks(pipeline):
+    pipeline.push(["1", "2", "3"])
+    made = pipeline.flush()
+    for asset in ("deltas", "tables/orders", "checkpoint"):
+        assert pipeline.tasks(made[asset]) > 0, asset
+    assert made["deltas"]["spark/rows_written"] == 3
+    assert made["tables/orders"]["spark/rows_written"] == 3
+    assert pipeline.engines(pipeline.names.deltas, pipeline.names.state("orders")) == {
+        pipeline.names.deltas: {"spark"},
+        pipeline.names.state("orders"): {"spark"},
+    }
+    followed = pipeline.run("destinations")["destinations/shop/copy"]
+    assert followed["deltas_in"] == 3
+    assert pipeline.tasks(followed) > 0
+
+
 def test_tiers_and_migrations_move_rows_in_tasks(pipeline):
     pipeline.fill_hot(30)
     day = datetime.fromtimestamp(wall_ms() / 1000 - 3 * 86_400, UTC).strftime("%Y-%m-%d")
@@ -116,13 +141,12 @@ def test_tiers_and_migrations_move_rows_in_tasks(pipeline):
     assert pipeline.tasks(tiered) > 0
 
 
-def test_an_erasure_is_sparks_work(pipeline):
-    pipeline.push(["1", "2", "3"])
-    assert pipeline.flush()["deltas"]["deltas_in"] == 3
-    followed = pipeline.run("destinations")["destinations/shop/copy"]
-    assert followed["deltas_in"] == 3
-    assert pipeline.tasks(followed) > 0
+def test_an_erasure_and_upkeep_are_sparks_work_and_their_commits_are_sparks(pipeline):
     pipeline.engine.store.erase_client("worked", "c")
     made = pipeline.run("erasure")
     for asset in ("erasure/deltas", "erasure/tables/orders", "erasure/report", "erasure/destinations/shop/copy"):
         assert pipeline.tasks(made[asset]) > 0, asset
+    kept = pipeline.run("maintenance")
+    for asset in ("maintenance/deltas", "maintenance/tables/orders"):
+        assert kept[asset]["engine"] in {"spark", "none"}, asset
+    assert set().union(*pipeline.engines(pipeline.names.deltas, pipeline.names.state("orders")).values()) == {"spark"}
