@@ -7,7 +7,7 @@ tasks that own their buckets and sorts them there. So a task merges one slice at
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +45,8 @@ REJECTED, DUPLICATES, DIFFERENCE = "_rejected", "_duplicates", "_difference"
 there were beyond the first of their key, and how a sampled row differs from what the gateway's own code makes of it."""
 
 CHECKS = (REJECTED, DUPLICATES, DIFFERENCE)
+STATE_NAMES = ("_gateway", "_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
+"""A state table's own columns."""
 
 _ROWS_A_BATCH = 16_384
 _CHUNKS = "task int, bucket int, slice int, is_deltas boolean, rows binary"
@@ -214,12 +216,12 @@ def merged_rows(spark: SparkSession, fields: StructType, merge: Merge) -> DataFr
         fields: of the table, in the order in which they are wanted.
         merge: what is done.
     """
+    names, schema = _with_checks(fields)
     if merge.is_one_slice:
-        names, schema = _with_checks(fields)
         return in_tasks(spark, 1, lambda _: _batches(merge.whole(), names), schema)
     parts = merge.parts()
     chunks = in_tasks(spark, len(parts), lambda number: parts[number](), _CHUNKS)
-    return _merged_chunks(chunks, fields, merge.division, merge.merged)
+    return _merged_chunks(chunks, names, schema, merge.division, merge.merged)
 
 
 def merged_frames(deltas: DataFrame, state: DataFrame | None, columns: Sequence[tuple[str, str]]) -> DataFrame:
@@ -235,7 +237,8 @@ def merged_frames(deltas: DataFrame, state: DataFrame | None, columns: Sequence[
     """
     division = Division(8, 16, 8)
     typed = (f"`{name}` {SPARK_TYPES[kind]}" for name, kind in columns)
-    fields = cast("StructType", StructType.fromDDL(", ".join([STATE_FIELDS, *typed])))
+    schema = ", ".join([STATE_FIELDS, *typed, f"{REJECTED} int, {DUPLICATES} bigint, {DIFFERENCE} string"])
+    names = [*STATE_NAMES, *(name for name, _ in columns), *CHECKS]
 
     def cut(schema: pa.Schema, ids: str, *, is_deltas: bool) -> Callable[..., Iterator[pa.RecordBatch]]:
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -252,7 +255,7 @@ def merged_frames(deltas: DataFrame, state: DataFrame | None, columns: Sequence[
         stored = state.select(*STORED.names).mapInArrow(cut(STORED, "_row", is_deltas=False), _CHUNKS)
         chunks = chunks.unionAll(stored)
     known = tuple(columns)
-    rows = _merged_chunks(chunks, fields, division, lambda new, old: merged_slice(new, old, known))
+    rows = _merged_chunks(chunks, names, schema, division, lambda new, old: merged_slice(new, old, known))
     return rows.drop(*CHECKS)
 
 
@@ -270,10 +273,12 @@ def merged_slice(deltas: pa.Table, stored: pa.Table, columns: Sequence[tuple[str
 
 
 def _merged_chunks(
-    chunks: DataFrame, fields: StructType, division: Division, merged: Callable[[pa.Table, pa.Table], pa.Table]
+    chunks: DataFrame,
+    names: Sequence[str],
+    schema: StructType | str,
+    division: Division,
+    merged: Callable[[pa.Table, pa.Table], pa.Table],
 ) -> DataFrame:
-    names, schema = _with_checks(fields)
-
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare_worker()
         chunks = (chunk for batch in batches for chunk in _chunks(batch))
