@@ -51,7 +51,7 @@ async def admit(request: HTTPConnection, *, admin: bool = False, token: str | No
         token: stands in for an `Authorization` header that is not there.
 
     Raises:
-        ValidationError: the gateway's id is not of the documented form.
+        ValidationError: the gateway's id is not of the documented form, or a query parameter is given twice.
         AuthError: there is no good token.
         ForbiddenError: the token is for another gateway, or the route needs an admin.
         RateLimitedError: the client is above its share.
@@ -76,8 +76,17 @@ async def admit(request: HTTPConnection, *, admin: bool = False, token: str | No
             raise ForbiddenError(f"this needs a token with role 'admin'; this one has {identity.role!r}")
         services.rate.check(gateway_id, identity.client_id)
         claims, expires = identity.claims, identity.expires
+    _once_each(request)
     gateway = services.gateways.get(gateway_id)
     if gateway is None:
         gateway = await run_in_threadpool(services.engine.gateway, gateway_id)
         services.gateways[gateway_id] = gateway
     return Caller(gateway, claims, expires)
+
+
+def _once_each(request: HTTPConnection) -> None:
+    """Raises: ValidationError: a query parameter is given twice, so nobody knows which of its values is meant."""
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
+        if given.count(name) > 1:
+            raise ValidationError(f"the query parameter {name[:50]!r} is given more than once; give it one value")
