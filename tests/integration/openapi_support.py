@@ -25,6 +25,7 @@ def consistent(body: Any) -> Any:
         for delta in body["deltas"]:
             delta["clientId"] = body["clientId"]
             delta["columns"] = [] if delta["op"] == "DELETE" else _unique(delta["columns"], "column")
+        body["deltas"] = _unique(body["deltas"], "deltaId")
     if isinstance(body.get("columns"), list):
         body["columns"] = [
             column for column in _unique(body["columns"], "name") if column["name"].lower() not in RESERVED_COLUMNS
