@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -21,6 +22,9 @@ LOOK_SECONDS = 0.25
 
 _MARGIN_SECONDS = 2.0
 """By which a wait ends before the request would time out."""
+
+_NUMBER = re.compile(r"-?[0-9]{1,400}(\.[0-9]{1,400})?([eE][-+]?[0-9]{1,3})?")
+"""JSON's form of a number, which `float` is more lenient than."""
 
 
 class FlushRequested(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -63,12 +67,11 @@ def _newest_snapshot(shards: list[Backlog]) -> str | None:
 
 
 def _wait(text: str | None) -> float:
-    try:
-        seconds = float(text) if text is not None else 0.0
-    except ValueError:
-        seconds = -1.0
+    if text is None:
+        return 0.0
+    seconds = float(text) if _NUMBER.fullmatch(text) else -1.0
     if not 0 <= seconds <= 3600:
-        raise ValidationError(f"wait is {text!r}: give seconds from 0 to 3600")
+        raise ValidationError(f"wait is {text[:40]!r}: give seconds from 0 to 3600")
     return seconds
 
 
