@@ -15,6 +15,7 @@ from lakesync.staging.records import ARRIVAL_STEP, DELETED, Move, MoveKind, Stor
 from lakesync.staging.store import Commit
 from lakesync.types import Op, RowDelta, RowKey, Stamp
 from lakesync.wire.json import encode_delta
+from lakesync.wire.spelled import NO_STAMP
 
 
 class Named(NamedTuple):
@@ -272,7 +273,8 @@ def _applied(
     had, has = not allowed.isdisjoint(before.keys), not allowed.isdisjoint(row.keys)
     blind = touch.blind or (not touch.deleted and before.writers.get(client_id, _NO_WRITER)[0] == 0)
     kept = had and not touch.deleted  # an UPDATE after its own DELETE finds nothing to change
-    stale = touch.stale or not has or (blind if touch.inserted else not kept)
+    late = not had and any(delta.op == "INSERT" and delta.stamp < _newest(before.state) for delta in changes)
+    stale = touch.stale or not has or late or (blind if touch.inserted else not kept)
     if stale and touch.last_op != "DELETE":
         row.writers[client_id] = (-at, at)  # astray
     if not has:
@@ -280,6 +282,15 @@ def _applied(
     # where the sender comes to see the row, what others wrote comes with it, and what it wrote itself before
     more = not had and any(not came_with_insert(row, part.stamp, client_id) for part in row.state.live)
     return row, moves, stale or touch.contested or more
+
+
+def _newest(state: RowState) -> Stamp:
+    """The stamp of the newest that a row has.
+
+    A DELETE that hid the row from a client may have had it: such a client takes no INSERT of its own that is older.
+    """
+    newest = state.live[-1].stamp if state.live else NO_STAMP
+    return max(newest, state.inserted or NO_STAMP)
 
 
 def came_with_insert(row: StoredRow, stamp: Stamp, client_id: str) -> bool:

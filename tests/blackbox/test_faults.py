@@ -181,6 +181,14 @@ CASES = {
         edit(0, "UPDATE", "notes/r2", team="a"), push(0), pull(1), edit(0, "DELETE", "notes/r2"),
         edit(0, "UPDATE", "notes/r2", kind="q"), pull(0), push(0), pull(1), edit(1, "INSERT", "notes/r2", team="a"),
     ),
+    "an insert is older than the column that hid the row, which its own client overwrites": case(
+        "stock named", 4,
+        claims(1, team=["a", "b"]),
+        edit(0, "INSERT", "notes/r1", team="b"), edit(0, "INSERT", "notes/r3", team="b"), push(0),
+        pull(1, 1), edit(0, "DELETE", "notes/r3", tick=5), edit(0, "UPDATE", "notes/r3", tick=5, y=1),
+        pull(1, 1, "answer lost"), edit(1, "INSERT", "notes/r3", tick=-5, x=0),
+        edit(1, "UPDATE", "notes/r3", tick=9, team="a", y=0), push(0),
+    ),
 }  # fmt: skip
 
 
