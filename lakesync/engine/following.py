@@ -142,8 +142,8 @@ class Found(NamedTuple):
     own: Mapping[str, SyncResponse | None] = {}
     """What those lack who lack something else."""
     pull: bool = False
-    """They have to be pulled for: they are in the middle of their pages, or their rules have changed or are being
-    applied."""
+    """They have to be pulled for: they are in the middle of their pages, bucket keys came into use, or their rules
+    have changed or are being applied."""
 
 
 def follow(
@@ -168,6 +168,8 @@ def _begin(
     if not record.scopes and standing.cursor <= NEVER_PULLED:
         record = in_scope(record, access, commit.arrival, 0)
         record = msgspec.structs.replace(record, scopes=(msgspec.structs.replace(record.scopes[0], start=0),))
+    elif record.scopes and access.same_as(record.scopes[-1]) and not access.keys.issubset(record.scopes[-1].keys):
+        record = in_scope(record, access, commit.arrival, 0)  # what is sent under the new keys must be known later
     if record != known:
         commit.put_client(record)
     scope = record.scopes[-1] if record.scopes else None
@@ -233,7 +235,11 @@ def _look_at(view: View, group: Group, rules: RulesCache, known: dict[tuple[obje
 
 
 def as_of_now(view: View, standing: Standing, rules: RulesCache) -> Standing:
-    """The standing with what its followers may see now; with no access where the rules are others."""
+    """The standing with what its followers may see now.
+
+    With no access where the rules are others, or bucket keys came into use that their records have to name before rows
+    are sent under them: a pull that crosses those would not know that they may be there.
+    """
     access = standing.access
     if access is None:
         return standing
@@ -241,5 +247,7 @@ def as_of_now(view: View, standing: Standing, rules: RulesCache) -> Standing:
         return replace(standing, access=None)
     if not standing.interest.prefixes:
         return standing
-    access = rules.access(view, access.claims)
-    return replace(standing, access=access, interest=concerned(view, access.claims, access, standing.interest, rules))
+    latest = rules.access(view, access.claims)
+    if latest.keys - access.keys:
+        return replace(standing, access=None)
+    return replace(standing, access=latest, interest=concerned(view, latest.claims, latest, standing.interest, rules))

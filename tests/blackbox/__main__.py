@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--failures", type=int, default=5, help="stop after so many; default: 5")
     parser.add_argument("--over", choices=("sqlite", "sharded", "postgres"), default="sqlite", help="the store")
     parser.add_argument("--kills", action="store_true", help="kill the server now and then")
+    parser.add_argument("--live", action="store_true", help="stock clients have WebSockets")
     parser.add_argument("--fill-every", type=int, default=12, help="every so many a gateway of 2,500 rows; 0: none")
     parser.add_argument("--as-found", action="store_true", help="do not make what is wrong smaller")
     options = parser.parse_args(arguments)
@@ -46,7 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     with server(options.over) as running:
         began = time.monotonic()
         seeds = iter(range(options.seed, options.seed + options.histories))
-        found = search(running, seeds, kills=options.kills, fill_every=options.fill_every, shrink=not options.as_found)
+        chosen = {"kills": options.kills, "live": options.live, "fill_every": options.fill_every}
+        found = search(running, seeds, **chosen, shrink=not options.as_found)
         for some, failures in found:
             played += some
             wrong += len(failures)
@@ -55,7 +57,8 @@ def main(arguments: Sequence[str]) -> int:
             if wrong >= options.failures or time.monotonic() - began > options.seconds:
                 break
     took = time.monotonic() - began
-    print(f"{options.over}: {played} histories from seed {options.seed}, {wrong} wrong, {took:.0f} s")
+    over = f"{options.over}{' live' * options.live}{' killed' * options.kills}"
+    print(f"{over}: {played} histories from seed {options.seed}, {wrong} wrong, {took:.0f} s")
     return 1 if wrong else 0
 
 

@@ -27,6 +27,8 @@ class Client:
         self.cursor = 0
         self.asked_since_wiped = True
         """A stock client pulls before it pushes."""
+        self.followed: list[dict[str, Any]] = []
+        """Claims of its lines. The server may take each to be there still, and broadcast to it."""
         self.named: set[Key] = set()
         self.ever_visible: set[Key] = set()
         self.pulls: list[dict[str, Any]] = []
@@ -115,6 +117,13 @@ class StockClient(Client):
         self._rows, self.outbox, self._fought = rows, outbox, fought
         self.cursor = int(page["serverHlc"])
         return True
+
+    def hear(self, page: Page) -> bool:
+        """Apply a broadcast, and its cursor where that is above its own. Whether it was not dropped."""
+        before = self.cursor
+        taken = self.take(page)
+        self.cursor = max(before, self.cursor)
+        return taken
 
     def _apply(self, rows: dict[Key, Values], delta: Delta) -> None:
         key = key_of(delta)

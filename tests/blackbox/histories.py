@@ -63,13 +63,19 @@ PROFILES: list[dict[str, float]] = [
 ]
 
 
-def history(seed: int, *, kills: bool = False, fill: bool = False) -> tuple[dict[str, Any], list[Step]]:
+LIVE = {"connect": 5.0, "cut": 1.0, "hear": 4.0, "cross": 4.0}
+
+
+def history(
+    seed: int, *, kills: bool = False, fill: bool = False, live: bool = False
+) -> tuple[dict[str, Any], list[Step]]:
     """A history's setting and its steps.
 
     Args:
         seed: of the random numbers.
         kills: whether the server is killed now and then.
         fill: whether the gateway holds so many rows that a change of rules is applied in the background.
+        live: whether stock clients have WebSockets.
     """
     random = Random(seed)
     people = random.randint(2, 3)
@@ -86,6 +92,11 @@ def history(seed: int, *, kills: bool = False, fill: bool = False) -> tuple[dict
     weights = dict(random.choice(PROFILES))
     if kills:
         weights["kill"] = 1.0
+    if live:
+        weights |= LIVE
+        setting["waits"] = random.random() < 0.1
+        setting["late"] = random.choice([0.0, 0.01, 0.03])
+        setting["clients"] = [(kind.replace("named", "stock"), *rest) for kind, *rest in setting["clients"]]
     if fill:
         weights |= {"rules": 4.0, "reload": 2.0, "pull": 12.0}
     kinds, chances = list(weights), list(weights.values())
@@ -120,6 +131,8 @@ def _made(
             return [(kind, who, random.randint(1, 4))]
         case "odd pull":
             return [(kind, who, random.choice(["near", "ahead", "below"]), random.choice(limits))]
+        case "cross":
+            return [("edit", who + 1, *_edit(random, who, keys)[2:]), (kind, who, random.choice(limits))]
         case "between pages":
             return _between_pages(random, who, keys, limits, fill=fill)
     return [(kind, who)]
@@ -140,7 +153,7 @@ def _between_pages(
 def _edit(random: Random, who: int, keys: list[tuple[str, str]]) -> Step:
     values: dict[str, Any] = {}
     if random.random() < 0.75:
-        values["team"] = random.choice("ab")
+        values["team"] = random.choice("aaaaabbbbbcdefg")
     if random.random() < 0.4:
         values["kind"] = random.choice("pq")
     for column in "xy":

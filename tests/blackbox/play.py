@@ -11,11 +11,14 @@ from typing import Any
 from tests.blackbox.clients import Client, NamedClient, Page, StockClient, WrongError
 from tests.blackbox.histories import FILLERS, RULES, Step
 from tests.blackbox.law import Delta, Key, Ledger, key_of, shows
+from tests.blackbox.line import Line, LineEndedError
 from tests.blackbox.server import Answer, Request, Server, sign
 
 START_MS = 1_750_000_000_000
 PATIENCE = 3.0
 """Seconds in which rows must come in line with rules that changed."""
+TOLD = 5.0
+"""Seconds in which a connected client must be told what it lacks."""
 
 
 class Game:
@@ -37,6 +40,9 @@ class Game:
             self._client(f"c{place}", *each) for place, each in enumerate(setting["clients"], 1)
         ]
         self._ready = False
+        self._lines: dict[str, Line] = {}
+        self._left: list[Line] = []
+        """Lines that their clients forgot, which the server still takes for theirs."""
 
     @staticmethod
     def _client(name: str, kind: str, claims: dict[str, Any], skew: int) -> Client:
@@ -50,15 +56,21 @@ class Game:
         Raises:
             WrongError: a promise is broken.
         """
-        self._set_rules(self.setting["rules"])
-        if self.setting["fill"]:
-            self._fill()
-        for step in steps:
-            if step[0] == "kill":
-                yield from self._killed(self.clients[step[1] % len(self.clients)])
-            else:
-                self._do(step[0], self.clients[step[1] % len(self.clients)], *step[2:])
-        self._finish()
+        try:
+            self._set_rules(self.setting["rules"])
+            if self.setting["fill"]:
+                self._fill()
+            for step in steps:
+                if step[0] == "kill":
+                    yield from self._killed(self.clients[step[1] % len(self.clients)])
+                else:
+                    self._do(step[0], self.clients[step[1] % len(self.clients)], *step[2:])
+            self._finish()
+        except LineEndedError as error:
+            raise WrongError(f"a line was ended: {error}") from error
+        finally:
+            for line in (*self._lines.values(), *self._left):
+                line.cut()
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
@@ -71,19 +83,23 @@ class Game:
             case "push":
                 self._push(client, *detail)
             case "claims":
+                self._cut(client)
                 client.claims = dict(detail[0])
                 self._look()
             case "rules":
                 self._set_rules(*detail)
             case "wipe":
+                self._cut(client)
                 self.now += 100
                 client.wipe()
             case "reload":
+                self._cut(client)
                 client.reload()
             case "backup":
                 self._backups[client.name] = client.backup()
             case "restore":
                 if client.name in self._backups:
+                    self._cut(client)
                     self.now += 100
                     client.restore(self._backups[client.name])
             case "old pull":
@@ -98,6 +114,14 @@ class Game:
                 self._push(client, "whole", odd=True)
             case "flush":
                 self._flush()
+            case "connect":
+                self._connect(client)
+            case "cut":
+                self._cut(client)
+            case "hear":
+                self._hear(client, 0.01)
+            case "cross":
+                self._cross(client, *detail)
             case _:
                 raise ValueError(f"no such step: {kind}")
 
@@ -133,11 +157,17 @@ class Game:
         if isinstance(client, NamedClient) and client.doubt and not self._push(client, fate):
             return
         if fate == "request lost":
+            self._cut(client)
             client.answer_lost(push=False)
             return
         request = {**client.pull_fields(), "maxDeltas": limit}
         client.pulls.append(request)
         client.asked_since_wiped = True
+        if (line := self._lines.get(client.name)) is not None:
+            line.await_frame(self.setting.get("late", 0.0))
+            self._ask_live(client, request)
+            self._take_live(client, fate)
+            return
         page = self._page(client, self._ask(client, request), request)
         if page is None:
             return
@@ -148,6 +178,7 @@ class Game:
 
     def _odd_pull(self, client: Client, kind: str, limit: int) -> None:
         """A cursor that was never handed out."""
+        self._cut(client)
         if isinstance(client, NamedClient) and client.doubt:
             return
         before = client.cursor
@@ -165,10 +196,12 @@ class Game:
         if request is None:
             return True
         if fate == "request lost":
+            self._cut(client)
             client.answer_lost(push=True)
             return False
-        cursor = self._give(client, request)
-        if fate == "answer lost":
+        cursor = self._give_live(client, request) if client.name in self._lines else self._give(client, request)
+        if fate == "answer lost" or cursor is None:
+            self._cut(client)
             client.answer_lost(push=True)
             return False
         client.pushed(request["deltas"], cursor)
@@ -231,11 +264,120 @@ class Game:
         request = self._push_request(client)
         if request is None:
             yield None
+            self._all_ended()
             return
         path = f"/sync/{self.gateway}/push"
         yield Request("POST", path, self._token(client.name, client.claims), request, _headers(client))
+        self._all_ended()
         client.answer_lost(push=True)
         self._push(client, "whole")
+
+    # -- lines -------------------------------------------------------------------------------------------------------
+
+    def _connect(self, client: Client) -> None:
+        """A new line; the server may take the old one to be there still."""
+        if not isinstance(client, StockClient):
+            return
+        if client.name in self._lines:
+            self._left.append(self._lines.pop(client.name))
+        if client.claims not in client.followed:
+            client.followed.append(client.claims)
+        token = self._token(client.name, client.claims)
+        self._lines[client.name] = self.server.dial(self.gateway, token)
+        self.requests.append(f"{client.name} {_spell(client.claims)} connects")
+
+    def _cut(self, client: Client) -> None:
+        line = self._lines.pop(client.name, None)
+        if line is not None:
+            line.cut()
+            self.requests.append(f"{client.name}'s line is lost")
+
+    def _all_ended(self) -> None:
+        """The server is another."""
+        for line in (*self._lines.values(), *self._left):
+            line.cut()
+        self._lines, self._left = {}, []
+
+    def _cross(self, client: Client, limit: int) -> None:
+        """A pull over a line, and another's push while it is served."""
+        others = [each for each in self.clients if each is not client]
+        if client.name not in self._lines:
+            return
+        client.asked_since_wiped = True
+        self._ask_live(client, {**client.pull_fields(), "maxDeltas": limit})
+        for other in others:
+            self._push(other, "whole")
+        self._take_live(client, "crossed")
+
+    def _ask_live(self, client: Client, request: dict[str, Any]) -> None:
+        self._lines[client.name].ask(request)
+        self.requests.append(f"{client.name} {_spell(client.claims)} pulls {_brief(request)} over its line")
+
+    def _take_live(self, client: Client, fate: str) -> None:
+        """Take the answer to a pull, after the broadcasts that come before it."""
+        page = self._answer(client, drop=fate == "answer lost")
+        if page is None or fate == "answer lost":
+            self._cut(client)
+            client.answer_lost(push=False)
+            return
+        self._check_page(client, page, now=fate != "crossed")
+        line = self._lines[client.name]
+        line.more = page["hasMore"]
+        if not client.take(page):
+            self._cut(client)
+            return
+        line.pulled = True
+        if not page["hasMore"] and fate != "crossed":
+            self._compare(client, "after a complete page on its line")
+
+    def _give_live(self, client: Client, request: dict[str, Any]) -> int | None:
+        """Push over a line; the answer's cursor, None where a broadcast before it ended the line for its client."""
+        self._lines[client.name].ask(request)
+        self.requests.append(f"{client.name} {_spell(client.claims)} pushes {_brief(request)} over its line")
+        page = self._answer(client)
+        self.ledger.take(request["deltas"])
+        self._look()
+        return int(page["serverHlc"]) if page is not None else None
+
+    def _answer(self, client: Client, *, drop: bool = False) -> Page | None:
+        """The answer to what was asked on a line; None where a broadcast before it could not be applied."""
+        line, taken = self._lines[client.name], not drop
+        while True:
+            frame = line.next()
+            assert frame is not None
+            if not frame.broadcast:
+                self.requests.append(f"  {client.name} is answered {_brief(frame.page)}")
+                return frame.page if taken or drop else None
+            taken = taken and self._heard(client, frame.page)
+
+    def _heard(self, client: Client, page: Page) -> bool:
+        """Take a broadcast. Whether it could be applied."""
+        self.requests.append(f"  {client.name} is told {_brief(page)}")
+        assert isinstance(client, StockClient)
+        self._check_page(client, page, now=False)
+        self._lines[client.name].more = page["hasMore"]
+        return client.hear(page)
+
+    def _hear(self, client: Client, seconds: float) -> bool:
+        """Take the broadcasts that came, or come within so many seconds of one another. Whether there were any."""
+        line, any_ = self._lines.get(client.name), False
+        while line is not None and (frame := line.next(seconds)) is not None:
+            any_ = True
+            if not self._heard(client, frame.page):
+                self._cut(client)
+                line = None
+        return any_
+
+    def _told(self, client: Client) -> None:
+        """Wait until a connected client was told all that it may see."""
+        deadline = time.monotonic() + TOLD
+        while (line := self._lines.get(client.name)) is not None and line.pulled and client.settled:
+            if line.more and not self.setting["waits"]:
+                self._pull(client, 1000, "whole")
+            elif (found := self._difference(client)) is None:
+                return
+            elif not self._hear(client, 0.05) and time.monotonic() > deadline:
+                raise WrongError(f"{client.name} was not told all on its line: {found}")
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
@@ -265,13 +407,17 @@ class Game:
         if answer.status != 200:
             raise WrongError(f"a pull is answered with {answer.status} {answer.body!r}")
         page: Page = answer.json
+        self._check_page(client, page, now=True)
+        return page
+
+    def _check_page(self, client: Client, page: Page, *, now: bool) -> None:
+        """Whether a page has nothing that its client may not see; `now`: it was made after all that happened."""
         for delta in page["deltas"]:
             key = key_of(delta)
             if key not in client.named and key not in client.ever_visible and not client.strange:
                 raise WrongError(f"{client.name} is sent the id {key}, which it could never see")
-            if delta["op"] != "DELETE" and not self._may_see(client, key):
+            if now and delta["op"] != "DELETE" and not self._may_see(client, key):
                 raise WrongError(f"{client.name} is sent {key}, which it may not see")
-        return page
 
     def _may_see(self, client: Client, key: Key) -> bool:
         row = self.ledger.row(key)
@@ -291,7 +437,8 @@ class Game:
     def _look(self) -> None:
         """Note who may see what now."""
         for client in self.clients:
-            client.ever_visible.update(self.ledger.visible(client.claims))
+            for claims in (client.claims, *client.followed):
+                client.ever_visible.update(self.ledger.visible(claims))
 
     def _note(self, asked: str, answer: Answer) -> None:
         self.requests.append(f"{asked} -> {answer.status} {_brief(answer.json)}")
@@ -305,6 +452,9 @@ class Game:
                 if client.outbox:
                     self._pull(client, 1000, "whole")
                     self._push(client, "whole")
+        for client in self.clients:
+            self._told(client)
+            self._cut(client)
         deadline = time.monotonic() + (PATIENCE if self.reindexing else 0.0)
         for client in self.clients:
             if client.outbox:

@@ -87,14 +87,23 @@ def smaller(server: Server, case: Case) -> Case:
 
 
 def search(
-    server: Server, seeds: Iterator[int], *, kills: bool = False, fill_every: int = 12, shrink: bool = True
+    server: Server,
+    seeds: Iterator[int],
+    *,
+    kills: bool = False,
+    live: bool = False,
+    fill_every: int = 12,
+    shrink: bool = True,
 ) -> Iterator[tuple[int, list[Failure]]]:
     """Play the histories of seeds: how many were played at a time, and those that were wrong."""
     while True:
         some = list(islice(seeds, AT_ONCE if kills else 1))
         if not some:
             return
-        cases = [Case(*history(seed, kills=kills, fill=bool(fill_every) and seed % fill_every == 0)) for seed in some]
+        filled = [bool(fill_every) and seed % fill_every == 0 for seed in some]
+        cases = [
+            Case(*history(seed, kills=kills, live=live, fill=fill)) for seed, fill in zip(some, filled, strict=True)
+        ]
         failures = []
         for seed, case, found in zip(some, cases, play(server, cases), strict=True):
             if found is None:
@@ -105,7 +114,9 @@ def search(
         yield len(some), failures
 
 
-def found_wrong(server: Server, seeds: Iterable[int], *, kills: bool = False, fill_every: int = 0) -> list[str]:
+def found_wrong(
+    server: Server, seeds: Iterable[int], *, kills: bool = False, live: bool = False, fill_every: int = 0
+) -> list[str]:
     """Reports of the histories of these seeds that are wrong, as they were played."""
-    found = search(server, iter(seeds), kills=kills, fill_every=fill_every, shrink=False)
+    found = search(server, iter(seeds), kills=kills, live=live, fill_every=fill_every, shrink=False)
     return [failure.report() for _, failures in found for failure in failures]

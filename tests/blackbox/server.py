@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.blackbox.line import Line
+
 SECRET = "the secret with which the black-box clients sign"
 SERVICE = "the token that the pipeline would show"
 DEADLINE = 60.0
@@ -134,6 +136,10 @@ class Server:
         given = {"Authorization": f"Bearer {request.token}", "Content-Type": "application/json", **request.headers}
         connection.request(request.method, request.path, data, given)
         return connection
+
+    def dial(self, gateway: str, token: str) -> Line:
+        """A WebSocket."""
+        return Line(self.port, gateway, token, DEADLINE, {})
 
     def staging(self, method: str, **arguments: Any) -> Any:
         """Call the staging store as the pipeline does."""

@@ -12,9 +12,13 @@ A, B = TWO
 
 
 def case(kinds: str, rules: int, *steps: Step, limit: int = 1000, fill: bool = False, ids: str = "hash") -> Case:
-    """Clients of these kinds, the first with the claims A, the others with B."""
+    """Clients of these kinds, the first with the claims A, the others with B.
+
+    One with a WebSocket asks on it after a broadcast came, if one comes, and before it takes that.
+    """
     clients = [(kind, A if place == 0 else B, 0) for place, kind in enumerate(kinds.split())]
-    return Case({"clients": clients, "rules": rules, "ids": ids, "fill": fill, "last limit": limit}, list(steps))
+    setting = {"clients": clients, "rules": rules, "ids": ids, "fill": fill, "last limit": limit}
+    return Case({**setting, "late": 0.5, "waits": False}, list(steps))
 
 
 def edit(who: int, op: str, row: str, tick: int = 1, **values: object) -> Step:
@@ -188,6 +192,11 @@ CASES = {
         pull(1, 1), edit(0, "DELETE", "notes/r3", tick=5), edit(0, "UPDATE", "notes/r3", tick=5, y=1),
         pull(1, 1, "answer lost"), edit(1, "INSERT", "notes/r3", tick=-5, x=0),
         edit(1, "UPDATE", "notes/r3", tick=9, team="a", y=0), push(0),
+    ),
+    "a broadcast that crosses a pull brings a row under a new key": case(
+        "stock stock", 8,
+        edit(1, "INSERT", "notes/r1", team="b"), push(1), ("connect", 0), pull(0),
+        edit(1, "INSERT", "notes/r2", team="c"), push(1), pull(0),
     ),
 }  # fmt: skip
 
