@@ -18,8 +18,9 @@ from gateway.live.closing import GOING_AWAY, REFUSED, STOPPING, TRY_LATER, BadFr
 from gateway.live.protocol import LiveProtocol, framed
 from gateway.services import Services
 from gateway.serving import serve_pull, serve_push
+from gateway.waiting import outcome
 from lakesync.engine.following import Follower, Interest, Standing
-from lakesync.exceptions import AuthError, LakeSyncError, StagingUnavailableError, ValidationError
+from lakesync.exceptions import AuthError, LakeSyncError, StagingUnavailableError, TransientError, ValidationError
 from lakesync.types import SyncPull, SyncResponse
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, decode_frame, encode_answer
@@ -34,6 +35,8 @@ log = structlog.get_logger("gateway")
 ROUTE = "/sync/{gateway}/ws"
 _LATE = "the message was not served in time and may still take effect: repeat it"
 _DAY = 86_400.0
+_AGAIN_SECONDS = 1.0
+"""After the store failed."""
 _WORKS = {FrameTag.PUSH: "PUSH", FrameTag.PULL: "PULL"}
 
 
@@ -57,7 +60,7 @@ class LiveConnection:
         self.busy = False
         """A message is being served: what is told meanwhile has to wait for its answer."""
         self.follower: Follower | None = None
-        """Where the client stands; None until it has pulled."""
+        """Where the client stands; None until that is known."""
         self._resting: asyncio.TimerHandle | None = None
         self.line = token_hex(8)
         """Names this connection among those of all processes."""
@@ -81,6 +84,7 @@ class LiveConnection:
         self._wire.on_writable = self._keeps_up_again
         self._wire.begin()
         self._watch_expiry()
+        resuming = asyncio.create_task(self._resume())
         if self._services.drain.draining:  # it was on its way in when the others were told
             self.close(GOING_AWAY, STOPPING)
         try:
@@ -100,6 +104,7 @@ class LiveConnection:
                     self._changed()
             self._note_end(message)
         finally:
+            resuming.cancel()
             for timer in (self._expiry, self._stalled, self._resting):
                 if timer is not None:
                     timer.cancel()
@@ -147,7 +152,7 @@ class LiveConnection:
         follower = self.follower
         if follower is not None and follower.client_id != message.client_id:
             follower = None
-        seen = follower.cursor if follower is not None else None
+        seen = follower.cursor if follower is not None and not follower.standing.unplaced else None
         result = await serve_push(self._services, exchange, self._caller, message, seen)
         if follower is not None:
             follower.after_push(result.server_hlc)
@@ -172,6 +177,25 @@ class LiveConnection:
         interest = before.standing.interest if before is not None and same else Interest()
         standing = Standing(cursor, message.max_deltas, more=more, interest=interest, knows_resync=self._knows_resync)
         self.follower = Follower(client, self._caller.claims(client), standing)
+
+    async def _resume(self) -> None:
+        """Tell a client that was here before of what is new at once, although it has not pulled on this connection.
+
+        One that knows what a cursor is worth pulls when it connects.
+        """
+        if self._knows_resync or not self.name:
+            return
+        while self.follower is None and self._wire.open:
+            try:
+                cursor = await outcome(self._caller.gateway.submit_resume(self.name))
+            except TransientError:
+                await asyncio.sleep(_AGAIN_SECONDS)
+                continue
+            if cursor is not None and self.follower is None:
+                standing = Standing(cursor, protobuf.DEFAULT_MAX_DELTAS, more=True, unplaced=True)
+                self.follower = Follower(self.name, self._caller.claims(self.name), standing)
+                self._changed()
+            return
 
     async def _send(self, answer: bytes) -> None:
         """Send an answer as soon as the client reads; a client that does not is closed."""

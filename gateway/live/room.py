@@ -216,7 +216,7 @@ class Room:
     ) -> list[tuple[LiveConnection, Follower]]:
         """Tell the members of a group what they lack; those who have to be pulled for."""
         before, after = group.standing, found.standing
-        shared = _broadcast(found.page) if found.page is not None and members else b""
+        shared = _broadcast(found.page, before) if found.page is not None and members else b""
         deltas = len(found.page.deltas) if found.page is not None else 0
         sent = 0
         pulls = []
@@ -234,7 +234,7 @@ class Room:
             elif follower.client_id in found.own:
                 page = found.own[follower.client_id]
                 if page is not None:
-                    connection.tell(_broadcast(page))
+                    connection.tell(_broadcast(page, before))
                     sent += len(page.deltas)
             elif shared:
                 connection.tell(shared)
@@ -261,7 +261,13 @@ class Room:
 
     def _page(self, follower: Follower) -> Future[SyncResponse]:
         pull = SyncPull(follower.client_id, follower.cursor, follower.standing.limit)
-        return self._gateway.submit_pull(pull, follower.claims, resync_refused=follower.knows_resync, confirmed=False)
+        return self._gateway.submit_pull(
+            pull,
+            follower.claims,
+            resync_refused=follower.knows_resync,
+            confirmed=False,
+            unplaced=follower.standing.unplaced,
+        )
 
     def _send(
         self, connection: LiveConnection, follower: Follower, before: Standing, page: SyncResponse | BaseException
@@ -275,7 +281,7 @@ class Room:
         else:
             follower.after_page(page.server_hlc, more=page.has_more)
             if page.deltas:
-                connection.tell(_broadcast(page))
+                connection.tell(_broadcast(page, before))
                 self._count(len(page.deltas))
             self._again((connection,))
 
@@ -289,5 +295,8 @@ class Room:
         self._due.update(dict.fromkeys(each for each in connections if each in self._connections))
 
 
-def _broadcast(page: SyncResponse) -> bytes:
+def _broadcast(page: SyncResponse, standing: Standing) -> bytes:
+    """A page as a frame; without a cursor, which would pass what a client lacks, where nobody knows its own."""
+    if standing.unplaced:
+        page = SyncResponse(page.deltas, 0, page.has_more)
     return framed(encode_frame(FrameTag.BROADCAST, protobuf.encode_response(page)))

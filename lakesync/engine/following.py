@@ -17,8 +17,8 @@ from lakesync.engine.access import RulesCache
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.feed import pull_page
 from lakesync.feed.apply import own_bucket
-from lakesync.feed.memory import current, in_scope
-from lakesync.feed.positions import Access, Position, Reach
+from lakesync.feed.memory import current, in_doubt, in_scope, place, with_broadcasts
+from lakesync.feed.positions import Access, Position, Reach, furthest
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.store import Commit, View
 from lakesync.types import Claims, SyncResponse
@@ -56,18 +56,25 @@ class Standing:
     """They understand RESYNC_REQUIRED, and take an INSERT of a row that they have."""
     haunted: bool = False
     """They may hold rows that the gateway never knew."""
+    unplaced: bool = False
+    """They did not pull on their connections yet. Their cursor is what their records prove; their own may be older, so
+    what they are sent has none."""
 
     def value(self) -> tuple[object, ...]:
         """Equal for standings of which one may stand for the other."""
         access = self.access
         if access is None:
-            return (self.cursor, self.limit, self.more, None, self.interest, self.haunted, self.knows_resync)
+            return (self.cursor, self.limit, self.more, None, self.interest, *self._kind)
         # what the claims say is in the keys, except for keys that are not in use yet and for rules not yet applied
         claims = (
             msgspec.json.encode(access.claims, order="sorted") if self.interest.prefixes or access.directly else b""
         )
         keys = (access.rules_version, access.keys, claims)
-        return (self.cursor, self.limit, self.more, keys, self.interest, self.haunted, self.knows_resync)
+        return (self.cursor, self.limit, self.more, keys, self.interest, *self._kind)
+
+    @property
+    def _kind(self) -> tuple[bool, ...]:
+        return (self.haunted, self.knows_resync, self.unplaced)
 
 
 @dataclass(slots=True, eq=False)
@@ -175,8 +182,27 @@ def _begin(
     scope = record.scopes[-1] if record.scopes else None
     good = scope is not None and access.same_as(scope) and 0 <= scope.start <= standing.cursor
     good = good and not record.sources  # a shared page does not know what one of them has from a source
-    haunted = record.haunted and not standing.knows_resync
+    haunted = (record.haunted or standing.unplaced) and not standing.knows_resync
     return replace(standing, access=access if good else None, interest=interest, haunted=haunted)
+
+
+def resume(commit: Commit, client_id: str) -> int | None:
+    """A cursor from which a client can be sent what is new before it pulls: that of the place that it surely came to.
+
+    What it was sent since then it may have, or a part of it, or nothing.
+
+    Returns:
+        None where the client's record does not say where it was.
+    """
+    record = current(commit.client(client_id), commit.epoch)
+    surely = place(record, record.seen) if record is not None else None
+    if record is None or surely is None:
+        return None
+    told = furthest(with_broadcasts(record, commit.arrival).scopes)
+    after, cursor = in_doubt(msgspec.structs.replace(record, followed=True), surely, commit.arrival, told)
+    if after != record:
+        commit.put_client(after)
+    return cursor
 
 
 def concerned(view: View, claims: Claims, access: Access, before: Interest, rules: RulesCache) -> Interest:

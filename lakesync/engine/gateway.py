@@ -12,7 +12,7 @@ from lakesync.actions import Runner
 from lakesync.connectors import Connectors
 from lakesync.engine.checks import check_pull, check_request
 from lakesync.engine.embedding import Embedding
-from lakesync.engine.following import Found, Group, Standing, follow, look
+from lakesync.engine.following import Found, Group, Standing, follow, look, resume
 from lakesync.engine.greeting import Greeting, spelled
 from lakesync.engine.imperative import ImperativeGateway
 from lakesync.engine.limits import EngineLimits
@@ -106,6 +106,7 @@ class SyncGateway(ImperativeGateway, Embedding):
         resync_refused: bool = False,
         confirmed: bool = True,
         live: bool = False,
+        unplaced: bool = False,
     ) -> Future[SyncResponse]:
         """A page of what the client lacks, as its rules and claims allow.
 
@@ -115,6 +116,7 @@ class SyncGateway(ImperativeGateway, Embedding):
                 then on the client counts as followed, to whom pages may go of which the gateway keeps nothing.
             live: whether it is asked on a connection that is told of what is new. Of a client that follows, whatever
                 it is sent beside counts as perhaps there on its connections.
+            unplaced: the cursor is what `submit_resume` found: the client may have other rows than that says.
 
         Raises:
             ValidationError: `max_deltas` is out of range.
@@ -125,7 +127,9 @@ class SyncGateway(ImperativeGateway, Embedding):
             ResyncRequiredError: the cursor cannot be served, where `resync_refused`; otherwise such a client is given
                 everything as DELETE, then INSERT.
         """
-        page = self.submit_page(pull, claims, resync_refused=resync_refused, confirmed=confirmed, live=live)
+        page = self.submit_page(
+            pull, claims, resync_refused=resync_refused, confirmed=confirmed, live=live, unplaced=unplaced
+        )
         return _then(page, lambda made: _done(SyncResponse(tuple(made.deltas), made.server_hlc, made.has_more)))
 
     def submit_page(
@@ -136,13 +140,15 @@ class SyncGateway(ImperativeGateway, Embedding):
         resync_refused: bool = False,
         confirmed: bool = True,
         live: bool = False,
+        unplaced: bool = False,
     ) -> Future[SyncPage]:
         """As `submit_pull`, for a caller that sends the deltas on as JSON and need not look at them."""
         check_pull(pull, claims)
         if pull.source is not None:
             told = self.sources.submit_pull(pull.source, pull, claims, live=live)
             return _then(told, lambda page: _done(SyncPage(page.deltas, page.server_hlc, page.has_more)))
-        return self._page(PullRequest(pull, claims, resync_refused, confirmed, self._wall(), live or not confirmed))
+        live = live or not confirmed
+        return self._page(PullRequest(pull, claims, resync_refused, confirmed, self._wall(), live, unplaced))
 
     def handle_pull(self, pull: SyncPull, claims: Claims | None = None) -> SyncResponse:
         """`submit_pull`, waited for."""
@@ -152,6 +158,10 @@ class SyncGateway(ImperativeGateway, Embedding):
         """Begin to tell clients of what is new: their standings, by which they are looked at from now on."""
         now = self._wall()
         return self._store.submit(self.gateway_id, lambda commit: follow(commit, newcomers, self.rules, now))
+
+    def submit_resume(self, client_id: str) -> Future[int | None]:
+        """A cursor from which a client that connects is told of what is new before it pulls; None: it has to pull."""
+        return self._store.submit(self.gateway_id, lambda commit: resume(commit, client_id))
 
     @property
     def shared(self) -> bool:

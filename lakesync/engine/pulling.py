@@ -31,6 +31,8 @@ class PullRequest(NamedTuple):
     """Server wall time when it came."""
     live: bool = False
     """It is asked on a connection that is told of what is new, or for one."""
+    unplaced: bool = False
+    """Nobody knows which rows the client has: its database may be another than the record tells of."""
 
 
 class Reading(NamedTuple):
@@ -78,7 +80,8 @@ def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
             )
         record = replace(record or stranger(pull.client_id, view.epoch, access.keys), haunted=True)
         at = again(record, view.arrival, access)
-    if record is not None and record.haunted and not request.resync_refused:  # ours takes an INSERT of a row it has
+    haunted = request.unplaced or (record is not None and record.haunted)
+    if haunted and not request.resync_refused:  # ours takes an INSERT of a row it has
         at = at._replace(haunted=True)
     if not (request.confirmed or request.resync_refused):
         at = at._replace(once=True)

@@ -27,6 +27,8 @@ class Client:
         self.cursor = 0
         self.asked_since_wiped = True
         """A stock client pulls before it pushes."""
+        self.proven = False
+        """A pull was answered whole and taken, and its database was neither lost nor put back since."""
         self.followed: list[dict[str, Any]] = []
         """Claims of its lines. The server may take each to be there still, and broadcast to it."""
         self.named: set[Key] = set()
@@ -158,6 +160,7 @@ class StockClient(Client):
         """The database is lost."""
         self._rows, self.outbox, self.cursor = {}, [], 0
         self.asked_since_wiped = False
+        self.proven = False
 
     def backup(self) -> Any:
         return copy.deepcopy((self._rows, self.outbox, self._fought))
@@ -166,6 +169,7 @@ class StockClient(Client):
         self._rows, self.outbox, self._fought = copy.deepcopy(kept)
         self.cursor = 0
         self.asked_since_wiped = False
+        self.proven = False
 
 
 class NamedClient(Client):

@@ -174,6 +174,7 @@ class Game:
         if fate == "answer lost":
             client.answer_lost(push=False)
         elif client.take(page) and not page["hasMore"]:
+            client.proven = client.proven or (client.cursor > 1 and not self.reindexing)
             self._compare(client, "after a complete page")
 
     def _odd_pull(self, client: Client, kind: str, limit: int) -> None:
@@ -327,6 +328,7 @@ class Game:
             self._cut(client)
             return
         line.pulled = True
+        client.proven = client.proven or (client.cursor > 1 and not self.reindexing and not page["hasMore"])
         if not page["hasMore"] and fate != "crossed":
             self._compare(client, "after a complete page on its line")
 
@@ -355,8 +357,12 @@ class Game:
         self.requests.append(f"  {client.name} is told {_brief(page)}")
         assert isinstance(client, StockClient)
         self._check_page(client, page, now=False)
-        self._lines[client.name].more = page["hasMore"]
-        return client.hear(page)
+        line = self._lines[client.name]
+        line.more = page["hasMore"]
+        if client.hear(page):
+            return True
+        client.proven = False  # one without a cursor comes again with the next pull
+        return page["serverHlc"] == "0"
 
     def _hear(self, client: Client, seconds: float) -> bool:
         """Take the broadcasts that came, or come within so many seconds of one another. Whether there were any."""
@@ -371,8 +377,12 @@ class Game:
     def _told(self, client: Client) -> None:
         """Wait until a connected client was told all that it may see."""
         deadline = time.monotonic() + TOLD
-        while (line := self._lines.get(client.name)) is not None and line.pulled and client.settled:
-            if line.more and not self.setting["waits"]:
+        while (
+            (line := self._lines.get(client.name)) is not None
+            and (line.pulled or (client.proven and not client.strange))
+            and client.settled
+        ):
+            if line.pulled and line.more and not self.setting["waits"]:
                 self._pull(client, 1000, "whole")
             elif (found := self._difference(client)) is None:
                 return

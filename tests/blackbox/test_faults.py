@@ -128,6 +128,11 @@ CASES = {
         edit(0, "UPDATE", "tasks/t2", team="a", x=2), push(0, "answer lost"), push(0),
         ("rules", 0, 4),
     ),
+    "rules change, an empty pull is lost and an edit is pushed twice": case(
+        "letter stock", 7,
+        edit(0, "INSERT", "misc/m1", team="e"), push(0), ("rules", 0, 8), pull(0, 1000, "request lost"),
+        edit(0, "UPDATE", "misc/m1", team="e", y=1), push(0, "answer lost"), push(0, "answer lost"),
+    ),
     "edits of a backup are pushed again from a later cursor": case(
         "named", 6,
         pull(0), edit(0, "INSERT", "tasks/r1", kind="q"), ("backup", 0), push(0), ("restore", 0),
@@ -197,6 +202,17 @@ CASES = {
         "stock stock", 8,
         edit(1, "INSERT", "notes/r1", team="b"), push(1), ("connect", 0), pull(0),
         edit(1, "INSERT", "notes/r2", team="c"), push(1), pull(0),
+    ),
+    "a client that connects again is told of what is new before it pulls": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "notes/r1", team="a"), push(1), pull(0),
+        edit(1, "UPDATE", "notes/r1", x=1), edit(1, "INSERT", "notes/r2", team="a"), push(1),
+        ("connect", 0), edit(1, "INSERT", "notes/r3", team="a"), edit(1, "DELETE", "notes/r1"), push(1),
+    ),
+    "a client that lost its database connects and is told of what is new": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "notes/r1", team="a"), push(1), pull(0), pull(0), ("wipe", 0), ("connect", 0),
+        edit(1, "INSERT", "notes/r2", team="a"), push(1), ("hear", 0), ("hear", 0),
     ),
 }  # fmt: skip
 

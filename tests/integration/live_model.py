@@ -179,7 +179,7 @@ class StockClient:
 
     def _take_broadcast(self, page: SyncResponse) -> bool:
         if not self._apply(page):
-            return False
+            return page.server_hlc == 0  # one without a cursor comes again with the next pull
         self.broadcasts += 1
         self.cursor = max(self.cursor, page.server_hlc)
         return True

@@ -159,7 +159,7 @@ class LiveClient:
             page = protobuf.decode_response(frame[1:])
             if self._apply(page):
                 self.cursor = max(self.cursor, page.server_hlc)
-            else:
+            elif page.server_hlc:  # one without a cursor comes again with the next pull
                 self.cut()
             return
         self._answered(protobuf.decode_response(frame), live=True)

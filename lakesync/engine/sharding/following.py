@@ -60,6 +60,19 @@ def follow(
     return standings
 
 
+def resume(parts: Mapping[str, Part], vectors: Vectors, client_id: str) -> Steps[int | None]:
+    """A cursor from which a client can be sent what is new before it pulls; None where no shard knows where it was."""
+    surely: dict[str, int] = yield vectors.submit_surely(client_id)
+    found: dict[str, int | None] = {}
+    for name, part in parts.items():
+        found[name] = yield from of_shard(name, part.submit_resume(client_id))
+    if all(cursor is None for cursor in found.values()):
+        return None
+    cursors = {name: surely.get(name, 0) if cursor is None else cursor for name, cursor in found.items()}
+    outer: int = yield vectors.submit_hand_out(client_id, cursors)
+    return outer
+
+
 def look(parts: Mapping[str, Part], vectors: Vectors, groups: Sequence[Group]) -> Steps[list[Found]]:
     """What the followers of each group lack in any shard."""
     found: list[Found] = [Found(group.standing, pull=True) for group in groups]
@@ -125,6 +138,7 @@ def _joined(standing: Standing, cursor: int, parts: Mapping[str, Standing]) -> S
         more=standing.more,
         access=Access(claims, frozenset(), 0) if knows else None,
         knows_resync=standing.knows_resync,
+        unplaced=standing.unplaced,
         interest=Interest(
             frozenset().union(*(each.buckets for each in interests)),
             frozenset().union(*(each.prefixes for each in interests)),
@@ -134,7 +148,13 @@ def _joined(standing: Standing, cursor: int, parts: Mapping[str, Standing]) -> S
 
 
 def _in_shard(name: str, cursor: int, standing: Standing) -> Standing:
-    return Standing(cursor, standing.limit, interest=_interest_in(name, standing), knows_resync=standing.knows_resync)
+    return Standing(
+        cursor,
+        standing.limit,
+        interest=_interest_in(name, standing),
+        knows_resync=standing.knows_resync,
+        unplaced=standing.unplaced,
+    )
 
 
 def _interest_in(name: str, standing: Standing) -> Interest:

@@ -77,6 +77,10 @@ class ShardedGateway(SyncGateway):
         """As `SyncGateway`: their standings in every shard."""
         return run(following.follow(self._parts, self._vectors, newcomers))
 
+    def submit_resume(self, client_id: str) -> Future[int | None]:
+        """As `SyncGateway`, in every shard."""
+        return run(following.resume(self._parts, self._vectors, client_id))
+
     def submit_look(self, groups: Sequence[Group]) -> Future[list[Found]]:
         """As `SyncGateway`: what the followers of each group lack in any shard."""
         return run(following.look(self._parts, self._vectors, groups))

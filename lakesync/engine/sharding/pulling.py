@@ -66,7 +66,12 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: PullRequest) -> Ste
             more = more or lacks
             continue
         telling = parts[name].submit_page(
-            there, asked.claims, resync_refused=asked.resync_refused, confirmed=asked.confirmed, live=asked.live
+            there,
+            asked.claims,
+            resync_refused=asked.resync_refused,
+            confirmed=asked.confirmed,
+            live=asked.live,
+            unplaced=asked.unplaced,
         )
         page = yield from of_shard(name, telling)
         cursors[name] = page.server_hlc
