@@ -23,7 +23,7 @@ REJECTED_PROPERTY = "lakesync.rejected"
 """State table property: how many of its values are in the table `rejected`; absent where none ever was."""
 
 BATCH_PROPERTY = "lakesync.batch"
-"""Snapshot property of `deltas`: the id of the batch that the commit carried."""
+"""Snapshot property: the batch that the commit carried; of `landing` and `known`, its parts as a JSON array."""
 
 SPARK_TYPES = {"string": "string", "number": "double", "boolean": "boolean", "json": "string", "null": "string"}
 """Schema type → Spark type of the typed column; the schema type itself is the column's comment."""

@@ -10,6 +10,7 @@ from pyspark.sql import functions as sf
 
 from lakehouse.erasure.leftovers import remove, unnamed
 from lakehouse.maintenance import expire, join_deleted, location_of, rewrite_manifests
+from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import StateTable, at, marks_of, read_version, typed_columns
 from lakehouse.tables.merge_job import merged_frames
@@ -81,8 +82,7 @@ def merge_again(spark: SparkSession, table: str, requests: Sequence[Erasure], na
         kept = state.join(keys, ["_gateway", "_row"], "anti")
         columns = spark.table(name).columns
         rows = kept.select(*columns).unionByName(again.select(*columns))
-        writer = rows.writeTo(name).option("isolation-level", "serializable")
-        writer.option("validate-from-snapshot-id", str(version.snapshot_id)).overwrite(sf.lit(True))
+        overwrite(rows, name, sf.lit(True), version.snapshot_id)
     crash_point("erasure.state")
     return Rewritten(sum(row["count"] for row in found), tuple(sorted({row["file"] for row in found})))
 

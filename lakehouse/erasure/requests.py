@@ -9,20 +9,19 @@ No other run may write the tables meanwhile: a merge that has read the history b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow.fs as pafs
-from msgspec import Raw
 
 from lakehouse.erasure.leftovers import Leftover, bare, holding, remove
 from lakehouse.erasure.redaction import clear_table, deltas_of, forget_past, has_past, redact, text
 from lakehouse.file_systems import place
 from lakehouse.maintenance import location_of
 from lakehouse.spark_errors import lake_errors
+from lakehouse.tables.verification import row_delta
 from lakesync.crash import crash_point
 from lakesync.hlc import start_of
-from lakesync.types import ColumnValue, RowDelta
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from lakehouse.table_definitions import LakeNames
     from lakesync.staging.records import Backlog, Erasure
     from lakesync.staging.store import PipelineStore
+    from lakesync.types import RowDelta
 
 RESTORED_AT_ONCE = 5_000
 """Deltas in one message to staging."""
@@ -133,7 +133,7 @@ def give_back(spark: SparkSession, store: PipelineStore, erasure: Erasure, names
         written = spark.table(names.deltas).where(deltas_of([erasure])).select("table_name", "row_id").distinct()
         rows = rest.join(written, ["table_name", "row_id"], "semi")
         wanted = rows.select("op", "table_name", "row_id", "client_id", "columns", "hlc", "delta_id").toArrow()
-        hidden = [_delta(row) for batch in wanted.to_batches() for row in batch.to_pylist()]
+        hidden = [row_delta(row) for batch in wanted.to_batches() for row in batch.to_pylist()]
     for start in range(0, max(len(hidden), 1), RESTORED_AT_ONCE):
         erasure = store.restore(erasure.gateway, erasure.seq, hidden[start : start + RESTORED_AT_ONCE])
     crash_point("erasure.restored")
@@ -194,9 +194,3 @@ def prove(spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str
         if each.seq not in failed
     ]
     return Ended(tuple(proven), tuple(left))
-
-
-def _delta(row: dict[str, Any]) -> RowDelta:
-    cells = tuple(ColumnValue(name, Raw(text.encode())) for name, text in sorted(row["columns"] or ()))
-    key = (row["table_name"], row["row_id"])
-    return RowDelta(row["op"], *key, row["client_id"], cells, row["hlc"], row["delta_id"])

@@ -20,8 +20,9 @@ from lakehouse.bounds import bounds_of
 from lakehouse.catalogue import current_snapshot, open_table, planned_files
 from lakehouse.history.held import Held, batch_files, held_in_lake, is_of
 from lakehouse.history.log_reading import decoded_log
+from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import brief, lake_errors
-from lakehouse.table_definitions import BATCH_PROPERTY, NAMES, LakeNames, ensure_deltas
+from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakesync.crash import crash_point
 from lakesync.exceptions import CommitUnknownError, FlushError, IntegrityError, LakeSyncError, LakeUnavailableError
 
@@ -258,8 +259,4 @@ def _read_after(error: Exception, spark: SparkSession, batch: Batch, names: Lake
 
 def _write(spark: SparkSession, source: LogSource, batch: Batch, snapshot: int | None, names: LakeNames) -> None:
     """Commit the batch on top of a snapshot that lacks it."""
-    writer = decoded_log(spark, source, batch).writeTo(names.deltas).option("isolation-level", "serializable")
-    writer = writer.option(f"snapshot-property.{BATCH_PROPERTY}", batch.batch_id)
-    if snapshot is not None:  # with no snapshot, all of the table's history is validated
-        writer = writer.option("validate-from-snapshot-id", str(snapshot))
-    writer.overwrite(is_of(batch))
+    overwrite(decoded_log(spark, source, batch), names.deltas, is_of(batch), snapshot, batch.batch_id)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
-from lakehouse.landing.tables import BATCH, ConnectorTables, batch_of
+from lakehouse.landing.tables import ConnectorTables, batch_of
+from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import brief
 from lakesync.exceptions import FlushError
 
@@ -42,13 +43,8 @@ def commit(
     """
     identity = json.dumps(list(batch))
     for attempt in range(1, TRIES + 1):
-        writer = (
-            rows.writeTo(name).option("isolation-level", "serializable").option(f"snapshot-property.{BATCH}", identity)
-        )
-        if snapshot is not None:  # without a snapshot Iceberg validates against all of the table's history
-            writer = writer.option("validate-from-snapshot-id", str(snapshot))
         try:
-            writer.overwrite(where)
+            overwrite(rows, name, where, snapshot, identity)
         except PySparkException as error:
             with tables.opened(name) as table:
                 if list(batch) in map(batch_of, table.metadata.snapshots):

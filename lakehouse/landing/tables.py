@@ -21,7 +21,7 @@ from lakehouse.catalogue import open_table
 from lakehouse.landing.landed_files import BUCKETS, OLD_MARK, LandedFile
 from lakehouse.landing.row_versions import KNOWN
 from lakehouse.maintenance import join_deleted
-from lakehouse.table_definitions import NAMES, LakeNames
+from lakehouse.table_definitions import BATCH_PROPERTY, NAMES, LakeNames
 from lakesync.analysis.scans import holds
 
 if TYPE_CHECKING:
@@ -54,9 +54,6 @@ _PROPERTIES = {
     "commit.retry.num-retries": "10",
 }
 EPOCH = date(1970, 1, 1)
-
-BATCH = "lakesync.batch"
-"""The property of a snapshot that says, as a JSON array, which batch it commits."""
 
 
 def landing_name(names: LakeNames = NAMES) -> str:
@@ -208,7 +205,7 @@ class ConnectorTables(NamedTuple):
 
 def batch_of(snapshot: Snapshot) -> list[str] | None:
     """The batch that a snapshot of either table says it commits."""
-    text = snapshot.summary.additional_properties.get(BATCH) if snapshot.summary is not None else None
+    text = snapshot.summary.additional_properties.get(BATCH_PROPERTY) if snapshot.summary is not None else None
     return None if text is None else json.loads(text)
 
 

@@ -15,6 +15,7 @@ from lakehouse.catalogue import current_snapshot, open_table, planned_files
 from lakehouse.data_files import DataFile, read_rows, rows_in, shares
 from lakehouse.merge.kernel import STORED
 from lakehouse.merge.typed import misfits
+from lakehouse.overwrites import overwrite
 from lakehouse.tables.increment import ROWS_A_TASK
 from lakehouse.tables.merge_job import (
     CHECKS,
@@ -157,10 +158,7 @@ def _rewrite(
     buckets = _grown(spark, table, state, history)
     merge = Merge.of(increment, history, state.files, table.columns, buckets, rebuilt)
     observed = Observation()
-    writer = _observed(spark, table, merge, observed).writeTo(table.name).option("isolation-level", "serializable")
-    if state.snapshot is not None:
-        writer = writer.option("validate-from-snapshot-id", str(state.snapshot))
-    writer.overwrite(sf.lit(True))
+    overwrite(_observed(spark, table, merge, observed), table.name, sf.lit(True), state.snapshot)
     return observed
 
 
