@@ -6,6 +6,7 @@ pickle, which shows in none of its pages: settings, and secrets with them, trave
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -145,13 +146,19 @@ def register_connectors(spark: SparkSession, kind: ConnectorType, configs: Seque
         kind: the type.
         configs: connectors of it, secrets in plain text.
     """
-    _register(spark, kind.descriptor.type, Given(kind.open_source, tuple(configs)))
+    _register(spark, format_of(kind.descriptor.type), Given(kind.open_source, tuple(configs)))
 
 
 def read_poll(spark: SparkSession, work: PollWork) -> DataFrame:
-    """What a poll's tasks read: rows of `landing`, and reports. Each evaluation asks the source again."""
-    _register(spark, work.config.type, Given(work.open_source, work=work))
-    return spark.read.format(format_of(work.config.type)).load()
+    """What a poll's tasks read: rows of `landing`, and reports. Each evaluation asks the source again.
+
+    The format has a name of the connector's own: runs share a session, and a plan looks its source up by name.
+    """
+    config = work.config
+    own = hashlib.sha256(msgspec.json.encode((config.gateway, config.name))).hexdigest()
+    name = f"{format_of(config.type)}_{own}"
+    _register(spark, name, Given(work.open_source, work=work))
+    return spark.read.format(name).load()
 
 
 def format_of(kind: str) -> str:
@@ -159,9 +166,9 @@ def format_of(kind: str) -> str:
     return f"lakesync_{kind}"
 
 
-def _register(spark: SparkSession, kind: str, given: Given) -> None:
+def _register(spark: SparkSession, name: str, given: Given) -> None:
     # a class made here is pickled with its attributes; one that has a name in this module would be imported without
-    made = type("RegisteredSource", (ConnectorSource,), {"format_name": format_of(kind), "given": given})
+    made = type("RegisteredSource", (ConnectorSource,), {"format_name": name, "given": given})
     spark.dataSource.register(made)
 
 

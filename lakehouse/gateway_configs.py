@@ -10,6 +10,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 import msgspec
+from pyspark.sql import functions as sf
 
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_gateways, read_version
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 DIGEST_PROPERTY = "lakesync.config-digest."
 """Followed by the gateway id."""
-_VIEW = "__gateway_config"
 
 
 @lake_errors
@@ -49,10 +49,9 @@ def keep_config(spark: SparkSession, gateway: str, config: GatewayConfig, names:
         return False
     if "config" not in spark.table(names.gateways).columns:
         spark.sql(f"ALTER TABLE {names.gateways} ADD COLUMNS (config string COMMENT 'schemas and rules, as JSON')")
-    spark.createDataFrame([(gateway, text)], "gateway string, config string").createOrReplaceTempView(_VIEW)
-    spark.sql(
-        f"MERGE INTO {names.gateways} kept USING {_VIEW} new ON kept.gateway = new.gateway "
-        "WHEN MATCHED THEN UPDATE SET config = new.config WHEN NOT MATCHED THEN INSERT *"
-    )
+    new = spark.createDataFrame([(gateway, text)], "new_gateway string, new_config string")
+    values = {"gateway": sf.col("new_gateway"), "config": sf.col("new_config")}
+    writer = new.mergeInto(names.gateways, sf.col("gateway") == sf.col("new_gateway"))
+    writer.whenMatched().update(values).whenNotMatched().insert(values).merge()
     spark.sql(f"ALTER TABLE {names.gateways} SET TBLPROPERTIES ('{key}' = '{digest}')")
     return True

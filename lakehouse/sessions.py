@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import uuid
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import grpc
 import stamina
@@ -40,13 +42,18 @@ SETTINGS = {
 }
 
 
-def connect(config: Config, spark_config: Mapping[str, str] | None = None) -> SparkSession:
-    """Create a session; the caller stops it (`session` does both).
+def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, shared: bool = False) -> SparkSession:
+    """Create a session, or join the one that runs share; the caller stops it (`session` does both).
+
+    Spark keeps the Python workers of each session apart, and one that begins has none yet. So the server that
+    `lakesync up` starts names a session in its address (`;session_id=UUID`), of which a new one is made each day. Who
+    joins it may replace no view and no data source of others, and leaves it behind when it stops.
 
     Args:
         config: the server's address and token, and the catalogue.
         spark_config: settings of the session. Its `spark.remote` is the server's address; without one the
             configuration's holds.
+        shared: join the session that the address names, if it does.
 
     Raises:
         LakeUnavailableError: nothing listens there, no session was created within 30 s, or the catalogue is down.
@@ -59,10 +66,14 @@ def connect(config: Config, spark_config: Mapping[str, str] | None = None) -> Sp
         raise ConfigurationError(
             "no Spark is configured: run `lakesync up`, which starts one, or set LAKESYNC_SPARK_REMOTE=sc://HOST:PORT"
         )
-    host, port = _place(remote)
+    host, port, named = _place(remote)
     _probe(host, port)
-    token = config.spark.token.get_secret_value() if config.spark.token else None
-    address = f"sc://{host}:{port}/" + (f";token={token}" if token else "")
+    address = f"sc://{host}:{port}/"
+    if config.spark.token:
+        address += f";token={config.spark.token.get_secret_value()}"
+    joined = named if shared else None
+    if joined is not None:
+        address += f";session_id={uuid.uuid5(joined, f'{datetime.now(UTC):%F}')}"
     builder = SparkSession.builder.remote(address)
     for name, value in wanted.items():
         builder = builder.config(name, value)
@@ -76,35 +87,38 @@ def connect(config: Config, spark_config: Mapping[str, str] | None = None) -> Sp
         raise LakeUnavailableError(
             f"Spark at {host}:{port} listens and gives no session ({error}); see its log, and whether the token fits"
         ) from error
+    cast("ConnectSession", spark).release_session_on_close = joined is None
     _CREATED.append(spark)
     _shorten_retries(spark)
     return spark
 
 
 @contextmanager
-def session(config: Config) -> Iterator[SparkSession]:
-    """A new session for one step, stopped at its end.
+def session(config: Config, *, shared: bool = False) -> Iterator[SparkSession]:
+    """A session for one piece of work, stopped at its end; `shared` as in `connect`.
 
     Raises:
         LakeUnavailableError, ConfigurationError: as `connect`.
     """
-    spark = connect(config)
+    spark = connect(config, shared=shared)
     try:
         yield spark
     finally:
         spark.stop()
 
 
-def _place(remote: str) -> tuple[str, int]:
-    """Host and port; with a token, `localhost` by name is what the client speaks to without TLS."""
+def _place(remote: str) -> tuple[str, int, uuid.UUID | None]:
+    """Host, port and shared session; with a token, `localhost` by name is what the client speaks to without TLS."""
     parts = urlsplit(remote)
     try:
         host, port = parts.hostname, parts.port or 15002
+        named = dict(parse_qsl(parts.path.lstrip("/"), separator=";")).get("session_id")
+        session_id = uuid.UUID(named) if named else None
     except ValueError:
-        host, port = None, 0
+        host, port, session_id = None, 0, None
     if parts.scheme != "sc" or not host:
-        raise ConfigurationError(f"spark.remote is {remote!r}; it must be sc://HOST:PORT")
-    return ("localhost" if host == "127.0.0.1" else host), port
+        raise ConfigurationError(f"spark.remote is {remote!r}; it must be sc://HOST:PORT[/;session_id=UUID]")
+    return ("localhost" if host == "127.0.0.1" else host), port, session_id
 
 
 def _probe(host: str, port: int) -> None:

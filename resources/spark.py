@@ -1,6 +1,7 @@
 """The Dagster resource `pyspark`: a session of Spark Connect, created when a step first uses it."""
 
-from typing import TYPE_CHECKING, Any, cast
+import uuid
+from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
@@ -10,19 +11,17 @@ from pyspark.sql import SparkSession
 from lakesync.config import Config
 from resources.spark_metrics import SparkStatus, SparkWork
 
-if TYPE_CHECKING:
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
-
 
 class SparkConnectResource(LazyPySparkResource):
     """A Spark Connect session on the embedded server, on a cluster behind it, or on another server."""
 
-    # A session costs seconds: the steps of a run, which follow one another in one process, share one.
+    # Runs share a session where the server's address names one; a tag tells their jobs apart.
     # `spark_config` has the server's address as `spark.remote`, and further settings of the session.
     ui_url: str | None = None
     """Where Spark's UI answers, whose REST API says what Spark did for a step."""
     settings: dg.ResourceDependency[Config]
     _session: SparkSession | None = PrivateAttr(default=None)
+    _tag: str = PrivateAttr(default="")
     _application: str | None = PrivateAttr(default=None)
     _status: SparkStatus | None = PrivateAttr(default=None)
     _measured_from: int | None = PrivateAttr(default=None)
@@ -45,7 +44,9 @@ class SparkConnectResource(LazyPySparkResource):
         if self._session is None:
             from lakehouse.sessions import connect
 
-            self._session = connect(self.settings, self.spark_config)
+            self._session = connect(self.settings, self.spark_config, shared=True)
+            self._tag = f"run_{uuid.uuid4().hex}"
+            self._session.addTag(self._tag)
             self._application = self._session.conf.get("spark.app.id", None)
             if self.ui_url is not None and self._application is not None:
                 self._status = SparkStatus(self.ui_url, self._application)
@@ -63,15 +64,14 @@ class SparkConnectResource(LazyPySparkResource):
         return self._application
 
     def start_measuring(self) -> None:
-        """Count the session's work from now on."""
+        """Count the run's work from now on."""
         self._measured_from = self._status.newest_job() if self._status is not None else None
 
     def work(self) -> SparkWork | None:
-        """What the session has done since `start_measuring`; None where Spark's UI does not say."""
+        """What the run has done since `start_measuring`; None where Spark's UI does not say."""
         if self._session is None or self._status is None or self._measured_from is None:
             return None
-        session = cast("ConnectSession", self._session)
-        return self._status.work_of(session.session_id, self._measured_from)
+        return self._status.work_of(self._tag, self._measured_from)
 
     def renew(self) -> None:
         """Stop the session, which may be lost; the next use creates another."""

@@ -15,7 +15,7 @@ _LOOK_SECONDS = 0.05
 
 
 class SparkWork(NamedTuple):
-    """Jobs of one session, summed. Rows and bytes are those that Spark's readers, writers and shuffles count."""
+    """Jobs of one tag, summed. Rows and bytes are those that Spark's readers, writers and shuffles count."""
 
     jobs: tuple[int, ...]
     stages: int
@@ -28,7 +28,7 @@ class SparkWork(NamedTuple):
     shuffle_bytes: int
     failed_tasks: int
     complete: bool
-    """False where Spark has forgotten older jobs of the session: `spark.ui.retainedJobs`."""
+    """False where Spark has forgotten older jobs: `spark.ui.retainedJobs`."""
 
 
 class SparkStatus:
@@ -48,11 +48,11 @@ class SparkStatus:
         jobs = self._get("jobs")
         return None if jobs is None else max((job["jobId"] for job in jobs), default=-1)
 
-    def work_of(self, session: str, after: int) -> SparkWork | None:
-        """Sum the jobs that a session has run, once all of them have ended.
+    def work_of(self, tag: str, after: int) -> SparkWork | None:
+        """Sum the jobs that were run under a tag, once all of them have ended.
 
         Args:
-            session: the id of a Spark Connect session.
+            tag: as given to `SparkSession.addTag`.
             after: a job id; only younger jobs count.
         """
         deadline = time.monotonic() + _SETTLE_SECONDS
@@ -60,7 +60,7 @@ class SparkStatus:
             jobs = self._get("jobs")
             if jobs is None:
                 return None
-            mine = [job for job in jobs if job["jobId"] > after and _is_of(job, session)]
+            mine = [job for job in jobs if job["jobId"] > after and _is_of(job, tag)]
             if all(job["status"] != "RUNNING" for job in mine) or time.monotonic() > deadline:
                 break
             time.sleep(_LOOK_SECONDS)
@@ -96,6 +96,6 @@ class SparkStatus:
         return found
 
 
-def _is_of(job: dict[str, Any], session: str) -> bool:
-    """Spark Connect tags each job with its session and operation."""
-    return any(f"_Session_{session}_" in tag for tag in job.get("jobTags", ()))
+def _is_of(job: dict[str, Any], tag: str) -> bool:
+    """Spark Connect writes user and session before a tag."""
+    return any(each.endswith(f"_Tag_{tag}") for each in job.get("jobTags", ()))

@@ -3,6 +3,7 @@
 import os
 import secrets
 import shutil
+import uuid
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,6 +41,7 @@ def pytest_xdist_make_scheduler(config, log):
 def spark_config(tmp_path_factory):
     """The configuration of the shared Spark server and its lake."""
     port, ui_port = free_ports(2)
+    shared = f"sc://localhost:{port}/;session_id={uuid.uuid4()}"
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("LAKESYNC_")]:
             patch.delenv(name)
@@ -48,7 +50,7 @@ def spark_config(tmp_path_factory):
             {
                 "data_dir": tmp_path_factory.mktemp("lake"),
                 "spark": {
-                    "remote": f"sc://localhost:{port}",
+                    "remote": shared,
                     "port": port,
                     "ui_port": ui_port,
                     "ui_url": f"http://127.0.0.1:{ui_port}",
@@ -75,7 +77,7 @@ def spark_server_process(spark_config):
 def spark_server(spark_config, spark_server_process):
     """What the shared Spark server's clients need, as plain values."""
     return {
-        "remote": spark_config.spark.remote,
+        "remote": f"sc://localhost:{spark_config.spark.port}",
         "token": spark_config.spark.token.get_secret_value(),
         "warehouse": spark_config.lake.warehouse,
         "catalog_uri": spark_config.lake.catalog_uri,

@@ -27,7 +27,7 @@ from lakesync.exceptions import IntegrityError
 from lakesync.staging.records import Cut, CutTable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +74,7 @@ def make_cut(
     if newest is not None and newest.arrival >= arrival:
         return newest
     ordered = sorted(schemas, key=lambda schema: schema.table)
-    with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+    with ThreadPoolExecutor(TABLES_AT_ONCE, initializer=_tag, initargs=(spark, spark.getTags())) as pool:
 
         def merged(schema: TableSchema) -> int | None:
             contract = contracts.get(schema.table, "evolve")
@@ -115,6 +115,12 @@ def make_cut(
     if later is None:
         raise IntegrityError(f"staging refused the cut of {gateway} at {arrival} and has no later one; ask it again")
     return later
+
+
+def _tag(spark: SparkSession, tags: Iterable[str]) -> None:
+    """Count a thread's jobs among those of the thread that started it."""
+    for tag in tags:
+        spark.addTag(tag)
 
 
 @lake_errors

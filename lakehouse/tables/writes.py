@@ -171,13 +171,11 @@ def _merge_on_read(
     where it is still there.
     """
     catalogue, _, plain = table.name.replace("`", "").partition(".")
-    branch, keys = f"{table.name}.`branch_{BRANCH}`", f"keys_{plain.replace('.', '_')}"
+    branch = f"{table.name}.`branch_{BRANCH}`"
     spark.sql(f"ALTER TABLE {table.name} CREATE OR REPLACE BRANCH {BRANCH} AS OF VERSION {state.snapshot}")
-    _touched(spark, increment, history).hint("broadcast").createOrReplaceTempView(f"`{keys}`")
-    spark.sql(
-        f"MERGE INTO {branch} AS held USING `{keys}` AS touched "
-        "ON held._gateway = touched.gateway AND held._row = touched.row_id WHEN MATCHED THEN DELETE"
-    )
+    touched = _touched(spark, increment, history).hint("broadcast")
+    is_touched = (sf.col("_gateway") == sf.col("_touched_gateway")) & (sf.col("_row") == sf.col("_touched_row"))
+    touched.mergeInto(branch, is_touched).whenMatched().delete().merge()
     merge = Merge.of(increment, history, state.files, table.columns, state.buckets, touched_only=True)
     observed = Observation()
     _observed(spark, table, merge, observed).writeTo(branch).append()
@@ -190,16 +188,17 @@ def _merge_on_read(
 
 
 def _touched(spark: SparkSession, increment: Increment, history: History) -> DataFrame:
-    """`gateway` and `row_id` of an increment, each once."""
+    """The keys of an increment, each once, in columns whose names no table has."""
     parts = shares(history.files, ROWS_A_TASK)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         own = [rows for file in parts[number] for rows in increment.keys(file)]
         if own:
             once = pa.concat_tables(own).group_by(["gateway", "row_id"], use_threads=False).aggregate([])
-            yield from once.combine_chunks().to_batches()
+            yield from once.rename_columns(names).combine_chunks().to_batches()
 
-    keys = in_tasks(spark, len(parts), part, "gateway string, row_id string")
+    names = ["_touched_gateway", "_touched_row"]
+    keys = in_tasks(spark, len(parts), part, ", ".join(f"{name} string" for name in names))
     return keys.distinct() if len(parts) > 1 else keys
 
 

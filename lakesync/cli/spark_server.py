@@ -10,6 +10,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +72,8 @@ _POOLS = """\
 
 
 _FIRST_HEAP_MB = 128
+_SESSION_TIMEOUT = "25h"
+"""Runs share a session for a day (`lakehouse.sessions`), and Spark refuses the id of one that it has ended."""
 _IDLE_COLLECTION_MS = 30_000
 """After which an idle server collects, and returns memory to the system: 40 MiB after a flush."""
 
@@ -83,7 +86,8 @@ class SparkServer:
     environment: Mapping[str, str] = field(repr=False)
     """To be added to the process's own."""
     remote: str
-    """What clients connect to, with the token; `localhost`, as with 127.0.0.1 the client insists on TLS."""
+    """What clients connect to, with the token: `localhost`, as with 127.0.0.1 the client insists on TLS, and the id of
+    the session that runs share."""
     port: int
 
 
@@ -132,7 +136,7 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         },
-        remote=f"sc://localhost:{port}",
+        remote=f"sc://localhost:{port}/;session_id={uuid.uuid4()}",
         port=port,
     )
 
@@ -154,6 +158,8 @@ def settings(config: Config, port: int) -> dict[str, str]:
         **_pages(config),
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": (folder / "pools.xml").as_uri(),
+        "spark.python.daemon.module": "lakehouse.worker_daemon",
+        "spark.connect.session.manager.defaultSessionTimeout": _SESSION_TIMEOUT,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.variable.substitute": "false",

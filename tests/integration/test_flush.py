@@ -93,7 +93,7 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def spark(spark_server):
-    with session(spark_server["config"]) as spark:
+    with session(spark_server["config"], shared=True) as spark:
         yield spark
 
 

@@ -31,7 +31,7 @@ def batch(gateway, name):
 
 @pytest.fixture
 def spark(spark_server):
-    with session(spark_server["config"]) as spark:
+    with session(spark_server["config"], shared=True) as spark:
         yield spark
 
 

@@ -1,12 +1,59 @@
 """Sessions side by side on one Spark Connect server."""
 
 import gc
+import os
+import sys
+from datetime import datetime, timedelta
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator as Answers
 
 from lakehouse.sessions import connect, session
+from lakehouse.task_runner import in_tasks
+
+
+def workers_of(spark):
+    """The processes of two tasks, and which modules of the pipeline they had before their first line."""
+
+    def part(_):
+        had = "lakehouse.tables.merge_job" in sys.modules
+        yield pa.record_batch({"pid": [os.getpid()], "daemon": [os.getppid()], "had": [had]})
+
+    return in_tasks(spark, 2, part, "pid long, daemon long, had boolean").collect()
+
+
+def test_runs_share_a_session_and_with_it_pythons_processes(spark_server):
+    config = spark_server["config"]
+    with session(config, shared=True) as one:
+        first = workers_of(one)
+        with session(config, shared=True) as other:
+            second = workers_of(other)
+            assert one.session_id == other.session_id
+        assert workers_of(one)  # it goes on after another has left
+    with session(config) as apart:
+        assert apart.session_id != one.session_id
+        third = workers_of(apart)
+    assert {row["daemon"] for row in first} == {row["daemon"] for row in second} != {row["daemon"] for row in third}
+    assert all(row["had"] for row in [*first, *second, *third])
+
+
+def test_each_day_has_a_session_of_its_own(spark_server, monkeypatch):
+    with session(spark_server["config"], shared=True) as today:
+        monkeypatch.setattr("lakehouse.sessions.datetime", Tomorrow)
+        with session(spark_server["config"], shared=True) as tomorrow:
+            assert today.session_id != tomorrow.session_id
+            assert tomorrow.range(2).count() == 2
+
+
+class Tomorrow(datetime):
+    """A clock that is a day ahead."""
+
+    @classmethod
+    def now(cls, tz=None):
+        """Tomorrow, at this time."""
+        return super().now(tz) + timedelta(days=1)
 
 
 def test_a_session_that_is_forgotten_closes_nothing_of_the_others(spark_server):

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute whe
 
 @pytest.fixture(scope="module")
 def spark(spark_server):
-    with session(spark_server["config"]) as spark:
+    with session(spark_server["config"], shared=True) as spark:
         yield spark
 
 

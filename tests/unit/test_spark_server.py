@@ -1,5 +1,6 @@
 """The command line of the embedded Spark server."""
 
+import re
 import stat
 
 import pytest
@@ -30,7 +31,7 @@ def test_secrets_are_in_no_list_of_processes(conf, tmp_path):
     assert lines[-2].endswith(f'/jars/*:{tmp_path}/a b.jar"')
     assert "t0ken" not in arguments.read_text()
     assert server.environment["SPARK_CONNECT_AUTHENTICATE_TOKEN"] == "t0ken"
-    assert server.remote == "sc://localhost:4"
+    assert re.fullmatch(r"sc://localhost:4/;session_id=[0-9a-f-]{36}", server.remote)
     assert "t0ken" not in repr(server)
 
 
