@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -64,6 +65,7 @@ def planned_files(table: Table, snapshot: int | None, where: BooleanExpression |
     return found
 
 
+@lru_cache(16)  # a session's catalogue does not change
 def _settings(spark: SparkSession, catalogue: str) -> dict[str, str]:
     prefix = f"spark.sql.catalog.{catalogue}."
     return {key.removeprefix(prefix): value for key, value in spark.conf.getAll.items() if key.startswith(prefix)}

@@ -13,7 +13,7 @@ import msgspec
 from pyspark.sql import functions as sf
 
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import NAMES, LakeNames, ensure_gateways, read_version
+from lakehouse.table_definitions import NAMES, LakeNames, ensure_gateways
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,8 +44,7 @@ def keep_config(spark: SparkSession, gateway: str, config: GatewayConfig, names:
         return False
     text = msgspec.json.encode(config).decode()
     key, digest = f"{DIGEST_PROPERTY}{gateway}", hashlib.sha256(text.encode()).hexdigest()
-    ensure_gateways(spark, names)
-    if read_version(spark, names.gateways).properties.get(key) == digest:
+    if ensure_gateways(spark, names).properties.get(key) == digest:
         return False
     if "config" not in spark.table(names.gateways).columns:
         spark.sql(f"ALTER TABLE {names.gateways} ADD COLUMNS (config string COMMENT 'schemas and rules, as JSON')")

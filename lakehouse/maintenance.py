@@ -15,7 +15,7 @@ import msgspec
 from pyspark.sql import functions as sf
 
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import read_version
+from lakehouse.table_definitions import version_if_there
 from lakesync.hlc import start_of
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def tidy(
         LakeUnavailableError: Spark is gone.
     """
     name = names.deltas if table is None else names.state(table)
-    if not spark.catalog.tableExists(name) or read_version(spark, name).snapshot_id is None:
+    version = version_if_there(spark, name)
+    if version is None or version.snapshot_id is None:
         return Tidied(Measured(), Measured(), 0, 0, 0, 0)
     before = measure(spark, name, limits)
     if table is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import NAMES, LakeNames, ensure_gateways, read_version
+from lakehouse.table_definitions import NAMES, LakeNames, ensure_gateways, version_if_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +32,8 @@ def moved_gateways(
     Raises:
         LakeUnavailableError: Spark is gone.
     """
-    there = spark.catalog.tableExists(names.gateways)
-    properties = read_version(spark, names.gateways).properties if there else {}
+    found = version_if_there(spark, names.gateways)
+    properties = found.properties if found is not None else {}
     kept = {
         key.removeprefix(NAMESPACE_PROPERTY): value
         for key, value in properties.items()

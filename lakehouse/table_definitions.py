@@ -7,7 +7,10 @@ import threading
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from pyiceberg.exceptions import NoSuchTableError
+from sqlalchemy.exc import DBAPIError
 
+from lakehouse.catalogue import current_snapshot, open_table
 from lakesync.exceptions import SchemaError
 from lakesync.schema import RESERVED_COLUMNS
 
@@ -155,10 +158,23 @@ class StateTable(msgspec.Struct, frozen=True):
 
 
 def read_version(spark: SparkSession, name: str) -> Version:
-    """The current snapshot and the properties of a table, without a job."""
-    properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
-    snapshot = properties.pop("current-snapshot-id", "none")
-    return Version(None if snapshot == "none" else int(snapshot), properties)
+    """The current snapshot and the properties of a table, by its full, quoted name.
+
+    Raises:
+        pyiceberg.exceptions.NoSuchTableError: there is none.
+    """
+    with open_table(spark, name) as table:
+        return Version(current_snapshot(table), table.properties)
+
+
+def version_if_there(spark: SparkSession, name: str) -> Version | None:
+    """As `read_version`; None where there is no such table."""
+    try:
+        return read_version(spark, name)
+    except NoSuchTableError:
+        return None
+    except DBAPIError:  # a new catalogue is empty until Spark first opens it
+        return read_version(spark, name) if spark.catalog.tableExists(name) else None
 
 
 def at(spark: SparkSession, name: str, snapshot: int) -> DataFrame:
@@ -173,7 +189,7 @@ def marks_of(version: Version) -> dict[str, int]:
 
 def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
     """Make the history table where it is missing; its current version."""
-    found = _version_if_there(spark, names.deltas)
+    found = version_if_there(spark, names.deltas)
     if found is not None:
         _upgrade(spark, names.deltas, found, _DELTAS_PROPERTIES)
         return found
@@ -186,11 +202,14 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
     return read_version(spark, names.deltas)
 
 
-def ensure_gateways(spark: SparkSession, names: LakeNames = NAMES) -> None:
-    """Make the table of what gateways were told where it is missing."""
-    if not spark.catalog.tableExists(names.gateways):
-        _ensure_namespace(spark, names.catalogue, names.system)
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {names.gateways} (gateway string) USING iceberg")
+def ensure_gateways(spark: SparkSession, names: LakeNames = NAMES) -> Version:
+    """Make the table of what gateways were told where it is missing; its current version."""
+    found = version_if_there(spark, names.gateways)
+    if found is not None:
+        return found
+    _ensure_namespace(spark, names.catalogue, names.system)
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {names.gateways} (gateway string) USING iceberg")
+    return read_version(spark, names.gateways)
 
 
 def ensure_state(
@@ -210,7 +229,7 @@ def ensure_state(
     """
     wanted: dict[str, str] = dict(schema.types)
     name = names.state(schema.table)
-    version = _version_if_there(spark, name)
+    version = version_if_there(spark, name)
     if version is None and not _exists(spark, names.catalogue, names.tables, schema.table):
         typed = "".join(f", {_column(column, kind)}" for column, kind in wanted.items())
         _ensure_namespace(spark, names.catalogue, names.tables)
@@ -260,15 +279,10 @@ def _ensure_namespace(spark: SparkSession, catalogue: str, namespace: str) -> No
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{catalogue}`.`{namespace}`")
 
 
-def _version_if_there(spark: SparkSession, name: str) -> Version | None:
-    """A quick question where the table is there, which it nearly always is; None where it is not."""
-    return read_version(spark, name) if spark.catalog.tableExists(name) else None
-
-
 def _upgrade(spark: SparkSession, name: str, version: Version, wanted: dict[str, str]) -> None:
     """Set the properties that a table of an earlier version lacks, or has with other values."""
     changed = {key: value for key, value in wanted.items() if version.properties.get(key) != value}
-    changed.pop("format-version", None)  # not shown among the properties
+    changed.pop("format-version", None)  # not among the properties
     if changed:
         spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({_properties(changed)})")
 

@@ -15,7 +15,7 @@ from resources.spark_metrics import SparkStatus, SparkWork
 class SparkConnectResource(LazyPySparkResource):
     """A Spark Connect session on the embedded server, on a cluster behind it, or on another server."""
 
-    # Runs share a session where the server's address names one; a tag tells their jobs apart.
+    # Runs share a session where the server's address names one; tags tell the jobs of steps apart.
     # `spark_config` has the server's address as `spark.remote`, and further settings of the session.
     ui_url: str | None = None
     """Where Spark's UI answers, whose REST API says what Spark did for a step."""
@@ -24,7 +24,6 @@ class SparkConnectResource(LazyPySparkResource):
     _tag: str = PrivateAttr(default="")
     _application: str | None = PrivateAttr(default=None)
     _status: SparkStatus | None = PrivateAttr(default=None)
-    _measured_from: int | None = PrivateAttr(default=None)
 
     @classmethod
     def configured_by(cls, config: Config) -> "SparkConnectResource":
@@ -45,8 +44,6 @@ class SparkConnectResource(LazyPySparkResource):
             from lakehouse.sessions import connect
 
             self._session = connect(self.settings, self.spark_config, shared=True)
-            self._tag = f"run_{uuid.uuid4().hex}"
-            self._session.addTag(self._tag)
             self._application = self._session.conf.get("spark.app.id", None)
             if self.ui_url is not None and self._application is not None:
                 self._status = SparkStatus(self.ui_url, self._application)
@@ -64,19 +61,20 @@ class SparkConnectResource(LazyPySparkResource):
         return self._application
 
     def start_measuring(self) -> None:
-        """Count the run's work from now on."""
-        self._measured_from = self._status.newest_job() if self._status is not None else None
+        """Count the work from now on, under a new tag."""
+        if self._session is not None:
+            self._session.clearTags()
+            self._tag = f"step_{uuid.uuid4().hex}"
+            self._session.addTag(self._tag)
 
     def work(self) -> SparkWork | None:
         """What the run has done since `start_measuring`; None where Spark's UI does not say."""
-        if self._session is None or self._status is None or self._measured_from is None:
-            return None
-        return self._status.work_of(self._tag, self._measured_from)
+        return self._status.work_of(self._tag) if self._status is not None else None
 
     def renew(self) -> None:
         """Stop the session, which may be lost; the next use creates another."""
         session, self._session = self._session, None
-        self._application = self._status = self._measured_from = None
+        self._application = self._status = None
         if session is not None:
             session.stop()
 

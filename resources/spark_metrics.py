@@ -43,39 +43,32 @@ class SparkStatus:
         self._http = requests.Session()
         self._http.trust_env = False  # a proxy does not know this machine's ports
 
-    def newest_job(self) -> int | None:
-        """The highest job id so far; -1 before the first job."""
-        jobs = self._get("jobs")
-        return None if jobs is None else max((job["jobId"] for job in jobs), default=-1)
-
-    def work_of(self, tag: str, after: int) -> SparkWork | None:
+    def work_of(self, tag: str) -> SparkWork | None:
         """Sum the jobs that were run under a tag, once all of them have ended.
 
         Args:
             tag: as given to `SparkSession.addTag`.
-            after: a job id; only younger jobs count.
         """
         deadline = time.monotonic() + _SETTLE_SECONDS
         while True:
             jobs = self._get("jobs")
             if jobs is None:
                 return None
-            mine = [job for job in jobs if job["jobId"] > after and _is_of(job, tag)]
+            mine = [job for job in jobs if _is_of(job, tag)]
             if all(job["status"] != "RUNNING" for job in mine) or time.monotonic() > deadline:
                 break
             time.sleep(_LOOK_SECONDS)
-        stages = self._get("stages") if mine else []
-        if stages is None:
-            return None
-        wanted = {stage for job in mine for stage in job["stageIds"]}
-        ran = [stage for stage in stages if stage["stageId"] in wanted and stage["status"] != "SKIPPED"]
-        oldest = min((job["jobId"] for job in jobs), default=0)
+        # each stage by itself: a list of all that Spark remembers is megabytes
+        wanted = sorted({stage for job in mine for stage in job["stageIds"]})
+        attempts = [attempt for stage in wanted for attempt in self._get(f"stages/{stage}?details=false") or ()]
+        ran = [attempt for attempt in attempts if attempt["status"] != "SKIPPED"]
+        numbers, oldest = sorted(job["jobId"] for job in mine), min((job["jobId"] for job in jobs), default=0)
 
         def total(*fields: str) -> int:
             return sum(stage[field] for stage in ran for field in fields)
 
         return SparkWork(
-            jobs=tuple(sorted(job["jobId"] for job in mine)),
+            jobs=tuple(numbers),
             stages=len({stage["stageId"] for stage in ran}),
             tasks=total("numCompleteTasks"),
             rows_read=total("inputRecords"),
@@ -84,7 +77,7 @@ class SparkStatus:
             bytes_written=total("outputBytes"),
             shuffle_bytes=total("shuffleWriteBytes"),
             failed_tasks=total("numFailedTasks"),
-            complete=oldest <= after + 1,
+            complete=oldest == 0 or not numbers or oldest < numbers[0],
         )
 
     def _get(self, what: str) -> list[dict[str, Any]] | None:

@@ -127,10 +127,9 @@ def test_deltas_twice_or_from_the_future_are_found_on_their_days_alone(lake, spa
 
 def test_a_sound_history_is_checked_in_one_spark_job(lake, spark, spark_server):
     status = SparkStatus(spark_server["config"].spark.ui_url, spark.conf.get("spark.app.id"))
-    before = status.newest_job()
     spark.addTag("checks")
     faults = history_faults(spark, lake.store, lake.names, DAYS[:1])
-    work = status.work_of("checks", before)
+    work = status.work_of("checks")
     spark.removeTag("checks")
     assert [each.lake_count for each in faults.differences] == [3]
     assert len(work.jobs) == 1
