@@ -64,6 +64,8 @@ class RunHost:
         for name in MODULES:
             importlib.import_module(name)
         command_line()
+        with dg.DagsterInstance.get():
+            pass  # imports what its storage needs
         gc.freeze()  # the collector leaves these objects alone, so that processes go on sharing their pages
         self._held, self._alive = os.pipe()
         self._runs: dict[int, str] = {}
