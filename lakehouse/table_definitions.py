@@ -7,8 +7,6 @@ import threading
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from pyiceberg.exceptions import NoSuchTableError
-from sqlalchemy.exc import DBAPIError
 
 from lakehouse.catalogue import current_snapshot, open_table
 from lakesync.exceptions import SchemaError
@@ -34,6 +32,9 @@ SPARK_TYPES = {"string": "string", "number": "double", "boolean": "boolean", "js
 BUCKETS = 2
 """Of a new state table, by row id. A task writes whole buckets. A table that grows gets more (`tables.writes`)."""
 
+_DICTIONARY_BYTES = str(64 << 10)
+"""A column of ids is soon written plainly. With the 2 MiB that Parquet allows, each value is looked up first."""
+
 _DELTAS_COLUMNS = """
 gateway string, shard string, epoch bigint, batch_id string, seq bigint,
 ordinal int COMMENT 'place in its push', arrival bigint,
@@ -49,6 +50,7 @@ _DELTAS_PROPERTIES = {
     "write.spark.fanout.enabled": "true",
     "write.parquet.compression-level": "1",
     "write.parquet.row-group-size-bytes": str(16 << 20),
+    "write.parquet.dict-size-bytes": _DICTIONARY_BYTES,
     # The fence and the watermark are read from file bounds, which are cut at 16 characters by default.
     "write.metadata.metrics.column.batch_id": "full",
     "write.metadata.metrics.column.gateway": "full",
@@ -77,6 +79,7 @@ _STATE_PROPERTIES = {
     "write.parquet.compression-level": "1",
     # About 20,000 rows: of a row group without a row that is looked for, its ids alone are read.
     "write.parquet.row-group-size-bytes": str(8 << 20),
+    "write.parquet.dict-size-bytes": _DICTIONARY_BYTES,
     "write.merge.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
     "write.delete.mode": "merge-on-read",
@@ -169,6 +172,9 @@ def read_version(spark: SparkSession, name: str) -> Version:
 
 def version_if_there(spark: SparkSession, name: str) -> Version | None:
     """As `read_version`; None where there is no such table."""
+    from pyiceberg.exceptions import NoSuchTableError
+    from sqlalchemy.exc import DBAPIError
+
     try:
         return read_version(spark, name)
     except NoSuchTableError:
