@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from lakehouse.catalogue import current_snapshot, open_table
 from lakesync.exceptions import SchemaError
 from lakesync.schema import RESERVED_COLUMNS
 
@@ -166,6 +165,8 @@ def read_version(spark: SparkSession, name: str) -> Version:
     Raises:
         pyiceberg.exceptions.NoSuchTableError: there is none.
     """
+    from lakehouse.catalogue import current_snapshot, open_table  # pyarrow, where the code location needs names alone
+
     with open_table(spark, name) as table:
         return Version(current_snapshot(table), table.properties)
 
