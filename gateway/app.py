@@ -22,7 +22,7 @@ from gateway.errors import http_error_response
 from gateway.exchange import Exchange, ExchangeRecorder
 from gateway.guard import Guard
 from gateway.limits import RateLimit
-from gateway.live.hub import Hub
+from gateway.live.hub import Hub, shares_of
 from gateway.live.route import routes as live_routes
 from gateway.metrics import Metrics
 from gateway.openapi import document
@@ -88,7 +88,7 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
         rate=RateLimit(settings.requests_per_second),
         metrics=metrics,
         drain=Drain(),
-        hub=Hub(engine.store, settings.max_connections, metrics.broadcast.inc),
+        hub=Hub(engine.store, shares_of(settings), metrics.broadcast.inc),
         live_rate=RateLimit(settings.messages_per_second),
         described=document(OPERATIONS),
     )

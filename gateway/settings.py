@@ -34,8 +34,12 @@ class GatewaySettings:
     """Of one client, averaged over ten seconds."""
     request_timeout: float = 30.0
     """Seconds until the answer begins, between the parts of a streamed one, and for what is in flight at the end."""
-    max_connections: int = 1000
+    max_connections: int = 2000
     """WebSocket connections at once."""
+    gateway_connections: int = 1000
+    """Of those, one gateway's share."""
+    client_connections: int = 20
+    """Of those, one client's share."""
     messages_per_second: float = 50.0
     """Over WebSockets, of one client, averaged over ten seconds."""
     slow_reader_seconds: float = 10.0
@@ -65,6 +69,8 @@ class GatewaySettings:
             requests_per_second=config.limits.requests_per_second,
             request_timeout=config.limits.request_timeout_seconds,
             max_connections=config.limits.websocket_connections,
+            gateway_connections=config.limits.websocket_connections_per_gateway,
+            client_connections=config.limits.websocket_connections_per_client,
             messages_per_second=config.limits.websocket_messages_per_second,
             slow_reader_seconds=config.limits.websocket_slow_reader_seconds,
             auto_create=config.gateway.auto_create,

@@ -202,8 +202,12 @@ class LimitsSection(_Section):
     """After which an action whose process died may be tried again."""
     action_retention_days: PositiveFloat = 7.0
     """How long a repeat of an action is known."""
-    websocket_connections: PositiveInt = 1000
+    websocket_connections: PositiveInt = 2000
     """Held at once by one server."""
+    websocket_connections_per_gateway: PositiveInt = 1000
+    """Of those, one gateway's share."""
+    websocket_connections_per_client: PositiveInt = 20
+    """Of those, one client's share."""
     websocket_messages_per_second: PositiveFloat = 50.0
     """A client's share over WebSockets, averaged over ten seconds."""
     websocket_slow_reader_seconds: PositiveFloat = 10.0

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from gateway.live.closing import GOING_AWAY, STOPPING
 from gateway.live.connection import LiveConnection
 from gateway.live.room import Room
+from gateway.settings import GatewaySettings
 from lakesync.engine import SyncGateway
 from lakesync.engine.following import Follower
 from lakesync.exceptions import BackpressureError
@@ -16,14 +18,27 @@ from lakesync.staging.notices import Notice
 from lakesync.staging.store import StagingStore
 
 
+class Shares(NamedTuple):
+    """How many connections are held at once."""
+
+    server: int
+    gateway: int
+    client: int
+
+
+def shares_of(settings: GatewaySettings) -> Shares:
+    """Those that the settings give."""
+    return Shares(settings.max_connections, settings.gateway_connections, settings.client_connections)
+
+
 class Hub:
     """Brings the store's notices to the rooms that they concern. Belongs to the event loop's thread."""
 
-    def __init__(self, store: StagingStore, most: int, count: Callable[[int], None]) -> None:
-        """Args: most: connections that the server holds at once; count: told how many deltas were broadcast."""
+    def __init__(self, store: StagingStore, shares: Shares, count: Callable[[int], None]) -> None:
+        """Args: count: told how many deltas were broadcast."""
         self._count_deltas = count
         self._store = store
-        self._most = most
+        self._shares = shares
         self._count = 0
         self._rooms: dict[str, Room] = {}
         self._lock = threading.Lock()
@@ -34,17 +49,29 @@ class Hub:
     def __len__(self) -> int:
         return self._count
 
-    def check(self) -> None:
-        """Whether there is room for one more.
+    def check(self, gateway_id: str, client_id: str | None) -> None:
+        """Whether there is room for one more connection of a client.
+
+        Args:
+            gateway_id: which gateway it is to.
+            client_id: the client's; None where nobody knows before it pulls.
 
         Raises:
             BackpressureError: there is none.
         """
-        if self._count >= self._most:
-            raise BackpressureError(
-                f"the server holds {self._count} WebSocket connections, its most: try again later, or use HTTP",
-                retry_after=5,
-            )
+        room = self._rooms.get(gateway_id)
+        held = {
+            "the server": (self._count, self._shares.server),
+            f"gateway {gateway_id!r}": (len(room) if room is not None else 0, self._shares.gateway),
+        }
+        if client_id is not None:
+            held[f"client {client_id!r}"] = (room.held_by(client_id) if room is not None else 0, self._shares.client)
+        for who, (count, most) in held.items():
+            if count >= most:
+                raise BackpressureError(
+                    f"{who} holds {count} WebSocket connections, its most: try again later, or use HTTP",
+                    retry_after=5,
+                )
 
     def enter(self, gateway: SyncGateway, connection: LiveConnection) -> Room:
         """Take in a connection to a gateway."""

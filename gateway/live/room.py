@@ -63,6 +63,10 @@ class Room:
         """Where its clients stand, those that have pulled."""
         return [each.follower for each in self._connections if each.follower is not None]
 
+    def held_by(self, client_id: str) -> int:
+        """How many connections a client has here."""
+        return len(self._names.get(client_id, ()))
+
     def enter(self, connection: LiveConnection) -> None:
         """A connection begins; it is told nothing until its client has pulled."""
         self._connections.add(connection)

@@ -64,7 +64,8 @@ async def _admitted(websocket: WebSocket, services: Services) -> Caller:
     if origin is not None and "*" not in allowed and origin not in allowed:
         raise ForbiddenError(f"pages of {origin!r} may not connect: add it to cors_origins in [gateway]")
     caller = await admit(websocket, token=websocket.query_params.get("token"))
-    services.hub.check()
+    sub = caller.token_claims["sub"] if caller.token_claims is not None else None
+    services.hub.check(caller.gateway.gateway_id, str(sub) if sub is not None else None)
     return caller
 
 

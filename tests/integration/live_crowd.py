@@ -47,15 +47,19 @@ async def ask(socket: ClientConnection, client: Client, since: int = 0) -> None:
 
 
 async def pull(socket: ClientConnection, client: Client, since: int = 0) -> SyncResponse:
-    """A pull and its answer, on a connection that is told nothing else meanwhile."""
+    """A pull and its answer; broadcasts before it are forgotten."""
     await ask(socket, client, since)
-    return protobuf.decode_response(await received(socket))
+    return await _answer(socket)
 
 
 async def push(socket: ClientConnection, client: Client, *deltas: dict[str, Any]) -> SyncResponse:
     """A push and its answer; broadcasts before it are forgotten."""
     message = SyncPush(client.client_id, decoded(deltas))
     await socket.send(encode_frame(FrameTag.PUSH, protobuf.encode_push(message)))
+    return await _answer(socket)
+
+
+async def _answer(socket: ClientConnection) -> SyncResponse:
     while (frame := await received(socket))[:1] == bytes((FrameTag.BROADCAST,)):
         pass
     return protobuf.decode_response(frame)

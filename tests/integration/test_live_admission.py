@@ -104,6 +104,21 @@ def test_a_connection_ends_with_its_token(served):
     assert time.time() >= begun + 1
 
 
+@pytest.mark.parametrize("share", ["gateway", "client"])
+def test_one_tenant_or_client_does_not_take_every_place(serve, share):
+    small = serve(**{f"{share}_connections": 2})
+    client = small.client()
+    held = [Live(client) for _ in range(2)]
+    status, body = refused(client)
+    assert (status, body["code"]) == (503, "BACKPRESSURE_ERROR")
+    assert body["error"].startswith(f"{share} ")
+    other = small.client() if share == "gateway" else Client(small.url, client.gateway, "somebody-else")
+    held.append(Live(other))
+    assert held[-1].pull().deltas == ()
+    for live in held:
+        live.socket.close()
+
+
 def test_the_server_holds_so_many_and_takes_more_when_some_end(serve):
     small = serve(max_connections=3)
     client = small.client()

@@ -25,7 +25,7 @@ def names(gateway, url, count):
 
 
 def test_a_thousand_connections_are_held_and_each_is_told(serve):
-    server = serve(max_connections=MANY + 1, slow_reader_seconds=DEADLINE)
+    server = serve(gateway_connections=MANY + 1, slow_reader_seconds=DEADLINE)
     gateway = server.client().gateway
     writer = Client(server.url, gateway, "writer")
 

@@ -21,7 +21,7 @@ from gateway.app import create_app
 from gateway.drain import Drain
 from gateway.exchange import Exchange
 from gateway.live.connection import LiveConnection
-from gateway.live.hub import Hub
+from gateway.live.hub import Hub, Shares
 from gateway.live.protocol import LiveProtocol
 from gateway.services import Services
 from gateway.settings import GatewaySettings
@@ -293,7 +293,11 @@ class Places:
             loose: as `HeldStore.loose`.
         """
         services = [
-            replace(self._services, drain=Drain(), hub=Hub(cast("Any", self._store), 1000, lambda _: None))
+            replace(
+                self._services,
+                drain=Drain(),
+                hub=Hub(cast("Any", self._store), Shares(1000, 1000, 1000), lambda _: None),
+            )
             for _ in range(processes)
         ]
         self._store.held, self._store.loose = True, loose
