@@ -6,6 +6,8 @@
 - The other names are types of values that public functions take or return: `dg.define_asset_job` returns an
   `UnresolvedAssetJobDefinition`, `DagsterInstance.event_log_storage` returns records of checks, and an
   `dg.AssetCheckEvaluation` that is reported outside a run names its materialisation.
+- `dagster_webserver.webserver.DagsterWebserver`, whose `build_middleware` is made to be overridden, takes a
+  `WorkspaceProcessContext`; the command `dagster-webserver` has no option for a middleware.
 """
 
 import sys
@@ -21,6 +23,8 @@ from dagster._core.storage.asset_check_execution_record import (
     AssetCheckExecutionRecord,
     AssetCheckExecutionRecordStatus,
 )
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import WorkspaceFileTarget
 from dagster._grpc.types import ExecuteRunArgs
 
 __all__ = [
@@ -29,6 +33,8 @@ __all__ = [
     "AssetCheckExecutionRecordStatus",
     "LaunchRunContext",
     "UnresolvedAssetJobDefinition",
+    "WorkspaceFileTarget",
+    "WorkspaceProcessContext",
     "command_line",
     "run_arguments",
     "run_command_line",

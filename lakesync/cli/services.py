@@ -78,8 +78,8 @@ def services(config: Config, spark: SparkServer | None, code_port: int, workspac
         Service(
             name="dagster",
             command=(
-                *(sys.executable, "-m", "dagster_webserver", "-h", LOOPBACK, "-p", str(config.dagster.port)),
-                *("-w", str(workspace), "--log-level", "warning"),
+                *(sys.executable, "-m", "lakesync_dagster.webserver", "--host", LOOPBACK),
+                *("--port", str(config.dagster.port), "--workspace", str(workspace)),
             ),
             ready=lambda: location_loaded(dagster_url),
             after=("code_server",),

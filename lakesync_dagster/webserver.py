@@ -1,0 +1,113 @@
+"""`python -m lakesync_dagster.webserver`: Dagster's webserver behind a guard against other web pages.
+
+Dagster's own webserver executes GraphQL mutations that come by GET or as text/plain, whatever their Origin. Any page
+that the operator's browser opens could launch or delete runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import uvicorn
+from dagster_webserver.webserver import DagsterWebserver
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
+
+from resources.compat_dagster import WorkspaceFileTarget, WorkspaceProcessContext
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_GRAPHQL = "/graphql"
+_POLICY_VIOLATION = 1008
+_STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_SECONDS, _POOL_OVERFLOW = 15_000, 3600, 20
+"""Of Dagster's storage, as `dagster-webserver` has them."""
+
+
+class Guard:
+    """ASGI middleware that rejects what a page of another origin can make a browser send."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        """Args:
+        app: the guarded application.
+        hosts: values of the Host header under which it is served.
+        """
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or reject it."""
+        fault = self._fault(scope) if scope["type"] in ("http", "websocket") else None
+        if fault is None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await PlainTextResponse(fault[1], status_code=fault[0])(scope, receive, send)
+        else:
+            await WebSocketClose(_POLICY_VIOLATION, fault[1])(scope, receive, send)
+
+    def _fault(self, scope: Scope) -> tuple[int, str] | None:
+        """Status and reason of a rejection."""
+        headers = Headers(scope=scope)
+        hosts, origins = headers.getlist("host"), headers.getlist("origin")
+        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+            return 421, "the Host header does not name this server"
+        if any(origin.lower().removeprefix("http://") not in self._hosts for origin in origins):
+            return 403, "the request comes from a page of another origin"
+        if scope["type"] == "websocket":
+            return None
+        if scope["method"] in _SAFE_METHODS:
+            if scope["path"].rstrip("/") == _GRAPHQL and "text/html" not in headers.get("accept", ""):
+                return 405, "GraphQL is served by POST alone"
+            return None
+        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if len(headers.getlist("content-type")) != 1 or media_type != "application/json":
+            return 415, "the Content-Type must be application/json"
+        return None
+
+
+class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, Any]):
+    """Dagster's webserver with the guard before all of its routes."""
+
+    def __init__(self, context: WorkspaceProcessContext, hosts: frozenset[str]) -> None:
+        self._hosts = hosts
+        super().__init__(context)
+
+    def build_middleware(self) -> list[Middleware]:
+        """Return the guard, then Dagster's own middleware."""
+        return [Middleware(Guard, hosts=self._hosts), *super().build_middleware()]
+
+
+def own_hosts(host: str, port: int) -> frozenset[str]:
+    """Return the Host headers of a server on loopback.
+
+    Args:
+        host: the address that it listens on.
+        port: its port.
+    """
+    names = {host, "localhost", "127.0.0.1", "[::1]"}
+    return frozenset({f"{name}:{port}" for name in names} | (names if port == 80 else set()))
+
+
+def main() -> None:
+    """Serve the workspace of a file until SIGTERM."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--workspace", type=Path, required=True, help="workspace.yaml")
+    given = parser.parse_args()
+    target = WorkspaceFileTarget(paths=[str(given.workspace)])
+    with (
+        dg.DagsterInstance.get() as instance,
+        WorkspaceProcessContext(instance, target, version=dg.__version__) as context,
+    ):
+        instance.optimize_for_webserver(_STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_SECONDS, _POOL_OVERFLOW)
+        app = GuardedWebserver(context, own_hosts(given.host, given.port)).create_asgi_app()
+        uvicorn.run(app, host=given.host, port=given.port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()
