@@ -173,8 +173,12 @@ class ConnectorsSection(_Section):
 class DeclaredGateway(_Section):
     """`[gateways.NAME]`: a gateway that is there from the start."""
 
-    write_scope: Literal["any", "rules"] = "any"
-    """What a push may change: every row, or only rows that the sender's rules show it."""
+    write_scope: Literal["any", "visible", "rules"] = "visible"
+    """Which rows a client may push to, where the gateway has sync rules.
+
+    `visible`: rows that the rules show to the client, and new ones. `rules`: the same, and the rules must show it the
+    row after the push too. `any`: every row, so that a client can move any row into its own sight and read it.
+    """
     namespace: str | None = None
     """Of its state tables; unset: the one of `lake.namespace`, which gateways share. It stays what it was when the
     gateway's first deltas reached the lake."""

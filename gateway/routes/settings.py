@@ -19,7 +19,8 @@ class SettingsBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     """Settings of a gateway."""
 
     write_scope: WriteScope
-    """`any`: a client may push to every row; `rules`: only to rows that its sync rules show it."""
+    """Which rows a client may push to, where there are rules. `visible`: rows that they show it, and new ones;
+    `rules`: the same, also as the push makes them; `any`: every row, which lets a client read every row."""
 
 
 class SavedSettings(msgspec.Struct, frozen=True):
@@ -42,7 +43,7 @@ async def set_settings(request: Request) -> Response:
     try:
         settings = msgspec.convert(body, SettingsBody)
     except msgspec.ValidationError as error:
-        raise ValidationError(f'the settings are {{"writeScope": "any" or "rules"}}: {error}') from None
+        raise ValidationError(f'the settings are {{"writeScope": "visible", "rules" or "any"}}: {error}') from None
     await run_in_threadpool(caller.gateway.set_write_scope, settings.write_scope)
     return bodies.json_response(SavedSettings(True))
 

@@ -122,8 +122,10 @@ def secret(config: Config) -> Check:
     if found is None:
         state: State = "problem" if exposed else "off"
         return Check(state, "none: a gateway on loopback takes every caller; `lakesync up` makes one", remedy)
-    if len(found.encode()) < _SECRET_BYTES:
-        return Check("problem", f"the secret has {len(found.encode())} bytes, {_SECRET_BYTES} are needed", remedy)
+    if len(found.strip().encode()) < _SECRET_BYTES:
+        return Check(
+            "problem", f"the secret has {len(found.strip().encode())} bytes, {_SECRET_BYTES} are needed", remedy
+        )
     return Check("ok", "there is one")
 
 
@@ -227,6 +229,32 @@ def gateway(config: Config) -> Check:
     return Check("problem", f"{url} is not ready: {answer.text[:200]}", "docs/operations.md says what it waits for")
 
 
+def write_scope(config: Config) -> Check:
+    """Whether a gateway's rules can be evaded by writing."""
+    from lakesync.cli.remote import connect
+    from lakesync.cli.rules import ANY_READS
+    from lakesync.exceptions import LakeSyncError
+
+    named = sorted({*config.gateways, *filter(None, [config.remote.gateway])})
+    looked, open_, failed = 0, [], ""
+    for name in named:
+        try:
+            remote = connect(None, name, None, config.data_dir)
+            rules = remote.get("/admin/sync-rules/{gateway}")["rules"]
+            scope = remote.get("/admin/settings/{gateway}")["writeScope"]
+        except LakeSyncError as error:
+            failed = str(error)
+            continue
+        looked += 1
+        if rules and rules["buckets"] and scope == "any":
+            open_.append(name)
+    if open_:
+        return Check("warning", f"{', '.join(open_)}: {ANY_READS}", "write_scope in [gateways], or /admin/settings")
+    if not looked:
+        return Check("off", failed or "lakesync.toml names no gateway")
+    return Check("ok", f"no gateway with rules has the write scope `any`, of {looked}")
+
+
 def spark(config: Config) -> Check:
     """Whether Spark's server takes connections."""
     remote = config.spark.remote or running(config, "spark").get("remote")
@@ -265,7 +293,7 @@ CHECKS: dict[str, Callable[[Config], Check]] = {
     each.__name__: each
     for each in (
         *(python, disk, memory, clock, ports, secret, java, jars),
-        *(staging, catalogue, gateway, spark, dagster),
+        *(staging, catalogue, gateway, write_scope, spark, dagster),
     )
 }
 

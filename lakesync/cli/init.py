@@ -34,7 +34,7 @@ auto_create = false # only gateways that are declared below
 [gateways.{gateway}]
 schemas = ["schemas/todos.json"]
 rules = "rules.json"
-write_scope = "rules" # a client changes only rows that its rules show it; "any": every row
+write_scope = "rules" # a client changes only rows that its rules show it, before and after; "visible": before
 
 # The gateway that `lakesync status`, `push`, `pull` and the others talk to.
 [remote]

@@ -24,6 +24,11 @@ app = command_app(
     ),
 )
 
+ANY_READS = (
+    "the write scope is `any`: a client can move any row into its own sight and read it; set `visible` or `rules`"
+)
+"""What `rules apply` and `doctor` warn of."""
+
 File = Annotated[Path, typer.Argument(metavar="FILE", allow_dash=True, help="Rules as JSON; `-` is stdin.")]
 As = Annotated[
     list[str] | None,
@@ -189,10 +194,13 @@ def apply(
     """Put rules in force. Clients get and lose rows by it as if the rows had moved; `diff` says which."""
     from lakesync.cli.remote import connect
 
-    _parsed(file)
+    found = _parsed(file)
     body: Any = read_json(file)
-    told = connect(url, gateway, token_file, data).post("/admin/sync-rules/{gateway}", body)
+    remote = connect(url, gateway, token_file, data)
+    told = remote.post("/admin/sync-rules/{gateway}", body)
     output.facts(told, as_json=as_json)
+    if found.buckets and remote.get("/admin/settings/{gateway}")["writeScope"] == "any":
+        output.note(f"warning: {ANY_READS}; POST /admin/settings/{remote.gateway} sets another")
 
 
 def _parsed(file: Path) -> SyncRules:

@@ -75,13 +75,16 @@ class SyncGateway(ImperativeGateway, Embedding):
         Embedding.__init__(self, gateway_id, store, wall, outlet)
         self._reindexer = Reindexer(gateway_id, store, self.rules, self._limits.reindex_rows)
 
-    def submit_push(self, push: SyncPush, claims: Claims, *, seen: int | None = None) -> Future[PushResult]:
+    def submit_push(
+        self, push: SyncPush, claims: Claims, *, seen: int | None = None, trusted: bool = False
+    ) -> Future[PushResult]:
         """Take a client's deltas, all or none; a repeat is accepted and changes nothing.
 
         Args:
             seen: the cursor that the client certainly has when it gets the answer: the one that it named itself, or
                 that of the last page on the same ordered connection. Without it, what the client was told since its
                 last pull counts as in doubt, and is told again after this push.
+            trusted: whether the deltas come from the server's own side, to which the write scope does not apply.
 
         Raises:
             ValidationError, ForbiddenError, ClockDriftError, SchemaMismatchError: nothing was kept; `rejected` names
@@ -92,11 +95,11 @@ class SyncGateway(ImperativeGateway, Embedding):
         """
         now = self._wall()
         check_request(push, claims, now, self._limits)
-        return self._push(CheckedPush(push, claims, now, seen))
+        return self._push(CheckedPush(push, claims, now, seen, trusted=trusted))
 
     def handle_push(self, push: SyncPush, claims: Claims | None = None) -> PushResult:
-        """`submit_push`, waited for; without claims the push's own client id is believed."""
-        return self.submit_push(push, claims or {"sub": push.client_id}).result()
+        """`submit_push`, waited for; without claims the caller is trusted, and the push's own client id believed."""
+        return self.submit_push(push, claims or {"sub": push.client_id}, trusted=claims is None).result()
 
     def submit_pull(
         self,
@@ -255,11 +258,11 @@ class SyncGateway(ImperativeGateway, Embedding):
 
     @property
     def declared_write_scope(self) -> WriteScope:
-        """What a push may change, unless it was set at run time."""
+        """Which rows a client may push to, unless it was set at run time."""
         return self._limits.write_scope
 
     def set_write_scope(self, scope: WriteScope) -> None:
-        """Set what a push may change from here on: every row, or only rows that the sender's rules show it."""
+        """Set which rows a client may push to from here on."""
         self._store.submit(self.gateway_id, lambda commit: commit.put_write_scope(scope)).result()
 
     def request_flush(self) -> None:

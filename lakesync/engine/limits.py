@@ -24,5 +24,5 @@ class EngineLimits(msgspec.Struct, frozen=True):
     """How much actions may ask for, and how long they are remembered."""
     reindex_rows: int = 500
     """Rows that one commit brings in line with rules that changed; pushes come in between."""
-    write_scope: WriteScope = "any"
-    """What a push may change, unless it was set at run time."""
+    write_scope: WriteScope = "visible"
+    """Which rows a client may push to, unless it was set at run time."""

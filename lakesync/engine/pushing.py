@@ -45,6 +45,9 @@ class CheckedPush(NamedTuple):
     """The cursor that the client certainly has when it gets the answer; None where that is not known."""
     admitted: bool = False
     """It passed `check_work`, and nothing refuses it any more: it is a part of what a sharded gateway has taken."""
+    trusted: bool = False
+    """It comes from the server's own side, to which the write scope does not apply: a connector, a flow or the app
+    that embeds the gateway."""
     ready: Ready | None = None
     """Of all of its deltas, where they were made ready beforehand."""
 
@@ -120,8 +123,9 @@ def _admitted(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
     if kept and not request.admitted:  # what was accepted once is accepted, whatever is in force since
         check_schemas(kept, commit.config)
         check_backlog(commit.backlog_bytes, limits)
-        if (commit.config.write_scope or limits.write_scope) == "rules":
-            check_scope(commit, kept, request.claims, rules.index(commit.config))
+        scope = commit.config.write_scope or limits.write_scope
+        if scope != "any" and not request.trusted:
+            check_scope(commit, kept, request.claims, rules.index(commit.config), scope, request.now_ms)
     return new
 
 

@@ -1,11 +1,13 @@
-"""R8: where a gateway's write scope is `rules`, a client changes only rows that its sync rules show it."""
+"""R8: the write scope of a gateway that has sync rules, by which a client changes only rows that they show it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
+from lakesync import hlc
 from lakesync.exceptions import ForbiddenError, Rejection
 from lakesync.lww import RowState
 from lakesync.rules.keys import BucketIndex
@@ -15,34 +17,64 @@ from lakesync.types import Claims, RowDelta, RowKey
 _OUTSIDE = "the row is outside of what this client may write"
 
 
-def check_scope(commit: Commit, deltas: Sequence[RowDelta], claims: Claims, index: BucketIndex) -> None:
-    """Whether every row that a push names is inside the sender's buckets, as it is and as the push would make it.
+def check_scope(
+    commit: Commit,
+    deltas: Sequence[RowDelta],
+    claims: Claims,
+    index: BucketIndex,
+    scope: Literal["visible", "rules"],
+    now_ms: int,
+) -> None:
+    """Refuse deltas of rows that are outside of the sender's buckets.
 
-    Looks at copies; a row that is not visible before, or after, is not outside then. Stored bucket keys are not used:
-    they may be older than the rules in force.
+    The check uses copies of the rows. It ignores stored bucket keys, which may be older than the rules in force. A row
+    that is not visible, before or after the push, is not outside at that time. But a client that was never shown a row
+    has no reason to delete it: such a DELETE would cancel another client's later INSERT.
+
+    Args:
+        commit: gives the rows.
+        deltas: those that are new.
+        claims: the sender's.
+        index: of the rules in force.
+        scope: `visible` checks each row as it is, `rules` also as the push would make it.
+        now_ms: the server's wall time.
 
     Raises:
-        ForbiddenError: with every delta of a row that is outside. It does not tell whether the row exists.
+        ForbiddenError: with every delta of a row that is outside. Its words do not tell whether the row exists.
     """
-    stored = commit.rows({delta.key for delta in deltas})
-    before = {key: row.state for key, row in stored.items()}
-    after = {key: _copy(state) for key, state in before.items()}
-    for delta in deltas:
-        after.setdefault(delta.key, RowState()).merge(delta)
-    versions = [(key, _keys(key, state, index)) for states in (before, after) for key, state in states.items()]
-    in_use = sorted({bucket for _, keys in versions if keys is not None for bucket in keys})
+    if index.everything:
+        return
+    before = {key: row.state for key, row in commit.rows({delta.key for delta in deltas}).items()}
+    outside = _unfounded(before, deltas, now_ms)
+    versions = list(before.items())
+    if scope == "rules":
+        after = {key: _copy(state) for key, state in before.items()}
+        for delta in deltas:
+            after.setdefault(delta.key, RowState()).merge(delta)
+        versions += after.items()
+    keyed = [(key, index.row_keys(key[0], state.values())) for key, state in versions if state.visible]
+    in_use = sorted({bucket for _, keys in keyed for bucket in keys})
     allowed = index.client_keys(claims, lambda prefix: [key for key in in_use if key.startswith(prefix)])
-    outside = {key for key, keys in versions if keys is not None and keys.isdisjoint(allowed)}
+    outside.update(key for key, keys in keyed if keys.isdisjoint(allowed))
     if outside:
         refused = [Rejection(each.delta_id, ForbiddenError.code, _OUTSIDE) for each in deltas if each.key in outside]
         raise ForbiddenError(f"{len(refused)} of {len(deltas)} deltas refused: {_OUTSIDE}; set those aside", refused)
 
 
+def _unfounded(before: Mapping[RowKey, RowState], deltas: Sequence[RowDelta], now_ms: int) -> set[RowKey]:
+    """Rows that are not there and that the push deletes, without having written them or ahead of the server's clock."""
+    written = {delta.key for delta in deltas if delta.op != "DELETE"}
+    found = set()
+    for delta in deltas:
+        if delta.op == "DELETE":
+            known = before.get(delta.key)
+            never_seen = known is None and delta.key not in written
+            ahead = (known is None or not known.visible) and hlc.wall_of(delta.hlc) > now_ms
+            if never_seen or ahead:
+                found.add(delta.key)
+    return found
+
+
 def _copy(state: RowState) -> RowState:
     live = [msgspec.structs.replace(part, columns=dict(part.columns)) for part in state.live]
     return RowState(live, state.tombstone, state.inserted)
-
-
-def _keys(key: RowKey, state: RowState, index: BucketIndex) -> frozenset[str] | None:
-    """The bucket keys of a row; None while it is not visible."""
-    return index.row_keys(key[0], state.values()) if state.visible else None

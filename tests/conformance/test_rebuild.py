@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 from lakesync.crash import VARIABLE
-from lakesync.engine import Engine
+from lakesync.engine import Engine, EngineLimits
 from lakesync.engine.explain import Whereabouts, explain
 from lakesync.engine.following import Group, Standing
 from lakesync.engine.rebuilding import LakePush, rebuild
@@ -101,7 +101,7 @@ class Client:
 
 
 def opened(url, clock):
-    engine = Engine(open_store(url, clock), clock)
+    engine = Engine(open_store(url, clock), clock, EngineLimits(write_scope="any"))
     engine.open()
     return engine
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lakesync.cli.app import app
-from lakesync.engine import Engine
+from lakesync.engine import Engine, EngineLimits
 from lakesync.engine.rebuilding import rebuild
 from lakesync.exceptions import ConfigurationError, IntegrityError
 from lakesync.staging import open_staging
@@ -30,7 +30,9 @@ def shards(folder: Path) -> ShardMap:
 
 def opened(folder: Path, clock) -> Engine:
     """An engine over all shards."""
-    engine = Engine(open_staging(f"sqlite://{folder / 'staging'}", shards(folder), clock), clock)
+    engine = Engine(
+        open_staging(f"sqlite://{folder / 'staging'}", shards(folder), clock), clock, EngineLimits(write_scope="any")
+    )
     engine.open()
     return engine
 

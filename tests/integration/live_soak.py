@@ -70,6 +70,7 @@ def test_w2_every_client_ends_with_its_rows(impatient, seed, filtered):
     if filtered:
         admin = Client(impatient.url, gateway, "an-admin", "admin")
         assert admin.call("POST", "/admin/sync-rules/{gw}", json=RULES).status_code == 200
+        assert admin.call("POST", "/admin/settings/{gw}", json={"writeScope": "any"}).status_code == 200
     clients = [
         StockClient(
             Client(impatient.url, gateway, name, claims={"group": group}), group, random.Random(f"{seed} {name}")

@@ -195,7 +195,7 @@ def test_a_stranger_may_not_ask(alice, served, desk):
 def test_the_write_scope_is_set_at_run_time(served):
     client = served.client("alice")
     admin = client.admin()
-    assert admin.call("GET", "/admin/settings/{gw}").json() == {"writeScope": "any"}
+    assert admin.call("GET", "/admin/settings/{gw}").json() == {"writeScope": "visible"}
     rules = {
         "version": 1,
         "buckets": [{"name": "own", "tables": [], "filters": [{"column": "owner", "op": "eq", "value": "jwt:sub"}]}],

@@ -83,7 +83,7 @@ def test_a_row_that_waits_for_the_next_pull(alice, served):
     assert [each["op"] for each in bob.pull(since).json()["deltas"]] == told["nextPull"]
     told = explain(alice, "t1", "bob")
     assert (told["verdict"], told["nextPull"]) == ("delivered", [])
-    alice.push(delta("t1", {"owner": "carol"}, before={"owner": "bob"}, client="alice"))
+    bob.push(delta("t1", {"owner": "carol"}, before={"owner": "bob"}, client="bob"))
     told = explain(alice, "t1", "bob")
     assert (told["verdict"], told["nextPull"]) == ("waiting", ["DELETE"])
 
@@ -237,7 +237,7 @@ def test_the_command_shows_clauses_and_columns_of_what_is_there(alice, served, o
     before = {"owner": "bob"}
     alice.push(delta("t1", before, client="alice"))
     if owner is None:
-        alice.push(delta("t1", None, before=before, client="alice"))
+        served.client("bob", alice.gateway).push(delta("t1", None, before=before, client="bob"))
     told = CliRunner().invoke(
         app,
         ["explain", "todos", "t1", "--client", "bob", "--url", served.url, "-g", alice.gateway],

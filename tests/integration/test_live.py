@@ -99,6 +99,7 @@ def test_rules_are_applied_to_broadcasts(served):
         "buckets": [{"name": "mine", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
     }
     assert admin.call("POST", "/admin/sync-rules/{gw}", json=rules).status_code == 200
+    assert admin.call("POST", "/admin/settings/{gw}", json={"writeScope": "any"}).status_code == 200
     writer = Client(served.url, name, "writer", claims={"team": "none"})
     red, blue = (Client(served.url, name, team, claims={"team": team}) for team in ("red", "blue"))
     with Live(red) as reds, Live(blue) as blues:

@@ -1,4 +1,4 @@
-"""R8: with the write scope `rules` a client changes only rows that its sync rules show it."""
+"""R8: with the write scopes `visible` and `rules` a client changes only rows that its sync rules show it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lakesync.rules.model import Bucket, Filter, SyncRules
 from lakesync.rules.presets import user_scoped
 from lakesync.staging import open_store
 from lakesync.testing.clock import ManualClock
-from lakesync.types import SyncPush
+from lakesync.types import SyncPull, SyncPush
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def refused(push, *args):
 
 def contents(gateway, *rows):
     """The values of rows as they are stored."""
-    stored = gateway._store.read("g", lambda view: view.rows([("notes", row) for row in rows])).result()
+    stored = gateway._store.read(gateway.gateway_id, lambda view: view.rows([("notes", row) for row in rows])).result()
     return {
         row_id: {name: bytes(raw) for name, raw in row.state.values().items()} for (_, row_id), row in stored.items()
     }
@@ -162,3 +162,71 @@ def test_what_is_set_at_run_time_beats_what_is_declared(tmp_path, clock):
         bob.write("a", {"owner": "alice"})
     finally:
         engine.close()
+
+
+TEAMS = SyncRules(1, (Bucket("team", ("notes",), (Filter("team", "eq", "jwt:team"),)),))
+
+
+@pytest.fixture
+def teams(engine):
+    """A gateway with rules that nobody set a write scope for."""
+    made = engine.gateway("teams")
+    made.set_rules(TEAMS)
+    return made
+
+
+def test_a_hidden_row_cannot_be_moved_into_sight(teams, clock):
+    red, blue = Writer(teams, clock, "red", team="red"), Writer(teams, clock, "blue", team="blue")
+    red.write("r", {"team": "red", "text": "secret"})
+    before = contents(teams, "r")
+    for attempt in (
+        blue.delta("r", {"team": "blue"}, {"team": "x"}),
+        blue.delta("r", {"team": "blue"}),
+        blue.delta("r", {"text": "mine"}, {"text": ""}),
+        blue.delta("r", None, {}),
+    ):
+        assert [each.delta_id for each in refused(blue.push, attempt).rejected] == [attempt.delta_id]
+    assert contents(teams, "r") == before
+    assert teams.handle_pull(SyncPull("blue", 0, 100), blue.claims).deltas == ()
+
+
+def test_a_row_in_sight_can_be_given_away_and_a_new_one_be_made_for_others(teams, clock):
+    red = Writer(teams, clock, "red", team="red")
+    red.write("r", {"team": "red"})
+    red.write("r", {"team": "blue"}, {"team": "red"})
+    red.write("new", {"team": "blue"})
+    assert contents(teams, "r", "new") == {"r": {"team": b'"blue"'}, "new": {"team": b'"blue"'}}
+    refused(red.write, "r", {"team": "red"}, {"team": "blue"})
+    refused(red.write, "new", None, {})
+
+
+def test_with_any_every_row_can_be_moved_into_sight(teams, clock):
+    teams.set_write_scope("any")
+    red, blue = Writer(teams, clock, "red", team="red"), Writer(teams, clock, "blue", team="blue")
+    red.write("r", {"team": "red", "text": "secret"})
+    blue.write("r", {"team": "blue"}, {"team": "x"})
+    assert {each.row_id for each in teams.handle_pull(SyncPull("blue", 0, 100), blue.claims).deltas} == {"r"}
+
+
+@pytest.mark.parametrize("scope", ["visible", "rules"])
+def test_a_row_that_is_not_there_cannot_be_deleted_in_advance(teams, clock, scope):
+    teams.set_write_scope(scope)
+    red, blue = Writer(teams, clock, "red", team="red"), Writer(teams, clock, "blue", team="blue")
+    ahead = (clock.advance(1) + 4000) << 16
+    early = extract_delta({"x": 1}, None, table="notes", row_id="r", client_id="blue", hlc=ahead)
+    written = extract_delta(None, {"team": "blue"}, table="notes", row_id="r", client_id="blue", hlc=ahead - 1)
+    for attempt in ((early,), (written, early), (blue.delta("r", None, {}),)):
+        assert len(refused(blue.push, *attempt).rejected) == len(attempt)
+    red.write("r", {"team": "red"})
+    assert contents(teams, "r") == {"r": {"team": b'"red"'}}
+
+
+def test_what_is_written_and_deleted_in_one_push_is_taken(teams, clock):
+    red = Writer(teams, clock, "red", team="red")
+    assert red.push(red.delta("r", {"team": "red"}), red.delta("r", None, {})).accepted == 2
+
+
+def test_connectors_write_whatever_the_rules_say(teams, clock):
+    red, feed = Writer(teams, clock, "red", team="red"), Writer(teams, clock, "jira:crm")
+    red.write("r", {"team": "red"})
+    assert teams.handle_push(SyncPush("jira:crm", (feed.delta("r", {"team": "blue"}, {"team": "red"}),))).accepted == 1

@@ -10,7 +10,7 @@ import msgspec
 
 from lakesync.client.core import Broadcast, CoreLimits, Lost
 from lakesync.client.core.messages import Answer, Request
-from lakesync.engine import Engine, SyncGateway
+from lakesync.engine import Engine, EngineLimits, SyncGateway
 from lakesync.feed import render
 from lakesync.rules.evaluation import matches
 from lakesync.rules.model import SyncRules, parse_rules
@@ -315,7 +315,7 @@ class History:
             player.client.now = self.now
 
     def _open(self) -> Engine:
-        engine = Engine(SqliteStore(self.folder, lambda: self.now), lambda: self.now)
+        engine = Engine(SqliteStore(self.folder, lambda: self.now), lambda: self.now, EngineLimits(write_scope="any"))
         engine.open()
         engine.gateway("g")
         return engine

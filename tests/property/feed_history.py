@@ -49,7 +49,7 @@ class History:
     """Of which kind the clients are."""
     histories: SearchStrategy[list[tuple[Any, ...]]] = histories
     """What is played."""
-    limits = EngineLimits(reindex_rows=1)
+    limits = EngineLimits(reindex_rows=1, write_scope="any")
 
     def __init__(self, folder: Path, skews: Sequence[int] = (0, 0, 0), rules: int = 0) -> None:
         self.folder = folder

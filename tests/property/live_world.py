@@ -25,7 +25,7 @@ from gateway.live.hub import Hub, Shares
 from gateway.live.protocol import LiveProtocol
 from gateway.services import Services
 from gateway.settings import GatewaySettings
-from lakesync.engine import Engine, SyncGateway
+from lakesync.engine import Engine, EngineLimits, SyncGateway
 from lakesync.staging.shards import ShardMap
 from lakesync.types import PushResult, SyncPage, SyncPull, SyncPush
 from tests.property.held_store import Event, HeldShards, HeldStore
@@ -264,7 +264,7 @@ class Places:
         self._now = START
         """Stands still within a history: arrivals are side by side, as on a busy gateway."""
         self._store = HeldStore(lambda: self._now) if shards is None else HeldShards(shards, lambda: self._now)
-        self._engine = Engine(cast("Any", self._store), lambda: self._now)
+        self._engine = Engine(cast("Any", self._store), lambda: self._now, EngineLimits(write_scope="any"))
         self._engine.open()
         settings = GatewaySettings(
             request_timeout=_AGES, slow_reader_seconds=_AGES, page_patience=0.5, messages_per_second=_AGES

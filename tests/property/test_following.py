@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from lakesync import hlc
 from lakesync.delta import delta_id
-from lakesync.engine import Engine
+from lakesync.engine import Engine, EngineLimits
 from lakesync.engine.following import Group, Standing, follow, look
 from lakesync.feed import pull_page
 from lakesync.feed.apply import own_bucket
@@ -58,7 +58,7 @@ def ended(future: Future[Any]) -> Any:
 @given(history=edits, follows_after=st.integers(0, 11), doubled=st.booleans())
 def test_w2_a_shared_page_is_what_each_lacks(filtered, history, follows_after, doubled):
     now = START
-    engine = Engine(open_store("memory://", lambda: now), lambda: now)
+    engine = Engine(open_store("memory://", lambda: now), lambda: now, EngineLimits(write_scope="any"))
     engine.open()
     try:
         gateway = engine.gateway("g")
@@ -107,7 +107,7 @@ def test_w2_a_shared_page_is_what_each_lacks(filtered, history, follows_after, d
 def test_l4_a_row_that_was_taken_away_may_be_there_still_when_it_comes_back(ours):
     """The stock client drops a DELETE that comes while it applies another page, and leaves one out for a later edit."""
     now = START
-    engine = Engine(open_store("memory://", lambda: now), lambda: now)
+    engine = Engine(open_store("memory://", lambda: now), lambda: now, EngineLimits(write_scope="any"))
     engine.open()
     try:
         gateway = engine.gateway("g")

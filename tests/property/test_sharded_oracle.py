@@ -60,7 +60,7 @@ class ShardedHistory(History):
 
     def _open(self) -> Engine:
         store = open_staging(f"sqlite://{self.folder}", SHARDS, lambda: self.now + self.ahead)
-        engine = _PatientEngine(store, lambda: self.now + 60, EngineLimits(reindex_rows=1))
+        engine = _PatientEngine(store, lambda: self.now + 60, EngineLimits(reindex_rows=1, write_scope="any"))
         engine.open()
         engine.gateway("g")
         return engine

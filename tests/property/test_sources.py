@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
-from lakesync.engine import Engine
+from lakesync.engine import Engine, EngineLimits
 from lakesync.rules.evaluation import matches
 from lakesync.rules.model import SyncRules, parse_rules
 from lakesync.staging import open_store
@@ -61,7 +61,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.clock = ManualClock()
-        self.engine = Engine(open_store("memory://", self.clock), self.clock)
+        self.engine = Engine(open_store("memory://", self.clock), self.clock, EngineLimits(write_scope="any"))
         self.engine.open()
         self.gateway = self.engine.gateway("g")
         self.source = SqliteAdapter(folder / "source.db")

@@ -46,23 +46,43 @@ def outside(states, rules, claims):
     }
 
 
+def unfounded(states, pushed, now_ms):
+    """Rows that are not there, and that the push deletes unwritten or ahead of the server's clock."""
+    written = {delta.key for delta in pushed if delta.op != "DELETE"}
+    return {
+        delta.key
+        for delta in pushed
+        if delta.op == "DELETE"
+        and (
+            (delta.key not in states and delta.key not in written)
+            or (not (delta.key in states and states[delta.key].visible) and delta.hlc >> 16 > now_ms)
+        )
+    }
+
+
 @given(
     strategies.rules(),
     strategies.claims,
     st.lists(deltas, max_size=6),
     st.lists(deltas, min_size=1, max_size=6),
+    st.sampled_from(["visible", "rules"]),
+    st.sampled_from([-1, 0]),
 )
-def test_r8_refuses_exactly_what_the_rules_do_not_show(rules, claims, history, pushed):
+def test_r8_refuses_exactly_what_the_rules_do_not_show(rules, claims, history, pushed, scope, now_ms):
     rows = Rows(history)
     named = {delta.key for delta in pushed}
     before = {key: state for key, state in rows.states.items() if key in named}
     after = copy.deepcopy(before)
     for delta in pushed:
         after.setdefault(delta.key, RowState()).merge(delta)
-    expected = outside(before, rules, claims) | outside(after, rules, claims)
+    expected = outside(before, rules, claims)
+    if rules.buckets:
+        expected |= unfounded(before, pushed, now_ms)
+    if scope == "rules":
+        expected |= outside(after, rules, claims)
     untouched = copy.deepcopy(rows.states)
     try:
-        check_scope(rows, pushed, claims, BucketIndex(rules))
+        check_scope(rows, pushed, claims, BucketIndex(rules), scope, now_ms)
         refused = []
     except ForbiddenError as error:
         refused = [each.delta_id for each in error.rejected]

@@ -29,8 +29,15 @@ async function done(api) {
 }
 
 async function rules(api) {
-  const told = await api.get("sync-rules");
-  show("rules", told.rules ? element("pre", {}, JSON.stringify(told.rules, null, 2)) : element("p", { className: "none" }, "None were set: every client sees every row."));
+  const [told, { writeScope }] = await Promise.all([api.get("sync-rules"), api.get("settings")]);
+  if (!told.rules) return show("rules", element("p", { className: "none" }, "None were set: every client sees every row."));
+  const open = writeScope === "any" && told.rules.buckets.length > 0;
+  const warning = "The write scope is \"any\": a client can move any row into its own sight and read it.";
+  show(
+    "rules",
+    element("p", { className: open ? "bad" : "" }, open ? warning : `Write scope: ${writeScope}`),
+    element("pre", {}, JSON.stringify(told.rules, null, 2)),
+  );
 }
 
 /** The names of tables, to choose from. What waits is read from the log: ask once. */

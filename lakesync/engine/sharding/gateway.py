@@ -54,7 +54,10 @@ class ShardedGateway(SyncGateway):
         """Args: as `SyncGateway`."""
         super().__init__(gateway_id, store, wall, limits, connectors=connectors, runner=runner, outlet=outlet)
         self._shards = store.shards
-        self._parts = {name: Part(gateway_id, each, wall, limits, runner=runner) for name, each in store.stores.items()}
+        self._parts = {
+            name: Part(gateway_id, each, wall, limits, runner=runner)
+            for name, each in store.stores.items()
+        }
         self._vectors = Vectors(gateway_id, store.main, wall)
 
     @property
@@ -66,7 +69,7 @@ class ShardedGateway(SyncGateway):
     def _push(self, request: CheckedPush) -> Future[PushResult]:
         """All or none, where a repeat completes what a crash between two shards cut short."""
         outcome: Future[PushResult] = Future()
-        given = pushing.Given(request.push, request.claims, request.seen, outcome)
+        given = pushing.Given(request.push, request.claims, request.seen, request.trusted, outcome)
         return run(pushing.push(self._parts, self._shards, self._vectors, given), outcome)
 
     def _page(self, request: PullRequest) -> Future[SyncPage]:

@@ -17,23 +17,26 @@ from lakesync.types import Claims, PushResult, SyncPull, SyncPush
 class Part(SyncGateway):
     """Over the shard's own store. What it is asked was checked, as far as that needs no store."""
 
-    def submit_check(self, push: SyncPush, claims: Claims) -> Future[None]:
+    def submit_check(self, push: SyncPush, claims: Claims, *, trusted: bool = False) -> Future[None]:
         """Whether `submit_part` would refuse anything; nothing is kept.
 
         Raises (in the future):
             SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`.
         """
-        request = CheckedPush(push, claims, self._wall())
+        request = CheckedPush(push, claims, self._wall(), trusted=trusted)
         return self._store.submit(self.gateway_id, lambda commit: check_work(commit, request, self.rules, self._limits))
 
-    def submit_part(self, push: SyncPush, claims: Claims, seen: int | None, *, admitted: bool) -> Future[PushResult]:
+    def submit_part(
+        self, push: SyncPush, claims: Claims, seen: int | None, *, admitted: bool, trusted: bool = False
+    ) -> Future[PushResult]:
         """As `submit_push`.
 
         Args:
             seen: the cursor of this shard.
             admitted: `submit_check` has let it pass, so nothing refuses it any more.
+            trusted: the write scope does not apply to it.
         """
-        return self._push(CheckedPush(push, claims, self._wall(), seen, admitted))
+        return self._push(CheckedPush(push, claims, self._wall(), seen, admitted, trusted))
 
     def submit_lacks(self, pull: SyncPull, claims: Claims, *, resync_refused: bool, confirmed: bool) -> Future[bool]:
         """Whether a pull would bring anything; nothing is remembered of it.

@@ -23,6 +23,8 @@ class Given(NamedTuple):
     claims: Claims
     seen: int | None
     """The cursor that the client certainly has when it gets the answer."""
+    trusted: bool
+    """The write scope does not apply to it."""
     outcome: Future[PushResult]
     """Cancelled where nobody waits for it any more; once a shard has kept its part it is completed all the same."""
 
@@ -52,12 +54,12 @@ def push(parts: Mapping[str, Part], shards: ShardMap, vectors: Vectors, given: G
     own = split(given.push, shards)
     several = len(own) > 1
     if several:
-        yield from _check(parts, own, given.claims)
+        yield from _check(parts, own, given)
     cursors: dict[str, int] = {}
     for name, part in own.items():
         if not cursors and given.outcome.cancelled():
             raise CancelledError
-        taking = parts[name].submit_part(part, given.claims, seen.get(name), admitted=several)
+        taking = parts[name].submit_part(part, given.claims, seen.get(name), admitted=several, trusted=given.trusted)
         kept = yield from of_shard(name, taking)
         if not cursors:
             begin(given.outcome)
@@ -92,7 +94,7 @@ def _seen(parts: Iterable[str], vectors: Vectors, given: Given) -> Steps[dict[st
     return dict(place.vector.parts) if place.vector is not None else {}
 
 
-def _check(parts: Mapping[str, Part], own: Mapping[str, SyncPush], claims: Claims) -> Steps[None]:
+def _check(parts: Mapping[str, Part], own: Mapping[str, SyncPush], given: Given) -> Steps[None]:
     """Ask every shard before any of them keeps anything.
 
     Raises:
@@ -102,7 +104,7 @@ def _check(parts: Mapping[str, Part], own: Mapping[str, SyncPush], claims: Claim
     refusals: list[RefusedError] = []
     for name, part in own.items():
         try:
-            yield from of_shard(name, parts[name].submit_check(part, claims))
+            yield from of_shard(name, parts[name].submit_check(part, given.claims, trusted=given.trusted))
         except RefusedError as error:
             refusals.append(error)
     if refusals:

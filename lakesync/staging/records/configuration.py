@@ -10,8 +10,12 @@ from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
 from lakesync.types import RowKey
 
-WriteScope = Literal["any", "rules"]
-"""`any`: a client may push to every row; `rules`: only to rows that its sync rules show it."""
+WriteScope = Literal["any", "visible", "rules"]
+"""Which rows a client may push to.
+
+`any`: every row. `visible`: rows that its sync rules show it, and new ones. `rules`: as `visible`, and the rules must
+show it the row after the push too.
+"""
 
 
 class SchemaVersion(msgspec.Struct, frozen=True):
