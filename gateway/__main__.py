@@ -54,6 +54,7 @@ def serve(configured: config.Config) -> None:
             sources=backends.sources,
         )
         app = create_app(settings, engine)
+            namespaces=configured.namespaces,
         services: Services = app.state.services
         try:
             gc.collect()

@@ -59,7 +59,7 @@ def open_intake(config: Config) -> Iterator[Intake]:
         return
     wall = WallClock(config.clock_offset_file).now_ms
     limits = EngineLimits(max_backpressure_bytes=config.limits.max_backpressure_bytes)
-    engine = Engine(configured_store(config, wall), wall, limits)
+    engine = Engine(configured_store(config, wall), wall, limits, namespaces=config.namespaces)
     engine.open()
     try:
         yield EngineIntake(engine)

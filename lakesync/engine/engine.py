@@ -14,12 +14,14 @@ from lakesync.connectors import Connectors
 from lakesync.engine.access import RulesCache
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.limits import EngineLimits
+from lakesync.engine.names import Names
 from lakesync.engine.sharding import ShardedGateway
 from lakesync.exceptions import NotFoundError, ValidationError
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import by_row
 from lakesync.feed.settle import settle
 from lakesync.flush import FlushQueue, Outlet
+from lakesync.namespaces import Namespaces
 from lakesync.staging.records import LogEntry, StoredRow, WriteScope
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.store import Commit, StagingStore
@@ -44,6 +46,7 @@ class Engine:
         write_scopes: Mapping[str, WriteScope] | None = None,
         outlet: Outlet | None = None,
         sources: Mapping[str, Adapter] | None = None,
+        namespaces: Namespaces | None = None,
     ) -> None:
         """Args:
         wall: the server's clock in milliseconds.
@@ -52,6 +55,7 @@ class Engine:
         write_scopes: by the gateways that were declared, which are there from the start.
         outlet: where the gateways flush to themselves; None where a pipeline, or nobody, flushes.
         sources: that every gateway has, by name.
+        namespaces: which gateways share state tables in the lake; without, all of them.
         """
         self.store = store
         self._wall = wall
@@ -62,6 +66,7 @@ class Engine:
         self._write_scopes = dict(write_scopes or {})
         self._outlet = outlet
         self._sources = dict(sources or {})
+        self._names = Names(namespaces.of if namespaces is not None else lambda _: "")
         self._runner = Runner()
         self._gateways: dict[str, SyncGateway] = {}
         self._lock = threading.Lock()
@@ -79,6 +84,7 @@ class Engine:
             gateway = self._gateways.setdefault(gateway_id, self._make(gateway_id))
             gateway.reseal_connectors()
             gateway.continue_reindex()
+            gateway.add_names()
             if isinstance(gateway, ShardedGateway):
                 gateway.level()
 
@@ -146,7 +152,12 @@ class Engine:
     def _make(self, gateway_id: str) -> SyncGateway:
         scope = self._write_scopes.get(gateway_id, self._limits.write_scope)
         limits = msgspec.structs.replace(self._limits, write_scope=scope)
-        shared: dict[str, Any] = {"connectors": self.connectors, "runner": self._runner, "outlet": self._outlet}
+        shared: dict[str, Any] = {
+            "connectors": self.connectors,
+            "runner": self._runner,
+            "outlet": self._outlet,
+            "names": self._names,
+        }
         gateway = (
             ShardedGateway(gateway_id, self.store, self._wall, limits, **shared)
             if isinstance(self.store, ShardedStore)

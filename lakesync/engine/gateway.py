@@ -16,6 +16,7 @@ from lakesync.engine.following import Found, Group, Standing, follow, look, resu
 from lakesync.engine.greeting import Greeting, spelled
 from lakesync.engine.imperative import ImperativeGateway
 from lakesync.engine.limits import EngineLimits
+from lakesync.engine.names import Names
 from lakesync.engine.pulling import PullRequest, Reading, first_contact, remember_page, settled_cursor
 from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.engine.reindexing import Reindexer
@@ -63,14 +64,17 @@ class SyncGateway(ImperativeGateway, Embedding):
         connectors: Connectors | None = None,
         runner: Runner | None = None,
         outlet: Outlet | None = None,
+        names: Names | None = None,
     ) -> None:
         """Args:
         wall: the server's clock in milliseconds.
         connectors: the connector types that there are, and the key to their secrets.
         runner: where actions are carried; gateways may share one.
         outlet: where the gateway itself flushes to; None where a pipeline, or nobody, does.
+        names: of tables and columns; the gateways of an engine share them.
         """
         self._limits = limits or EngineLimits()
+        self.names = names or Names()
         ImperativeGateway.__init__(self, gateway_id, store, wall, self._limits.actions, connectors, runner)
         Embedding.__init__(self, gateway_id, store, wall, outlet)
         self._reindexer = Reindexer(gateway_id, store, self.rules, self._limits.reindex_rows)
@@ -220,10 +224,21 @@ class SyncGateway(ImperativeGateway, Embedding):
         """Register a table's schema, or evolve it by nullable columns; its version.
 
         Raises:
-            SchemaError: it is no schema, or the change is not additive; the message names the column.
+            SchemaError: it is no schema, the change is not additive, or a name differs from one that the namespace has
+                only in case; the message names the column.
         """
         parsed = parse_schema(schema)
-        return self._store.submit(self.gateway_id, lambda commit: commit.put_schema(parsed)).result()
+
+        def work(commit: Commit) -> int:
+            self.names.check_schema(commit, parsed)
+            return commit.put_schema(parsed)
+
+        return self._store.submit(self.gateway_id, work).result()
+
+    def add_names(self) -> None:
+        """Add the names of registered schemas to those of the namespace, where they are missing."""
+        if self._store.read(self.gateway_id, self.names.missing).result():
+            self._store.submit(self.gateway_id, self.names.add_registered).result()
 
     def ensure_schema(self, schema: TableSchema) -> bool:
         """Register a table's schema unless the table has one already; whether it was registered.
@@ -288,7 +303,9 @@ class SyncGateway(ImperativeGateway, Embedding):
 
     def _push(self, request: CheckedPush) -> Future[PushResult]:
         ready = request.made_ready(spelled=self._store.spells_births)
-        return self._store.submit(self.gateway_id, lambda commit: push_work(commit, ready, self.rules, self._limits))
+        return self._store.submit(
+            self.gateway_id, lambda commit: push_work(commit, ready, self.rules, self._limits, self.names)
+        )
 
     def _page(self, request: PullRequest) -> Future[SyncPage]:
         reading = self._store.read(self.gateway_id, lambda view: self.sources.read_page(view, request))

@@ -11,6 +11,7 @@ from lakesync.delta import id_identity
 from lakesync.engine.access import RulesCache
 from lakesync.engine.checks import check_backlog, check_schemas
 from lakesync.engine.limits import EngineLimits
+from lakesync.engine.names import Names
 from lakesync.engine.scope import check_scope
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import Named, by_row, own_bucket, repeated
@@ -65,16 +66,18 @@ def _ready(deltas: Sequence[RowDelta], *, spelled: bool = False) -> Ready:
     return Ready(pack(deltas), by_row(deltas, spelled=spelled), distinct)
 
 
-def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits) -> PushResult:
+def push_work(
+    commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: Names
+) -> PushResult:
     """Commit what is new of a push.
 
     Raises:
         BackpressureError: the gateway holds too much.
-        SchemaMismatchError: deltas do not fit their tables' schemas.
+        SchemaMismatchError: deltas do not fit their tables' schemas, or names differ from known ones only in case.
         ForbiddenError: rows are outside of what the client may write.
     """
     push, claims = request.push, request.claims
-    new = _admitted(commit, request, rules, limits)
+    new = _admitted(commit, request, rules, limits, names)
     access = rules.access(commit, claims)
     known = current(commit.client(push.client_id), commit.epoch, access.keys)
     record = known or ClientRecord(push.client_id, commit.epoch, request.now_ms)
@@ -106,22 +109,25 @@ def push_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: E
     return PushResult(cursor, len(push.deltas))
 
 
-def check_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits) -> None:
+def check_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: Names) -> None:
     """Whether `push_work` would take a push; nothing is changed.
 
     Raises:
         As `push_work`.
     """
-    _admitted(commit, request, rules, limits)
+    _admitted(commit, request, rules, limits, names)
 
 
-def _admitted(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits) -> Sequence[RowDelta]:
+def _admitted(
+    commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: Names
+) -> Sequence[RowDelta]:
     """The deltas to be kept."""
     unknown = _unknown(commit, request)
     new = commit.spared(unknown)
     kept = new if new is unknown else [delta for delta, came in zip(new, unknown, strict=True) if delta is came]
     if kept and not request.admitted:  # what was accepted once is accepted, whatever is in force since
         check_schemas(kept, commit.config)
+        names.check_push(commit, kept)
         check_backlog(commit.backlog_bytes, limits)
         scope = commit.config.write_scope or limits.write_scope
         if scope != "any" and not request.trusted:

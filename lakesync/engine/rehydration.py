@@ -10,12 +10,14 @@ import msgspec
 from lakesync.adapters.base import DatabaseAdapter, DeltaQuery
 from lakesync.engine.access import RulesCache
 from lakesync.engine.limits import EngineLimits
+from lakesync.engine.names import Names
 from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.staging.store import Commit, StagingStore
 from lakesync.types import RowDelta, SyncPush
 
 _AT_ONCE = 1000
 _LIMITS = EngineLimits()
+_NAMES = Names()
 """Which nothing is held to: it was taken once."""
 
 
@@ -59,7 +61,7 @@ class _Restored:
         self._rules = rules
 
     def __call__(self, commit: Commit) -> None:
-        push_work(commit, self._request, self._rules, _LIMITS)
+        push_work(commit, self._request, self._rules, _LIMITS, _NAMES)
 
 
 def _parts(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class ShardMap(msgspec.Struct, frozen=True):
+class ShardMap(msgspec.Struct, frozen=True, dict=True):
     """The shards of every gateway. A row never spans shards: its table belongs to one."""
 
     tables: Mapping[str, str]
@@ -34,8 +35,12 @@ class ShardMap(msgspec.Struct, frozen=True):
         return (self.default, *sorted({*self.tables.values(), *self.urls} - {self.default}))
 
     def of(self, table: str) -> str:
-        """The shard of a table."""
-        return self.tables.get(table, self.default)
+        """The shard of a table, whatever the case of its name: `Notes` is refused where `notes` is."""
+        return self._folded.get(table.lower(), self.default)
+
+    @cached_property
+    def _folded(self) -> dict[str, str]:
+        return {table.lower(): shard for table, shard in self.tables.items()}
 
     def check(self) -> None:
         """Whether the shards can be used.
@@ -48,6 +53,8 @@ class ShardMap(msgspec.Struct, frozen=True):
                 raise ConfigurationError(
                     f"shard_config names table {table!r}, which no push can name: write an identifier"
                 )
+        if len(self._folded) < len(self.tables):
+            raise ConfigurationError("shard_config names tables that differ only in case: rename one")
         for name in (self.default, *self.tables.values()):
             if _NAME.fullmatch(name) is None or name == MAIN_SHARD:
                 raise ConfigurationError(

@@ -8,6 +8,7 @@ from lakesync.staging.erasures import ErasingCommit, ErasureView
 from lakesync.staging.records import ActionEntry, ActionRecord
 from lakesync.staging.reindexing import ReindexCommit, ReindexView
 from lakesync.staging.shared_cursors import SharedCursorCommit, SharedCursorView
+from lakesync.staging.spelled_names import SpelledNamesCommit, SpelledNamesView
 from lakesync.types import StoredConnector
 
 _ACTION = (
@@ -24,7 +25,7 @@ _FOREVER = (1 << 63) - 1
 _decode_connector = msgspec.json.Decoder(StoredConnector).decode
 
 
-class SideView(ErasureView, ReindexView, SharedCursorView):
+class SideView(ErasureView, ReindexView, SharedCursorView, SpelledNamesView):
     """The part of a `View` that these tables answer."""
 
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
@@ -45,7 +46,7 @@ class SideView(ErasureView, ReindexView, SharedCursorView):
         return [_decode_connector(body) for (body,) in rows]
 
 
-class SideCommit(SideView, ErasingCommit, ReindexCommit, SharedCursorCommit):
+class SideCommit(SideView, ErasingCommit, ReindexCommit, SharedCursorCommit, SpelledNamesCommit):
     """The part of a `Commit` that these tables answer."""
 
     def put_action(self, record: ActionRecord) -> None:

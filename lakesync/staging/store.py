@@ -98,6 +98,9 @@ class View(Protocol):
     def buckets(self, prefix: str) -> list[str]:
         """The bucket keys in use that start with `prefix`."""
 
+    def spelled_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
+        """How names of tables and columns are spelled in a namespace of the lake, by their folded forms."""
+
     def client(self, client_id: str) -> ClientRecord | None:
         """What is known of a client; None when it was never seen or its record is gone."""
 
@@ -202,6 +205,9 @@ class Commit(View, Protocol):
 
     def put_shared_cursor(self, cursor: int, parts: Mapping[str, int], *, forget_below: int) -> None:
         """Keep what a new cursor for many followers stands for, and forget those below another."""
+
+    def spell_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
+        """Add names of tables and columns that a namespace lacks; how all are spelled, by their folded forms."""
 
     def put_write_scope(self, scope: WriteScope) -> None:
         """Set what a push may change from here on."""

@@ -15,6 +15,7 @@ from lakesync.connectors import Connectors
 from lakesync.engine.following import Found, Group, Standing
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.limits import EngineLimits
+from lakesync.engine.names import Names
 from lakesync.engine.pulling import PullRequest
 from lakesync.engine.pushing import CheckedPush
 from lakesync.engine.rehydration import kept_by
@@ -25,7 +26,7 @@ from lakesync.engine.sharding.vectors import Vectors
 from lakesync.exceptions import ForbiddenError, NotFoundError
 from lakesync.flush import Outlet
 from lakesync.rules.model import SyncRules
-from lakesync.schema import TableSchema
+from lakesync.schema import TableSchema, parse_schema
 from lakesync.staging.records import Cut, WriteScope
 from lakesync.staging.sharded import ShardedStore
 from lakesync.types import Claims, PushResult, RowDelta, SyncPage
@@ -50,12 +51,15 @@ class ShardedGateway(SyncGateway):
         connectors: Connectors | None = None,
         runner: Runner | None = None,
         outlet: Outlet | None = None,
+        names: Names | None = None,
     ) -> None:
         """Args: as `SyncGateway`."""
-        super().__init__(gateway_id, store, wall, limits, connectors=connectors, runner=runner, outlet=outlet)
+        super().__init__(
+            gateway_id, store, wall, limits, connectors=connectors, runner=runner, outlet=outlet, names=names
+        )
         self._shards = store.shards
         self._parts = {
-            name: Part(gateway_id, each, wall, limits, runner=runner)
+            name: Part(gateway_id, each, wall, limits, runner=runner, names=names)
             for name, each in store.stores.items()
         }
         self._vectors = Vectors(gateway_id, store.main, wall)
@@ -114,11 +118,18 @@ class ShardedGateway(SyncGateway):
     # -- what every shard has ----------------------------------------------------------------------------------------
 
     def register_schema(self, schema: TableSchema | Mapping[str, Any]) -> int:
-        """As `SyncGateway`, in every shard."""
-        version = self._main.register_schema(schema)
+        """As `SyncGateway`, in every shard; first where the table's names are kept."""
+        parsed = parse_schema(schema)
+        self._parts[self._shards.of(parsed.table)].check_names(parsed)
+        version = self._main.register_schema(parsed)
         for part in self._others():
-            part.register_schema(schema)
+            part.register_schema(parsed)
         return version
+
+    def add_names(self) -> None:
+        """As `SyncGateway`, in every shard."""
+        for part in self._parts.values():
+            part.add_names()
 
     def set_rules(self, rules: SyncRules) -> int:
         """As `SyncGateway`, in every shard."""

@@ -10,6 +10,7 @@ from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.pulling import PullRequest, begin_again, read_page
 from lakesync.engine.pushing import CheckedPush, check_work
 from lakesync.feed.memory import current
+from lakesync.schema import TableSchema
 from lakesync.staging.store import View
 from lakesync.types import Claims, PushResult, SyncPull, SyncPush
 
@@ -24,7 +25,9 @@ class Part(SyncGateway):
             SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`.
         """
         request = CheckedPush(push, claims, self._wall(), trusted=trusted)
-        return self._store.submit(self.gateway_id, lambda commit: check_work(commit, request, self.rules, self._limits))
+        return self._store.submit(
+            self.gateway_id, lambda commit: check_work(commit, request, self.rules, self._limits, self.names)
+        )
 
     def submit_part(
         self, push: SyncPush, claims: Claims, seen: int | None, *, admitted: bool, trusted: bool = False
@@ -57,6 +60,14 @@ class Part(SyncGateway):
         look = replace(pull, max_deltas=1)
         request = PullRequest(look, claims, resync_refused, confirmed, self._wall())
         return self._store.submit(self.gateway_id, lambda commit: begin_again(commit, request, self.rules))
+
+    def check_names(self, schema: TableSchema) -> None:
+        """Add the names of a schema to those of the namespace.
+
+        Raises:
+            SchemaError: one differs from a known name only in case.
+        """
+        self._store.submit(self.gateway_id, lambda commit: self.names.check_schema(commit, schema)).result()
 
     def has_cut(self) -> bool:
         """Whether there is a checkpoint of this shard."""

@@ -1,0 +1,111 @@
+"""Names of tables and columns, compared without case.
+
+The engines that read the lake, and the databases of clients and destinations, do not tell `Notes` from `notes`. So a
+namespace of the lake has one spelling of each name: that of the gateway that used it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from lakesync.exceptions import Rejection, SchemaError, SchemaMismatchError
+from lakesync.schema import TableSchema
+from lakesync.staging.records import GatewayConfig
+from lakesync.staging.store import Commit, View
+from lakesync.types import RowDelta
+
+_KNOWN = 100_000
+
+
+class Names:
+    """The names of every gateway of an engine."""
+
+    def __init__(self, namespace_of: Callable[[str], str] = lambda _: "") -> None:
+        """Args:
+        namespace_of: a gateway's namespace in the lake.
+        """
+        self._namespace_of = namespace_of
+        self._known: set[tuple[str, str]] = set()
+        """Namespace and name, spelled as a commit that is durable has it."""
+
+    def check_push(self, commit: Commit, deltas: Sequence[RowDelta]) -> None:
+        """Refuse deltas whose table, or a column of it, has a name that differs from a known one only in case.
+
+        A table that the gateway has a schema of is not looked at: its names were checked when it was registered.
+
+        Raises:
+            SchemaMismatchError: with every delta that is refused.
+        """
+        schemas = commit.config.schemas
+        tables = {delta.table for delta in deltas}
+        if tables <= schemas.keys():
+            return
+        named = [(delta, [*_names_of(delta)]) for delta in deltas if delta.table not in schemas]
+        faults = self._faults(commit, {name for _, names in named for name in names})
+        if not faults:
+            return
+        refused = [
+            Rejection(delta.delta_id, SchemaMismatchError.code, fault)
+            for delta, names in named
+            if (fault := next((faults[name] for name in names if name in faults), None)) is not None
+        ]
+        raise SchemaMismatchError(f"{len(refused)} of {len(deltas)} deltas refused: {refused[0].message}", refused)
+
+    def check_schema(self, commit: Commit, schema: TableSchema) -> None:
+        """Refuse a schema whose table or columns differ from known names only in case.
+
+        Raises:
+            SchemaError: the message names both.
+        """
+        registered = commit.config.schemas.get(schema.table)
+        before = set(_names_in(registered.schema)) if registered is not None else set()
+        faults = self._faults(commit, set(_names_in(schema)) - before)
+        if faults:
+            raise SchemaError(faults[min(faults)])
+
+    def missing(self, view: View) -> bool:
+        """Return whether names of a gateway's schemas are not in the store: one of an earlier version had no list."""
+        names = set(_names_of_schemas(view.config))
+        return len(view.spelled_names(self._namespace_of(view.gateway), names)) < len({each.lower() for each in names})
+
+    def add_registered(self, commit: Commit) -> None:
+        """Add the names of a gateway's schemas."""
+        commit.spell_names(self._namespace_of(commit.gateway), set(_names_of_schemas(commit.config)))
+
+    def _faults(self, commit: Commit, names: set[str]) -> Mapping[str, str]:
+        """What is wrong with names, those of tables among them."""
+        namespace = self._namespace_of(commit.gateway)
+        new = {name for name in names if (namespace, name) not in self._known}
+        if not new:
+            return {}
+        there = commit.spelled_names(namespace, new)
+        spelled = there if len(there) == len(new) else commit.spell_names(namespace, new)
+        faults: dict[str, str] = {}
+        for name in new:
+            held = spelled[name.lower()]
+            if held.rpartition(".")[2] != name.rpartition(".")[2]:
+                faults[name] = f"{_told(name)} differs from {_told(held)} only in case: use that name, or another one"
+            elif there.get(name.lower()) == name and len(self._known) < _KNOWN:
+                self._known.add((namespace, name))
+        return faults
+
+
+def _names_of(delta: RowDelta) -> Iterator[str]:
+    yield delta.table
+    for cell in delta.columns:
+        yield f"{delta.table}.{cell.column}"
+
+
+def _names_in(schema: TableSchema) -> Iterator[str]:
+    yield schema.table
+    for column in schema.columns:
+        yield f"{schema.table}.{column.name}"
+
+
+def _names_of_schemas(config: GatewayConfig) -> Iterable[str]:
+    return (name for registered in config.schemas.values() for name in _names_in(registered.schema))
+
+
+def _told(name: str) -> str:
+    table, _, column = name.partition(".")
+    return f"column {column!r} of table {table!r}" if column else f"table {table!r}"

@@ -1,0 +1,121 @@
+"""Names of tables and columns are compared without case, in a gateway and across the namespace."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakesync.engine import Engine
+from lakesync.exceptions import SchemaError, SchemaMismatchError
+from lakesync.namespaces import Namespaces
+from lakesync.staging import open_store
+from lakesync.staging.sharded import open_staging
+from lakesync.staging.shards import ShardMap
+from lakesync.testing.clock import ManualClock
+from lakesync.types import SyncPush
+from tests.conformance.book import make_delta
+
+NAMESPACES = Namespaces("tables", {"apart": "own"})
+
+
+def schema(table, *columns):
+    return {"table": table, "columns": [{"name": name, "type": "json"} for name in columns]}
+
+
+def opened(store):
+    engine = Engine(store, ManualClock(1_700_000_000_000), namespaces=NAMESPACES)
+    engine.open()
+    return engine
+
+
+@pytest.fixture(params=["one", "sharded"])
+def place(request, tmp_path):
+    shards = ShardMap({"notes": "second"}, "first") if request.param == "sharded" else None
+    return lambda: open_staging(f"sqlite://{tmp_path}", shards, ManualClock(1_700_000_000_000))
+
+
+@pytest.fixture
+def engine(place):
+    made = opened(place())
+    yield made
+    made.close()
+
+
+def push(gateway, table, hlc=1, client="c", **values):
+    delta = make_delta(client, hlc, "r", table=table, **values)
+    return gateway.handle_push(SyncPush(client, (delta,)), {"sub": client})
+
+
+@pytest.mark.parametrize("first", ["registered", "pushed"])
+@pytest.mark.parametrize("other", ["shop", "shop_eu"])
+def test_a_table_that_differs_only_in_case_is_refused(engine, first, other):
+    shop, rival = engine.gateway("shop"), engine.gateway(other)
+    if first == "registered":
+        shop.register_schema(schema("notes", "title"))
+    else:
+        push(shop, "notes", title=1)
+    with pytest.raises(SchemaMismatchError, match="'Notes' differs from table 'notes'") as refused:
+        push(rival, "Notes", 2, title=1)
+    assert len(refused.value.rejected) == 1
+    with pytest.raises(SchemaError, match=r"'NOTES' differs from .*'notes'"):
+        rival.register_schema(schema("NOTES", "title"))
+    push(rival, "notes", 3, client="d", title=1)
+
+
+@pytest.mark.parametrize("first", ["registered", "pushed"])
+@pytest.mark.parametrize("other", ["shop", "shop_eu"])
+def test_a_column_that_differs_only_in_case_is_refused(engine, first, other):
+    shop, rival = engine.gateway("shop"), engine.gateway(other)
+    if first == "registered":
+        shop.register_schema(schema("notes", "title"))
+    else:
+        push(shop, "notes", title=1)
+    with pytest.raises(SchemaMismatchError, match="'Title'"):
+        push(rival, "notes", 2, Title=1)
+    with pytest.raises(SchemaError, match="'Title'"):
+        rival.register_schema(schema("notes", *(["title"] if other == "shop" else []), "Title"))
+
+
+def test_two_spellings_in_one_push_are_refused(engine):
+    gateway = engine.gateway("shop")
+    deltas = (make_delta("c", 1, "a", table="Todos", x=1), make_delta("c", 2, "b", table="todos", x=1))
+    with pytest.raises(SchemaMismatchError) as refused:
+        gateway.handle_push(SyncPush("c", deltas))
+    assert len(refused.value.rejected) == 1
+    push(gateway, "todos", 3, x=1)
+
+
+def test_a_namespace_of_its_own_has_names_of_its_own(engine):
+    push(engine.gateway("shop"), "notes", title=1)
+    push(engine.gateway("apart"), "Notes", Title=1)
+    engine.gateway("apart").register_schema(schema("Notes", "Title"))
+
+
+def test_a_store_of_an_earlier_version_learns_the_names_of_its_schemas(place):
+    engine = opened(place())
+    gateway = engine.gateway("shop")
+    gateway.register_schema(schema("notes", "title"))
+    for part in getattr(gateway, "_parts", {"": gateway}).values():
+        part._store.submit("shop", lambda commit: commit._ask("DELETE FROM spelled_name WHERE gateway = ?")).result()
+    engine.close()
+    again = opened(place())
+    try:
+        with pytest.raises(SchemaMismatchError):
+            push(again.gateway("shop_eu"), "Notes", title=1)
+    finally:
+        again.close()
+
+
+def test_at_once_one_spelling_wins(tmp_path):
+    engine = opened(open_store(f"sqlite://{tmp_path}", ManualClock(1_700_000_000_000)))
+    try:
+        spellings = ["notes", "Notes", "NOTES", "nOTES"]
+        asked = [
+            engine.gateway(f"g{place}").submit_push(
+                SyncPush("c", (make_delta("c", 1, "r", table=spelling, x=1),)), {"sub": "c"}
+            )
+            for place, spelling in enumerate(spellings)
+        ]
+        taken = [each.exception() is None for each in asked]
+        assert sum(taken) == 1
+    finally:
+        engine.close()
