@@ -13,6 +13,10 @@ from lakesync.engine import EngineLimits
 from lakesync.staging.shards import shard_map, shard_urls
 
 _DAY_MS = 86_400_000
+_SHOWN = ("jwt_secret", "jwt_secret_previous", "service_token", "metrics_token")
+"""Settings whose secrets callers show, or sign with."""
+MIN_SECRET_BYTES = 32
+"""Of a secret that is hard to guess: HS256 asks for as many."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,8 @@ class GatewaySettings:
     """0 takes a free one."""
     secrets: tuple[str, ...] = ()
     """One secret, or two while they are rotated; none allows loopback only."""
+    weak_secrets: tuple[str, ...] = ()
+    """Names of settings that hold a secret which is blank, or shorter than 32 bytes."""
     service_token: str | None = None
     """What the pipeline shows at `/internal/staging`; None closes it."""
     metrics_token: str | None = None
@@ -58,12 +64,14 @@ class GatewaySettings:
     def of(config: Config) -> GatewaySettings:
         """The server's part of the configuration."""
         given = (config.jwt_secret, config.jwt_secret_previous)
+        shown = {name: getattr(config, name) for name in _SHOWN}
         return GatewaySettings(
             host=config.gateway.host,
             port=config.gateway.port,
-            secrets=tuple(_plain(secret) for secret in given if secret is not None and _plain(secret)),
-            service_token=_plain(config.service_token) if config.service_token else None,
-            metrics_token=_plain(config.metrics_token) if config.metrics_token else None,
+            secrets=tuple(_plain(secret) for secret in given if secret is not None and _plain(secret).strip()),
+            weak_secrets=tuple(name for name, secret in shown.items() if secret is not None and _is_weak(secret)),
+            service_token=_filled(config.service_token),
+            metrics_token=_filled(config.metrics_token),
             allowed_origins=config.gateway.cors_origins,
             max_body_bytes=config.limits.max_body_bytes,
             requests_per_second=config.limits.requests_per_second,
@@ -87,6 +95,15 @@ class GatewaySettings:
                 ),
             ),
         )
+
+
+def _is_weak(secret: SecretStr) -> bool:
+    return len(_plain(secret).strip().encode()) < MIN_SECRET_BYTES
+
+
+def _filled(secret: SecretStr | None) -> str | None:
+    """A secret that is not blank."""
+    return _plain(secret) if secret is not None and _plain(secret).strip() else None
 
 
 def _plain(secret: SecretStr) -> str:
