@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from contextlib import closing
 
@@ -20,6 +21,7 @@ from lakesync.clock import WallClock
 from lakesync.connectors import Connectors
 from lakesync.engine import Engine
 from lakesync.exceptions import LakeSyncError
+from lakesync.private_files import UMASK
 from lakesync.staging import configured_store
 
 log = structlog.get_logger("gateway")
@@ -52,9 +54,9 @@ def serve(configured: config.Config) -> None:
             write_scopes={name: declared.write_scope for name, declared in configured.gateways.items()},
             outlet=backends.outlet,
             sources=backends.sources,
+            namespaces=configured.namespaces,
         )
         app = create_app(settings, engine)
-            namespaces=configured.namespaces,
         services: Services = app.state.services
         try:
             gc.collect()
@@ -68,6 +70,7 @@ def serve(configured: config.Config) -> None:
 def main() -> int:
     """Read the configuration and serve; the exit code."""
     configure_logging()
+    os.umask(UMASK)
     sys.setswitchinterval(_SWITCH_SECONDS)
     gc.set_threshold(*_COLLECTION)
     try:

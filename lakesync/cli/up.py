@@ -23,6 +23,7 @@ from lakesync.cli.show import Display
 from lakesync.cli.supervisor import Change, Supervisor
 from lakesync.config import Config
 from lakesync.exceptions import ConfigurationError, StartupError
+from lakesync.private_files import UMASK, make_private_folder
 
 _NEEDED_BYTES = 500_000_000
 
@@ -39,6 +40,7 @@ def run(config: Config, display: Display) -> None:
             f"flush.to_uri is {config.flush.to_uri!r}, but `lakesync up` has a pipeline, which carries everything to "
             "the lake: leave it out, or run `lakesync gateway` alone"
         )
+    os.umask(UMASK)
     stop = _stop_event()
     folder = config.data_dir
     with _sole_owner(folder):
@@ -130,7 +132,7 @@ def _sole_owner(folder: Path) -> Iterator[None]:
         StartupError: another `lakesync up` holds it, or the folder cannot be made.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         lock = (folder / "up.lock").open("a+")
     except OSError as error:
         raise StartupError(f"The data folder {folder} cannot be used: {error.strerror}.") from error

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from lakesync.exceptions import IntegrityError, StagingUnavailableError
+from lakesync.private_files import make_private_file
 from lakesync.staging.migrations import pending
 
 LOG_FILE = "log.db"
@@ -29,7 +30,8 @@ class OwnerLock:
             StagingUnavailableError: another owner has it, named by its process id.
             OSError: the disk is full.
         """
-        self._file = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        make_private_file(folder / LOCK_FILE)
+        self._file = os.open(folder / LOCK_FILE, os.O_RDWR)
         try:
             self._take(folder)
         except BaseException:
@@ -83,6 +85,7 @@ def connect(path: Path, cache_mib: int = _CACHE_MIB) -> sqlite3.Connection:
         path: the database's file.
         cache_mib: what it may hold in memory; taken only as far as it is used.
     """
+    make_private_file(path)
     connection = sqlite3.connect(
         path, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENTS_CACHED
     )

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from lakesync.crash import crash_point
 from lakesync.exceptions import ConfigurationError, StagingUnavailableError
+from lakesync.private_files import make_private_folder
 from lakesync.staging.fresh import FreshStore
 from lakesync.staging.head import Head
 from lakesync.staging.records import GatewayConfig
@@ -73,7 +74,7 @@ def fresh_folder(
     draft = draft_of(folder)
     with ExitStack() as ending:
         with _mapped(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder)
             ending.callback(OwnerLock(folder).release)
             ending.callback(shutil.rmtree, draft, ignore_errors=True)
             shutil.rmtree(draft, ignore_errors=True)

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from lakesync.crash import crash_point
 from lakesync.exceptions import StagingUnavailableError
+from lakesync.private_files import make_private_folder
 from lakesync.staging.erasing import ErasingStore
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.holding import HoldingStore
@@ -45,7 +46,7 @@ class _Opened:
         notices: Notices,
         shard: str,
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         with ExitStack() as opening:
             opening.callback(OwnerLock(folder).release)
             check_journal(folder)

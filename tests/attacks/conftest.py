@@ -1,0 +1,5 @@
+"""The gateways that attacks are made on: those of the integration tests."""
+
+from tests.integration.conftest import serve, served, spawn, spawn_for_module
+
+__all__ = ["serve", "served", "spawn", "spawn_for_module"]
