@@ -168,6 +168,9 @@ class ConnectorsSection(_Section):
 
     Who is an admin of a gateway can read through one of its connectors what these allow.
     """
+    allowed_hosts: tuple[str, ...] = ("*",)
+    """Hosts that connectors may call over HTTP: names with `*` and networks, which may be private; `*` alone stands for
+    every host at a public address."""
 
 
 class DeclaredGateway(_Section):

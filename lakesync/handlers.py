@@ -57,6 +57,12 @@ class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
         return frozenset(name for name, schema in fields.items() if schema.get(SECRET))
 
     @property
+    def urls(self) -> frozenset[str]:
+        """The settings that name an HTTP address, which the server's list of hosts must allow."""
+        fields: dict[str, Any] = self.config_schema.get("properties", {})
+        return frozenset(name for name, schema in fields.items() if schema.get("format") == "uri")
+
+    @property
     def files(self) -> frozenset[str]:
         """The settings that name a file of the server."""
         fields: dict[str, Any] = self.config_schema.get("properties", {})

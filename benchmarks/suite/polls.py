@@ -26,6 +26,7 @@ from benchmarks.lake import Lake, lake
 from benchmarks.usage import Usage, Watched
 from lakesync.connectors import Connectors, Secrets
 from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.hosts import HostPolicy
 from lakesync.connectors.jira.api import PAGE
 from lakesync.connectors.salesforce.bulk import PIECE
 from lakesync.connectors.salesforce.source import BULK_ROWS
@@ -34,6 +35,7 @@ from resources.polls import Connection, ConnectorPoll, poll_connector
 
 _SERVICE = "the token of the benchmark's pipeline"
 _KEY = "the key of the benchmark's connectors' secrets"
+_HOSTS = HostPolicy(("127.0.0.1",))
 _ALONE = {
     "jira": {"includeComments": False},
     "salesforce": {"includeContacts": False, "includeOpportunities": False, "includeLeads": False},
@@ -54,7 +56,11 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> dict[str, Any]:
     """Measure."""
-    variables = {"LAKESYNC_SERVICE_TOKEN": _SERVICE, "LAKESYNC_SECRET_KEY": _KEY}
+    variables = {
+        "LAKESYNC_SERVICE_TOKEN": _SERVICE,
+        "LAKESYNC_SECRET_KEY": _KEY,
+        "LAKESYNC_CONNECTORS_ALLOWED_HOSTS": '["127.0.0.1"]',
+    }
     with (
         _fake(options.source, options.rows) as connector,
         server.folder(options.folder) as place,
@@ -70,7 +76,10 @@ def run(options: Namespace) -> dict[str, Any]:
             f"{url}/admin/connectors/{server.GATEWAY}", json=body, headers=headers, timeout=60
         ).raise_for_status()
         config = bench.config.replace(
-            gateway={"url": url}, service_token=SecretStr(_SERVICE), secret_key=SecretStr(_KEY)
+            gateway={"url": url},
+            service_token=SecretStr(_SERVICE),
+            secret_key=SecretStr(_KEY),
+            connectors={"allowed_hosts": _HOSTS.allowed},
         )
         with dg.build_resources(run_resources(config)) as given:
             connection = Connection(config, given.pyspark.spark_session, given.lake.names, given.staging, given.intake)
@@ -122,7 +131,7 @@ def _plain_rate(source: str, settings: Mapping[str, Any]) -> int:
     kind = Connectors(Secrets([_KEY])).find(source)
     assert kind is not None
     begun, rows = time.monotonic(), 0
-    with closing(kind.open_source(ConnectorConfig(server.GATEWAY, "plain", source, settings))) as pages:
+    with closing(kind.open_source(ConnectorConfig(server.GATEWAY, "plain", source, settings, hosts=_HOSTS))) as pages:
         for page in pages.changes(_TABLES[source], None):
             rows += len(page.rows)
     return round(rows / (time.monotonic() - begun))

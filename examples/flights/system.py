@@ -92,6 +92,7 @@ class System:
             "LAKESYNC_SPARK_TOKEN": self._spark,
             "LAKESYNC_CLOCK_OFFSET_FILE": str(self.clock.path),
             "LAKESYNC_GATEWAY_PORT": "0",
+            "LAKESYNC_CONNECTORS_ALLOWED_HOSTS": '["127.0.0.1"]',  # the vendors that the demo makes up
             "LAKESYNC_DAGSTER_PORT": "0",
             "LAKESYNC_DAGSTER_PARTITIONS_START": FIRST_DAY.isoformat(),
             "LAKESYNC_FLUSH_AGE_SECONDS": "5",

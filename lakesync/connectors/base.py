@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lakesync.connectors.hosts import HostPolicy
 from lakesync.connectors.source import Source
 from lakesync.exceptions import ConfigurationError
 from lakesync.handlers import ActionDescriptor, ActionHandler, ConnectorDescriptor
@@ -20,6 +21,8 @@ class ConnectorConfig:
     type: str
     settings: Mapping[str, Any] = field(repr=False)
     ingest: Mapping[str, Any] | None = None
+    hosts: HostPolicy = field(default_factory=HostPolicy)
+    """The hosts that the server's connectors may call."""
 
 
 def _none(config: ConnectorConfig) -> ActionHandler:

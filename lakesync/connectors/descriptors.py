@@ -8,6 +8,7 @@ from lakesync.connectors.tables import JIRA, SALESFORCE
 from lakesync.handlers import SECRET, SERVER_FILE, ConnectorDescriptor
 
 _IDENTIFIER = "^[a-zA-Z_][a-zA-Z0-9_]{0,63}$"
+_SITE = "^(https://)?[A-Za-z0-9-]{1,63}(\\.atlassian\\.net)?/?$"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -127,7 +128,9 @@ BUILT_IN = (
                     "File of a service account's key; without one, the machine's own identity.", format=SERVER_FILE
                 ),
                 "location": _text("Where the dataset is.", default="US"),
-                "endpoint": _text("An emulator's address, asked without credentials.", pattern="^https?://[^/]+/?$"),
+                "endpoint": _text(
+                    "An emulator's address, asked without credentials.", pattern="^https?://[^/]+/?$", format="uri"
+                ),
             },
             "projectId",
             "dataset",
@@ -140,13 +143,15 @@ BUILT_IN = (
         "api",
         _object(
             {
-                "domain": _text("SITE of SITE.atlassian.net."),
+                "domain": _text("SITE of SITE.atlassian.net.", pattern=_SITE),
                 "email": _text("Whose token it is."),
                 "apiToken": _secret("An API token of that account."),
                 "jql": _text("Which issues; all, unless given."),
                 "includeComments": _flag("Whether comments are polled.", default=True),
                 "includeProjects": _flag("Whether projects are polled.", default=True),
-                "baseUrl": _text("Where the site is, if not at atlassian.net.", pattern="^https?://[^/]+/?$"),
+                "baseUrl": _text(
+                    "Where the site is, if not at atlassian.net.", pattern="^https?://[^/]+/?$", format="uri"
+                ),
             },
             "domain",
             "email",
@@ -162,13 +167,15 @@ BUILT_IN = (
         "api",
         _object(
             {
-                "instanceUrl": _text("https://NAME.my.salesforce.com.", pattern="^https?://[^/]+/?$"),
+                "instanceUrl": _text("https://NAME.my.salesforce.com.", pattern="^https?://[^/]+/?$", format="uri"),
                 "clientId": _text("Consumer key of the connected app."),
                 "clientSecret": _secret("Consumer secret of the connected app."),
                 "username": _text("Who signs in; without, the app itself does, by the client credentials flow."),
                 "password": _secret("That user's password, followed by the security token."),
-                "loginUrl": _text("Where to sign in, if not where isSandbox says.", pattern="^https?://[^/]+/?$"),
-                "apiVersion": _text("Of the REST API.", default="v62.0"),
+                "loginUrl": _text(
+                    "Where to sign in, if not where isSandbox says.", pattern="^https?://[^/]+/?$", format="uri"
+                ),
+                "apiVersion": _text("Of the REST API.", default="v62.0", pattern="^v[0-9]{1,3}\\.[0-9]$"),
                 "isSandbox": _flag("Whether it is a sandbox, which signs in elsewhere.", default=False),
                 "soqlFilter": _text("A condition that every query gets besides its own."),
                 "includeAccounts": _flag("Whether accounts are polled.", default=True),
@@ -191,7 +198,7 @@ BUILT_IN = (
         "api",
         _object(
             {
-                "url": _text("Where it is posted.", pattern="^https?://"),
+                "url": _text("Where it is posted.", pattern="^https?://", format="uri"),
                 "secret": _secret("By which the receiver knows that it came from here."),
             },
             "url",

@@ -1,15 +1,19 @@
-"""An HTTP API as a connector calls it: one session, repeats by class of error, and a count of calls."""
+"""An HTTP API as a connector calls it: allowed hosts, bounded answers, repeats by class of error, a count of calls."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from io import BytesIO
 from typing import Any
 
 import requests
 import stamina
+from urllib3.exceptions import HTTPError
 
+from lakesync.connectors.hosts import HostPolicy, PinnedAdapter
 from lakesync.exceptions import (
     AdapterError,
     ConfigurationError,
@@ -24,6 +28,11 @@ Fault = Callable[[requests.Response], LakeSyncError | None]
 
 TIMEOUT_S = (10, 60)
 """Seconds to connect, and between two pieces of an answer."""
+TOTAL_S = 300.0
+"""Seconds for a whole answer."""
+MAX_ANSWER_BYTES = 256 << 20
+"""Of one answer, decompressed."""
+_PIECE_BYTES = 65_536
 
 
 class PlaceLostError(AdapterError):
@@ -33,19 +42,34 @@ class PlaceLostError(AdapterError):
 class HttpApi:
     """Calls one API. What may pass is tried again, as long as the API's own advice is not to wait longer than that."""
 
-    def __init__(self, base_url: str, fault: Fault, *, attempts: int = 6, patience_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        fault: Fault,
+        *,
+        attempts: int = 6,
+        patience_s: float = 60.0,
+        hosts: HostPolicy | None = None,
+        max_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
         """Args:
         base_url: with which paths begin, without a slash at the end.
         fault: the API's own errors.
         attempts: how often a call is tried at most.
         patience_s: seconds that may pass over all tries of a call; who is told to wait longer is told so.
+        hosts: that may be called; without, every host at a public address.
+        max_bytes: of one answer.
         """
         self.base_url = base_url.rstrip("/")
         self.session = requests.Session()
+        self.session.auth = _no_auth
+        for scheme in ("http://", "https://"):
+            self.session.mount(scheme, PinnedAdapter(hosts or HostPolicy()))
         self.calls = 0
         self._fault = fault
         self._attempts = attempts
         self._patience = patience_s
+        self._max_bytes = max_bytes
 
     def call(
         self,
@@ -67,7 +91,8 @@ class HttpApi:
 
         Raises:
             LakeSyncError: what the API answered, by its class, after the tries that it is worth.
-            AdapterError: it could not be reached.
+            AdapterError: it could not be reached, or its answer is too large or too slow.
+            ConfigurationError: its host may not be called.
         """
         url = path if path.startswith(("https://", "http://")) else self.base_url + path
 
@@ -94,8 +119,9 @@ class HttpApi:
     def _once(self, method: str, url: str, **more: Any) -> requests.Response:
         self.calls += 1
         try:
-            answer = self.session.request(method, url, timeout=TIMEOUT_S, allow_redirects=False, **more)
-        except requests.RequestException as error:
+            answer = self.session.request(method, url, timeout=TIMEOUT_S, allow_redirects=False, stream=True, **more)
+            answer.raw = BytesIO(self._read(answer))
+        except (OSError, HTTPError) as error:
             raise AdapterError(
                 f"{method} {url} got no answer ({_reason(error)}): see whether the address is right, and reachable "
                 "from this machine"
@@ -103,6 +129,29 @@ class HttpApi:
         if (fault := self._fault(answer)) is not None:
             raise fault
         return answer
+
+    def _read(self, answer: requests.Response) -> bytes:
+        """Read an answer's body.
+
+        Raises:
+            AdapterError: it is too large or too slow.
+        """
+        until = time.monotonic() + TOTAL_S
+        pieces, size = [], 0
+        with answer:
+            for piece in answer.raw.stream(_PIECE_BYTES, decode_content=True):
+                pieces.append(piece)
+                size += len(piece)
+                if size > self._max_bytes:
+                    raise AdapterError(f"{answer.url} answers with more than {self._max_bytes} bytes: that is not read")
+                if time.monotonic() > until:
+                    raise AdapterError(f"{answer.url} takes more than {TOTAL_S:.0f} s for one answer")
+        return b"".join(pieces)
+
+
+def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Add nothing: without this, passwords of the server's own ~/.netrc would be sent."""
+    return request
 
 
 Words = Mapping[int, tuple[type[LakeSyncError], str]]

@@ -12,6 +12,7 @@ import msgspec
 
 from lakesync.connectors.base import ConnectorConfig, ConnectorType
 from lakesync.connectors.built_in import BUILT_IN
+from lakesync.connectors.hosts import HostPolicy
 from lakesync.connectors.secrets import Secrets
 from lakesync.exceptions import ConfigurationError, ValidationError
 from lakesync.handlers import ConnectorDescriptor
@@ -32,8 +33,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 class Connectors:
     """Checks and seals configurations on their way in, opens them on their way to the connector's code."""
 
-    def __init__(self, secrets: Secrets | None = None, types: Iterable[ConnectorType] | None = None) -> None:
-        """Args: types: those that there are; unless given, LakeSync's own and those of installed packages."""
+    def __init__(
+        self,
+        secrets: Secrets | None = None,
+        types: Iterable[ConnectorType] | None = None,
+        hosts: HostPolicy | None = None,
+    ) -> None:
+        """Args:
+        secrets: seals and opens the secrets of connectors.
+        types: those that there are; unless given, LakeSync's own and those of installed packages.
+        hosts: that connectors may call; without, every host at a public address.
+        """
+        self._hosts = hosts or HostPolicy()
         self._secrets = secrets or Secrets()
         self._given = None if types is None else tuple(types)
 
@@ -45,7 +56,10 @@ class Connectors:
             ConfigurationError: a key is too short, or an installed type cannot be used.
         """
         keys = [key.get_secret_value() for key in (config.secret_key, config.secret_key_previous) if key is not None]
-        made = cls(Secrets([key for key in keys if key], config.connectors.references))
+        made = cls(
+            Secrets([key for key in keys if key], config.connectors.references),
+            hosts=HostPolicy(config.connectors.allowed_hosts),
+        )
         made.descriptors()  # a package that cannot be loaded is told of at the start
         return made
 
@@ -87,6 +101,8 @@ class Connectors:
             fault = Form(descriptor.ingest_schema, "ingest").fault(ingest, "ingest") or _table_fault(ingest)
         if fault is not None:
             raise ValidationError(fault)
+        for field in sorted(descriptor.urls & settings.keys()):
+            self._check_url(f"{kind}.{field}", settings[field])
         kept = {
             field: self._secrets.keep(gateway, name, field, value) if field in descriptor.secrets else value
             for field, value in settings.items()
@@ -112,7 +128,13 @@ class Connectors:
             field: self._secrets.reveal(gateway, stored.name, field, value) if field in secret else value
             for field, value in stored.settings.items()
         }
-        return ConnectorConfig(gateway, stored.name, stored.type, settings, stored.ingest)
+        return ConnectorConfig(gateway, stored.name, stored.type, settings, stored.ingest, self._hosts)
+
+    def _check_url(self, setting: str, url: str) -> None:
+        try:
+            self._hosts.check(setting, url)
+        except ConfigurationError as error:
+            raise ValidationError(str(error)) from None
 
     @property
     def rotating(self) -> bool:

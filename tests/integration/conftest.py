@@ -16,6 +16,7 @@ import structlog
 from gateway.app import create_app
 from gateway.server import GatewayServer, listen
 from gateway.settings import GatewaySettings
+from lakesync.connectors.hosts import HostPolicy
 from lakesync.connectors.registry import Connectors
 from lakesync.connectors.secrets import Secrets
 from lakesync.engine import Engine, EngineLimits
@@ -57,7 +58,9 @@ def serve(tmp_path_factory) -> Iterator[Serve]:
             }
         )
         store = open_staging(f"sqlite://{tmp_path_factory.mktemp('staging')}", shards, wall_ms)
-        connectors = Connectors(Secrets(["the key that seals these tests' secrets"]))
+        connectors = Connectors(
+            Secrets(["the key that seals these tests' secrets"]), hosts=HostPolicy(("*", "127.0.0.1"))
+        )
         engine = Engine(store, wall_ms, settings.limits, auto_create=auto_create, connectors=connectors)
         engine.open()
         bound = listen(settings.host, 0)

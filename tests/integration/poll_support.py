@@ -37,6 +37,7 @@ class House:
             lake={"system_namespace": f"sys_{name}", "namespace": f"tab_{name}"},
             gateway={"url": served.url},
             service_token=SecretStr(SERVICE),
+            connectors={"allowed_hosts": ("127.0.0.1",)},
             secret_key=SecretStr(KEY),
         )
 

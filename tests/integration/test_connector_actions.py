@@ -9,6 +9,7 @@ import time
 import pytest
 
 from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.hosts import HostPolicy
 from lakesync.connectors.jira.actions import handler as jira_actions
 from lakesync.connectors.salesforce.actions import handler as salesforce_actions
 from lakesync.connectors.webhook.actions import WebhookActions
@@ -153,7 +154,8 @@ def test_a_webhook_is_signed_and_known_by_its_action():
     receiver = Receiver()
     with serving(receiver) as served:
         settings = {"url": f"{served.url}/hook", "secret": "shared by both"}
-        hook = WebhookActions(ConnectorConfig("gw", "hook", "webhook", settings), lambda: 1_700_000_000.5)
+        config = ConnectorConfig("gw", "hook", "webhook", settings, hosts=HostPolicy(("127.0.0.1",)))
+        hook = WebhookActions(config, lambda: 1_700_000_000.5)
         receiver.answers = [Answer(503, "later")]
         assert ask(hook, "send", event="shipped", payload={"order": 7}) == {"taken": 2}
         first, second = receiver.got

@@ -11,6 +11,7 @@ import pytest
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.built_in import BUILT_IN
+from lakesync.connectors.hosts import HostPolicy
 from lakesync.connectors.polling import poll
 from lakesync.connectors.probing import probes_of
 from lakesync.testing.landing import MemoryLanding
@@ -24,7 +25,7 @@ def test_what_it_prints_can_be_polled(kind, option, table):
     command += ["--calls", "321", "--skew", "-600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         told = json.loads(process.stdout.readline())["connector"]
-        config = ConnectorConfig("gw", told["name"], kind, told[kind])
+        config = ConnectorConfig("gw", told["name"], kind, told[kind], hosts=HostPolicy(("127.0.0.1",)))
         source = next(each for each in BUILT_IN if each.descriptor.type == kind).open_source(config)
         landing = MemoryLanding(source.tables)
         assert poll(source, landing).error is None

@@ -14,6 +14,7 @@ from google.auth.exceptions import RefreshError
 
 from lakesync.adapters.uri import Address
 from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.hosts import HostPolicy
 from lakesync.connectors.polling import poll
 from lakesync.connectors.probing import probes_of
 from lakesync.connectors.sql import bigquery, mysql, postgres
@@ -27,6 +28,8 @@ from lakesync.exceptions import (
     RateLimitedError,
 )
 from lakesync.testing.landing import MemoryLanding
+
+HERE = HostPolicy(("127.0.0.1", "localhost"))
 
 
 class Orders:
@@ -47,7 +50,7 @@ class Orders:
     def source(self, query="SELECT * FROM orders", uri=None, **strategy):
         table = {"table": "orders", "query": query, "strategy": strategy}
         settings = self.settings or {"connectionString": uri or self.uri}
-        config = ConnectorConfig("gw", "db", "sql", settings, {"tables": [table]})
+        config = ConnectorConfig("gw", "db", "sql", settings, {"tables": [table]}, hosts=HERE)
         with closing(self.make(config)) as source:
             yield source
 
@@ -99,7 +102,7 @@ def in_bigquery(bigquery_endpoint):
     made = Orders(bigquery.source, None, None, settings)
 
     def run(*statements):
-        reader = bigquery.reader(ConnectorConfig("gw", "db", "bigquery", settings))
+        reader = bigquery.reader(ConnectorConfig("gw", "db", "bigquery", settings, hosts=HERE))
         with closing(reader), reader.reading() as reading:
             for statement in statements:
                 list(reading.pages(statement))

@@ -5,9 +5,13 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.hosts import HostPolicy
 from lakesync.connectors.polling import poll
 from lakesync.testing.landing import MemoryLanding
 from lakesync.testing.servers import serving
+
+LOOPBACK = HostPolicy(("127.0.0.1",))
+"""Where the vendors of tests listen."""
 
 
 class Vendor:
@@ -32,7 +36,7 @@ class Vendor:
         return {}
 
     def config(self, **settings):
-        return ConnectorConfig("gw", self.name, self.kind, {**self.settings(), **settings})
+        return ConnectorConfig("gw", self.name, self.kind, {**self.settings(), **settings}, hosts=LOOPBACK)
 
     @contextmanager
     def source(self, **settings):

@@ -112,4 +112,4 @@ def handler(config: ConnectorConfig) -> ApiActions[JiraClient]:
     It tells `{key, id}` of an issue, `{id}` of a comment, `{status}` of a transition.
     """
     does = ((CREATE_ISSUE, _create_issue), (ADD_COMMENT, _add_comment), (TRANSITION, _transition))
-    return ApiActions(lambda: JiraClient(config.settings), does)
+    return ApiActions(lambda: JiraClient(config.settings, hosts=config.hosts), does)

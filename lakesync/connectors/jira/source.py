@@ -31,7 +31,7 @@ class JiraSource:
 
     def __init__(self, config: ConnectorConfig, **patience: Any) -> None:
         settings = config.settings
-        self._client = JiraClient(settings, **patience)
+        self._client = JiraClient(settings, hosts=config.hosts, **patience)
         self._jql: str | None = settings.get("jql")
         schemas = {schema.table: schema for schema in JIRA}
         self.tables = tuple(

@@ -50,4 +50,7 @@ def _literal(value: Any) -> str:
 
 def handler(config: ConnectorConfig) -> ApiActions[SalesforceClient]:
     """What a connector does; it tells the record's `{id}`."""
-    return ApiActions(lambda: SalesforceClient(config.settings), ((CREATE_RECORD, _create), (UPDATE_RECORD, _update)))
+    return ApiActions(
+        lambda: SalesforceClient(config.settings, hosts=config.hosts),
+        ((CREATE_RECORD, _create), (UPDATE_RECORD, _update)),
+    )

@@ -40,7 +40,7 @@ class SalesforceSource:
     def __init__(self, config: ConnectorConfig, *, bulk_rows: int | None = None, **patience: Any) -> None:
         """Args: bulk_rows: instead of `BULK_ROWS`; patience: of `HttpApi`."""
         settings = config.settings
-        self._client = SalesforceClient(settings, **patience)
+        self._client = SalesforceClient(settings, hosts=config.hosts, **patience)
         self._filter: str | None = settings.get("soqlFilter")
         self._condition = condition(self._filter, "soqlFilter") if self._filter else ""
         self._bulk_rows = BULK_ROWS if bulk_rows is None else bulk_rows

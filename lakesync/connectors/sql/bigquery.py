@@ -47,6 +47,7 @@ def _client(config: ConnectorConfig) -> bigquery.Client:
         from google.cloud import bigquery
     place = {"project": settings["projectId"], "location": settings.get("location") or "US"}
     if endpoint := settings.get("endpoint"):
+        config.hosts.resolve("bigquery.endpoint", endpoint)
         from google.auth.credentials import AnonymousCredentials
 
         nobody = AnonymousCredentials()  # type: ignore[no-untyped-call]

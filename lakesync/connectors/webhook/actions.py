@@ -18,6 +18,9 @@ from lakesync.exceptions import AdapterError, ForbiddenError, LakeSyncError, Rat
 from lakesync.handlers import ActionContext, ActionData
 from lakesync.types import Action
 
+MAX_ANSWER_BYTES = 1 << 20
+"""An answer is an action's result, and goes to the client that asked."""
+
 
 class WebhookActions:
     """The one action of a webhook.
@@ -43,7 +46,9 @@ class WebhookActions:
         told = {"event": params["event"], "payload": params.get("payload")}
         sender = {"actionId": action.action_id, "clientId": action.client_id, "gateway": context.gateway}
         body = msgspec.json.encode({**told, **sender})
-        api = HttpApi(settings["url"], _fault, attempts=3, patience_s=20.0)
+        api = HttpApi(
+            settings["url"], _fault, attempts=3, patience_s=20.0, hosts=self._config.hosts, max_bytes=MAX_ANSWER_BYTES
+        )
         api.session.headers.update(
             {
                 "Content-Type": "application/json",

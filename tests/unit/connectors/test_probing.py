@@ -108,6 +108,7 @@ def test_a_site_is_named_as_a_browser_shows_it_too(domain):
 def test_the_command_says_it_line_by_line_and_in_its_exit_code(tmp_path, monkeypatch, more, code, failed):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     monkeypatch.setenv("LAKESYNC_SECRET_KEY", KEY)
+    monkeypatch.setenv("LAKESYNC_CONNECTORS_ALLOWED_HOSTS", '["127.0.0.1"]')
     config = load({"data_dir": tmp_path})
     with desk() as made:
         made.site.add_project("SUP")

@@ -1,0 +1,217 @@
+"""A tenant's admin who has connectors call the server's own network."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+from ipaddress import ip_address
+
+import msgspec
+import pytest
+
+from lakesync.connectors import http
+from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.hosts import HostPolicy
+from lakesync.connectors.http import HttpApi
+from lakesync.connectors.registry import Connectors
+from lakesync.connectors.secrets import Secrets
+from lakesync.connectors.webhook.actions import WebhookActions
+from lakesync.exceptions import AdapterError, ConfigurationError, ValidationError
+from lakesync.handlers import ActionContext
+from lakesync.testing.servers.http import Answer, serving
+from lakesync.types import Action
+
+LOOPBACK = HostPolicy(("127.0.0.1",))
+PRIVATE = [
+    "http://127.0.0.1:8787/admin",
+    "http://127.1/",
+    "http://2130706433/",
+    "http://0x7f000001/",
+    "http://0177.0.0.1/",
+    "http://0.0.0.0/",
+    "http://10.0.0.8/",
+    "http://172.16.0.1/",
+    "http://192.168.1.1/",
+    "http://169.254.169.254/latest/meta-data/",
+    "http://100.64.0.1/",
+    "http://224.0.0.1/",
+    "http://[::1]/",
+    "http://[::]/",
+    "http://[fe80::1]/",
+    "http://[fd00::1]/",
+    "http://[::ffff:127.0.0.1]/",
+    "http://[::ffff:169.254.169.254]/",
+    "http://[64:ff9b::7f00:1]/",
+    "http://[2002:7f00:1::]/",
+]
+MALFORMED = [
+    "https://",
+    "https:///path",
+    "https://user:password@example.com/",
+    "https://example.com@127.0.0.1/",
+    "https://example.com:0/",
+    "https://example.com:99999/",
+    "https://example.com\\@127.0.0.1/",
+    "https://exam ple.com/",
+    "https://example.com/\r\nHost: other",
+    "https://[::1/",
+    "https://example.com/#fragment",
+]
+
+
+class Receiver:
+    """A server on loopback that answers as it is told."""
+
+    def __init__(self, *answers):
+        self.got, self.answers = [], list(answers)
+
+    def now(self):
+        return 0
+
+    def answer(self, request):
+        self.got.append(request)
+        return self.answers.pop(0) if self.answers else Answer(200, {"secret": "of the internal network"})
+
+
+def webhook(url):
+    return {"name": "hook", "type": "webhook", "webhook": {"url": url, "secret": "shared by both"}}
+
+
+def post(url, hosts):
+    hook = WebhookActions(ConnectorConfig("gw", "hook", "webhook", {"url": url, "secret": "s"}, hosts=hosts))
+    action = Action("c", 1, "hook", "send", msgspec.Raw(b'{"event": "x"}'), "a")
+    return hook.execute_action(action, ActionContext("gw", {}, 1))
+
+
+def connectors(*allowed):
+    return Connectors(Secrets(["the key that seals these tests' secrets"]), hosts=HostPolicy(allowed))
+
+
+@pytest.mark.parametrize("url", [*PRIVATE, *MALFORMED])
+def test_an_address_is_refused_when_it_is_registered(url):
+    with pytest.raises(ValidationError):
+        connectors("*").take("gw", webhook(url))
+
+
+@pytest.mark.parametrize("url", PRIVATE)
+def test_a_private_address_is_not_called(url):
+    with pytest.raises(ConfigurationError, match="allowed_hosts"):
+        post(url, HostPolicy())
+
+
+def test_what_an_older_version_registered_is_not_called_either():
+    receiver = Receiver()
+    with serving(receiver) as served:
+        with pytest.raises(ConfigurationError, match="allowed_hosts"):
+            post(served.url, HostPolicy())
+        assert receiver.got == []
+        assert post(served.url, LOOPBACK)["secret"]
+
+
+def test_a_name_is_checked_by_what_it_resolves_to():
+    receiver = Receiver()
+    with serving(receiver) as served:
+        port = served.url.rpartition(":")[2]
+        with pytest.raises(ConfigurationError, match="'localhost'"):
+            post(f"http://localhost:{port}/", HostPolicy())
+        with pytest.raises(ConfigurationError, match="'localhost'"):
+            post(f"http://localhost:{port}/", HostPolicy(("*", "10.0.0.0/8")))
+        assert receiver.got == []
+        assert post(f"http://localhost:{port}/", HostPolicy(("127.0.0.0/8", "::1/128")))
+        assert post(f"http://localhost:{port}/", HostPolicy(("LOCALHOST",)))
+        assert receiver.got[-1].headers["host"] == f"localhost:{port}"
+
+
+def test_a_name_that_resolves_otherwise_the_second_time_gains_nothing(monkeypatch):
+    """DNS rebinding: public when it is checked, private when it is connected to."""
+    asked = []
+    real = socket.getaddrinfo
+
+    def resolve(host, port, *args, **more):
+        if host != "rebound.example":
+            return real(host, port, *args, **more)
+        asked.append(host)
+        address = "127.0.0.1" if len(asked) > 1 else "93.184.215.14"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(http, "TIMEOUT_S", (0.2, 1))
+    receiver = Receiver()
+    with serving(receiver) as served:
+        api = HttpApi(f"http://rebound.example:{served.url.rpartition(':')[2]}", lambda _: None, attempts=1)
+        with pytest.raises(AdapterError):
+            api.call("GET", "/")
+        with pytest.raises(ConfigurationError):
+            api.call("GET", "/")
+        api.close()
+    assert receiver.got == []
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(status):
+    inner = Receiver()
+    with serving(inner) as private:
+        outer = Receiver(Answer(status, "", headers={"Location": private.url}))
+        with serving(outer) as served, pytest.raises(ValidationError):
+            post(served.url, LOOPBACK)
+    assert inner.got == []
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_answer_is_bounded(compressed):
+    body = b"x" * (2 << 20)
+    answer = Answer(200, gzip.compress(body), {"Content-Encoding": "gzip"}) if compressed else Answer(200, body)
+    with serving(Receiver(*[answer] * 3)) as served, pytest.raises(AdapterError, match="more than 1048576 bytes"):
+        post(served.url, LOOPBACK)
+
+
+def test_passwords_of_the_servers_own_netrc_are_not_sent(tmp_path, monkeypatch):
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login root password hunter2\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    receiver = Receiver()
+    with serving(receiver) as served:
+        post(served.url, LOOPBACK)
+    assert "authorization" not in receiver.got[0].headers
+
+
+@pytest.mark.parametrize(
+    ("allowed", "url", "taken"),
+    [
+        (["*"], "https://example.com/hook", True),
+        (["hooks.example.com"], "https://hooks.example.com/", True),
+        (["hooks.example.com"], "https://example.com/", False),
+        (["*.example.com"], "https://a.b.example.com./", True),
+        (["*.example.com"], "https://example.com.evil.net/", False),
+        (["10.1.0.0/16"], "http://10.1.2.3/", True),
+        (["10.1.0.0/16"], "http://10.2.2.3/", False),
+        (["10.1.0.0/16"], "http://8.8.8.8/", False),
+        ([], "https://example.com/", False),
+    ],
+)
+def test_the_list_of_hosts(allowed, url, taken):
+    if taken:
+        connectors(*allowed).take("gw", webhook(url))
+    else:
+        with pytest.raises(ValidationError, match="may call"):
+            connectors(*allowed).take("gw", webhook(url))
+
+
+@pytest.mark.parametrize("domain", ["evil.example/#", "evil.example/?x=", "a@evil.example/", "x.evil", "..", "a/b"])
+def test_a_jira_site_is_a_site(domain):
+    body = {"name": "j", "type": "jira", "jira": {"domain": domain, "email": "a@b", "apiToken": "t"}}
+    with pytest.raises(ValidationError, match="domain"):
+        connectors("*").take("gw", body)
+
+
+@pytest.mark.parametrize("field", ["instanceUrl", "loginUrl"])
+def test_salesforce_addresses_are_checked_too(field):
+    settings = {"instanceUrl": "https://acme.my.salesforce.com", "clientId": "c", "clientSecret": "s"}
+    body = {"name": "s", "type": "salesforce", "salesforce": {**settings, field: "http://169.254.169.254"}}
+    with pytest.raises(ValidationError, match=field):
+        connectors("*").take("gw", body)
+
+
+def test_public_addresses_are_public():
+    policy = HostPolicy()
+    for address in ("8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"):
+        assert policy._allows(ip_address(address)), address
