@@ -55,7 +55,7 @@ class Backends:
             self.outlet,
             on_flushed=lambda report: _flushed(report, metrics),
             on_failed=lambda _gateway, _error: metrics.flush_failures.inc(),
-            on_materialisation_failure=lambda table, _deltas, _error: metrics.table_failures.labels(table).inc(),
+            on_materialisation_failure=lambda table, _deltas, _error: metrics.table_failed(table),
         )
 
         def begin() -> None:

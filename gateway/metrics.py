@@ -21,6 +21,7 @@ from lakesync.staging.records import Backlog
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series a counter, that nobody reads
 
+_TABLES = 1000
 _SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -65,6 +66,7 @@ class Metrics:
             registry=registry,
         )
         registry.register(_BacklogCollector(backlog))
+        self._tables: set[str] = set()
         self._answered: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def answered(self, route: str, method: str, status: int, seconds: float) -> None:
@@ -76,6 +78,12 @@ class Metrics:
         count, lasted = known
         count.inc()
         lasted.observe(seconds)
+
+    def table_failed(self, table: str) -> None:
+        """Count work for a table that was set aside. Clients name tables: the first ones have a label of their own."""
+        if len(self._tables) < _TABLES:
+            self._tables.add(table)
+        self.table_failures.labels(table if table in self._tables else "other").inc()
 
     def text(self) -> bytes:
         """The exposition format; asks the staging store, so it may block."""

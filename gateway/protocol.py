@@ -34,9 +34,10 @@ class BoundedHttp(HttpToolsProtocol):
 
     _in_head = False
     _head_bytes = 0
-    """Received since the head began, up to the last chunk."""
+    """Received since the head began, up to the last piece, and what was before it in its first one."""
     _in_body = False
     _refused = False
+    _upgraded = False
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -52,16 +53,20 @@ class BoundedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, and count what belongs to a head that has not ended."""
-        if self._refused:
-            return
-        self._chunk = len(data)
-        super().data_received(data)
+        while data and not self._refused and not self._upgraded:
+            # never past the bound of a head: one that has not ended there is too long, whatever it is made of
+            room = MAX_HEAD_BYTES - (self._head_bytes if self._in_head else 0)
+            self._parse(data[:room])
+            data = data[room:]
+
+    def _parse(self, piece: bytes) -> None:
+        super().data_received(piece)
         if not self._in_head:
             if self._in_body and self._timer is None:
                 self._timer = self.loop.call_later(BODY_SECONDS, self.transport.close)
             return
-        self._head_bytes += self._chunk
-        if self._head_bytes > MAX_HEAD_BYTES:
+        self._head_bytes += len(piece)
+        if self._head_bytes >= MAX_HEAD_BYTES:
             self._refuse(431, _TOO_LONG)
         elif self._timer is None:
             self._start_timer()
@@ -75,11 +80,6 @@ class BoundedHttp(HttpToolsProtocol):
         """A head has ended."""
         self._in_head = False
         self._stop_timer()
-        if self._head_bytes + self._chunk > MAX_HEAD_BYTES:  # or the chunk holds some of the body too
-            size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-            if size > MAX_HEAD_BYTES:
-                self._refuse(431, _TOO_LONG)
-                raise ValidationError(_TOO_LONG)  # stops the parser
         self._in_body = not self.parser.should_upgrade()
         super().on_headers_complete()
 
@@ -99,6 +99,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Hand the connection over as it is."""
+        self._upgraded = True
         if isinstance(self.transport, JoinedTransport):
             self.transport = self.transport.bare
         super().handle_websocket_upgrade()

@@ -18,11 +18,17 @@ REFUSED = 1008
 TOO_BIG = 1009
 FAILED = 1011
 TRY_LATER = 1013
+_KNOWN = frozenset({*range(1000, 1004), *range(1005, 1016)})
 STOPPING = "the gateway is stopping: connect again"
 
 
 class BadFrameError(ValidationError):
     """What came is no frame of the protocol."""
+
+
+def label_of(code: int) -> str:
+    """Return the metric label of a connection's end. A client may close with any of 2,000 codes: those are one."""
+    return str(code) if code in _KNOWN else "other"
 
 
 def close_of(error: Exception) -> tuple[int, str]:

@@ -14,7 +14,7 @@ from starlette.types import Message
 from gateway.admission import Caller
 from gateway.errors import status_of
 from gateway.exchange import Exchange
-from gateway.live.closing import GOING_AWAY, REFUSED, STOPPING, TRY_LATER, BadFrameError, close_of
+from gateway.live.closing import GOING_AWAY, REFUSED, STOPPING, TRY_LATER, BadFrameError, close_of, label_of
 from gateway.live.protocol import LiveProtocol, framed
 from gateway.services import Services
 from gateway.serving import serve_pull, serve_push
@@ -284,7 +284,7 @@ class LiveConnection:
 
     def _note_end(self, message: Message) -> None:
         code, reason = message.get("code", 1005), message.get("reason") or None
-        self._services.metrics.connection_ends.labels(str(code)).inc()
+        self._services.metrics.connection_ends.labels(label_of(code)).inc()
         entry = {
             "request_id": self._opening.request_id,
             "gateway": self._opening.gateway,

@@ -41,6 +41,16 @@ class LiveProtocol(WebSocketsSansIOProtocol):
             extensions: MutableMapping[str, Any] = self.scope["extensions"]
             extensions[WIRE] = self
 
+    async def send(self, message: Any) -> None:
+        """Send a message of the application.
+
+        A refusal ends the handshake. uvicorn says so of `websocket.close` alone, and logs a refusal with a body of its
+        own as an error of the application.
+        """
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True
+
     @property
     def keeps_up(self) -> bool:
         """Whether the peer takes what is written; when not, the transport holds more than its high-water mark."""
