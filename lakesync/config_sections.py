@@ -163,8 +163,10 @@ class DeclaredTable(_Section):
 class ConnectorsSection(_Section):
     """`[connectors]`: what connectors may refer to."""
 
-    references: tuple[str, ...] = ("env:CONNECTOR_*",)
+    references: tuple[str, ...] = ("env:CONNECTOR_{gateway}_*",)
     """Patterns of the references that a registered connector may have in place of a secret; `{gateway}` is its gateway.
+
+    In a pattern of a variable with `{gateway}`, `*` stands for letters and digits: no name is of two gateways.
 
     Who is an admin of a gateway can read through one of its connectors what these allow.
     """

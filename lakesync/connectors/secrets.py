@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import fnmatch
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,6 +19,7 @@ from lakesync.references import KINDS, follow
 MIN_KEY_CHARS = 32
 
 _SEALED = "sealed"
+_GATEWAY = "{gateway}"
 
 
 class Secrets:
@@ -33,12 +35,14 @@ class Secrets:
             references: patterns of the references that may be used; `{gateway}` stands for the gateway's id.
 
         Raises:
-            ConfigurationError: a key is shorter than MIN_KEY_CHARS.
+            ConfigurationError: a key is shorter than MIN_KEY_CHARS, or a pattern cannot keep gateways apart.
         """
         if any(len(key) < MIN_KEY_CHARS for key in keys):
             raise ConfigurationError(
                 f"secret_key has fewer than {MIN_KEY_CHARS} characters: make one with `openssl rand -hex 32`"
             )
+        for pattern in references:
+            _check_pattern(pattern)
         ciphers = [_cipher(key) for key in keys]
         self._newest = ciphers[0] if ciphers else None
         self._all = MultiFernet(ciphers) if ciphers else None
@@ -124,12 +128,47 @@ class Secrets:
     def _check_reference(self, gateway: str, where: str, reference: str) -> None:
         plain = not reference.startswith("file:") or _is_plain(reference.removeprefix("file:"))
         patterns = [pattern.replace("{gateway}", gateway) for pattern in self._references]
-        if not plain or not any(fnmatch.fnmatchcase(reference, pattern) for pattern in patterns):
+        if not plain or not any(_matches(reference, pattern, gateway) for pattern in self._references):
             allowed = ", ".join(patterns) or "none"
             raise ValidationError(
                 f"{where} refers to {reference!r}, which this server does not allow: allowed are {allowed} "
                 "(references in [connectors])"
             )
+
+
+def _matches(reference: str, pattern: str, gateway: str) -> bool:
+    """Whether a pattern allows a gateway's reference.
+
+    A variable's name has no character that a gateway's id cannot have. So `*` stands for no `_` where a pattern has
+    the gateway: `CONNECTOR_shop_eu_TOKEN` is of `shop_eu` alone, and not `eu_TOKEN` of `shop`.
+    """
+    if not pattern.startswith("env:") or _GATEWAY not in pattern:
+        return fnmatch.fnmatchcase(reference, pattern.replace(_GATEWAY, gateway))
+    parts = [
+        "[A-Za-z0-9]+" if part == "*" else re.escape(gateway if part == _GATEWAY else part)
+        for part in re.split(r"(\*|\{gateway\})", pattern)
+    ]
+    return re.fullmatch("".join(parts), reference) is not None
+
+
+def _check_pattern(pattern: str) -> None:
+    """Refuse a pattern by which a variable's name could be of two gateways.
+
+    Raises:
+        ConfigurationError: the pattern's `{gateway}` has no `_` behind it, or it has other wildcards than `*`.
+    """
+    _, gateway, behind = pattern.partition(_GATEWAY)
+    if not gateway:
+        return
+    if pattern.startswith("env:"):
+        unclear = behind[:1] not in ("", "_") or behind.count("*") > 1 or any(sign in pattern for sign in "?[]")
+    else:
+        unclear = re.match(r"[A-Za-z0-9_*?\[-]", behind) is not None
+    if unclear:
+        raise ConfigurationError(
+            f"references in [connectors] has {pattern!r}, which cannot keep gateways apart: write "
+            "env:PREFIX_{gateway}_* or file:/FOLDER/{gateway}/*"
+        )
 
 
 def _cipher(key: str) -> Fernet:

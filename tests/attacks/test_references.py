@@ -1,0 +1,73 @@
+"""A tenant's admin who refers to another tenant's secrets."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakesync import config
+from lakesync.connectors.registry import Connectors
+from lakesync.connectors.secrets import Secrets
+from lakesync.exceptions import ConfigurationError, ValidationError
+
+
+def jira(reference):
+    return {"name": "j", "type": "jira", "jira": {"domain": "acme", "email": "a@b.example", "apiToken": reference}}
+
+
+@pytest.fixture
+def connectors(monkeypatch):
+    """Those of a server that nobody configured."""
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    return Connectors.configured(config.load({}))
+
+
+@pytest.mark.parametrize(
+    ("gateway", "reference"),
+    [
+        ("shop", "env:CONNECTOR_shop_eu_TOKEN"),
+        ("shop", "env:CONNECTOR_shop__TOKEN"),
+        ("shop", "env:CONNECTOR_bank_TOKEN"),
+        ("shop", "env:CONNECTOR_TOKEN"),
+        ("shop", "env:CONNECTOR_shop_"),
+        ("shop", "env:LAKESYNC_JWT_SECRET"),
+        ("shop", "env:connector_shop_TOKEN"),
+        ("shop_eu", "env:CONNECTOR_shop_TOKEN"),
+        ("shop_", "env:CONNECTOR_shop_TOKEN"),
+    ],
+)
+def test_a_reference_to_what_may_be_anothers_is_refused(connectors, gateway, reference):
+    with pytest.raises(ValidationError, match="does not allow"):
+        connectors.take(gateway, jira(reference))
+
+
+def test_no_variable_is_of_two_gateways():
+    """Every name that one gateway may refer to is refused to every other one."""
+    words = ["shop", "eu", "shop_eu", "shop_", "_shop", "shop__eu", "eu_shop", "TOKEN", "_"]
+    for pattern in ("env:CONNECTOR_{gateway}_*", "env:{gateway}_*", "env:{gateway}_SECRET_*", "env:*_{gateway}"):
+        secrets = Secrets((), [pattern])
+        names = {pattern.replace("{gateway}", one).replace("*", other) for one in words for other in words}
+        for name in names:
+            holders = []
+            for gateway in words:
+                try:
+                    secrets.keep(gateway, "c", "s", name)
+                except ValidationError:
+                    continue
+                holders.append(gateway)
+            assert len(holders) <= 1, (pattern, name, holders)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "env:CONNECTOR_{gateway}*",
+        "env:{gateway}?*",
+        "env:C_{gateway}_[A-Z]",
+        "env:C{gateway}_*_*",
+        "file:/run/{gateway}_*",
+        "file:/run/{gateway}*",
+    ],
+)
+def test_a_pattern_that_cannot_keep_gateways_apart_is_refused(pattern):
+    with pytest.raises(ConfigurationError, match="references"):
+        Secrets((), [pattern])
