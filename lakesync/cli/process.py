@@ -21,14 +21,15 @@ _LOG_BYTES = 16 << 20
 class Process:
     """A running child, with everything that it starts in turn."""
 
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        """Start it; `environment` adds to this process's own.
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str | None], log: Path) -> None:
+        """Start it; `environment` adds to this process's own, and removes what is None.
 
         Raises:
             StartupError: the program or its log file cannot be opened.
         """
         self.name = name
         self.log = log
+        whole = {**os.environ, **environment}
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             if log.exists() and log.stat().st_size > _LOG_BYTES:
@@ -37,7 +38,7 @@ class Process:
                 self._log_start = output.tell()
                 self._child = subprocess.Popen(
                     command,
-                    env={**os.environ, **environment},
+                    env={name: value for name, value in whole.items() if value is not None},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ import requests
 
 from lakesync.cli import dagster_home
 from lakesync.cli.process import LOOPBACK, accepts
+from lakesync.cli.service_environment import environment
 from lakesync.cli.spark_server import SparkServer
 from lakesync.config import Config
 
@@ -36,7 +38,8 @@ class Service:
     command: tuple[str, ...]
     ready: Callable[[], bool]
     """Whether it serves; for one that runs once, what must hold beside its exit code of 0."""
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    environment: Mapping[str, str | None] = field(default_factory=dict, repr=False)
+    """Added to this process's own; None removes a variable."""
     after: tuple[str, ...] = ()
     """Names of those that must have been ready before it starts."""
     timeout: float = 120.0
@@ -50,12 +53,7 @@ class Service:
 
 def services(config: Config, spark: SparkServer | None, code_port: int, workspace: Path) -> list[Service]:
     """Everything that the configuration asks for, all ports chosen."""
-    common = {
-        **config.environment(),
-        MARKER: str(config.data_dir),
-        "DAGSTER_HOME": str(config.dagster.home),
-        "PYTHONUNBUFFERED": "1",
-    }
+    common = {MARKER: str(config.data_dir), "DAGSTER_HOME": str(config.dagster.home), "PYTHONUNBUFFERED": "1"}
     gateway_url, dagster_url = str(config.gateway.url), str(config.dagster.url)
     dagster = (sys.executable, "-m", "dagster")
     location = ("-m", "lakesync_dagster.definitions", "--location-name", "lakesync")
@@ -119,7 +117,7 @@ def services(config: Config, spark: SparkServer | None, code_port: int, workspac
     return [
         replace(
             service,
-            environment={**common, **service.environment},
+            environment={**environment(service.name, config, os.environ), **common, **service.environment},
             after=tuple(name for name in service.after if name in names),
         )
         for service in wanted

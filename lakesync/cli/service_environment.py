@@ -1,0 +1,86 @@
+"""The variables of each process that `lakesync up` starts: a process gets the secrets that it uses, and no others."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, SecretStr
+
+from lakesync.config import Config
+
+_SETTINGS = {
+    "gateway": frozenset(
+        {
+            *("jwt_secret", "jwt_secret_previous", "service_token", "metrics_token"),
+            *("secret_key", "secret_key_previous"),
+        }
+    ),
+    "code_server": frozenset({"service_token", "dagster.alert_secret"}),
+    "runs": frozenset({"service_token", "secret_key", "secret_key_previous", "spark.token"}),
+}
+"""By service that reads the configuration, the secrets that it uses. The others are told what they need otherwise."""
+_FOLLOW_REFERENCES = frozenset({"gateway", "runs"})
+"""Services that open connectors, whose secrets may be variables."""
+_PREFIX = "LAKESYNC_"
+_LONG = 16
+"""Characters of a secret that no variable holds by chance."""
+
+
+def environment(service: str, config: Config, inherited: Mapping[str, str]) -> dict[str, str | None]:
+    """Return what a service's variables are besides those that it inherits; None for one that it must not.
+
+    A secret may have come under any name, as the settings refer to variables. So a variable that holds a secret of
+    others is removed whatever it is called.
+
+    Args:
+        service: its name.
+        config: with all ports and secrets chosen.
+        inherited: the variables of this process.
+    """
+    allowed = _SETTINGS.get(service)
+    secrets = dict(_secrets(config))
+    foreign = {value for name, value in secrets.items() if value and name not in (allowed or ())}
+    foreign -= {secrets[name] for name in allowed or () if name in secrets}
+    removed = {
+        name
+        for name, value in inherited.items()
+        if name.startswith(_PREFIX)
+        or any(value == secret or (len(secret) >= _LONG and secret in value) for secret in foreign)
+        or (service not in _FOLLOW_REFERENCES and _is_a_connectors(name, config))
+    }
+    found: dict[str, str | None] = dict.fromkeys(removed)
+    if allowed is not None:
+        found |= _without(config, frozenset(secrets) - allowed).environment()
+    return found
+
+
+def _secrets(config: Config) -> Iterator[tuple[str, str]]:
+    """Every setting that is a secret, `SECTION.NAME` or `NAME`, with its value."""
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        if isinstance(value, SecretStr):
+            yield name, value.get_secret_value()
+        elif isinstance(value, BaseModel):
+            for key in type(value).model_fields:
+                inner = getattr(value, key)
+                if isinstance(inner, SecretStr):
+                    yield f"{name}.{key}", inner.get_secret_value()
+
+
+def _without(config: Config, names: frozenset[str]) -> Config:
+    changes: dict[str, Any] = {}
+    for name in names:
+        section, _, key = name.partition(".")
+        if key:
+            changes.setdefault(section, {})[key] = None
+        else:
+            changes[name] = None
+    return config.replace(**changes)
+
+
+def _is_a_connectors(name: str, config: Config) -> bool:
+    """Whether a connector may refer to a variable."""
+    patterns = [each.removeprefix("env:") for each in config.connectors.references if each.startswith("env:")]
+    return any(fnmatch.fnmatchcase(name, pattern.replace("{gateway}", "*")) for pattern in patterns)

@@ -1,0 +1,80 @@
+"""A process that is taken over: what its own variables give away."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pytest
+
+from lakesync import config
+from lakesync.cli.process import Process
+from lakesync.cli.services import services
+from lakesync.cli.spark_server import SparkServer
+
+SECRETS = {
+    "jwt_secret": "j" * 32,
+    "jwt_secret_previous": "p" * 32,
+    "service_token": "s" * 32,
+    "metrics_token": "m" * 32,
+    "secret_key": "k" * 32,
+    "secret_key_previous": "q" * 32,
+    "token": "t" * 32,
+    "spark.token": "x" * 32,
+    "dagster.alert_secret": "a" * 32,
+}
+NEEDED = {
+    "gateway": {
+        "jwt_secret",
+        "jwt_secret_previous",
+        "service_token",
+        "metrics_token",
+        "secret_key",
+        "secret_key_previous",
+    },
+    "code_server": {"service_token", "dagster.alert_secret"},
+    "runs": {"service_token", "secret_key", "secret_key_previous", "spark.token"},
+    "spark": {"spark.token"},
+    "dagster": set(),
+    "daemon": set(),
+    "recovery": set(),
+}
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """Every service of `lakesync up`, with all secrets among the variables of `lakesync up` itself."""
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    monkeypatch.setenv("CONNECTOR_shop_TOKEN", "of a connector")
+    monkeypatch.setenv("UNRELATED", "kept")
+    for number, (name, value) in enumerate(SECRETS.items()):
+        monkeypatch.setenv(f"LAKESYNC_{name.upper().replace('.', '_')}", value)
+        monkeypatch.setenv(f"ANOTHER_NAME_{number}", f"prefix {value}")
+    ports = {"gateway": {"url": "http://127.0.0.1:1"}, "dagster": {"url": "http://127.0.0.1:2"}}
+    found = config.load({"data_dir": tmp_path, **ports})
+    spark = SparkServer(("true",), {"SPARK_CONNECT_AUTHENTICATE_TOKEN": SECRETS["spark.token"]}, "sc://localhost:3", 3)
+    return {each.name: each for each in services(found, spark, 1, tmp_path / "workspace.yaml")}
+
+
+def variables(service, folder):
+    """What a process of the service has in its environment, as that process tells."""
+    told = folder / f"{service.name}.json"
+    code = f"import json, os; open({str(told)!r}, 'w').write(json.dumps(dict(os.environ)))"
+    process = Process(service.name, (sys.executable, "-c", code), service.environment, folder / "log")
+    process.wait_ready(lambda: process.exit_code == 0, timeout=60)
+    return json.loads(told.read_text())
+
+
+@pytest.mark.parametrize("name", sorted(NEEDED))
+def test_a_process_has_its_own_secrets_alone(started, tmp_path, name):
+    found = variables(started[name], tmp_path)
+    held = {secret for secret, value in SECRETS.items() if any(value in each for each in found.values())}
+    assert held == NEEDED[name]
+    assert ("CONNECTOR_shop_TOKEN" in found) == (name in {"gateway", "runs"})
+    assert found["UNRELATED"] == "kept"
+    assert found["PATH"] == os.environ["PATH"]
+
+
+def test_every_process_is_looked_at(started):
+    assert set(started) == set(NEEDED)
