@@ -1,0 +1,103 @@
+"""Every route under every role: who gets in, and the table of it in docs/security.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import requests
+
+from gateway.app import create_app
+from gateway.operations import PREFIXES
+from gateway.routes import OPERATIONS
+from gateway.settings import GatewaySettings
+from lakesync.engine import Engine
+from lakesync.staging import open_store
+from tests.integration.gateway_support import DEADLINE, SERVICE, filled, sign
+
+PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+METRICS = "the token that Prometheus shows here"
+ROLES = {
+    "anonymous": None,
+    "client": sign("alice", "gw"),
+    "admin": sign("root", "gw", role="admin"),
+    "client of another gateway": sign("alice", "other"),
+    "admin of another gateway": sign("root", "other", role="admin"),
+    "pipeline": SERVICE,
+    "Prometheus": METRICS,
+}
+LET_IN = {
+    "open": set(ROLES),
+    "client": {"client", "admin"},
+    "admin": {"admin"},
+    "service": {"pipeline"},
+    "metrics": {"Prometheus"},
+}
+WORDS = {
+    "open": "anyone",
+    "client": "client, admin",
+    "admin": "admin",
+    "service": "the pipeline, from loopback",
+    "metrics": "anyone, or Prometheus where `metrics_token` is set",
+}
+
+
+def routes():
+    """Method, path, what it is for, and who gets in."""
+    for each in OPERATIONS:
+        access = "metrics" if each.path == "/metrics" else each.access
+        yield each.method, each.path, each.summary, access
+    yield "GET", "/sync/{gateway}/ws", "Follow a gateway over a WebSocket", "client"
+    yield "GET", "/console", "The console's page, which asks the admin routes", "open"
+    yield "GET", "/console/{file}", "A file of the console's page", "open"
+
+
+ROUTES = list(routes())
+
+
+@pytest.fixture(scope="module")
+def guarded(serve):
+    return serve(metrics_token=METRICS)
+
+
+def table():
+    """The table of the page."""
+    lines = [f"| `{method} {path}` | {summary} | {WORDS[access]} |" for method, path, summary, access in ROUTES]
+    return "\n".join(["| route | what it does | who gets in |", "|---|---|---|", *lines])
+
+
+def test_the_page_has_the_table_of_routes_and_roles():
+    assert table() in PAGE, f"put this into docs/security.md:\n\n{table()}"
+
+
+def test_no_route_is_missing():
+    engine = Engine(open_store("memory://", lambda: 0), lambda: 0)
+    there = {getattr(route, "path", "") for route in create_app(GatewaySettings(), engine).routes}
+    nowhere = "/{path:path}"  # answers every other WebSocket with 404
+    assert there - {nowhere} == {prefix + path for prefix in PREFIXES for _, path, _, _ in ROUTES}
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(("method", "path", "access"), [(each[0], each[1], each[3]) for each in ROUTES])
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_role_gets_in_where_the_table_says(guarded, prefix, method, path, access, role):
+    token = ROLES[role]
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    if path.endswith("/ws"):
+        headers |= {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        headers["Sec-WebSocket-Key"] = "bGFrZXN5bmMgaXMgc2FmZQ=="
+    place = guarded.url + prefix + filled(path, gateway="gw", file="console.css", method="gateways")
+    answer = requests.request(method, place, headers=headers, timeout=DEADLINE, stream=True)
+    answer.close()
+    got_in = answer.status_code not in (401, 403)
+    assert got_in == (role in LET_IN[access]), (answer.status_code, role)
+
+
+def test_what_a_refusal_says_is_the_same_for_every_gateway(guarded):
+    """A tenant does not learn which gateways there are."""
+    admin = {"Authorization": f"Bearer {ROLES['admin of another gateway']}"}
+    found = set()
+    for gateway in ("gw", "never-made"):
+        answer = requests.get(f"{guarded.url}/admin/metrics/{gateway}", headers=admin, timeout=DEADLINE)
+        found.add((answer.status_code, answer.json()["error"].replace(gateway, "…")))
+    assert len(found) == 1
