@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable
 from typing import Generic, TypeVar
 
-from lakesync.rules.keys import prefix_of
+from lakesync.rules.keys import prefixes_of
 
 T = TypeVar("T", bound=Hashable)
 
@@ -49,7 +49,7 @@ class Interests(Generic[T]):
         found: set[T] = set()
         for bucket in buckets:
             found |= self._by_bucket.get(bucket, set())
-            if self._by_prefix and (prefix := prefix_of(bucket)) is not None:
+            for prefix in prefixes_of(bucket) if self._by_prefix else ():
                 found |= self._by_prefix.get(prefix, set())
         return found
 

@@ -32,7 +32,7 @@ class Interest(NamedTuple):
 
     buckets: frozenset[str] = frozenset()
     prefixes: frozenset[str] = frozenset()
-    """Of bucket keys that are not in use yet; `rules.keys.prefix_of` gives a key's own."""
+    """Of bucket keys that are not in use yet; `rules.keys.prefixes_of` gives a key's own."""
 
 
 _NOTHING = Interest()

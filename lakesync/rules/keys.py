@@ -3,7 +3,8 @@
 A key is a JSON list, `[bucket#digest, [texts compared for equality], [texts to be looked at]]`; the digest is of what
 the bucket says. Filters on constants decide alone whether a row has the bucket's key. A filter by equality on a claim
 puts the row's text into the key, which the client's claims then spell out. Any other filter on a claim puts the row's
-text in too, behind the others: the client's keys are then found among those in use, by their prefix.
+text in too, behind the others: the client's keys are then found among those in use, by their prefix. So they are where
+the lists in a client's claims would multiply to more than `MOST_SPELLED` keys of one bucket.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from math import prod
 
 import msgspec
 
@@ -23,13 +25,15 @@ EVERYTHING = "*"
 
 _MAX_TEXT_BYTES = 64
 _MAX_GROUP_BYTES = 256
+MOST_SPELLED = 1000
+"""Keys of one bucket that are spelled out from a client's claims, whether they are in use or not."""
 
 
 class BucketIndex:
     """The keys of one set of rules. Every key starts with `[` or is `*`, and is at most 2,000 bytes long."""
 
-    def __init__(self, rules: SyncRules) -> None:
-        self._plans = [_Plan(bucket) for bucket in rules.buckets]
+    def __init__(self, rules: SyncRules, most_spelled: int = MOST_SPELLED) -> None:
+        self._plans = [_Plan(bucket, most_spelled) for bucket in rules.buckets]
         self._claims = frozenset(
             condition.claim for bucket in rules.buckets for condition in bucket.filters if condition.claim is not None
         )
@@ -57,7 +61,7 @@ class BucketIndex:
         Args:
             claims: the client's claims.
             existing: the keys in use that start with a prefix; asked only for buckets that compare a claim by other
-                than equality.
+                than equality, or that the claims give too many keys of.
         """
         if not self._plans:
             return _ALL
@@ -66,9 +70,9 @@ class BucketIndex:
     def client_prefixes(self, claims: Claims) -> frozenset[str]:
         """What keys begin with that a client with these claims may come to see, besides those of `client_keys`.
 
-        `prefix_of` gives a key's own.
+        `prefixes_of` gives a key's own.
         """
-        return frozenset(prefix for plan in self._plans if plan.looked_at for prefix in plan.client_prefixes(claims))
+        return frozenset(prefix for plan in self._plans for prefix in plan.awaited(claims))
 
     def relevant(self, claims: Claims) -> Claims:
         """The claims that the rules read."""
@@ -94,7 +98,8 @@ class _Texts:
 class _Plan:
     """One bucket, its filters sorted by what they do to keys."""
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: Bucket, most_spelled: int) -> None:
+        self.most_spelled = most_spelled
         self.label = _label(bucket)
         self.tables = frozenset(bucket.tables)
         self.constant = [item for item in bucket.filters if item.claim is None]
@@ -126,7 +131,12 @@ class _Plan:
         operands = [operands_of(condition, claims) for condition in self.looked_at]
         if not all(operands):
             return
-        for prefix in self.client_prefixes(claims):
+        choices = self._choices(claims)
+        if self._are_many(choices):
+            known = self._known_groups(choices, found := list(existing(self._start)))
+            yield from (key for key in found if known(key) and self._shows(key, operands))
+            return
+        for prefix in map(self._prefix, product(*choices)):
             if not self.looked_at:
                 yield prefix
                 continue
@@ -134,11 +144,43 @@ class _Plan:
                 if self._shows(key, operands):
                     yield key
 
-    def client_prefixes(self, claims: Claims) -> Iterator[str]:
-        choices = [dict.fromkeys(operands_of(condition, claims)) for condition in self.equal]
-        return map(self._prefix, product(*choices))
+    def awaited(self, claims: Claims) -> Iterable[str]:
+        """What keys begin with that have to be in use before a client with these claims is known to see them."""
+        choices = self._choices(claims)
+        if self._are_many(choices):
+            return (self._start,)
+        return map(self._prefix, product(*choices)) if self.looked_at else ()
+
+    def _choices(self, claims: Claims) -> list[Mapping[str, None]]:
+        """The texts that each filter by equality lets through."""
+        return [dict.fromkeys(operands_of(condition, claims)) for condition in self.equal]
+
+    def _are_many(self, choices: Sequence[Mapping[str, None]]) -> bool:
+        """Whether the texts multiply to more keys than are spelled out."""
+        return prod(map(len, choices)) > self.most_spelled
+
+    @property
+    def _start(self) -> str:
+        """What each of its keys begins with."""
+        return f"[{_json(self.label)},"
+
+    def _known_groups(self, choices: Sequence[Mapping[str, None]], keys: Iterable[str]) -> Callable[[str], bool]:
+        """Whether a key in use is of texts that the filters by equality let through, looked up filter by filter."""
+        hashed: set[str] = set()
+        if any(isinstance(_decode_any(key)[1], str) for key in keys):  # of texts so long that keys have their digest
+            hashed = {_json(group) for texts in product(*choices) if isinstance(group := _group(texts), str)}
+
+        def is_known(key: str) -> bool:
+            group = _decode_any(key)[1]
+            if isinstance(group, str):
+                return _json(group) in hashed
+            return all(text in allowed for text, allowed in zip(group, choices, strict=True))
+
+        return is_known
 
     def _shows(self, key: str, operands: Sequence[Sequence[str]]) -> bool:
+        if not self.looked_at:
+            return True
         parts = _decode(key)[2]
         return all(
             _part_holds(condition, part, values)
@@ -147,17 +189,22 @@ class _Plan:
 
     def _prefix(self, equal: Sequence[str]) -> str:
         """The whole key where nothing is to be looked at, else the key up to what is."""
-        group = _json(equal)
-        if len(group.encode()) > _MAX_GROUP_BYTES:
-            group = f'"{hashlib.sha256(group.encode()).hexdigest()}"'
-        return f"[{_json(self.label)},{group}{',[' if self.looked_at else ']'}"
+        return f"{self._start}{_json(_group(equal))}{',[' if self.looked_at else ']'}"
 
 
-def prefix_of(key: str) -> str | None:
-    """A key up to what is to be looked at; None where nothing is."""
-    if not key.startswith("[") or len(parts := _decode_any(key)) < 3:
-        return None
-    return f"[{_json(parts[0])},{_json(parts[1])},["
+def prefixes_of(key: str) -> tuple[str, ...]:
+    """A key's bucket, and the key up to what is to be looked at, where something is; nothing of other keys."""
+    if not key.startswith("["):
+        return ()
+    parts = _decode_any(key)
+    start = f"[{_json(parts[0])},"
+    return (start,) if len(parts) < 3 else (start, f"{start}{_json(parts[1])},[")
+
+
+def _group(equal: Sequence[str]) -> Sequence[str] | str:
+    """What a key keeps of the texts compared for equality: of long ones a digest."""
+    spelled = _json(equal).encode()
+    return equal if len(spelled) <= _MAX_GROUP_BYTES else hashlib.sha256(spelled).hexdigest()
 
 
 def _label(bucket: Bucket) -> str:

@@ -15,9 +15,10 @@ rows = st.dictionaries(st.sampled_from(["x", "y", "z"]), strategies.filter_value
     strategies.rules(),
     st.lists(st.tuples(st.sampled_from(["t", "u"]), rows), min_size=1, max_size=4),
     strategies.claims,
+    st.sampled_from([0, 1, 1000]),
 )
-def test_r7_keys_decide_as_direct_evaluation_does(rules, given_rows, claims):
-    index = BucketIndex(rules)
+def test_r7_keys_decide_as_direct_evaluation_does(rules, given_rows, claims, most_spelled):
+    index = BucketIndex(rules, most_spelled)
     keys = [
         index.row_keys(table, {column: ColumnValue.of(column, value).value for column, value in row.items()})
         for table, row in given_rows

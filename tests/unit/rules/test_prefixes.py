@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lakesync.rules.keys import EVERYTHING, BucketIndex, prefix_of
+from lakesync.rules.keys import EVERYTHING, BucketIndex, prefixes_of
 from lakesync.rules.model import parse_rules
 
 
@@ -42,8 +42,8 @@ def test_a_key_that_comes_to_be_is_known_by_its_prefix(group):
     known = BucketIndex(rules)
     claims = {"group": group, "level": "5", "state": "closed"}
     (key,) = known.row_keys("t", row(group=group, level=3, state="o" * 100))
-    assert known.client_prefixes(claims) == {prefix_of(key)}
-    assert known.client_prefixes({**claims, "group": "other"}) != {prefix_of(key)}
+    assert known.client_prefixes(claims) == {prefixes_of(key)[-1]}
+    assert known.client_prefixes({**claims, "group": "other"}) != {prefixes_of(key)[-1]}
 
 
 def test_keys_of_equality_have_no_prefix():
@@ -52,4 +52,26 @@ def test_keys_of_equality_have_no_prefix():
     assert known.client_prefixes(claims) == frozenset()
     keys = known.client_keys(claims, lambda _: [])
     assert len(keys) == 2
-    assert {prefix_of(key) for key in (*keys, EVERYTHING, "@client [1,2,3]")} == {None}
+    assert {prefixes_of(key) for key in (EVERYTHING, "@client [1,2,3]")} == {()}
+
+
+@pytest.mark.parametrize("width", [1, 300])
+def test_lists_that_multiply_are_looked_up_among_the_keys_in_use(width):
+    teams = [f"t{n:03}".ljust(width, "x") for n in range(300)]
+    filters = [{"column": column, "op": "in", "value": f"jwt:{column}"} for column in ("team", "owner")]
+    known = BucketIndex(parse_rules({"version": 1, "buckets": [{"name": "both", "tables": [], "filters": filters}]}))
+    claims = {"team": teams, "owner": teams}
+    seen, unseen = [
+        known.row_keys("t", row(team=teams[7], owner=owner)) for owner in (teams[299], "nobody".ljust(width, "x"))
+    ]
+    in_use = seen | unseen
+    asked = []
+
+    def existing(prefix):
+        asked.append(prefix)
+        return [key for key in in_use if key.startswith(prefix)]
+
+    assert known.client_keys(claims, existing) == seen
+    assert len(asked) == 1
+    (prefix,) = known.client_prefixes(claims)
+    assert all(prefix in prefixes_of(key) for key in seen)
