@@ -18,7 +18,7 @@ from lakehouse.catalogue import current_snapshot, open_table, planned_files
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakehouse.tables.increments import merge_table
 
-_WARM_MERGES = 3
+_WARM_MERGES = 8
 _INCREMENTS = 4
 _SCATTERED = 7_368_787
 """A stride that leads all over a table."""
