@@ -72,6 +72,8 @@ _POOLS = """\
 
 
 _FIRST_HEAP_MB = 128
+_LONGEST_PAUSE_MS = 2_000
+"""Nobody waits for one batch: fewer, longer collections. The JVM's own 200 ms cost a write a twentieth of its time."""
 _SESSION_TIMEOUT = "25h"
 """Runs share a session for a day (`lakehouse.sessions`), and Spark refuses the id of one that it has ended."""
 _IDLE_COLLECTION_MS = 30_000
@@ -109,6 +111,7 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
         f"-Xms{_first_heap(config.spark.memory)}",
         "-XX:+ExitOnOutOfMemoryError",
         f"-XX:G1PeriodicGCInterval={_IDLE_COLLECTION_MS}",
+        f"-XX:MaxGCPauseMillis={_LONGEST_PAUSE_MS}",
         "-Duser.timezone=UTC",
         f"-Djava.io.tmpdir={folder / 'tmp'}",
         f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}",
