@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +14,7 @@ from lakehouse.checkpoints.frame_files import WRITTEN_SCHEMA, frame_parts, link_
 from lakehouse.checkpoints.tags import CutsKept, retention
 from lakehouse.data_files import DataFile
 from lakehouse.gateway_configs import keep_config
+from lakehouse.side_by_side import side_by_side
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import BUCKETS, NAMES, Contract, LakeNames, at, ensure_deltas, ensure_state
 from lakehouse.tables.increment import Increment, history_files
@@ -27,7 +27,7 @@ from lakesync.exceptions import IntegrityError
 from lakesync.staging.records import Cut, CutTable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from lakesync.schema import TableSchema
     from lakesync.staging.records import Hold
     from lakesync.staging.store import PipelineStore
-
-TABLES_AT_ONCE = 4
-"""Tables cut side by side: most of a small table's time is planning, which one query does on one core."""
 
 
 def make_cut(
@@ -74,29 +71,30 @@ def make_cut(
     if newest is not None and newest.arrival >= arrival:
         return newest
     ordered = sorted(schemas, key=lambda schema: schema.table)
-    with ThreadPoolExecutor(TABLES_AT_ONCE, initializer=_tag, initargs=(spark, spark.getTags())) as pool:
 
-        def merged(schema: TableSchema) -> int | None:
-            contract = contracts.get(schema.table, "evolve")
-            return merge_table(spark, schema, {gateway: arrival}, names=names, contract=contract).snapshot_id
+    def merged(schema: TableSchema) -> int | None:
+        contract = contracts.get(schema.table, "evolve")
+        return merge_table(spark, schema, {gateway: arrival}, names=names, contract=contract).snapshot_id
 
-        snapshots = dict(zip((schema.table for schema in ordered), pool.map(merged, ordered), strict=True))
-        before = _still_good(store, newest, hold)
-        if before is not None and {each.table: each.snapshot_id for each in before.tables} == {
-            table: snapshot for table, snapshot in snapshots.items() if snapshot is not None
-        }:
-            return before
-        place = _Place(
-            gateway,
-            arrival,
-            f"{directory_uri.rstrip('/')}/{gateway}/{hold.epoch}-{arrival}",
-            retention(newest, arrival, kept),
-        )
-        known = {each.table: each for each in before.tables} if before is not None else {}
-        made = pool.map(
-            lambda table: _cut_table(spark, table, snapshots[table], place, known.get(table), names), snapshots
-        )
-        tables = [table for table in made if table is not None]
+    found = side_by_side(spark, merged, ordered)
+    snapshots = dict(zip((schema.table for schema in ordered), found, strict=True))
+    before = _still_good(store, newest, hold)
+    if before is not None and {each.table: each.snapshot_id for each in before.tables} == {
+        table: snapshot for table, snapshot in snapshots.items() if snapshot is not None
+    }:
+        return before
+    place = _Place(
+        gateway,
+        arrival,
+        f"{directory_uri.rstrip('/')}/{gateway}/{hold.epoch}-{arrival}",
+        retention(newest, arrival, kept),
+    )
+    known = {each.table: each for each in before.tables} if before is not None else {}
+
+    def framed(table: str) -> CutTable | None:
+        return _cut_table(spark, table, snapshots[table], place, known.get(table), names)
+
+    tables = [table for table in side_by_side(spark, framed, snapshots) if table is not None]
     crash_point("checkpoint.written")
     cut = Cut(
         gateway,
@@ -115,12 +113,6 @@ def make_cut(
     if later is None:
         raise IntegrityError(f"staging refused the cut of {gateway} at {arrival} and has no later one; ask it again")
     return later
-
-
-def _tag(spark: SparkSession, tags: Iterable[str]) -> None:
-    """Count a thread's jobs among those of the thread that started it."""
-    for tag in tags:
-        spark.addTag(tag)
 
 
 @lake_errors

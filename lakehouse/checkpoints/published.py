@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 
 from lakehouse.checkpoints.frames import FRAME_COLUMNS, stored_row
 from lakehouse.file_systems import place
+from lakehouse.side_by_side import side_by_side
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, at
 from lakesync.exceptions import ValidationError
@@ -48,10 +49,15 @@ def unlike_cut(spark: SparkSession, cut: Cut, names: LakeNames = NAMES, *, seed:
     Raises:
         LakeUnavailableError: Spark is gone.
     """
+
+    def unlike(table: CutTable) -> list[str]:
+        return list(_unlike_table(spark, cut, table, names, random.Random(seed)))  # noqa: S311 no secret
+
+    found = side_by_side(spark, unlike, cut.tables)
     return [
         CheckpointDifference(cut.gateway, table.table, what)
-        for table in cut.tables
-        for what in _unlike_table(spark, cut, table, names, random.Random(seed))  # noqa: S311 no secret
+        for table, differences in zip(cut.tables, found, strict=True)
+        for what in differences
     ]
 
 
