@@ -9,6 +9,7 @@ No other run may write the tables meanwhile: a merge that has read the history b
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,9 +25,9 @@ from lakesync.crash import crash_point
 from lakesync.hlc import start_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
     from lakehouse.table_definitions import LakeNames
     from lakesync.staging.records import Backlog, Erasure
@@ -126,18 +127,24 @@ def give_back(spark: SparkSession, store: PipelineStore, erasure: Erasure, names
     Raises:
         LakeUnavailableError: Spark is gone.
     """
-    rest = spark.table(names.deltas).where(f"gateway = {text(erasure.gateway)} AND (width > 0 OR op = 'INSERT')")
-    if erasure.client_id is None:
-        hidden: list[RowDelta] = []  # what is stamped below the erasure is gone with it
-    else:
+    hidden: Iterator[RowDelta] = iter(())  # what is stamped below the erasure of a row is gone with it
+    if erasure.client_id is not None:
+        rest = spark.table(names.deltas).where(f"gateway = {text(erasure.gateway)} AND (width > 0 OR op = 'INSERT')")
         written = spark.table(names.deltas).where(deltas_of([erasure])).select("table_name", "row_id").distinct()
         rows = rest.join(written, ["table_name", "row_id"], "semi")
-        wanted = rows.select("op", "table_name", "row_id", "client_id", "columns", "hlc", "delta_id").toArrow()
-        hidden = [row_delta(row) for batch in wanted.to_batches() for row in batch.to_pylist()]
-    for start in range(0, max(len(hidden), 1), RESTORED_AT_ONCE):
-        erasure = store.restore(erasure.gateway, erasure.seq, hidden[start : start + RESTORED_AT_ONCE])
+        wanted = rows.select("op", "table_name", "row_id", "client_id", "columns", "hlc", "delta_id")
+        hidden = map(_hidden, wanted.toLocalIterator())
+    while True:
+        some = list(islice(hidden, RESTORED_AT_ONCE))
+        erasure = store.restore(erasure.gateway, erasure.seq, some)
+        if len(some) < RESTORED_AT_ONCE:
+            break
     crash_point("erasure.restored")
     return erasure
+
+
+def _hidden(row: Row) -> RowDelta:
+    return row_delta({**row.asDict(), "columns": (row["columns"] or {}).items()})
 
 
 def drop_frames(checkpoints_uri: str, gateway: str, below: int) -> list[str]:
