@@ -9,6 +9,7 @@ map of last-writer-wins registers in the sense of Shapiro et al., "A comprehensi
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from heapq import heappop, heappush
 
 import msgspec
 from msgspec import Raw
@@ -175,6 +176,102 @@ class RowState(msgspec.Struct, array_like=True, gc=False):
         if won:
             self.live = _placed(live, LiveDelta(delta.hlc, delta.client_id, delta.delta_id, won, width))
         return tuple(won), tuple(lost)
+
+
+class RowMerge:
+    """Many deltas merged into one row, by the law of `RowState.merge`: each finds its columns' owners by an index.
+
+    That merge looks at every live delta, which is quick where there are few and costs 4,000 one-column deltas of one
+    row 16 million looks. `tests/property/test_merge_laws.py` holds both equal.
+    """
+
+    def __init__(self, state: RowState) -> None:
+        self.tombstone = state.tombstone
+        self.inserted = state.inserted
+        self._owners: dict[str, LiveDelta] = {}
+        self._parts: dict[tuple[int, str, str, int], LiveDelta] = {}
+        self._oldest: list[tuple[int, str, str, int]] = []
+        """A heap of the parts' identities, of which some may be gone."""
+        for part in state.live:
+            self._put(_with(part, part.columns.copy()))
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether any column is live."""
+        return bool(self._owners)
+
+    @property
+    def visible(self) -> bool:
+        """As `RowState.visible`."""
+        return bool(self._owners) or self.inserted is not None
+
+    def owner(self, column: str) -> LiveDelta | None:
+        """As `RowState.owner`."""
+        return self._owners.get(column)
+
+    def state(self) -> RowState:
+        """What the deltas make."""
+        return RowState(sorted(self._parts.values(), key=_identity), self.tombstone, self.inserted)
+
+    def merge(self, delta: RowDelta) -> Outcome:
+        """As `RowState.merge`."""
+        was_visible = self.visible
+        stamp = (delta.hlc, delta.client_id)
+        dead = self.tombstone is not None and stamp <= self.tombstone
+        if delta.op == "DELETE":
+            if not dead:
+                self._bury(stamp)
+            return Outcome((), (), not dead, was_visible, self.visible)
+        if dead:
+            return Outcome((), tuple(cell.column for cell in delta.columns), False, was_visible, was_visible)
+        inserts = delta.op == "INSERT" and (self.inserted is None or stamp > self.inserted)
+        if inserts:
+            self.inserted = stamp
+        won, lost = self._claim(delta, stamp)
+        return Outcome(won, lost, inserts or bool(won), was_visible, self.visible)
+
+    def _claim(self, delta: RowDelta, stamp: Stamp) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        width = len(delta.columns)
+        won: dict[str, Raw] = {}
+        lost: list[str] = []
+        for cell in delta.columns:
+            part = self._owners.get(cell.column)
+            if part is not None:
+                order = (stamp > part.stamp) - (stamp < part.stamp)
+                order = order or _order(delta.delta_id, width, cell.value, part, cell.column)
+                if order <= 0:
+                    if order < 0:
+                        lost.append(cell.column)
+                    continue
+                self._take(part, cell.column)
+            won[cell.column] = cell.value.copy()
+        if won:
+            self._put(LiveDelta(delta.hlc, delta.client_id, delta.delta_id, won, width))
+        return tuple(won), tuple(lost)
+
+    def _put(self, part: LiveDelta) -> None:
+        identity = _identity(part)
+        known = self._parts.get(identity)
+        if known is None:
+            heappush(self._oldest, identity)
+        else:
+            part = _with(part, dict(sorted({**known.columns, **part.columns}.items())))
+        self._parts[identity] = part
+        self._owners.update(dict.fromkeys(part.columns, part))
+
+    def _take(self, part: LiveDelta, column: str) -> None:
+        del part.columns[column]
+        if not part.columns:
+            del self._parts[_identity(part)]
+
+    def _bury(self, stamp: Stamp) -> None:
+        self.tombstone = stamp
+        while self._oldest and self._oldest[0][:2] <= stamp:
+            part = self._parts.pop(heappop(self._oldest), None)
+            for column in part.columns if part is not None else ():
+                del self._owners[column]
+        if self.inserted is not None and self.inserted <= stamp:
+            self.inserted = None
 
 
 def encode_state(state: RowState) -> bytes:

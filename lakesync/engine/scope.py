@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import msgspec
-
 from lakesync import hlc
 from lakesync.exceptions import ForbiddenError, Rejection
-from lakesync.lww import RowState
+from lakesync.lww import RowMerge, RowState
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging.store import Commit
 from lakesync.types import Claims, RowDelta, RowKey
@@ -48,10 +46,10 @@ def check_scope(
     outside = _unfounded(before, deltas, now_ms)
     versions = list(before.items())
     if scope == "rules":
-        after = {key: _copy(state) for key, state in before.items()}
+        merges = {key: RowMerge(state) for key, state in before.items()}
         for delta in deltas:
-            after.setdefault(delta.key, RowState()).merge(delta)
-        versions += after.items()
+            merges.setdefault(delta.key, RowMerge(RowState())).merge(delta)
+        versions += [(key, merge.state()) for key, merge in merges.items()]
     keyed = [(key, index.row_keys(key[0], state.values())) for key, state in versions if state.visible]
     in_use = sorted({bucket for _, keys in keyed for bucket in keys})
     allowed = index.client_keys(claims, lambda prefix: [key for key in in_use if key.startswith(prefix)])
@@ -73,8 +71,3 @@ def _unfounded(before: Mapping[RowKey, RowState], deltas: Sequence[RowDelta], no
             if never_seen or ahead:
                 found.add(delta.key)
     return found
-
-
-def _copy(state: RowState) -> RowState:
-    live = [msgspec.structs.replace(part, columns=dict(part.columns)) for part in state.live]
-    return RowState(live, state.tombstone, state.inserted)

@@ -7,7 +7,7 @@ from operator import itemgetter
 from sys import intern
 from typing import NamedTuple
 
-from lakesync.lww import RowState
+from lakesync.lww import RowMerge, RowState
 from lakesync.rules.keys import EVERYTHING, BucketIndex
 from lakesync.staging.hot_rows import HotRow, note_writer, overwrite
 from lakesync.staging.moves import told_at_birth
@@ -76,27 +76,25 @@ class _Touch:
         touch.blind = not touch.inserted
         return touch
 
-    def merge(self, row: StoredRow, delta: RowDelta, arrival: int) -> None:
-        """Merge one delta and note which columns moved or were contested."""
-        state, op = row.state, delta.op
-        there = bool(state.live)
-        tombstone = state.tombstone
+    def merge(self, row: StoredRow, state: RowMerge, delta: RowDelta, arrival: int) -> None:
+        """Merge one delta into the row's state and note which columns moved or were contested."""
+        op, there, tombstone = delta.op, state.has_columns, state.tombstone
         outcome = state.merge(delta)
         self.changed |= outcome.changed
         self._follow(op)
         if outcome.won:
             row.touched.update(dict.fromkeys(outcome.won, arrival))
         if outcome.lost:
-            self._contest(row, delta, outcome.lost, arrival)
+            self._contest(row, state, delta, outcome.lost, arrival)
         if op == "DELETE":
             self.voided |= there and state.tombstone != tombstone
             self.stale |= state.visible
         elif tombstone is not None and delta.stamp <= tombstone:
             self.stale |= state.visible
 
-    def _contest(self, row: StoredRow, delta: RowDelta, lost: Iterable[str], arrival: int) -> None:
+    def _contest(self, row: StoredRow, state: RowMerge, delta: RowDelta, lost: Iterable[str], arrival: int) -> None:
         for column in lost:
-            owner = row.state.owner(column)
+            owner = state.owner(column)
             if owner is None:
                 self.stale = True
             elif owner.client_id != delta.client_id:
@@ -266,8 +264,10 @@ def _applied(
     else:
         row, touch = before.copy(), _Touch()
         row.arrival = at
+        state = RowMerge(row.state)
         for delta in changes:
-            touch.merge(row, delta, at)
+            touch.merge(row, state, delta, at)
+        row.state = state.state()
         note_writer(row, client_id, at, inserted=touch.inserted, deleted=touch.deleted)
     moves = _moves(touch, row, index) if touch.changed else []
     had, has = not allowed.isdisjoint(before.keys), not allowed.isdisjoint(row.keys)
@@ -331,7 +331,8 @@ def _moves(touch: _Touch, row: StoredRow, index: BucketIndex) -> list[Move]:
     """
     old, new = row.keys, keys_of(row, index)
     if touch.deleted:
-        row.touched = {column: at for column, at in row.touched.items() if row.state.owner(column) is not None}
+        alive = row.state.values()
+        row.touched = {column: at for column, at in row.touched.items() if column in alive}
     if touch.voided:
         row.emptied = row.arrival
     row.keys = new

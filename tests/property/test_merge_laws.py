@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from lakesync.lww import RowState, decode_state, encode_state
+from lakesync.lww import RowMerge, RowState, decode_state, encode_state
 from lakesync.testing import strategies
 from lakesync.types import ColumnValue, RowDelta
 from tests.property.merge_oracle import merged as oracle
@@ -24,6 +24,21 @@ def merged(deltas, state=None):
 @given(strategies.histories(max_size=8))
 def test_m1_m2_m3_the_merge_is_the_oracles(deltas):
     assert spelled(merged(deltas)) == oracle(deltas)
+
+
+@given(strategies.histories(max_size=12), st.integers(0, 6))
+def test_m4_a_merge_with_an_index_is_the_merge(deltas, place):
+    state = merged(deltas[:place])
+    indexed = RowMerge(state)
+    before = encode_state(state)
+    assert encode_state(indexed.state()) == before
+    after = decode_state(before)
+    for delta in deltas[place:]:
+        assert indexed.merge(delta) == after.merge(delta)
+        assert (indexed.visible, indexed.has_columns) == (after.visible, bool(after.live))
+        assert [indexed.owner(column) for column in "xyz"] == [after.owner(column) for column in "xyz"]
+    assert encode_state(indexed.state()) == encode_state(after)
+    assert encode_state(state) == before
 
 
 @given(strategies.histories(max_size=4))
