@@ -69,8 +69,8 @@ def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at
     Only of a row that it could see at some time: an id must not leak.
     """
     written = _written_since(row, client_id, at)
-    if written is not None and written != DELETED:
-        return True
+    if written is not None and (written != DELETED or at.own is not None):
+        return True  # a database that was put back may be from before its own DELETE
     told = told_since_base(at)
     return any(_may_hold(entry, at, told) for entry in history)
 

@@ -137,6 +137,11 @@ CASES = {
         "named", 6,
         pull(0), edit(0, "INSERT", "tasks/r1", kind="q"), ("backup", 0), push(0), ("restore", 0),
     ),
+    "a backup is from before its client's own delete": case(
+        "named stock", 4,
+        edit(0, "INSERT", "notes/r1", x=1), edit(0, "INSERT", "tasks/t2", team="g"), pull(0), push(0), ("backup", 0),
+        edit(0, "DELETE", "notes/r1"), push(0), ("restore", 0),
+    ),
     "a backup lacks a row that its client made and others overwrote": case(
         "named stock", 0,
         pull(0), ("backup", 0), edit(1, "INSERT", "misc/m1", x=1), push(1),
