@@ -15,7 +15,8 @@ from lakesync.config import Config
 from lakesync.engine import Engine
 from lakesync.engine.flushing import Housekeeping
 from lakesync.exceptions import LakeSyncError
-from lakesync.flush import FlushReport, FlushSettings, Outlet
+from lakesync.flush import FlushReport, FlushSettings, ObjectFlushQueue, Outlet
+from lakesync.flush.object_queue import opened_objects
 from lakesync.flush.settings import adaptive
 
 log = structlog.get_logger("gateway")
@@ -35,6 +36,7 @@ class Backends:
             AdapterError: a backend cannot be opened.
         """
         self._declared = Declarations(config.gateways)
+        self._materialises = not config.flush.queue
         with ExitStack() as opening:
             self.outlet = _outlet(config, opening)
             self.sources = {name: _source(config, named, opening) for name, named in config.sources.items()}
@@ -56,6 +58,7 @@ class Backends:
             on_flushed=lambda report: _flushed(report, metrics),
             on_failed=lambda _gateway, _error: metrics.flush_failures.inc(),
             on_materialisation_failure=lambda table, _deltas, _error: metrics.table_failed(table),
+            materialises=self._materialises,
         )
 
         def begin() -> None:
@@ -90,7 +93,9 @@ def _outlet(config: Config, opening: ExitStack) -> Outlet | None:
         flush_format=config.flush.format,
         batch_deltas=config.flush.batch_deltas or _BATCH_DELTAS,
     )
-    return Outlet.to(_opened(config.flush.to_uri, opening), settings)
+    adapter = _opened(config.flush.to_uri, opening)
+    queue = ObjectFlushQueue(opened_objects(config.flush.queue, opening)) if config.flush.queue else None
+    return Outlet.to(adapter, settings, queue)
 
 
 def _source(config: Config, named: str, opening: ExitStack) -> Adapter:

@@ -111,6 +111,9 @@ class FlushSection(_Section):
     """An adapter's URI, such as `file:///ABSOLUTE/FOLDER`; empty: the pipeline flushes."""
     format: Literal["parquet", "json"] = "parquet"
     """Of the objects that `to_uri` gets."""
+    queue: str = ""
+    """An object store's URI for the work on destination tables that follows a flush, which `lakesync materialise`
+    does; empty: the staging store keeps it, and the gateway does it."""
     bytes: PositiveInt = 4 * _MIB
     table_bytes: PositiveInt | None = None
     """Flush when so much waits of one table."""

@@ -64,7 +64,7 @@ class Engine:
         self.connectors = connectors or Connectors()
         """The connector types that there are."""
         self._write_scopes = dict(write_scopes or {})
-        self._outlet = outlet
+        self._outlet = outlet.kept_by(store) if outlet is not None else None
         self._sources = dict(sources or {})
         self._names = Names(namespaces.of if namespaces is not None else lambda _: "")
         self._runner = Runner()

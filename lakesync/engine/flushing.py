@@ -39,6 +39,7 @@ class Housekeeping:
         on_flushed: OnFlushed | None = None,
         on_failed: OnFlushFailed | None = None,
         on_materialisation_failure: OnFailure | None = None,
+        materialises: bool = True,
     ) -> None:
         """Args:
         engine: open.
@@ -46,9 +47,10 @@ class Housekeeping:
         on_flushed: told of each flush that carried something.
         on_failed: told of each flush that failed, and is tried again.
         on_materialisation_failure: told of each table whose work failed for good.
+        materialises: whether the queue is worked off here; otherwise a process of its own does that.
         """
         self._engine = engine
-        self._queue = outlet.queue
+        self._queue = engine.queue if materialises else None
         self._on_flushed = on_flushed
         self._on_failed = on_failed
         self._on_materialisation_failure = on_materialisation_failure
@@ -62,6 +64,7 @@ class Housekeeping:
         self._flushes.start()
         if self._queue is not None and self._destination is not None:
             self._tables.start()
+            self._tables.wake()  # what a process before this one left
 
     def wake(self) -> None:
         """Look now."""

@@ -5,6 +5,7 @@ from lakesync.flush.flusher import Flusher, FlushReport, Outlet
 from lakesync.flush.object_queue import ObjectFlushQueue
 from lakesync.flush.queue import FlushContext, FlushQueue, Job, MemoryFlushQueue, TableWork
 from lakesync.flush.settings import AdaptiveBuffer, FlushSettings
+from lakesync.flush.staging_queue import StagingFlushQueue
 from lakesync.flush.waiting import BufferStats, TableStats
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "MemoryFlushQueue",
     "ObjectFlushQueue",
     "Outlet",
+    "StagingFlushQueue",
     "TableStats",
     "TableWork",
 ]

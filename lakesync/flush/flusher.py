@@ -22,12 +22,13 @@ from lakesync.adapters.selection import held
 from lakesync.crash import crash_point
 from lakesync.exceptions import AdapterError, FlushError
 from lakesync.flush.log import Stretch, read_log
-from lakesync.flush.queue import FlushContext, FlushQueue, MemoryFlushQueue, TableWork
+from lakesync.flush.queue import FlushContext, FlushQueue, TableWork
 from lakesync.flush.settings import FlushSettings
+from lakesync.flush.staging_queue import StagingFlushQueue
 from lakesync.flush.thresholds import Thresholds
 from lakesync.flush.waiting import Waiting
 from lakesync.staging.records import Batch
-from lakesync.staging.store import PipelineStore
+from lakesync.staging.store import PipelineStore, StagingStore
 
 log = structlog.get_logger("flush")
 
@@ -49,15 +50,18 @@ class Outlet(NamedTuple):
     adapter: Adapter
     settings: FlushSettings = FlushSettings()
     queue: FlushQueue | None = None
-    """Told of each flush's tables that have a schema; None where no tables are kept at the destination."""
+    """Told of each flush's tables that have a schema; None: the staging store's own, where the destination keeps
+    tables."""
 
     @staticmethod
     def to(adapter: Adapter, settings: FlushSettings, queue: FlushQueue | None = None) -> Outlet:
-        """An outlet to an adapter, with a queue in memory where it keeps tables and none is given."""
-        database = as_database(adapter, settings.flush_format)
-        if queue is None and isinstance(database, Materialisable):
-            queue = MemoryFlushQueue()
-        return Outlet(database, settings, queue)
+        """An outlet to an adapter."""
+        return Outlet(as_database(adapter, settings.flush_format), settings, queue)
+
+    def kept_by(self, store: StagingStore) -> Outlet:
+        """The outlet with a queue in a staging store, where it needs one and has none."""
+        database = as_database(self.adapter, self.settings.flush_format) if self.queue is None else None
+        return self._replace(queue=StagingFlushQueue(store)) if isinstance(database, Materialisable) else self
 
 
 class _Sink(NamedTuple):

@@ -7,13 +7,16 @@ under `materialise-unreadable/`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from urllib.parse import quote
 
 import msgspec
 import structlog
 
+from lakesync.adapters import open_adapter
+from lakesync.adapters.base import is_object_store
 from lakesync.adapters.object_store import LakeAdapter
-from lakesync.exceptions import NotFoundError
+from lakesync.exceptions import ConfigurationError, NotFoundError
 from lakesync.flush.queue import FlushContext, Job, TableWork, jobs_of
 from lakesync.wire.json import encode_json
 
@@ -56,6 +59,13 @@ class ObjectFlushQueue:
         aside = msgspec.structs.replace(job, failure=failure)
         self._objects.put_object(_key(FAILED_PREFIX, job), encode_json(aside))
         self._objects.delete_object(_key(JOBS_PREFIX, job))
+
+    def gateways(self) -> list[str]:
+        """Return the gateways of which jobs wait."""
+        found: list[str] = []
+        while page := self._objects.list_objects(f"{JOBS_PREFIX}/", after=_behind(found), limit=1).objects:
+            found.append(page[0].key.split("/")[1])
+        return found
 
     def failed(self, gateway_id: str) -> list[Job]:
         """Jobs that were set aside."""
@@ -107,5 +117,28 @@ class ObjectFlushQueue:
             return None
 
 
+def opened_objects(uri: str, opening: ExitStack) -> LakeAdapter:
+    """Open the object store of a queue.
+
+    Args:
+        uri: of an adapter.
+        opening: closes it at its end.
+
+    Raises:
+        ConfigurationError: the URI names no object store.
+        AdapterError: it cannot be opened.
+    """
+    adapter = open_adapter(uri)
+    opening.callback(adapter.close)
+    if not is_object_store(adapter):
+        raise ConfigurationError("flush.queue must name an object store: file:///ABSOLUTE/FOLDER or s3://BUCKET/PREFIX")
+    return adapter
+
+
 def _key(prefix: str, job: Job) -> str:
     return f"{prefix}/{job.context.gateway_id}/{quote(job.job_id, safe='')}.json"
+
+
+def _behind(gateways: Sequence[str]) -> str:
+    """A key behind every job of the last gateway."""
+    return f"{JOBS_PREFIX}/{gateways[-1]}/\U0010ffff" if gateways else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lakesync.staging.erasures import ErasingCommit, ErasureView
+from lakesync.staging.flush_jobs import FlushJobCommit, FlushJobView
 from lakesync.staging.records import ActionEntry, ActionRecord
 from lakesync.staging.reindexing import ReindexCommit, ReindexView
 from lakesync.staging.shared_cursors import SharedCursorCommit, SharedCursorView
@@ -25,7 +26,7 @@ _FOREVER = (1 << 63) - 1
 _decode_connector = msgspec.json.Decoder(StoredConnector).decode
 
 
-class SideView(ErasureView, ReindexView, SharedCursorView, SpelledNamesView):
+class SideView(ErasureView, ReindexView, SharedCursorView, SpelledNamesView, FlushJobView):
     """The part of a `View` that these tables answer."""
 
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
@@ -46,7 +47,7 @@ class SideView(ErasureView, ReindexView, SharedCursorView, SpelledNamesView):
         return [_decode_connector(body) for (body,) in rows]
 
 
-class SideCommit(SideView, ErasingCommit, ReindexCommit, SharedCursorCommit, SpelledNamesCommit):
+class SideCommit(SideView, ErasingCommit, ReindexCommit, SharedCursorCommit, SpelledNamesCommit, FlushJobCommit):
     """The part of a `Commit` that these tables answer."""
 
     def put_action(self, record: ActionRecord) -> None:

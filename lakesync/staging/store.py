@@ -101,6 +101,9 @@ class View(Protocol):
     def spelled_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
         """How names of tables and columns are spelled in a namespace of the lake, by their folded forms."""
 
+    def flush_jobs(self, *, set_aside: bool, limit: int) -> list[bytes]:
+        """Jobs of a destination's tables that wait, or that were set aside, in the order of their ids."""
+
     def client(self, client_id: str) -> ClientRecord | None:
         """What is known of a client; None when it was never seen or its record is gone."""
 
@@ -208,6 +211,12 @@ class Commit(View, Protocol):
 
     def spell_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
         """Add names of tables and columns that a namespace lacks; how all are spelled, by their folded forms."""
+
+    def add_flush_job(self, job_id: str, body: bytes, *, set_aside: bool) -> None:
+        """Add a job of a destination's table; one that is there stays as it is."""
+
+    def take_flush_job(self, job_id: str, *, set_aside: bool) -> bytes | None:
+        """Delete a job; what it was, None where it is not there."""
 
     def put_write_scope(self, scope: WriteScope) -> None:
         """Set what a push may change from here on."""

@@ -6,19 +6,34 @@ import pytest
 
 from lakesync.adapters import LocalDisk
 from lakesync.exceptions import NotFoundError
-from lakesync.flush import FlushContext, MemoryFlushQueue, ObjectFlushQueue, TableWork
+from lakesync.flush import FlushContext, MemoryFlushQueue, ObjectFlushQueue, StagingFlushQueue, TableWork
 from lakesync.schema import parse_schema
+from lakesync.staging import open_store
+from lakesync.testing.clock import ManualClock
+from tests.conformance.book import Book
 
 QUEUES = {
     "memory": lambda _: MemoryFlushQueue(),
     "objects": lambda folder: ObjectFlushQueue(LocalDisk(folder)),
+    "staging": lambda folder: f"sqlite://{folder}",
+    "staging in postgres": None,
 }
 
 
 @pytest.fixture(params=list(QUEUES))
 def queue(request, tmp_path):
     """Each kind in turn."""
-    return QUEUES[request.param](tmp_path)
+    make = QUEUES[request.param]
+    made = request.getfixturevalue("own_database") if make is None else make(tmp_path)
+    if not isinstance(made, str):
+        yield made
+        return
+    store = open_store(made, ManualClock())
+    store.open(Book())
+    for gateway in ("g", "other"):
+        store.ensure_gateway(gateway)
+    yield StagingFlushQueue(store)
+    store.close()
 
 
 def work(table: str, *rows: str) -> TableWork:

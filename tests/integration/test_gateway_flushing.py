@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 import requests
@@ -95,3 +98,51 @@ def test_a_uri_that_cannot_be_used_is_said_at_the_start(spawn, name, value, told
     server = spawn(ready=False, **{name: value})
     assert server.process.returncode == 1
     assert any(told in line.get("reason", "") for line in server.lines())
+
+
+def table_rows(path):
+    """What the destination's table of todos holds."""
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as sql:
+        tables = sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'todos'").fetchall()
+        return tables and sql.execute("SELECT row_id, n FROM todos ORDER BY row_id").fetchall()
+
+
+@pytest.mark.parametrize("place", ["flush.after_write", "flush.after_publish", "flush.after_confirm"])
+def test_a_row_is_in_its_table_after_a_kill_between_flush_and_materialisation(spawn, tmp_path, place):
+    settings = {"LAKESYNC_FLUSH_TO_URI": f"sqlite://{tmp_path}/d.db", "LAKESYNC_FLUSH_AGE_SECONDS": "3600"}
+    first = spawn(LAKESYNC_CRASH_AT=place, **settings)
+    alice = first.client("alice")
+    schema = {"table": "todos", "columns": [{"name": "n", "type": "number"}]}
+    assert alice.admin().call("POST", "/admin/schema/{gw}", json=schema).status_code == 200
+    assert alice.push(delta("t1", {"n": 1}, client="alice")).status_code == 200
+    assert alice.admin().call("POST", "/admin/flush/{gw}").status_code == 202
+    assert first.process.wait(DEADLINE) == -signal.SIGKILL
+    second = spawn(**settings)
+    if place != "flush.after_confirm":  # the batch is still to be confirmed
+        assert second.client("alice").admin().call("POST", "/admin/flush/{gw}").status_code == 202
+    assert until(lambda: table_rows(tmp_path / "d.db"), "the table") == [("t1", 1)]
+    alice = second.client("alice")
+    until(lambda: alice.call("GET", "/sync/{gw}/metrics").json()["logSize"] == 0, "the batch's confirmation")
+
+
+def test_an_object_queue_is_worked_off_by_a_process_of_its_own(spawn, tmp_path):
+    settings = {
+        "LAKESYNC_FLUSH_TO_URI": f"sqlite://{tmp_path}/d.db",
+        "LAKESYNC_FLUSH_QUEUE": f"file://{tmp_path}/queue",
+        "LAKESYNC_FLUSH_AGE_SECONDS": "3600",
+    }
+    server = spawn(**settings)
+    alice = server.client("alice")
+    schema = {"table": "todos", "columns": [{"name": "n", "type": "number"}]}
+    assert alice.admin().call("POST", "/admin/schema/{gw}", json=schema).status_code == 200
+    for row in ("t1", "t2"):
+        assert alice.push(delta(row, {"n": 1}, client="alice")).status_code == 200
+    assert alice.admin().call("POST", "/admin/flush/{gw}").status_code == 202
+    until(lambda: metric(server, "lakesync_flushed_deltas_total") == 2, "the flush")
+    assert not table_rows(tmp_path / "d.db"), "the gateway leaves the work to another process"
+    environment = {**os.environ, **settings, "LAKESYNC_CONFIG": "", "LAKESYNC_DATA_DIR": str(tmp_path / "data")}
+    command = [sys.executable, "-c", "from lakesync.cli import main; main()", "materialise", "--once", "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {"done": 1}
+    assert table_rows(tmp_path / "d.db") == [("t1", 1), ("t2", 1)]
+    assert list((tmp_path / "queue").rglob("*.json")) == []

@@ -1,0 +1,113 @@
+"""Jobs in the staging store: they are as durable as the deltas that they follow, and any of its processes does them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from lakesync.exceptions import NotFoundError
+from lakesync.flush.queue import FlushContext, Job, TableWork, jobs_of
+from lakesync.staging.store import Commit, StagingStore
+from lakesync.wire.json import encode_json
+
+_EVERY = 1 << 31
+
+_decode = msgspec.json.Decoder(Job, strict=False).decode
+
+
+class StagingFlushQueue:
+    """`FlushQueue` in a staging store."""
+
+    def __init__(self, store: StagingStore) -> None:
+        """Args: store: of the gateways whose flushes it follows."""
+        self._store = store
+
+    def publish(self, work: Sequence[TableWork], context: FlushContext) -> None:
+        """Add a flush's work."""
+        jobs = jobs_of(work, context)
+
+        def add(commit: Commit) -> None:
+            for job in jobs:
+                commit.add_flush_job(job.job_id, encode_json(job), set_aside=False)
+
+        if jobs:
+            self._commit(context.gateway_id, add)
+
+    def pending(self, gateway_id: str, limit: int = 100) -> list[Job]:
+        """Return jobs of a gateway, oldest flush first."""
+        return self._listed(gateway_id, limit, set_aside=False)
+
+    def begin(self, job: Job) -> Job:
+        """Count an attempt."""
+        begun = msgspec.structs.replace(job, attempts=job.attempts + 1)
+
+        def count(commit: Commit) -> None:
+            commit.take_flush_job(job.job_id, set_aside=False)
+            commit.add_flush_job(job.job_id, encode_json(begun), set_aside=False)
+
+        self._commit(job.context.gateway_id, count)
+        return begun
+
+    def done(self, job: Job) -> None:
+        """Take a job out."""
+
+        def end(commit: Commit) -> None:
+            commit.take_flush_job(job.job_id, set_aside=False)
+
+        self._commit(job.context.gateway_id, end)
+
+    def set_aside(self, job: Job, failure: str) -> None:
+        """Take a job out of the way."""
+        failed = msgspec.structs.replace(job, failure=failure)
+
+        def move(commit: Commit) -> None:
+            commit.take_flush_job(job.job_id, set_aside=False)
+            commit.take_flush_job(job.job_id, set_aside=True)
+            commit.add_flush_job(job.job_id, encode_json(failed), set_aside=True)
+
+        self._commit(job.context.gateway_id, move)
+
+    def failed(self, gateway_id: str) -> list[Job]:
+        """Return jobs that were set aside."""
+        return self._listed(gateway_id, _EVERY, set_aside=True)
+
+    def retry(self, job: Job) -> None:
+        """Put a job back.
+
+        Raises:
+            NotFoundError: it was not set aside.
+        """
+
+        def back(commit: Commit) -> None:
+            fresh = msgspec.structs.replace(_decode(_taken(commit, job)), attempts=0, failure=None)
+            commit.take_flush_job(job.job_id, set_aside=False)
+            commit.add_flush_job(job.job_id, encode_json(fresh), set_aside=False)
+
+        self._commit(job.context.gateway_id, back)
+
+    def drop(self, job: Job) -> None:
+        """Forget a job.
+
+        Raises:
+            NotFoundError: it was not set aside.
+        """
+
+        def forget(commit: Commit) -> None:
+            _taken(commit, job)
+
+        self._commit(job.context.gateway_id, forget)
+
+    def _listed(self, gateway_id: str, limit: int, *, set_aside: bool) -> list[Job]:
+        found = self._store.read(gateway_id, lambda view: view.flush_jobs(set_aside=set_aside, limit=limit)).result()
+        return [_decode(body) for body in found]
+
+    def _commit(self, gateway_id: str, work: Callable[[Commit], None]) -> None:
+        self._store.submit(gateway_id, work).result()
+
+
+def _taken(commit: Commit, job: Job) -> bytes:
+    found = commit.take_flush_job(job.job_id, set_aside=True)
+    if found is None:
+        raise NotFoundError(f"no job {job.job_id!r} was set aside")
+    return found
