@@ -27,8 +27,11 @@ def opened(store):
     return engine
 
 
-@pytest.fixture(params=["one", "sharded"])
+@pytest.fixture(params=["one", "sharded", "postgres"])
 def place(request, tmp_path):
+    if request.param == "postgres":
+        url = request.getfixturevalue("own_database")
+        return lambda: open_staging(url, None, ManualClock(1_700_000_000_000))
     shards = ShardMap({"notes": "second"}, "first") if request.param == "sharded" else None
     return lambda: open_staging(f"sqlite://{tmp_path}", shards, ManualClock(1_700_000_000_000))
 
@@ -119,3 +122,26 @@ def test_at_once_one_spelling_wins(tmp_path):
         assert sum(taken) == 1
     finally:
         engine.close()
+
+
+def test_of_two_processes_at_once_one_spelling_wins(own_database):
+    """Each store has connections of its own, as each gateway process has."""
+    engines = [opened(open_store(own_database, ManualClock(1_700_000_000_000))) for _ in range(2)]
+    try:
+        for engine in engines:
+            engine.gateway("shop"), engine.gateway("shop_eu")
+        asked = [
+            engine.gateway(gateway).submit_push(
+                SyncPush(f"c{place}", (make_delta(f"c{place}", 1, "r", table=f"{spelling}{number}", x=1),)),
+                {"sub": f"c{place}"},
+            )
+            for number in range(20)
+            for place, (engine, gateway, spelling) in enumerate(
+                zip(engines, ("shop", "shop_eu"), ("notes", "Notes"), strict=True)
+            )
+        ]
+        taken = [each.exception() is None for each in asked]
+        assert [sum(taken[start : start + 2]) for start in range(0, 40, 2)] == [1] * 20
+    finally:
+        for engine in engines:
+            engine.close()
