@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakehouse.erasure.redaction import deltas_of
+from lakehouse.erasure.conditions import deltas_of
 from lakehouse.spark_errors import lake_errors
 from lakesync.adapters.flowing import Filtered, Sieve
 from lakesync.adapters.following import OlderRows
@@ -90,7 +90,7 @@ def redactions(
     for each in (one for mine in requests.values() for one in mine):
         tables: tuple[str, ...] = ()
         if each.client_id is not None and each.shards:
-            rows = spark.table(names.deltas).where(deltas_of([each])).select("table_name").distinct().collect()
+            rows = deltas_of([each]).select(spark, names.deltas, "table_name").distinct().collect()
             tables = tuple(sorted(row["table_name"] for row in rows))
             if not tables:
                 continue

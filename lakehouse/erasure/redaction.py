@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as sf
 
+from lakehouse.erasure.conditions import deltas_of
 from lakehouse.erasure.leftovers import remove, unnamed
 from lakehouse.maintenance import expire, join_deleted, location_of, rewrite_manifests
 from lakehouse.overwrites import overwrite
@@ -18,14 +19,15 @@ from lakehouse.tables.rejected import keep_rejected
 from lakesync.crash import crash_point
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
 
     from lakehouse.table_definitions import LakeNames
     from lakesync.staging.records import Erasure
 
 _EVER = (1 << 63) - 1
+_SAYS_SOMETHING = "(width > 0 OR size(columns) > 0)"
 
 
 class Rewritten(msgspec.Struct, frozen=True):
@@ -44,14 +46,13 @@ def redact(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -
     Raises:
         LakeUnavailableError: Spark is gone.
     """
-    covered = f"({deltas_of(requests)}) AND (width > 0 OR size(columns) > 0)"
-    found = spark.table(names.deltas).where(covered).groupBy("shard", "_file").count().collect()
+    covered = deltas_of(requests, more=_SAYS_SOMETHING)
+    found = covered.select(spark, names.deltas, "shard, _file").groupBy("shard", "_file").count().collect()
     for shard in sorted({row["shard"] for row in found}):
         # a statement a shard: deltas of two shards in one file could keep a flush from overwriting a batch
-        spark.sql(
-            f"UPDATE {names.deltas} SET op = 'UPDATE', width = 0, columns = cast(map() AS map<string, string>) "
-            f"WHERE shard = {text(shard)} AND {covered}"
-        )
+        of_shard = deltas_of(requests, shard=shard, more=_SAYS_SOMETHING)
+        emptied = "op = 'UPDATE', width = 0, columns = cast(map() AS map<string, string>)"
+        of_shard.execute(spark, f"UPDATE {names.deltas} SET {emptied}")
     crash_point("erasure.history")
     return Rewritten(sum(row["count"] for row in found), tuple(sorted({row["_file"] for row in found})))
 
@@ -70,7 +71,7 @@ def merge_again(spark: SparkSession, table: str, requests: Sequence[Erasure], na
     if version.snapshot_id is None:
         return Rewritten()
     state = at(spark, name, version.snapshot_id)
-    stale = state.where((sf.col("_gateway") == gateway) & sf.expr(_state_of(requests, table)))
+    stale = state.where((sf.col("_gateway") == gateway) & _state_of(requests, table))
     found = stale.groupBy(sf.col("_file").alias("file")).count().collect()
     if found:
         keys = stale.select("_gateway", "_row")
@@ -117,7 +118,7 @@ def clear_table(spark: SparkSession, table: str, requests: Sequence[Erasure], na
     """
     if not spark.catalog.tableExists(names.state(table)):
         return None
-    concerned = spark.table(names.deltas).where(deltas_of(requests)).where(sf.col("table_name") == table)
+    concerned = deltas_of(requests).select(spark, names.deltas).where(sf.col("table_name") == table)
     if concerned.isEmpty():
         return None
     done = merge_again(spark, table, requests, names)
@@ -157,31 +158,26 @@ def has_past(spark: SparkSession, name: str) -> bool:
     return spark.table(f"{name}.snapshots").count() > 1
 
 
-def deltas_of(requests: Sequence[Erasure]) -> str:
-    """A condition over the history: the deltas that one gateway's requests cover."""
-    parts = []
+def _state_of(requests: Sequence[Erasure], table: str) -> Column:
+    """The condition over a state table for the rows that hold something which a gateway's requests cover."""
+    found = sf.lit(False)
+    cells, inserted = sf.map_values("_cells"), sf.col("_inserted")
     for each in requests:
-        by_client = f"client_id = {text(each.client_id or '')}"
-        by_row = f"table_name = {text(each.table or '')} AND row_id = {text(each.row_id or '')}"
-        of_shards = f" AND shard IN ({', '.join(map(text, each.shards))})" if each.shards else ""
-        parts.append(f"({by_row if each.client_id is None else by_client} AND hlc <= {each.hlc}{of_shards})")
-    return f"gateway = {text(requests[0].gateway)} AND ({' OR '.join(parts)})"
-
-
-def _state_of(requests: Sequence[Erasure], table: str) -> str:
-    """A condition over a state table: the rows that hold something which a gateway's requests cover."""
-    parts = ["false"]
-    for each in requests:
-        if each.client_id is not None:
-            client = text(each.client_id)
-            parts.append(f"exists(map_values(_cells), cell -> cell.client_id = {client} AND cell.hlc <= {each.hlc})")
-            parts.append(f"(_inserted.client_id = {client} AND _inserted.hlc <= {each.hlc})")
+        client, upto = each.client_id, each.hlc
+        if client is not None:
+            said = sf.exists(cells, _said(client, upto))
+            found |= said | ((inserted["client_id"] == client) & (inserted["hlc"] <= upto))
         elif each.table == table:
-            cells = f"exists(map_values(_cells), cell -> cell.hlc <= {each.hlc})"
-            parts.append(f"(_row = {text(each.row_id or '')} AND ({cells} OR _inserted.hlc <= {each.hlc}))")
-    return " OR ".join(parts)
+            said = sf.exists(cells, _said(None, upto))
+            found |= (sf.col("_row") == (each.row_id or "")) & (said | (inserted["hlc"] <= upto))
+    return found
 
 
-def text(value: str) -> str:
-    """A string in Spark's SQL."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+def _said(client: str | None, upto: int) -> Callable[[Column], Column]:
+    """Return the condition over a cell: a client, or anybody, wrote it up to an hlc."""
+
+    def said(cell: Column) -> Column:
+        early = cell["hlc"] <= upto
+        return early if client is None else (cell["client_id"] == client) & early
+
+    return said

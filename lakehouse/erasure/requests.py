@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow.fs as pafs
+from pyspark.sql import functions as sf
 
+from lakehouse.erasure.conditions import deltas_of
 from lakehouse.erasure.leftovers import Leftover, bare, holding, remove
-from lakehouse.erasure.redaction import clear_table, deltas_of, forget_past, has_past, redact, text
+from lakehouse.erasure.redaction import clear_table, forget_past, has_past, redact
 from lakehouse.file_systems import place
 from lakehouse.maintenance import location_of
 from lakehouse.spark_errors import lake_errors
@@ -113,7 +115,7 @@ def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames
     Raises:
         LakeUnavailableError: Spark is gone.
     """
-    found = spark.table(names.deltas).where(deltas_of(requests)).select("table_name").distinct().collect()
+    found = deltas_of(requests).select(spark, names.deltas, "table_name").distinct().collect()
     return sorted(row["table_name"] for row in found if spark.catalog.tableExists(names.state(row["table_name"])))
 
 
@@ -129,8 +131,9 @@ def give_back(spark: SparkSession, store: PipelineStore, erasure: Erasure, names
     """
     hidden: Iterator[RowDelta] = iter(())  # what is stamped below the erasure of a row is gone with it
     if erasure.client_id is not None:
-        rest = spark.table(names.deltas).where(f"gateway = {text(erasure.gateway)} AND (width > 0 OR op = 'INSERT')")
-        written = spark.table(names.deltas).where(deltas_of([erasure])).select("table_name", "row_id").distinct()
+        of_gateway = spark.table(names.deltas).where(sf.col("gateway") == erasure.gateway)
+        rest = of_gateway.where("width > 0 OR op = 'INSERT'")
+        written = deltas_of([erasure]).select(spark, names.deltas, "table_name, row_id").distinct()
         rows = rest.join(written, ["table_name", "row_id"], "semi")
         wanted = rows.select("op", "table_name", "row_id", "client_id", "columns", "hlc", "delta_id")
         hidden = map(_hidden, wanted.toLocalIterator())

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakehouse.erasure.redaction import forget_past, has_past, text
+from lakehouse.erasure.conditions import landed_by
+from lakehouse.erasure.redaction import forget_past, has_past
 from lakehouse.landing.landed_files import OLD_MARK
 from lakehouse.landing.rows import GONE, ROW
 from lakehouse.landing.tables import known_name, landing_name
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from lakehouse.table_definitions import LakeNames
     from lakesync.staging.records import Erasure
-
-_CLIENT = "connector:"
 
 
 class ErasedLandings(msgspec.Struct, frozen=True):
@@ -52,20 +51,18 @@ def erase_landed(
     """
     landed = known = 0
     for each in (one for mine in requests.values() for one in mine):
-        mine = _covered(each)
-        if mine is None or not spark.catalog.tableExists(known_name(names)):
+        of_rows, forgotten = landed_by(each, connector), landed_by(each, connector)
+        if of_rows is None or forgotten is None or not spark.catalog.tableExists(known_name(names)):
             continue
-        if connector is not None:
-            mine += f" AND connector = {text(connector)}"
-        of_rows = f"{mine} AND kind = '{ROW}' AND hlc <= {each.hlc}"
-        found = spark.table(landing_name(names)).where(of_rows).count()
+        of_rows.sql += f" AND kind = {of_rows.marker(ROW)} AND hlc <= {of_rows.marker(each.hlc)}"
+        found = of_rows.select(spark, landing_name(names)).count()
         if found:
-            spark.sql(f"UPDATE {landing_name(names)} SET kind = '{GONE}', columns = NULL WHERE {of_rows}")
+            of_rows.execute(spark, f"UPDATE {landing_name(names)} SET kind = '{GONE}', columns = NULL")
         crash_point("erasure.landing")
-        forgotten = f"{mine} AND row_id <> '{OLD_MARK}'"
-        rows = spark.table(known_name(names)).where(forgotten).count()
+        forgotten.sql += f" AND row_id <> {forgotten.marker(OLD_MARK)}"
+        rows = forgotten.select(spark, known_name(names)).count()
         if rows:
-            spark.sql(f"DELETE FROM {known_name(names)} WHERE {forgotten}")
+            forgotten.execute(spark, f"DELETE FROM {known_name(names)}")
         landed, known = landed + found, known + rows
     return ErasedLandings(landed, known)
 
@@ -81,13 +78,3 @@ def forget_landed(spark: SparkSession, name: str, names: LakeNames) -> bool:
         return False
     forget_past(spark, name, names)
     return True
-
-
-def _covered(request: Erasure) -> str | None:
-    """A condition over both tables; None where the request does not concern them."""
-    gateway = f"gateway = {text(request.gateway)}"
-    if request.client_id is None:
-        return f"{gateway} AND table_name = {text(request.table or '')} AND row_id = {text(request.row_id or '')}"
-    if not request.client_id.startswith(_CLIENT):
-        return None
-    return f"{gateway} AND connector = {text(request.client_id.removeprefix(_CLIENT))}"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from lakehouse.erasure.redaction import text
 from lakehouse.landing.commits import TRIES, commit, is_busy
 from lakehouse.landing.landed_files import BUCKETS
 from lakehouse.landing.tables import KNOWN_COLUMNS, ConnectorTables, Mark, known_name
@@ -56,7 +55,7 @@ def note(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
             joined = tables.marks(known, [table])[table].joined(mark)
         try:
             tables.spark.sql(
-                f"ALTER TABLE {name} SET TBLPROPERTIES ({text(tables.property_of(table))} = {text(joined.spelled())})"
+                f"ALTER TABLE {name} SET TBLPROPERTIES ('{tables.property_of(table)}' = '{joined.spelled()}')"
             )
         except PySparkException as error:
             if attempt == TRIES or not is_busy(error):

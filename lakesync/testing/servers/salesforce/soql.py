@@ -28,6 +28,9 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 Test = Callable[[Record], bool]
 
 
+_ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}
+
+
 class SoqlError(ValueError):
     """What the API says of a query that it does not take."""
 
@@ -216,7 +219,7 @@ def _tokens(soql: str) -> list[str]:
 
 def _value(token: str) -> Any:
     if token.startswith("'"):
-        return re.sub(r"\\(.)", r"\1", token[1:-1])
+        return re.sub(r"\\(.)", lambda escaped: _ESCAPED.get(escaped[1], escaped[1]), token[1:-1])
     lowered = token.lower()
     if lowered in ("true", "false", "null"):
         return {"true": True, "false": False, "null": None}[lowered]

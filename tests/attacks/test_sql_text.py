@@ -1,0 +1,200 @@
+"""Values that are SQL: none of them reaches a statement's text, whatever the dialect."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import duckdb
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakehouse.erasure.conditions import deltas_of, landed_by
+from lakehouse.sessions import session
+from lakesync.adapters import DeltaBatch, DeltaQuery, StoredDelta
+from lakesync.analysis.reduction import quoted as duckdb_text
+from lakesync.connectors.jira import jql
+from lakesync.connectors.salesforce.actions import _literal
+from lakesync.staging import open_store
+from lakesync.staging.records import Erasure
+from lakesync.testing.clock import ManualClock
+from lakesync.testing.servers.jira import jql as fake_jql
+from lakesync.testing.servers.salesforce import soql as fake_soql
+from tests.conformance.adapter_places import DATABASES, DEEP, start_server
+from tests.conformance.book import Book, make_delta
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("lakesync", "lakehouse", "resources", "assets", "sensors", "gateway", "lakesync_dagster")
+HOSTILE = [
+    "r'1 ${env:HOME}",
+    "${env:SPARK_CONNECT_AUTHENTICATE_TOKEN}",
+    "${spark.app.id}",
+    "' OR '1'='1",
+    "'; DROP TABLE log;--",
+    '"; DROP TABLE "log";--',
+    "\\'; DELETE FROM log;--",
+    "`",
+    "a\\",
+    "\\",
+    "'",
+    "''",
+    ":p0",
+    "?",
+    "%s",
+    "$1",
+    "{0}",
+    "/* */ --",
+    "line\nbreak\r\ttab",
+    "nul-free \u2028 \U0001f600",
+    ") OR key IS NOT EMPTY",
+]
+texts = st.one_of(st.sampled_from(HOSTILE), st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1))
+few = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+
+_RUNS = {"sql", "execute", "executemany", "where", "filter", "expr", "query", "stream", "copy"}
+"""Methods that take a statement, or a part of one."""
+_VALUES = {
+    *("row_id", "rowId", "client_id", "clientId", "delta_id", "value", "values", "claims", "constant"),
+    *("columns_json", "body", "params", "password", "token", "secret"),
+}
+"""Names under which values of tenants are found."""
+_NAMES = {
+    ("lakesync/adapters/sql/tables.py", "{row_id}"),
+    ("lakesync/client/growing.py", "{values}"),
+    ("lakesync/client/growing.py", "{', '.join(cells.values())}"),
+    ("lakesync/client/own_tables.py", "{NO_ID.format('row_id')}"),
+    ("lakesync/client/tracking.py", "{values}"),
+}
+"""What is called like a value and is SQL for quoted names of columns."""
+
+
+def named_in(expression):
+    """Every name, attribute and key of an expression."""
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def offences(source):
+    """Statements that are made with a value's name, or with `repr`, in their text."""
+    for call in ast.walk(ast.parse(source)):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in _RUNS:
+            continue
+        for argument in call.args[:1]:
+            for node in ast.walk(argument):
+                if isinstance(node, ast.FormattedValue) and (node.conversion == ord("r") or _is_value(node.value)):
+                    yield call.lineno, "{" + ast.unparse(node.value) + "}"
+
+
+def _is_value(expression):
+    return not _VALUES.isdisjoint(named_in(expression))
+
+
+def test_no_statement_is_made_with_a_value_in_its_text():
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {offence}"
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if "testing" not in path.parts
+        for line, offence in offences(path.read_text())
+        if (str(path.relative_to(ROOT)), offence) not in _NAMES
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "spark.sql(f\"DELETE FROM t WHERE row = '{each.row_id}'\")",
+        "connection.execute(f'SELECT {value!r}')",
+        "frame.where(f\"client = '{request['client_id']}'\")",
+    ],
+)
+def test_such_a_statement_is_found(source):
+    assert list(offences(source))
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=[pytest.mark.deep] * (kind in DEEP)) for kind in DATABASES])
+def adapter(request, tmp_path):
+    """An empty backend of each kind."""
+    start_server(request)
+    opened = DATABASES[request.param](tmp_path)
+    yield opened
+    opened.close()
+
+
+def test_backends_give_back_what_was_hostile_and_nothing_else(adapter):
+    deltas = [make_delta(text, number, text, title=text) for number, text in enumerate(HOSTILE, 1)]
+    stored = tuple(StoredDelta("g", 256 * place, each) for place, each in enumerate(deltas, 1))
+    adapter.insert_deltas(DeltaBatch("g.main.1.1-1", "g", stored))
+    found = adapter.query_deltas_since(DeltaQuery(limit=1000)).deltas
+    assert {(each.delta.row_id, each.delta.client_id) for each in found} == {(text, text) for text in HOSTILE}
+    for text in HOSTILE:
+        state = adapter.get_latest_state("g", "notes", [text])
+        assert list(state) == [text]
+
+
+@pytest.mark.parametrize("scheme", ["memory", "postgres"])
+def test_staging_takes_hostile_ids(scheme, request):
+    url = "memory://" if scheme == "memory" else request.getfixturevalue("own_database")
+    store = open_store(url, ManualClock())
+    store.open(Book())
+    try:
+        store.ensure_gateway("g")
+        deltas = [make_delta("c", number, text, title=text) for number, text in enumerate(HOSTILE, 1)]
+        store.submit("g", Book().push(deltas)).result()
+        rows = store.read("g", lambda view: view.rows([("notes", text) for text in HOSTILE])).result()
+        assert {row_id for _, row_id in rows} == set(HOSTILE)
+    finally:
+        store.close()
+
+
+@given(texts)
+@few
+def test_duckdb_reads_a_text_as_it_is(text):
+    assert duckdb.sql(f"SELECT {duckdb_text(text)}").fetchall() == [(text,)]
+
+
+@given(texts)
+@few
+def test_jql_reads_a_text_as_it_is(text):
+    tokens = fake_jql._tokens(f"key = {jql.quoted(text)}")
+    assert tokens[:2] == ["key", "="]
+    assert [fake_jql._unquoted(each) for each in tokens[2:]] == [text]
+
+
+@given(texts)
+@few
+def test_soql_reads_a_text_as_it_is(text):
+    tokens = fake_soql._tokens(f"SELECT Id FROM Account WHERE Name = {_literal(text)} LIMIT 1")
+    assert tokens[-2:] == ["LIMIT", "1"]
+    assert fake_soql._value(tokens[-3]) == text
+
+
+def erasure(**named):
+    found = dict.fromkeys(("table", "row_id", "client_id"))
+    found |= {"gateway": "g", "seq": 1, "hlc": 1 << 40, "arrival": 1, "requested_ms": 0}
+    return Erasure(**{**found, **named})
+
+
+def test_spark_finds_what_an_erasure_names_and_nothing_else(spark_server):
+    """The statements of an erasure over rows and clients whose ids are hostile: each finds its own."""
+    with session(spark_server["config"]) as spark:
+        rows = [("g", "notes", text, text, 1, "main", "desk") for text in HOSTILE]
+        texts = ", ".join(f"{name} string" for name in ("gateway", "table_name", "row_id", "client_id"))
+        names = f"{texts}, hlc long, shard string, connector string"
+        spark.createDataFrame(rows, names).createOrReplaceTempView("hostile")
+        for text in HOSTILE:
+            by_row, by_client = erasure(table="notes", row_id=text), erasure(client_id=text)
+            for request in (by_row, by_client):
+                found = deltas_of([request]).select(spark, "hostile", "row_id").collect()
+                assert [row["row_id"] for row in found] == [text]
+            found = landed_by(by_row, "desk").select(spark, "hostile", "row_id").collect()
+            assert [row["row_id"] for row in found] == [text]
+        none = erasure(client_id="connector:' OR '1'='1")
+        assert landed_by(none, None).select(spark, "hostile").count() == 0
