@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lakesync.cli import output
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 
@@ -156,6 +157,7 @@ def _listen(
         else:
             print(f"{kind} listens at {served.url}. A connector to it (POST /admin/connectors/GATEWAY):", flush=True)
             print(json.dumps(body, indent=2), flush=True)
+            output.note('the gateway calls it where lakesync.toml says [connectors] allowed_hosts = ["*", "127.0.0.1"]')
         for ending in (signal.SIGINT, signal.SIGTERM):
             signal.signal(ending, lambda *_: stop.set())
         while not stop.wait(every or None):
