@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from secrets import token_hex
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import structlog
 from starlette.types import Message
 
 from gateway.admission import Caller
+from gateway.bodies import decoded_push
 from gateway.errors import status_of
 from gateway.exchange import Exchange
 from gateway.live.closing import GOING_AWAY, REFUSED, STOPPING, TRY_LATER, BadFrameError, close_of, label_of
@@ -27,8 +28,6 @@ from lakesync.wire.frames import FrameTag, decode_frame, encode_answer
 
 if TYPE_CHECKING:
     from gateway.live.room import Room
-
-T = TypeVar("T")
 
 log = structlog.get_logger("gateway")
 
@@ -148,7 +147,10 @@ class LiveConnection:
         return tag, body
 
     async def _push(self, exchange: Exchange, body: bytes) -> bytes:
-        message = _decoded(protobuf.decode_push, body)
+        try:
+            message = await decoded_push(protobuf.decode_push, body)
+        except ValidationError as error:
+            raise BadFrameError(str(error)) from error
         follower = self.follower
         if follower is not None and follower.client_id != message.client_id:
             follower = None
@@ -159,7 +161,10 @@ class LiveConnection:
         return protobuf.encode_response(SyncResponse(result.deltas, result.server_hlc))
 
     async def _pull(self, exchange: Exchange, body: bytes) -> bytes:
-        message = _decoded(protobuf.decode_pull, body)
+        try:
+            message = protobuf.decode_pull(body)
+        except ValidationError as error:
+            raise BadFrameError(str(error)) from error
         page = await serve_pull(
             self._services, exchange, self._caller, message, knows_resync=self._knows_resync, live=True
         )
@@ -302,10 +307,3 @@ class LiveConnection:
 
 def _nobody() -> None:
     """Before the connection is in a room."""
-
-
-def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:
-    try:
-        return decode(body)
-    except ValidationError as error:
-        raise BadFrameError(str(error)) from error
