@@ -160,6 +160,8 @@ def note_writer(row: StoredRow, client_id: str, at: int, *, inserted: bool = Fal
     place = DELETED if deleted else known[0] if known is not None else 0
     if inserted and place >= DELETED:
         place = at
+    elif place == DELETED and not deleted:
+        place = -at  # astray: it may have made a row of this alone
     writers[client_id] = (place, at)  # behind the others: they stand in order of their latest deltas
     if len(writers) > WRITERS_KEPT:
         row.writers_floor = max(row.writers_floor, writers.pop(next(iter(writers)))[1])
@@ -177,7 +179,7 @@ def _note_updates(row: StoredRow, newest: _Wrote) -> None:
         client_id, at = each.client_id, each.at
         known = writers.pop(client_id, None)
         if known is not None:
-            writers[client_id] = (known[0], at)
+            writers[client_id] = (-at if known[0] == DELETED else known[0], at)
             continue
         writers[client_id] = (0, at)
         if len(writers) > WRITERS_KEPT:

@@ -137,6 +137,13 @@ CASES = {
         "named", 6,
         pull(0), edit(0, "INSERT", "tasks/r1", kind="q"), ("backup", 0), push(0), ("restore", 0),
     ),
+    "a client updates a row that it deleted and another made again": case(
+        "named stock", 9,
+        claims(1, kinds=["q"]), edit(0, "DELETE", "tasks/r1"), pull(0), push(0),
+        edit(1, "UPDATE", "tasks/r1", tick=9, team="a", kind="q", y=3), push(1),
+        edit(0, "UPDATE", "tasks/r1", tick=9, team="b", kind="q", x=1), claims(0, team=["a"], kinds=["q"]), push(0),
+        claims(0, team=[], kinds="p"),
+    ),
     "a backup is from before its client's own delete": case(
         "named stock", 4,
         edit(0, "INSERT", "notes/r1", x=1), edit(0, "INSERT", "tasks/t2", team="g"), pull(0), push(0), ("backup", 0),
