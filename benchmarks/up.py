@@ -97,7 +97,8 @@ def idle(folder: Path, seconds: float, rest: float, before: int) -> dict[str, An
         for _ in range(before):
             asker.flush(_FIRST_SECONDS)
         time.sleep(rest)
-        names = {entry["pid"]: name for name, entry in told.items() if isinstance(entry, dict) and entry.get("pid")}
+        pids = {entry["pid"]: name for name, entry in told.items() if isinstance(entry, dict) and entry.get("pid")}
+        names = {pid: name for pid, name in pids.items() if psutil.pid_exists(pid)}  # recovery has ended
         services = {process.pid: "up", **names}
         begun, spent = time.perf_counter(), _cpu(services)
         memory = [_pss(services)]
