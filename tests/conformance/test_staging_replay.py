@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakesync.engine import Engine
+from lakesync.engine import Engine, EngineLimits
 from lakesync.rules.model import parse_rules
 from lakesync.staging.sqlite import SqliteStore, WriteBehind
 from lakesync.testing.clock import ManualClock
@@ -22,6 +22,8 @@ RULES = {
     "buckets": [{"name": "mine", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
 }
 CLIENTS = {"c1": "a", "c2": "b", "c3": "a"}
+ANYWHERE = EngineLimits(write_scope="any")
+"""Clients write rows that they do not see."""
 
 edits = st.tuples(
     st.sampled_from(["r1", "r2", "r3"]),
@@ -63,7 +65,7 @@ def flush_all(store) -> None:
 def test_a_power_cut_changes_nothing_that_anyone_can_see(story, rows):
     clock = ManualClock()
     with tempfile.TemporaryDirectory() as folder:
-        engine = Engine(SqliteStore(Path(folder) / "live", clock, WriteBehind(3600, rows)), clock)
+        engine = Engine(SqliteStore(Path(folder) / "live", clock, WriteBehind(3600, rows)), clock, ANYWHERE)
         engine.open()
         gateway = engine.gateway("g")
         cursors: dict[str, int] = {}
@@ -73,7 +75,7 @@ def test_a_power_cut_changes_nothing_that_anyone_can_see(story, rows):
             if kind == "flush":
                 flush_all(engine.store)
         copy_at_once(engine.store, Path(folder) / "cut")
-        after = Engine(SqliteStore(Path(folder) / "cut", clock), clock)
+        after = Engine(SqliteStore(Path(folder) / "cut", clock), clock, ANYWHERE)
         after.open()
         try:
             for ask in (contents, lambda view: view.arrival, lambda view: [view.client(name) for name in CLIENTS]):
@@ -87,7 +89,7 @@ def test_a_power_cut_changes_nothing_that_anyone_can_see(story, rows):
 
 def test_entries_that_were_written_before_their_rows_are_made_the_same_again(tmp_path):
     clock = ManualClock()
-    engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehind(3600, 10**9)), clock)
+    engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehind(3600, 10**9)), clock, ANYWHERE)
     engine.open()
     gateway = engine.gateway("g")
     opened = engine.store._opened
@@ -109,7 +111,7 @@ def test_entries_that_were_written_before_their_rows_are_made_the_same_again(tmp
     while not write_a_bit():
         pass
     copy_at_once(engine.store, tmp_path / "cut")
-    after = Engine(SqliteStore(tmp_path / "cut", clock), clock)
+    after = Engine(SqliteStore(tmp_path / "cut", clock), clock, ANYWHERE)
     with sqlite3.connect(tmp_path / "cut" / "state.db") as file:
         ((applied,),) = file.execute("SELECT applied_seq FROM applied").fetchall()
         newest = file.execute("SELECT max(changed) FROM entry").fetchone()[0]
@@ -125,7 +127,7 @@ def test_entries_that_were_written_before_their_rows_are_made_the_same_again(tmp
 
 def test_a_reading_of_another_gateway_does_not_break_what_is_being_written(tmp_path):
     clock = ManualClock()
-    engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehind(3600, 10**9)), clock)
+    engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehind(3600, 10**9)), clock, ANYWHERE)
     engine.open()
     opened = engine.store._opened
     play(engine.gateway("g"), clock, {}, "push", "c1", [("r1", 3, {"team": "a"})])

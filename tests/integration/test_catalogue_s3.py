@@ -50,10 +50,12 @@ def s3_of(variables):
     return variables["AWS_ENDPOINT_URL"]
 
 
-def said(place):
+class Session:
     """All that is asked of a session."""
-    settings = {f"spark.sql.catalog.lake.{key}": value for key, value in place.items()}
-    return SimpleNamespace(conf=SimpleNamespace(getAll=settings))
+
+    def __init__(self, place):
+        settings = {f"spark.sql.catalog.lake.{key}": value for key, value in place.items()}
+        self.conf = SimpleNamespace(getAll=settings)
 
 
 def test_a_table_on_s3_is_planned_here_and_read_by_tasks(catalogue):
@@ -63,7 +65,7 @@ def test_a_table_on_s3_is_planned_here_and_read_by_tasks(catalogue):
     for batch in ("one", "two"):
         table.append(pa.table({"batch": [batch] * 3, "size": [1, 2, 3]}))
     made.close()
-    with open_table(said(place), "`lake`.`lakesync`.`t`") as opened:
+    with open_table(Session(place), "`lake`.`lakesync`.`t`") as opened:
         assert current_snapshot(opened) == table.current_snapshot().snapshot_id
         found = planned_files(opened, current_snapshot(opened), EqualTo("batch", "two"))
         assert planned_files(opened, None) == []
@@ -76,5 +78,5 @@ def test_a_table_on_s3_is_planned_here_and_read_by_tasks(catalogue):
 def test_another_type_of_catalogue_is_refused_by_name():
     for place in ({"type": "hadoop", "warehouse": WAREHOUSE}, {"type": "jdbc", "uri": "jdbc:mysql://host/db"}):
         refused = pytest.raises(ConfigurationError, match=r"lake\.catalog_uri")
-        with refused, open_table(said(place), "`lake`.`lakesync`.`t`"):
+        with refused, open_table(Session(place), "`lake`.`lakesync`.`t`"):
             pass
