@@ -109,9 +109,9 @@ def test_a_button_that_the_gateway_does_not_answer_says_so(page, world, monkeypa
     queue = MemoryFlushQueue()
     monkeypatch.setattr(served.engine, "_outlet", Outlet(None, queue=queue))
     set_a_job_aside(queue, admin.gateway)
+    page.route("**/admin/dead-letters/*/*", lambda route: route.abort())  # of a page under way, requests may slip by
     page.goto(signed_in(world))
     retry = page.locator("#aside").get_by_role("button", name="Retry")
-    page.route("**/admin/dead-letters/*/*", lambda route: route.abort())
     retry.click()
     expect(page.get_by_role("alert")).to_have_text("The gateway does not answer.")
     page.unroute("**/admin/dead-letters/*/*")
