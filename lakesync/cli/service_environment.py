@@ -41,8 +41,8 @@ def environment(service: str, config: Config, inherited: Mapping[str, str]) -> d
     """
     allowed = _SETTINGS.get(service)
     secrets = dict(_secrets(config))
-    foreign = {value for name, value in secrets.items() if value and name not in (allowed or ())}
-    foreign -= {secrets[name] for name in allowed or () if name in secrets}
+    own = {value for name, value in secrets.items() if name in (allowed or ())}
+    foreign = {value for value in secrets.values() if value} - own
     removed = {
         name
         for name, value in inherited.items()
