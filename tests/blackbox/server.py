@@ -103,6 +103,11 @@ class Server:
                 raise RuntimeError(f"the server did not start: {log.read_text()[-3000:]}")
             time.sleep(0.02)
 
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
     def kill(self, on_the_way: Iterable[Request] = ()) -> None:
         """kill -9, with requests on their way."""
         self._drop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sqlite3
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -50,14 +51,14 @@ def _write(db: sqlite3.Connection, dice: random.Random) -> None:
         print("wrote", row_id, number, flush=True)
 
 
-def write_by_another(gateway: SyncGateway, clock: HLC, dice: random.Random) -> None:
+def write_by_another(push: Callable[[SyncPush], object], clock: HLC, dice: random.Random) -> None:
     """Let another client change the column that is its own."""
     after = {"theirs": dice.randrange(1000)}
     delta = extract_delta(
         {"theirs": -1}, after, table="notes", row_id=dice.choice(ROWS), client_id="other", hlc=clock.now()
     )
     assert delta is not None
-    gateway.handle_push(SyncPush("other", (delta,)))
+    push(SyncPush("other", (delta,)))
 
 
 def main(folder: Path, seed: int) -> None:
@@ -71,7 +72,7 @@ def main(folder: Path, seed: int) -> None:
             if what < 0.5:
                 _write(db, dice)
             elif what < 0.6:
-                write_by_another(gateway, clock, dice)
+                write_by_another(gateway.handle_push, clock, dice)
             else:
                 app.sync()
                 print("synced", flush=True)

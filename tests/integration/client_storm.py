@@ -1,7 +1,8 @@
 """An app that writes by plain SQL, killed with its gateway again and again: what is left is looked at in the end.
 
 `scripts/client-storm --kills 200 --seed 1` does it for long; with `--remake` the app remakes, renames and alters its
-table as well, in `--storms` apps one after another. The last line is one JSON object.
+table as well, in `--storms` apps one after another, each over HTTP with a gateway of its own. The last line is one JSON
+object. A seed repeats what the app does, and when it is killed up to a few milliseconds.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from types import ModuleType
 
 from lakesync.client import Client
 from lakesync.engine import SyncGateway
 from lakesync.types import SyncPull
+from tests.blackbox.server import Server
 from tests.integration import app_remaker, app_writer
 
 
@@ -52,18 +55,31 @@ def play_remaking(folder: Path, kills: int, seed: int) -> dict[str, int]:
         AssertionError: the app failed, or its rows are not those of the gateway.
     """
     dice = random.Random(seed)
-    remade = 0
-    for life in range(kills):
-        lines = _killed_after(folder, dice.randrange(1, 40), seed * 1000 + life, app_remaker)
-        remade += sum(line.startswith("remade") for line in lines)
-    engine, gateway = app_remaker.open_gateway(folder)
-    with closing(engine), app_remaker.open_app(folder, gateway) as app:
-        app.sync()
-        assert app.pending() == []
+    remade = offline = 0
+    with closing(Server()) as server:
+        for life in range(kills):
+            stopped = server.kill if dice.random() < 0.2 else None
+            lines = _killed_after(folder, dice.randrange(1, 40), seed * 1000 + life, app_remaker, server.url, stopped)
+            remade += sum(line.startswith("remade") for line in lines)
+            offline += lines.count("offline\n")
+            if stopped:
+                server.start()
+        with app_remaker.open_app(folder, server.url) as app:
+            app.sync()
+            assert app.pending() == []
+            server.kill()
+            found = _compared(folder, app, server.folder / "data", seed)
+    return {"kills": kills, "remade": remade, "offline": offline, **found}
+
+
+def _compared(folder: Path, app: Client, kept: Path, seed: int) -> dict[str, int]:
+    """What came of an app, whose diary and pushes are in `folder`, and of its gateway, whose data is in `kept`."""
+    engine, gateway = app_writer.open_gateway(kept)
+    with closing(engine):
         position = app.coordinator.replica.store.position()
         sent = engine.store.submit("g", lambda commit: commit.known_ids("me", 0, 1 << 62)).result()
         there = _same_rows(app, gateway)
-        diary = app.query("SELECT number, row_id, op FROM diary ORDER BY number")
+    diary = app.query("SELECT number, row_id, op FROM diary ORDER BY number")
     last = {entry["row_id"]: entry for entry in diary if entry["op"] != "nothing"}
     wrote = {(entry["row_id"], entry["number"]) for entry in diary if entry["op"] == "write"}
     deletes = Counter(entry["row_id"] for entry in diary if entry["op"] in ("delete", "undo"))
@@ -87,8 +103,6 @@ def play_remaking(folder: Path, kills: int, seed: int) -> dict[str, int]:
         if found:
             print(what, seed, found, file=sys.stderr)
     return {
-        "kills": kills,
-        "remade": remade,
         "edits": position.edits,
         "lost": len(lost),
         "spurious_deletes": spurious.total(),
@@ -97,15 +111,31 @@ def play_remaking(folder: Path, kills: int, seed: int) -> dict[str, int]:
     }
 
 
-def _killed_after(folder: Path, lines: int, seed: int, app: ModuleType = app_writer) -> list[str]:
-    """Let the app do so many steps and kill it during a later one; what it told."""
-    command = [sys.executable, str(app.__file__), folder, str(seed)]
+def _killed_after(
+    folder: Path,
+    lines: int,
+    seed: int,
+    app: ModuleType = app_writer,
+    url: str = "",
+    before: Callable[[], None] | None = None,
+) -> list[str]:
+    """Let the app do so many steps and kill it at a moment after them; what it told.
+
+    Args:
+        before: is done after the steps, while the app goes on.
+    """
+    dice, moment = random.Random(seed), 0.02 if before is None else 0.3
+    command = [sys.executable, str(app.__file__), folder, str(seed), *([url] if url else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         told = [line for _, line in zip(range(lines), process.stdout, strict=False)]
+        if before is not None:
+            before()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(dice.expovariate(1 / moment))
         process.send_signal(signal.SIGKILL)
         told += process.stdout.readlines()
-    assert len(told) >= lines, "the app ended by itself"
+    assert process.returncode == -signal.SIGKILL, "the app ended by itself"
     return told
 
 
