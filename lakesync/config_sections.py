@@ -171,10 +171,12 @@ class ConnectorsSection(_Section):
 
     In a pattern of a variable with `{gateway}`, `*` stands for letters and digits: no name is of two gateways.
 
+    `google:GATEWAY` lends the Google identity of the server to the BigQuery connectors of a gateway.
+
     Who is an admin of a gateway can read through one of its connectors what these allow.
     """
     allowed_hosts: tuple[str, ...] = ("*",)
-    """Hosts that connectors may call over HTTP: names with `*` and networks, which may be private; `*` alone stands for
+    """Hosts that connectors may call: names with `*` and networks, which may be private; `*` alone stands for
     every host at a public address."""
 
 

@@ -23,6 +23,8 @@ class ConnectorConfig:
     ingest: Mapping[str, Any] | None = None
     hosts: HostPolicy = field(default_factory=HostPolicy)
     """The hosts that the server's connectors may call."""
+    own_identity: bool = False
+    """Whether the connector may use the identity that the server itself has at a cloud."""
 
 
 def _none(config: ConnectorConfig) -> ActionHandler:

@@ -51,19 +51,6 @@ class HostPolicy(msgspec.Struct, frozen=True):
         if not may and not self._names(host):
             raise ConfigurationError(f"{setting}: {_refusal(host)}")
 
-    def resolve(self, setting: str, url: str) -> None:
-        """Check an address and those of its host, for a library that makes its own connections.
-
-        Raises:
-            ConfigurationError: as `check` and `address`.
-        """
-        self.check(setting, url)
-        parts = urlsplit(url)
-        try:
-            self.address(parts.hostname or "", parts.port or _PORTS[parts.scheme])
-        except OSError as error:
-            raise ConfigurationError(f"{setting}: the host cannot be resolved: {error}") from error
-
     def address(self, host: str, port: int) -> str:
         """Resolve a host to an address that may be called.
 

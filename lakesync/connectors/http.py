@@ -62,7 +62,7 @@ class HttpApi:
         """
         self.base_url = base_url.rstrip("/")
         self.session = requests.Session()
-        self.session.auth = _no_auth
+        self.session.auth = no_auth
         for scheme in ("http://", "https://"):
             self.session.mount(scheme, PinnedAdapter(hosts or HostPolicy()))
         self.calls = 0
@@ -149,7 +149,7 @@ class HttpApi:
         return b"".join(pieces)
 
 
-def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
+def no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
     """Add nothing: without this, passwords of the server's own ~/.netrc would be sent."""
     return request
 

@@ -128,7 +128,8 @@ class Connectors:
             field: self._secrets.reveal(gateway, stored.name, field, value) if field in secret else value
             for field, value in stored.settings.items()
         }
-        return ConnectorConfig(gateway, stored.name, stored.type, settings, stored.ingest, self._hosts)
+        lent = self._secrets.lends_identity(gateway)
+        return ConnectorConfig(gateway, stored.name, stored.type, settings, stored.ingest, self._hosts, lent)
 
     def _check_url(self, setting: str, url: str) -> None:
         try:

@@ -78,6 +78,10 @@ class Secrets:
         except ValidationError as error:
             raise ConfigurationError(str(error)) from None
 
+    def lends_identity(self, gateway: str) -> bool:
+        """Whether the operator lends a gateway's connectors the identity that this server has at a cloud."""
+        return any(_matches(f"google:{gateway}", pattern, gateway) for pattern in self._references)
+
     def reveal(self, gateway: str, connector: str, setting: str, kept: Any) -> str:
         """The secret itself.
 

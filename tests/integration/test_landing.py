@@ -19,6 +19,7 @@ from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.diff import Change, diff
+from lakesync.connectors.hosts import HostPolicy
 from lakesync.connectors.ingest import Ingest
 from lakesync.connectors.source import Census, Page, SourceRow, Table, Usage
 from lakesync.connectors.sql import postgres
@@ -218,7 +219,9 @@ def test_a_large_table_is_read_by_ranges_of_its_key_on_sparks_workers(spark, nam
         sql.execute("INSERT INTO orders SELECT n * 3, 'n' || n, '2026-01-01' FROM generate_series(1, %s) n", [rows])
     by = {"type": "cursor", "cursorColumn": "changed"}
     ingest = {"tables": [{"table": "orders", "query": "SELECT * FROM orders", "strategy": by}]}
-    config = ConnectorConfig("gw", "desk", "postgres", {"connectionString": own_database}, ingest)
+    config = ConnectorConfig(
+        "gw", "desk", "postgres", {"connectionString": own_database}, ingest, HostPolicy(("127.0.0.1",))
+    )
     with closing(postgres.source(config)) as source:
         landing = LakeLanding(
             spark, Polled(config, postgres.source, source.tables), lambda: time.time_ns() // 1_000_000, names

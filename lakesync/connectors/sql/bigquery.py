@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.hosts import PinnedAdapter
+from lakesync.connectors.http import no_auth
 from lakesync.connectors.sql.reader import PAGE, Column
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.exceptions import (
@@ -47,13 +49,23 @@ def _client(config: ConnectorConfig) -> bigquery.Client:
         from google.cloud import bigquery
     place = {"project": settings["projectId"], "location": settings.get("location") or "US"}
     if endpoint := settings.get("endpoint"):
-        config.hosts.resolve("bigquery.endpoint", endpoint)
+        config.hosts.check("bigquery.endpoint", endpoint)
         from google.auth.credentials import AnonymousCredentials
+        from google.auth.transport.requests import AuthorizedSession
 
         nobody = AnonymousCredentials()  # type: ignore[no-untyped-call]
-        return bigquery.Client(**place, credentials=nobody, client_options={"api_endpoint": endpoint})
+        session = AuthorizedSession(nobody)  # type: ignore[no-untyped-call]
+        session.auth = no_auth
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, PinnedAdapter(config.hosts))
+        return bigquery.Client(**place, credentials=nobody, client_options={"api_endpoint": endpoint}, _http=session)
     if key := settings.get("keyFilename"):
         return bigquery.Client.from_service_account_json(key, **place)  # type: ignore[no-untyped-call,no-any-return]
+    if not config.own_identity:
+        raise ConfigurationError(
+            f"bigquery.keyFilename is missing: name a key file, or have the operator lend this server's own Google "
+            f"identity: references in [connectors] with google:{config.gateway}"
+        )
     return bigquery.Client(**place)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -11,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.hosts import HostPolicy
 from lakesync.connectors.sql.reader import PAGE, Column, Unseen
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.connectors.sql.statements import marked
@@ -48,14 +50,18 @@ def source(config: ConnectorConfig) -> SqlSource:
 
 def reader(config: ConnectorConfig) -> MySqlReader:
     """The database of one connector."""
-    return MySqlReader(config.settings["connectionString"])
+    return MySqlReader(config.settings["connectionString"], config.hosts)
 
 
 class MySqlReader:
     """A database; each reading has a connection of its own."""
 
-    def __init__(self, uri: str) -> None:
-        """Args: uri: `mysql://USER:PASSWORD@HOST:PORT/DATABASE`.
+    def __init__(self, uri: str, hosts: HostPolicy) -> None:
+        """Read a connection string, and connect to nothing yet.
+
+        Args:
+            uri: `mysql://USER:PASSWORD@HOST:PORT/DATABASE`.
+            hosts: that connectors may call.
 
         Raises:
             ConfigurationError: the driver is not installed, or the address is none.
@@ -64,12 +70,17 @@ class MySqlReader:
             import pymysql
             import pymysql.cursors
         self._driver = pymysql
-        parts = urlsplit(uri)
-        if not parts.hostname or not parts.path.strip("/"):
-            raise ConfigurationError("connectionString must be mysql://USER:PASSWORD@HOST/DATABASE")
+        self._hosts = hosts
+        try:
+            parts = urlsplit(uri)
+            host, port = parts.hostname, parts.port or 3306
+        except ValueError:  # whose text may show a part of the password
+            host = None
+        if not host or not parts.path.strip("/"):
+            raise ConfigurationError("connectionString must be mysql://USER:PASSWORD@HOST:PORT/DATABASE")
         self._place: dict[str, Any] = {
-            "host": parts.hostname,
-            "port": parts.port or 3306,
+            "host": host,
+            "port": port,
             "user": unquote(parts.username or "root"),
             "password": unquote(parts.password or ""),
             "database": unquote(parts.path.strip("/")),
@@ -79,15 +90,7 @@ class MySqlReader:
     def reading(self) -> Iterator[MySqlReading]:
         """A transaction that reads one moment and writes nothing."""
         try:
-            connection = self._driver.connect(
-                **self._place,
-                charset="utf8mb4",
-                connect_timeout=_CONNECT_SECONDS,
-                read_timeout=_READ_SECONDS,
-                cursorclass=self._driver.cursors.SSCursor,
-                init_command="SET time_zone = '+00:00'",
-            )
-            with closing(connection):
+            with closing(self._connected()) as connection:
                 with connection.cursor() as cursor:
                     asked = time.monotonic()
                     oldest = self._oldest_seconds(cursor)
@@ -97,6 +100,26 @@ class MySqlReader:
                 yield MySqlReading(connection, None if oldest is None else Unseen(oldest + since + _INEXACT_SECONDS))
         except self._driver.Error as error:
             raise fault(error) from error
+
+    def _connected(self) -> pymysql.connections.Connection[Any]:
+        """A connection to the address that the policy has checked; TLS is for the host's name."""
+        connection = self._driver.connect(
+            **self._place,
+            charset="utf8mb4",
+            read_timeout=_READ_SECONDS,
+            cursorclass=self._driver.cursors.SSCursor,
+            init_command="SET time_zone = '+00:00'",
+            defer_connect=True,
+        )
+        port = self._place["port"]
+        try:
+            address = self._hosts.address(self._place["host"], port)
+            line = socket.create_connection((address, port), _CONNECT_SECONDS)
+        except OSError as error:
+            raise AdapterError(f"MySQL cannot be reached: {error}") from error
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.connect(line)
+        return connection
 
     def quoted(self, name: str) -> str:
         """A name in backquotes."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.hosts import HostPolicy
 from lakesync.connectors.sql.reader import PAGE, Column, Horizon
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.connectors.sql.statements import marked
@@ -19,6 +20,23 @@ if TYPE_CHECKING:
     import psycopg
 
 _CONNECT_SECONDS = 10
+_PORT = 5432
+_NOWHERE = "/nonexistent/lakesync"
+_PARAMETERS = frozenset(
+    {"host", "port", "user", "password", "dbname", "sslmode", "channel_binding", "target_session_attrs"}
+    | {"application_name", "options", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"}
+    | {"tcp_user_timeout", "client_encoding", "load_balance_hosts"}
+)
+"""Parameters of a connection string that name no file, service, socket or identity of this machine."""
+_NOT_OF_THE_SERVER = {
+    "passfile": _NOWHERE,
+    "sslcert": _NOWHERE,
+    "sslkey": _NOWHERE,
+    "gssencmode": "disable",
+    "require_auth": "password,md5,scram-sha-256,none",
+    "connect_timeout": _CONNECT_SECONDS,
+}
+"""Keeps libpq from presenting this machine's own passwords, certificates and Kerberos tickets to a tenant's host."""
 _TYPES: dict[str, ColumnType] = {
     "bool": "boolean",
     **dict.fromkeys(("int2", "int4", "int8", "oid", "float4", "float8", "numeric"), "number"),
@@ -33,34 +51,70 @@ def source(config: ConnectorConfig) -> SqlSource:
 
 def reader(config: ConnectorConfig) -> PostgresReader:
     """The database of one connector."""
-    return PostgresReader(config.settings["connectionString"])
+    return PostgresReader(config.settings["connectionString"], config.hosts)
 
 
 class PostgresReader:
     """A database; each reading is a transaction of its own, which sees one moment."""
 
-    def __init__(self, uri: str) -> None:
-        """Args: uri: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, as libpq reads it.
+    def __init__(self, uri: str, hosts: HostPolicy) -> None:
+        """Read a connection string, and connect to nothing yet.
+
+        Args:
+            uri: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, as libpq reads it.
+            hosts: that connectors may call.
 
         Raises:
-            ConfigurationError: the driver is not installed.
+            ConfigurationError: the driver is not installed, or the string names no host or what is the server's own.
         """
         with extra("postgres", "Postgres needs its driver"):
             import psycopg
+            from psycopg.conninfo import conninfo_to_dict
         self._driver = psycopg
-        self._uri = uri
+        self._hosts = hosts
+        try:
+            self._given: dict[str, Any] = {name: str(value) for name, value in conninfo_to_dict(uri).items()}
+        except psycopg.Error:  # whose text may show a part of the password
+            raise ConfigurationError(
+                "connectionString cannot be read: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+            ) from None
+        public = {"sslrootcert"} if self._given.get("sslrootcert") == "system" else set()
+        if strange := sorted(self._given.keys() - _PARAMETERS - public):
+            raise ConfigurationError(
+                f"connectionString has {', '.join(strange)}, which a connector may not set: leave it out"
+            )
+        names, ports = self._given.get("host", "").split(","), self._given.get("port", "").split(",")
+        if not all(host and host[0] not in "/@" for host in names):
+            raise ConfigurationError(
+                "connectionString names no host: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+            )
+        try:
+            each = zip(names, ports if len(ports) > 1 else ports * len(names), strict=True)
+            self._places = [(host, int(port or _PORT)) for host, port in each]
+        except ValueError:
+            raise ConfigurationError(
+                "connectionString has ports that do not fit its hosts: give one number each"
+            ) from None
 
     @contextmanager
     def reading(self) -> Iterator[PostgresReading]:
         """A transaction that reads one moment and writes nothing."""
         try:
-            with self._driver.connect(self._uri, connect_timeout=_CONNECT_SECONDS) as connection:
+            with self._driver.connect(**self._pinned()) as connection:
                 connection.read_only = True
                 connection.isolation_level = self._driver.IsolationLevel.REPEATABLE_READ
                 connection.execute("SET TIME ZONE 'UTC'")
                 yield PostgresReading(connection)
         except self._driver.Error as error:
             raise fault(error) from error
+
+    def _pinned(self) -> dict[str, Any]:
+        """Where to connect to: the hosts' addresses, which the policy has just checked; TLS is for their names."""
+        try:
+            addresses = [self._hosts.address(host, port) for host, port in self._places]
+        except OSError as error:
+            raise AdapterError(f"Postgres' host cannot be resolved: {error}") from error
+        return {"password": "", **self._given, **_NOT_OF_THE_SERVER, "hostaddr": ",".join(addresses)}
 
     def quoted(self, name: str) -> str:
         """A name in double quotes."""
