@@ -13,6 +13,7 @@ from gateway.exchange import Exchange
 from gateway.services import Services
 from lakesync.engine import SyncGateway
 from lakesync.exceptions import AuthError, ForbiddenError, ValidationError
+from lakesync.identity import user_of
 from lakesync.types import Claims
 from lakesync.validation import check_gateway_id
 
@@ -33,7 +34,7 @@ class Caller(NamedTuple):
 
     def claims(self, client_id: str) -> Claims:
         """The claims under which a message that names `client_id` is served."""
-        return {"sub": client_id} if self.token_claims is None else self.token_claims
+        return {"sub": user_of(client_id)} if self.token_claims is None else self.token_claims
 
     def client_id(self, named: str | None) -> str:
         """Who calls: whom the request names, else whom the token does."""

@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from lakesync.exceptions import AuthError
+from lakesync.identity import is_importer, user_of
 from lakesync.types import Claims
 from lakesync.validation import check_id
 
@@ -124,6 +125,8 @@ def _identity(payload: dict[str, Any]) -> Identity:
         if not isinstance(payload[name], str) or not payload[name]:
             raise AuthError(f"the token's claim {name!r} must be a string that is not empty")
     fault = check_id("the token's sub", payload["sub"])
+    if fault is None and is_importer(payload["sub"]):
+        fault = f"the token's sub is {payload['sub']!r}, an id that imports have: use {user_of(payload['sub'])!r}"
     if fault is not None:
         raise AuthError(fault)
     role = payload.get("role", "client")

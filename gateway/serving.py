@@ -9,6 +9,7 @@ from gateway.exchange import Exchange
 from gateway.services import Services
 from gateway.waiting import outcome
 from lakesync.exceptions import BackpressureError, LakeSyncError, RefusedError
+from lakesync.identity import is_importer
 from lakesync.schema import is_identifier
 from lakesync.types import PushResult, SyncPage, SyncPull, SyncPush
 
@@ -43,7 +44,8 @@ async def serve_push(
         services.refusals.note(caller.gateway.gateway_id, str(claims["sub"]), message.deltas, error, newest)
         raise
     services.metrics.pushed.inc(result.accepted)
-    services.clients.pushed(caller.gateway.gateway_id, message.client_id)
+    if not is_importer(message.client_id):  # it has no app that could be behind
+        services.clients.pushed(caller.gateway.gateway_id, message.client_id)
     return result
 
 

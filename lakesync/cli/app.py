@@ -33,7 +33,7 @@ COMMANDS: dict[str, Named] = {
     "doctor": Named("doctor", _RUN, "Look whether everything that a LakeSync needs is there, and say what to do."),
     "config": Named("config", _RUN, "Show the settings in force, and where each comes from."),
     "token": Named("token", _RUN, "Make the tokens that clients and admins show a gateway, and read them."),
-    "push": Named("push", _DATA, "Push deltas, or rows as new ones, from a file."),
+    "push": Named("push", _DATA, "Import deltas, or rows as new ones, from a file."),
     "pull": Named("pull", _DATA, "Pull what a client lacks, page after page.", "pull_app"),
     "tail": Named("pull", _DATA, "Show changes as they happen, until Ctrl-C.", "tail_app"),
     "query": Named(

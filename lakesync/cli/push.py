@@ -1,4 +1,4 @@
-"""`lakesync push`: deltas, or rows as new ones, from a file."""
+"""`lakesync push`: import deltas, or rows as new ones, from a file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BYTES = 900_000
 
 @app.command(
     epilog=examples(
-        ("lakesync push todos.csv --table todos --id id --client alice", "each row as a new one, by her"),
+        ("lakesync push todos.csv --table todos --id id --client alice", "new rows; her app gets them too"),
         (
             """echo '{"row_id": "t1", "team": "red"}' | lakesync push - -t todos -c bob --claim team=red""",
             "JSON, a row a line",
@@ -53,7 +53,7 @@ def push(
     ] = None,
     id_column: Annotated[str, typer.Option("--id", help="Which of a row's fields is its id.")] = "row_id",
     client: Annotated[
-        str | None, typer.Option("--client", "-c", help="Who pushes; else the token's sub.", show_default=False)
+        str | None, typer.Option("--client", "-c", help="The user it is for; else the token's sub.", show_default=False)
     ] = None,
     claim: Claim = None,
     url: Url = None,
@@ -64,19 +64,23 @@ def push(
     update: Annotated[bool, typer.Option("--update", help="Rows are changes of rows that are there.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Push deltas, or rows as new ones, from a file.
+    """Import deltas, or rows as new ones, from a file.
 
-    As a client, who may be held to the rules: to rows that they show it. What the gateway refuses is named on stderr
-    and left out, the rest is pushed: exit code 6, or 5 where all of it was refused. A delta with its own hlc and
-    deltaId may be pushed again: that changes nothing.
+    The rules and the write scope apply as for the user, and the user's own apps receive the rows too: an import has a
+    client id of its own, `import:USER`. A delta that names another client is imported under that id.
+
+    Rejected deltas are named on stderr, and the others are pushed: exit code 6, or 5 if all were rejected. Repeat an
+    interrupted import with the same file: a row is written again, and a delta with its own hlc is skipped.
     """
     from lakesync.cli.remote import connect
     from lakesync.exceptions import LakeSyncError
     from lakesync.hlc import HLC
+    from lakesync.identity import importer_of
 
     remote = connect(url, gateway, token_file, data, role="client", client=client, claims=named_claims(claim))
     clock = HLC()
-    who = client or remote.client_id
+    user = client or remote.client_id
+    who = importer_of(user)
     transport = remote.transport()
 
     def types() -> Mapping[str, ColumnType]:
@@ -90,7 +94,7 @@ def push(
         op = "UPDATE" if update else "INSERT"
         rows = (_row(record, place, table, id_column, op) for place, record in enumerate(found, 1))
         deltas = (_delta(record, place, who, clock) for place, record in enumerate(rows, 1))
-    accepted, server_hlc, refusals = 0, 0, Refusals(who, as_json=as_json)
+    accepted, server_hlc, refusals = 0, 0, Refusals(user, as_json=as_json)
     try:
         with closing(found), output.working("pushing"):
             for batch in _batches(deltas):
@@ -162,7 +166,7 @@ def _row(record: Mapping[str, Any], place: int, table: str, id_column: str, op: 
 
 
 def _delta(record: Mapping[str, Any], place: int, who: str, clock: HLC) -> RowDelta:
-    """A delta in the wire's form, in which client, hlc and id may be missing."""
+    """A delta in the wire's form, in which client, hlc and id may be missing, as one of client `who`."""
     import msgspec
 
     from lakesync.delta import delta_id
@@ -179,9 +183,7 @@ def _delta(record: Mapping[str, Any], place: int, who: str, clock: HLC) -> RowDe
         delta = msgspec.json.decode(msgspec.json.encode(given), type=RowDelta, strict=False)
     except msgspec.ValidationError as error:
         raise ValidationError(f"delta {place} is not of the documented form: {error}") from error
-    if delta.delta_id:
+    if delta.delta_id and delta.client_id == who:
         return delta
-    identity = delta_id(
-        client_id=delta.client_id, hlc=delta.hlc, table=delta.table, row_id=delta.row_id, columns=delta.columns
-    )
-    return msgspec.structs.replace(delta, delta_id=identity)
+    identity = delta_id(client_id=who, hlc=delta.hlc, table=delta.table, row_id=delta.row_id, columns=delta.columns)
+    return msgspec.structs.replace(delta, client_id=who, delta_id=identity)

@@ -64,6 +64,7 @@ def _holders(
     """What the gateway says of the row and of each client that it saw; or why it does not."""
     from lakesync.cli.remote import connect
     from lakesync.exceptions import LakeSyncError
+    from lakesync.identity import user_of
 
     try:
         remote = connect(url, found.gateway, token_file, data)
@@ -71,7 +72,7 @@ def _holders(
         asked = {"table": found.table, "rowId": found.row_id}
         explained = {
             client: remote.get("/admin/explain/{gateway}", clientId=client, **asked)
-            for client in dict.fromkeys([found.client_id, *(each["clientId"] for each in told["clients"])])
+            for client in dict.fromkeys([user_of(found.client_id), *(each["clientId"] for each in told["clients"])])
         }
     except LakeSyncError as error:
         return None, str(error)

@@ -15,6 +15,7 @@ from lakesync.exceptions import (
     SchemaMismatchError,
     ValidationError,
 )
+from lakesync.identity import user_of
 from lakesync.schema import check_delta
 from lakesync.staging.records import GatewayConfig
 from lakesync.types import Claims, RowDelta, SyncPull, SyncPush
@@ -26,6 +27,8 @@ _CLOCK = "; set the client's clock"
 def check_request(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits) -> None:
     """Everything that can be said of a push without the store. Every delta that is refused is named, each for its own.
 
+    A token serves its `sub`, and the id under which imports for that user are pushed.
+
     Raises:
         ValidationError: too many deltas, or deltas of the wrong shape.
         ForbiddenError: a delta, or the push, is in another client's name.
@@ -35,10 +38,10 @@ def check_request(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLim
         raise ValidationError(
             f"the push holds {len(push.deltas)} deltas, at most {limits.max_deltas} are taken: send it in parts"
         )
-    sender = claims.get("sub")
-    if push.client_id != sender:
+    sub, sender = claims.get("sub"), push.client_id
+    if sub not in (sender, user_of(sender)):
         raise ForbiddenError(
-            f"clientId is {push.client_id!r} but the token's sub is {sender!r}: push with a token of that client",
+            f"clientId is {sender!r} but the token's sub is {sub!r}: push with a token of that client",
             [
                 Rejection(delta.delta_id, ForbiddenError.code, "the push is in another client's name")
                 for delta in push.deltas
@@ -97,14 +100,12 @@ def check_backlog(backlog_bytes: int, limits: EngineLimits) -> None:
         )
 
 
-def _refusal(push: SyncPush, faulty: list[Rejection], now_ms: int, sender: object) -> RefusedError:
+def _refusal(push: SyncPush, faulty: list[Rejection], now_ms: int, sender: str) -> RefusedError:
     """The error of a push that holds deltas that cannot be taken: of a wrong shape before those of others' names."""
     known = {rejection.delta_id for rejection in faulty}
     rest = [delta for delta in push.deltas if delta.delta_id not in known]
     foreign = [
-        Rejection(
-            delta.delta_id, ForbiddenError.code, f"clientId is {delta.client_id!r}, the token's sub is {sender!r}"
-        )
+        Rejection(delta.delta_id, ForbiddenError.code, f"clientId is {delta.client_id!r}, the push's is {sender!r}")
         for delta in rest
         if delta.client_id != sender
     ]

@@ -24,6 +24,7 @@ from lakesync.feed import pull_page
 from lakesync.feed.memory import current, stranger, with_broadcasts
 from lakesync.feed.positions import Access, Position, again, locate
 from lakesync.hlc import wall_of
+from lakesync.identity import user_of
 from lakesync.rules.evaluation import holds, operands_of, text_of_raw
 from lakesync.rules.model import Bucket
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, StoredRow
@@ -103,11 +104,11 @@ def explain(
 
 def _claims(record: ClientRecord | None, client_id: str, given: Claims | None) -> tuple[ClaimsSource, Claims]:
     if given is not None:
-        return "request", {**given, "sub": client_id}
+        return "request", {**given, "sub": user_of(client_id)}
     if record is not None:
         for newest in record.scopes[-1:]:
-            return "record", {**newest.claims, "sub": client_id}
-    return "client id", {"sub": client_id}
+            return "record", {**newest.claims, "sub": user_of(client_id)}
+    return "client id", {"sub": user_of(client_id)}
 
 
 def _position(

@@ -12,6 +12,7 @@ from lakesync.engine.access import RulesCache
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
 from lakesync.engine.pushing import CheckedPush, push_work
+from lakesync.identity import user_of
 from lakesync.staging.store import Commit, StagingStore
 from lakesync.types import RowDelta, SyncPush
 
@@ -57,7 +58,7 @@ class _Restored:
 
     def __init__(self, rules: RulesCache, client_id: str, deltas: Sequence[RowDelta], now_ms: int) -> None:
         push = SyncPush(client_id, tuple(deltas))
-        self._request = CheckedPush(push, {"sub": client_id}, now_ms, admitted=True)
+        self._request = CheckedPush(push, {"sub": user_of(client_id)}, now_ms, admitted=True)
         self._rules = rules
 
     def __call__(self, commit: Commit) -> None:

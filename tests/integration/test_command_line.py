@@ -102,7 +102,8 @@ def test_what_the_examples_say(played):
     assert "title string" in played["lakesync schema list"].stdout
 
 
-def test_who_would_get_and_lose_what_for_every_client_that_was_seen(played, tmp_path):
+def test_who_would_get_and_lose_what_for_every_client_that_was_seen(played, project, tmp_path):
+    assert project.client("walt", "shop").pull().ok
     lines("push", _file(tmp_path, '{"row_id": "w1", "owner": "walt"}'), "--table", "todos", "--client", "walt")
     assert lines("rules", "diff", "rules.json") == []
     nobody = {"version": 2, "buckets": [{"name": "none", "tables": ["todos"], "filters": [_filter("owner", "nobody")]}]}
@@ -197,7 +198,7 @@ def test_a_delta_is_followed_to_who_holds_it(played, tmp_path):
     lines("push", _file(tmp_path, '{"row_id": "tr1", "owner": "tracy"}'), "--table", "todos", "--client", "tracy")
     (delta,) = [json.loads(line) for line in command("pull", "--client", "tracy", "--json").stdout.splitlines()][-1:]
     (told,) = lines("trace", delta["deltaId"][:12])
-    assert (told["clientId"], told["rowId"], told["batchId"]) == ("tracy", "tr1", None)
+    assert (told["clientId"], told["rowId"], told["batchId"]) == ("import:tracy", "tr1", None)
     assert told["holders"]["ownsColumns"] == ["owner"]
     verdicts = {each["clientId"]: each["verdict"] for each in told["holders"]["clients"]}
     assert (verdicts["tracy"], verdicts["alice"]) == ("delivered", "hidden")
