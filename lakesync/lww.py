@@ -92,26 +92,17 @@ class RowState(msgspec.Struct, array_like=True, gc=False):
         Raises:
             ValidationError: two values with equal stamps must be compared and one is no JSON text.
         """
-        was_visible = self.visible
-        stamp = (delta.hlc, delta.client_id)
-        tombstone = self.tombstone
-        dead = tombstone is not None and stamp <= tombstone
-        if not dead and self.is_before(delta):
+        if self.is_before(delta):  # 2.3 instead of 6.5 µs for five columns
+            was_visible = self.visible
             after = self.overwritten(delta)
             self.live, self.inserted = after.live, after.inserted
             return Outcome(tuple(after.live[-1].columns), (), True, was_visible, True)
-        if delta.op == "DELETE":
-            if not dead:
-                self._bury(stamp)
-            return Outcome((), (), not dead, was_visible, self.visible)
-        if dead:
-            return Outcome((), tuple(cell.column for cell in delta.columns), False, was_visible, was_visible)
-        changed = False
-        if delta.op == "INSERT" and (self.inserted is None or stamp > self.inserted):
-            self.inserted = stamp
-            changed = True
-        won, lost = self._claim(delta, stamp)
-        return Outcome(won, lost, changed or bool(won), was_visible, True if won else self.visible)
+        merge = RowMerge(self)
+        outcome = merge.merge(delta)
+        if outcome.changed:
+            after = merge.state()
+            self.live, self.tombstone, self.inserted = after.live, after.tombstone, after.inserted
+        return outcome
 
     def is_before(self, delta: RowDelta) -> bool:
         """Whether a delta is newer than all that the row has, and comes to own all of its columns, one at least."""
@@ -135,65 +126,25 @@ class RowState(msgspec.Struct, array_like=True, gc=False):
         live = _without(self.live, newest.columns.keys()) if self.live else []
         return RowState([*live, newest], self.tombstone, self.inserted)
 
-    def _bury(self, stamp: Stamp) -> None:
-        self.tombstone = stamp
-        self.live = [part for part in self.live if (part.hlc, part.client_id) > stamp]
-        if self.inserted is not None and self.inserted <= stamp:
-            self.inserted = None
-
-    def _claim(self, delta: RowDelta, stamp: Stamp) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Give the delta the columns in which it is the greatest; those that it won, and those that it lost."""
-        live = self.live
-        width = len(delta.columns)
-        won: dict[str, Raw] = {}
-        lost: list[str] = []
-        left: dict[int, dict[str, Raw]] = {}
-        for cell in delta.columns:
-            column = cell.column
-            for place, part in enumerate(live):  # noqa: B007 it is used below, where the loop was left
-                if column in part.columns:
-                    break
-            else:
-                won[column] = cell.value.copy()
-                continue
-            held = (part.hlc, part.client_id)
-            if stamp == held:
-                order = _order(delta.delta_id, width, cell.value, part, column)
-                if order == 0:
-                    continue
-                wins = order > 0
-            else:
-                wins = stamp > held
-            if wins:
-                won[column] = cell.value.copy()
-                if place not in left:
-                    left[place] = part.columns.copy()
-                left[place].pop(column, None)
-            else:
-                lost.append(column)
-        if left:
-            live = [_with(part, left.get(place)) for place, part in enumerate(live) if left.get(place, True)]
-        if won:
-            self.live = _placed(live, LiveDelta(delta.hlc, delta.client_id, delta.delta_id, won, width))
-        return tuple(won), tuple(lost)
-
 
 class RowMerge:
-    """Many deltas merged into one row, by the law of `RowState.merge`: each finds its columns' owners by an index.
+    """Merges many deltas into one row. An index finds the owner of a column.
 
-    That merge looks at every live delta, which is quick where there are few and costs 4,000 one-column deltas of one
-    row 16 million looks. `tests/property/test_merge_laws.py` holds both equal.
+    Without it, 4,000 one-column deltas of one row would be 16 million looks at live deltas.
     """
 
     def __init__(self, state: RowState) -> None:
+        """Args:
+        state: what the row has already; it stays as it is.
+        """
         self.tombstone = state.tombstone
         self.inserted = state.inserted
-        self._owners: dict[str, LiveDelta] = {}
-        self._parts: dict[tuple[int, str, str, int], LiveDelta] = {}
-        self._oldest: list[tuple[int, str, str, int]] = []
-        """A heap of the parts' identities, of which some may be gone."""
-        for part in state.live:
-            self._put(_with(part, part.columns.copy()))
+        self._parts = {_identity(part): part for part in state.live}
+        self._owners = {column: part for part in state.live for column in part.columns}
+        self._oldest = list(self._parts)
+        """A heap of the parts' identities, some of which may be gone."""
+        self._copied: set[_Identity] = set()
+        """The parts that are not the state's, and may be changed."""
 
     @property
     def has_columns(self) -> bool:
@@ -254,15 +205,24 @@ class RowMerge:
         known = self._parts.get(identity)
         if known is None:
             heappush(self._oldest, identity)
-        else:
+        else:  # two deltas that claim one identity (a broken client's) become one live delta
             part = _with(part, dict(sorted({**known.columns, **part.columns}.items())))
+        self._own(identity, part)
+
+    def _own(self, identity: _Identity, part: LiveDelta) -> None:
         self._parts[identity] = part
+        self._copied.add(identity)
         self._owners.update(dict.fromkeys(part.columns, part))
 
     def _take(self, part: LiveDelta, column: str) -> None:
+        identity = _identity(part)
+        if len(part.columns) == 1:
+            del self._parts[identity]
+            return
+        if identity not in self._copied:
+            part = _with(part, part.columns.copy())
+            self._own(identity, part)
         del part.columns[column]
-        if not part.columns:
-            del self._parts[_identity(part)]
 
     def _bury(self, stamp: Stamp) -> None:
         self.tombstone = stamp
@@ -320,25 +280,13 @@ def _without(live: list[LiveDelta], columns: AbstractSet[str]) -> list[LiveDelta
     return kept
 
 
-def _with(part: LiveDelta, columns: dict[str, Raw] | None) -> LiveDelta:
-    """The delta with what is left of its columns."""
-    if columns is None:
-        return part
+def _with(part: LiveDelta, columns: dict[str, Raw]) -> LiveDelta:
+    """The delta with other columns."""
     return LiveDelta(part.hlc, part.client_id, part.delta_id, columns, part.width)
 
 
-def _placed(live: list[LiveDelta], new: LiveDelta) -> list[LiveDelta]:
-    """With a delta in its place; two that claim one identity (a broken client's) become one live delta."""
-    place = len(live)
-    if place and (live[-1].hlc, live[-1].client_id) >= (new.hlc, new.client_id):
-        identity = _identity(new)
-        while place and _identity(live[place - 1]) > identity:
-            place -= 1
-        if place and _identity(live[place - 1]) == identity:
-            both = dict(sorted({**live[place - 1].columns, **new.columns}.items()))
-            return [*live[: place - 1], _with(new, both), *live[place:]]
-    return [*live[:place], new, *live[place:]]
+_Identity = tuple[int, str, str, int]
 
 
-def _identity(part: LiveDelta) -> tuple[int, str, str, int]:
+def _identity(part: LiveDelta) -> _Identity:
     return (part.hlc, part.client_id, part.delta_id, part.width)
