@@ -40,14 +40,19 @@ class Names:
         tables = {delta.table for delta in deltas}
         if tables <= schemas.keys():
             return
-        named = [(delta, [*_names_of(delta)]) for delta in deltas if delta.table not in schemas]
-        faults = self._faults(commit, {name for _, names in named for name in names})
+        used: dict[str, set[str]] = {table: set() for table in tables - schemas.keys()}
+        for delta in deltas:
+            columns = used.get(delta.table)
+            if columns is not None:
+                columns.update([cell.column for cell in delta.columns])
+        faults = self._faults(commit, {name for table, columns in used.items() for name in _names(table, columns)})
         if not faults:
             return
         refused = [
             Rejection(delta.delta_id, SchemaMismatchError.code, fault)
-            for delta, names in named
-            if (fault := next((faults[name] for name in names if name in faults), None)) is not None
+            for delta in deltas
+            if delta.table in used
+            for fault in [faults[name] for name in _names_of(delta) if name in faults][:1]
         ]
         raise SchemaMismatchError(f"{len(refused)} of {len(deltas)} deltas refused: {refused[0].message}", refused)
 
@@ -91,15 +96,17 @@ class Names:
 
 
 def _names_of(delta: RowDelta) -> Iterator[str]:
-    yield delta.table
-    for cell in delta.columns:
-        yield f"{delta.table}.{cell.column}"
+    return _names(delta.table, (cell.column for cell in delta.columns))
 
 
 def _names_in(schema: TableSchema) -> Iterator[str]:
-    yield schema.table
-    for column in schema.columns:
-        yield f"{schema.table}.{column.name}"
+    return _names(schema.table, (column.name for column in schema.columns))
+
+
+def _names(table: str, columns: Iterable[str]) -> Iterator[str]:
+    yield table
+    for column in columns:
+        yield f"{table}.{column}"
 
 
 def _names_of_schemas(config: GatewayConfig) -> Iterable[str]:
