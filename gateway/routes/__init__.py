@@ -12,6 +12,7 @@ from gateway.routes import (
     internal,
     metrics,
     openapi,
+    peek,
     rows,
     rules,
     schema,
@@ -21,6 +22,7 @@ from gateway.routes import (
 
 OPERATIONS: tuple[Operation, ...] = (
     *sync.OPERATIONS,
+    *peek.OPERATIONS,
     *actions.OPERATIONS,
     *checkpoint.OPERATIONS,
     *schema.OPERATIONS,

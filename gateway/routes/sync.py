@@ -56,7 +56,7 @@ async def _pull(request: Request, caller: Caller, message: SyncPull) -> Response
     return bodies.pull_response(request, page)
 
 
-_LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_PULL, "default": DEFAULT_PULL}
+LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_PULL, "default": DEFAULT_PULL}
 _RESYNC = Parameter(
     "X-LakeSync-Client",
     "The client understands RESYNC_REQUIRED; without it a cursor that cannot be served is answered with everything",
@@ -89,7 +89,7 @@ OPERATIONS = (
         parameters=(
             Parameter("since", "Cursor: the serverHlc of the last answer, 0 at first", HLC),
             Parameter("clientId", "Who pulls; equals the token's sub", ID),
-            Parameter("limit", "Most deltas to send", _LIMIT),
+            Parameter("limit", "Most deltas to send", LIMIT),
             Parameter("source", "Pull from a registered source instead", {"type": "string"}),
             _RESYNC,
         ),

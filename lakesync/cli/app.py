@@ -34,8 +34,8 @@ COMMANDS: dict[str, Named] = {
     "config": Named("config", _RUN, "Show the settings in force, and where each comes from."),
     "token": Named("token", _RUN, "Make the tokens that clients and admins show a gateway, and read them."),
     "push": Named("push", _DATA, "Import deltas, or rows as new ones, from a file."),
-    "pull": Named("pull", _DATA, "Pull what a client lacks, page after page.", "pull_app"),
-    "tail": Named("pull", _DATA, "Show changes as they happen, until Ctrl-C.", "tail_app"),
+    "pull": Named("pull", _DATA, "Show the rows that a client may see, without changing anything.", "pull_app"),
+    "tail": Named("pull", _DATA, "Show changes of what a client may see, until Ctrl-C.", "tail_app"),
     "query": Named(
         "query",
         _DATA,

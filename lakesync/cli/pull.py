@@ -1,11 +1,10 @@
-"""`lakesync pull` and `lakesync tail`: what a client is sent, as it is sent."""
+"""`lakesync pull` and `lakesync tail`: what a client may see, and how that changes."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,13 +16,16 @@ from lakesync.cli.options import Claim, Data, Gateway, Json, TokenFile, Url, nam
 
 if TYPE_CHECKING:
     from lakesync.cli.remote import Remote
-    from lakesync.client.transports.base import Line, SyncTransport
-    from lakesync.types import RowDelta, SyncResponse
 
 pull_app, tail_app = command_app(), command_app()
 
 _PAGE = 1000
+_LOOK_SECONDS = 0.5
+"""Between two looks of a tail."""
+_TAIL_SECONDS = 86_400.0
+"""For how long a token is good that is made for a tail."""
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
+"""Seconds until a gateway is asked again that does not answer."""
 _COLUMNS = ("arrived=written", "clientId=client", "op", "table", "rowId=row", "values")
 
 Client = Annotated[
@@ -33,7 +35,7 @@ Tables = Annotated[
     list[str] | None,
     typer.Option("--table", "-t", help="Only this table's; may be repeated.", autocompletion=completing.tables),
 ]
-Since = Annotated[int, typer.Option(help="The cursor that the last pull ended with; 0: from the beginning.", min=0)]
+Limit = Annotated[int | None, typer.Option(help="End after so many.", min=1, show_default=False)]
 
 
 @pull_app.command(
@@ -41,13 +43,16 @@ Since = Annotated[int, typer.Option(help="The cursor that the last pull ended wi
         ("lakesync pull --client alice", "all that she may see"),
         ("lakesync pull --client bob --claim team=red", "where the rules read a claim"),
         ("lakesync pull --client alice --table todos --json > todos.jsonl", "a delta a line; they can be pushed again"),
-        ("lakesync pull --client alice --since 114000000000000000", "what came since"),
+        ("lakesync pull --client alice --since 1-114000000000000000", "what came since"),
+        ("lakesync pull --client alice --as-app", "what her app would be sent, in its place"),
     )
 )
 def pull(
     client: Client = None,
-    since: Since = 0,
-    limit: Annotated[int | None, typer.Option(help="End after so many.", min=1, show_default=False)] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="CURSOR", help="Show what changed since: the cursor that was printed last.")
+    ] = None,
+    limit: Limit = None,
     table: Tables = None,
     claim: Claim = None,
     url: Url = None,
@@ -55,33 +60,41 @@ def pull(
     token_file: TokenFile = None,
     data: Data = None,
     *,
+    as_app: Annotated[
+        bool,
+        typer.Option(
+            "--as-app",
+            help="Pull in place of the client's app. Changes what the app is sent next: the gateway counts these rows "
+            "as sent, and sends the app in doubt DELETE and INSERT of them.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Pull what a client lacks, page after page.
+    """Show the rows that a client may see, without changing anything.
 
-    The gateway takes it as that client's pull. The cursor to go on from is said on stderr.
+    The rules apply with the client's claims. The rows that the client wrote itself are shown too. The gateway does not
+    take this for the client's app: that receives what it would have received without it. The cursor for --since is
+    printed on stderr.
     """
     from lakesync.cli.remote import connect
 
     remote = connect(url, gateway, token_file, data, role="client", client=client, claims=named_claims(claim))
     who = client or remote.client_id
-    ended: list[int] = [since]
-    deltas = _pulled(remote.transport(), who, since, limit, ended)
-    output.records(
-        told(deltas, table, as_json=as_json), as_json=as_json, columns=_COLUMNS, none="nothing that this client lacks"
-    )
-    output.note(f"cursor: {ended[-1]}")
+    cursor: list[str] = []
+    found = _as_app(remote, who, since, limit, cursor) if as_app else _seen(remote, who, since, limit, cursor)
+    output.records(_told(found, table, as_json=as_json), as_json=as_json, columns=_COLUMNS, none="no rows")
+    output.note(f"cursor: {cursor[-1]}")
 
 
 @tail_app.command(
     epilog=examples(
-        ("lakesync tail --client alice", "what comes from now on"),
+        ("lakesync tail --client alice", "what changes from now on"),
         ("lakesync tail --client alice --from-start --json", "what is there first; a delta a line"),
     )
 )
 def tail(
     client: Client = None,
-    limit: Annotated[int | None, typer.Option(help="End after so many.", min=1, show_default=False)] = None,
+    limit: Limit = None,
     seconds: Annotated[float | None, typer.Option(help="End after so long.", min=0, show_default=False)] = None,
     table: Tables = None,
     claim: Claim = None,
@@ -93,115 +106,113 @@ def tail(
     from_start: Annotated[bool, typer.Option("--from-start", help="Show what is there already, too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show changes as they happen, until Ctrl-C.
+    """Show changes of what a client may see, until Ctrl-C.
 
-    As that client: what its rules let it see, moves in and out of its sight included. A connection that is lost is
-    made again, and nothing is left out between the two.
+    Rows that move into the client's sight or out of it are shown too. A gateway that does not answer is asked again,
+    and no row is left out; of several changes of a row within half a second, the last is shown. The client's app
+    receives what it would have received without it.
     """
     from lakesync.cli.remote import connect
 
-    remote = connect(url, gateway, token_file, data, role="client", client=client, claims=named_claims(claim))
+    remote = connect(
+        url, gateway, token_file, data, role="client", client=client, claims=named_claims(claim), seconds=_TAIL_SECONDS
+    )
     who = client or remote.client_id
     left = limit
-    for each in told(_live(remote, who, seconds, from_start=from_start), table, as_json=as_json):
+    for each in _told(_changes(remote, who, seconds, from_start=from_start), table, as_json=as_json):
         _show(each, as_json=as_json)
         left = None if left is None else left - 1
         if left == 0:
             return
 
 
-def told(deltas: Iterable[RowDelta], tables: list[str] | None, *, as_json: bool) -> Iterator[dict[str, Any]]:
+def _told(deltas: Iterable[dict[str, Any]], tables: list[str] | None, *, as_json: bool) -> Iterator[dict[str, Any]]:
     """Deltas in the wire's form, for people with their values side by side."""
     import msgspec
 
     from lakesync.hlc import wall_of
-    from lakesync.wire.json import encode_delta
 
     for delta in deltas:
-        if tables and delta.table not in tables:
+        if tables and delta["table"] not in tables:
             continue
-        wire: dict[str, Any] = msgspec.json.decode(encode_delta(delta))
-        if not as_json:
-            cells = ", ".join(f"{cell.column}={bytes(cell.value).decode()}" for cell in delta.columns)
-            wire |= {"arrived": output.moment(wall_of(delta.hlc)), "values": cells}
-        yield wire
+        if as_json:
+            yield delta
+        else:
+            cells = (f"{each['column']}={msgspec.json.encode(each['value']).decode()}" for each in delta["columns"])
+            written = output.moment(wall_of(int(delta["hlc"])))
+            yield {**delta, "arrived": written, "values": ", ".join(cells)}
 
 
-def _pulled(transport: SyncTransport, who: str, since: int, limit: int | None, ended: list[int]) -> Iterator[RowDelta]:
-    """Page after page; `ended` gets the cursor of each."""
-    from lakesync.types import SyncPull
-
+def _seen(
+    remote: Remote, who: str, since: str | None, limit: int | None, cursor: list[str]
+) -> Iterator[dict[str, Any]]:
+    """What the client may see, page after page; `cursor` gets the cursor of each."""
     left, more = limit, True
     while more and left != 0:
-        page = transport.pull(SyncPull(who, since, min(_PAGE, left or _PAGE)))
-        yield from page.deltas
-        since, more = page.server_hlc, page.has_more
-        ended.append(since)
+        page = remote.get("/sync/{gateway}/peek", clientId=who, since=since, limit=min(_PAGE, left or _PAGE))
+        cursor.append(page["cursor"])
+        yield from page["deltas"]
+        since, more = page["cursor"], page["hasMore"]
+        left = None if left is None else max(0, left - len(page["deltas"]))
+
+
+def _as_app(
+    remote: Remote, who: str, since: str | None, limit: int | None, cursor: list[str]
+) -> Iterator[dict[str, Any]]:
+    """What the client lacks, sent to it; `cursor` gets the cursor of each page.
+
+    Raises:
+        typer.BadParameter: `since` is no cursor of a pull.
+    """
+    import msgspec
+
+    from lakesync.types import SyncPull
+    from lakesync.wire.json import encode_delta
+
+    if since is not None and not (since.isascii() and since.isdigit() and len(since) < 20):
+        raise typer.BadParameter(f"--since {since!r} is no cursor of the app's: that is a whole number")
+    at, left, more = int(since or 0), limit, True
+    transport = remote.transport()
+    while more and left != 0:
+        page = transport.pull(SyncPull(who, at, min(_PAGE, left or _PAGE)))
+        at, more = page.server_hlc, page.has_more
+        cursor.append(str(at))
+        yield from (msgspec.json.decode(encode_delta(delta)) for delta in page.deltas)
         left = None if left is None else max(0, left - len(page.deltas))
     transport.close()
 
 
-def _live(remote: Remote, who: str, seconds: float | None, *, from_start: bool) -> Iterator[RowDelta]:
-    """What there is, then what the gateway tells by itself."""
-    waits = not from_start
-    for unasked, page in _pages(remote, who, None if seconds is None else time.monotonic() + seconds):
-        if unasked or not waits:
-            yield from page.deltas
-        if waits and not unasked and not page.has_more:
-            waits = False
-            output.note(f"at {page.server_hlc}; waiting for changes")
-
-
-def _pages(remote: Remote, who: str, deadline: float | None) -> Iterator[tuple[bool, SyncResponse]]:
-    """Pages that were asked for and those that were not, over one connection after another, each going on from where
-    the one before ended.
+def _changes(remote: Remote, who: str, seconds: float | None, *, from_start: bool) -> Iterator[dict[str, Any]]:
+    """What there is, where that is wanted, then what changes.
 
     Raises:
-        UnreachableError: the first connection cannot be made.
+        UnreachableError: the gateway does not answer the first look.
     """
-    from lakesync.exceptions import TransientError
+    from lakesync.exceptions import ResyncRequiredError, TransientError
 
-    since, wait = 0, _FIRST_WAIT
-    line = remote.live().connect()
-    while True:
+    deadline = float("inf") if seconds is None else time.monotonic() + seconds
+    cursor: list[str] = []
+    yield from _seen(remote, who, None if from_start else "now", None, cursor)
+    if not from_start:
+        output.note(f"at {cursor[-1]}; waiting for changes")
+    wait = _FIRST_WAIT
+    while time.monotonic() < deadline:
         try:
-            for unasked, page in _line(line, who, since, deadline):
-                since, wait = page.server_hlc, _FIRST_WAIT
-                yield unasked, page
+            yield from _seen(remote, who, cursor[-1], None, cursor)
         except TransientError as error:
-            line.close()
             output.note(f"{error}; trying again in {wait:g} s")
+            _sleep(wait, deadline)
+            wait = min(_LONGEST_WAIT, 2 * wait)
+        except ResyncRequiredError:
+            output.note("the rules changed: what they show is shown from the start")
+            yield from _seen(remote, who, None, None, cursor)
         else:
-            return
-        line, wait = _again(remote, wait)
+            wait = _FIRST_WAIT
+            _sleep(_LOOK_SECONDS, deadline)
 
 
-def _line(line: Line, who: str, since: int, deadline: float | None) -> Iterator[tuple[bool, SyncResponse]]:
-    from lakesync.types import SyncPull
-
-    try:
-        line.pull(SyncPull(who, since, _PAGE))
-        while deadline is None or time.monotonic() < deadline:
-            came = line.receive(None if deadline is None else deadline - time.monotonic())
-            if came is None:
-                continue
-            yield came
-            unasked, page = came
-            if not unasked and page.has_more:
-                line.pull(SyncPull(who, page.server_hlc, _PAGE))
-    finally:
-        line.close()
-
-
-def _again(remote: Remote, wait: float) -> tuple[Line, float]:
-    """Another connection, as soon as one can be made, and how long to wait before the one after it."""
-    from lakesync.exceptions import TransientError
-
-    while True:
-        time.sleep(wait)
-        wait = min(_LONGEST_WAIT, 2 * wait)
-        with suppress(TransientError):
-            return remote.live().connect(), wait
+def _sleep(seconds: float, deadline: float) -> None:
+    time.sleep(max(0.0, min(seconds, deadline - time.monotonic())))
 
 
 def _show(each: dict[str, Any], *, as_json: bool) -> None:

@@ -22,7 +22,6 @@ from lakesync.exceptions import AuthError, ConfigurationError
 from lakesync.validation import check_address, check_gateway_id
 
 if TYPE_CHECKING:
-    from lakesync.client.transports.base import RealtimeTransport
     from lakesync.config import Config
 
 Role = Literal["client", "admin"]
@@ -73,12 +72,6 @@ class Remote:
     def transport(self) -> HttpTransport:
         """What a client pushes and pulls by."""
         return HttpTransport(self.url, self.gateway, self.token)
-
-    def live(self) -> RealtimeTransport:
-        """What a client is told of changes by."""
-        from lakesync.client.transports.websocket import WebSocketTransport
-
-        return WebSocketTransport(self.url, self.gateway, self.token)
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
         headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}

@@ -17,6 +17,7 @@ from lakesync.engine.greeting import Greeting, spelled
 from lakesync.engine.imperative import ImperativeGateway
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
+from lakesync.engine.peek import PeekPage, check_peek, peek
 from lakesync.engine.pulling import PullRequest, Reading, first_contact, remember_page, settled_cursor
 from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.engine.reindexing import Reindexer
@@ -160,6 +161,23 @@ class SyncGateway(ImperativeGateway, Embedding):
     def handle_pull(self, pull: SyncPull, claims: Claims | None = None) -> SyncResponse:
         """`submit_pull`, waited for."""
         return self.submit_pull(pull, claims or {"sub": pull.client_id}).result()
+
+    def submit_peek(self, claims: Claims, since: str | None, limit: int) -> Future[PeekPage]:
+        """A page of what a client with these claims may see, its own writes included; nothing is kept of it.
+
+        Args:
+            claims: the client's.
+            since: the cursor of the page before; None: all that is there; `now`: nothing of that.
+            limit: as for a pull.
+
+        Raises:
+            ValidationError: the limit is out of range.
+        Raises (in the future):
+            ValidationError: `since` is no such cursor.
+            ResyncRequiredError: the rules changed since it was handed out.
+        """
+        check_peek(limit)
+        return self._store.read(self.gateway_id, lambda view: peek(view, claims, since, limit, self.rules))
 
     def submit_follow(self, newcomers: Sequence[tuple[str, Claims, Standing]]) -> Future[list[Standing]]:
         """Begin to tell clients of what is new: their standings, by which they are looked at from now on."""

@@ -57,6 +57,11 @@ def encode_page(page: SyncPage) -> bytes:
     return b'{"deltas":[%b],"serverHlc":"%d","hasMore":%b}' % (page.deltas.text, page.server_hlc, more)
 
 
+def encode_array(deltas: Sequence[RowDelta]) -> bytes:
+    """A JSON array of deltas, which are not decoded where they are JSON."""
+    return b"[%b]" % deltas.text if isinstance(deltas, SpelledDeltas) else encode_deltas(deltas)
+
+
 class Group(NamedTuple):
     """The columns of a row that share a stamp."""
 

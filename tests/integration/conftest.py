@@ -46,7 +46,11 @@ def serve(tmp_path_factory) -> Iterator[Serve]:
     running: list[tuple[GatewayServer, threading.Thread, Engine, socket.socket]] = []
 
     def start(
-        limits: EngineLimits | None = None, auto_create: bool = True, shards: ShardMap | None = None, **changes: Any
+        limits: EngineLimits | None = None,
+        auto_create: bool = True,
+        shards: ShardMap | None = None,
+        staging: str | None = None,
+        **changes: Any,
     ) -> Served:
         settings = GatewaySettings(
             **{
@@ -57,7 +61,7 @@ def serve(tmp_path_factory) -> Iterator[Serve]:
                 **changes,
             }
         )
-        store = open_staging(f"sqlite://{tmp_path_factory.mktemp('staging')}", shards, wall_ms)
+        store = open_staging(staging or f"sqlite://{tmp_path_factory.mktemp('staging')}", shards, wall_ms)
         connectors = Connectors(
             Secrets(["the key that seals these tests' secrets"]), hosts=HostPolicy(("*", "127.0.0.1"))
         )

@@ -194,14 +194,15 @@ def test_a_tail_goes_on_after_its_gateway_was_killed(spawn, tmp_path):
         tail.kill()
 
 
-def test_a_delta_is_followed_to_who_holds_it(played, tmp_path):
+def test_a_delta_is_followed_to_who_holds_it(played, project, tmp_path):
+    assert project.client("alice", "shop").pull().ok
     lines("push", _file(tmp_path, '{"row_id": "tr1", "owner": "tracy"}'), "--table", "todos", "--client", "tracy")
     (delta,) = [json.loads(line) for line in command("pull", "--client", "tracy", "--json").stdout.splitlines()][-1:]
     (told,) = lines("trace", delta["deltaId"][:12])
     assert (told["clientId"], told["rowId"], told["batchId"]) == ("import:tracy", "tr1", None)
     assert told["holders"]["ownsColumns"] == ["owner"]
     verdicts = {each["clientId"]: each["verdict"] for each in told["holders"]["clients"]}
-    assert (verdicts["tracy"], verdicts["alice"]) == ("delivered", "hidden")
+    assert (verdicts["tracy"], verdicts["alice"]) == ("waiting", "hidden")
     alone = command("trace", delta["deltaId"], "--url", "http://127.0.0.1:1")
     assert alone.exit_code == ExitCode.PARTIAL
     assert "waits for the lake" in alone.stdout

@@ -34,7 +34,7 @@ def test_the_examples_work(served, tmp_path):
     assert ran.returncode == 0, ran.stdout + ran.stderr
     answers = ran.stdout
     assert '"accepted":1' in answers
-    assert answers.count('"op":"INSERT","table":"todos","rowId":"t1"') == 2
+    assert answers.count('"op":"INSERT","table":"todos","rowId":"t1"') == 3
     assert "no checkpoint yet" in answers
     assert '"verdict":"hidden"' in answers
     assert "which is not eq 'blue', the client's claim 'team'" in answers

@@ -16,10 +16,11 @@ from lakesync.engine.following import Found, Group, Standing
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
+from lakesync.engine.peek import PeekPage, check_peek
 from lakesync.engine.pulling import PullRequest
 from lakesync.engine.pushing import CheckedPush
 from lakesync.engine.rehydration import kept_by
-from lakesync.engine.sharding import following, pulling, pushing
+from lakesync.engine.sharding import following, peeking, pulling, pushing
 from lakesync.engine.sharding.part import Part
 from lakesync.engine.sharding.steps import Steps, run
 from lakesync.engine.sharding.vectors import Vectors
@@ -79,6 +80,11 @@ class ShardedGateway(SyncGateway):
     def _page(self, request: PullRequest) -> Future[SyncPage]:
         """From all shards."""
         return run(pulling.pull(self._parts, self._vectors, request))
+
+    def submit_peek(self, claims: Claims, since: str | None, limit: int) -> Future[PeekPage]:
+        """As `SyncGateway`, shard after shard."""
+        check_peek(limit)
+        return run(peeking.peek(self._parts, claims, since, limit))
 
     def submit_follow(self, newcomers: Sequence[tuple[str, Claims, Standing]]) -> Future[list[Standing]]:
         """As `SyncGateway`: their standings in every shard."""

@@ -81,7 +81,7 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: PullRequest) -> Ste
         if left <= 0:
             turn = names[(names.index(name) + 1) % len(names)]
         more = more or page.has_more
-    deltas = _joined(pages)
+    deltas = joined(pages)
     settled = asked.confirmed and not place.shared  # one of its own; for a follower it is to stand where it is now
     if settled and not deltas and not unknown and place.since > NEVER_PULLED and place.asked == place.since:
         return SyncPage((), request.since_hlc, more)  # nothing was told, so it stands for the same still
@@ -94,7 +94,7 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: PullRequest) -> Ste
     return SyncPage(deltas, cursor, more)
 
 
-def _joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
+def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
     """Pages as one, as JSON where all of them are."""
     if len(pages) == 1:
         return pages[0]

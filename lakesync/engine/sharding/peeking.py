@@ -1,0 +1,41 @@
+"""A look at what a client may see in all shards: one after another, until the page is full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lakesync.engine.peek import NOW, PeekPage
+from lakesync.engine.sharding.part import Part
+from lakesync.engine.sharding.pulling import joined
+from lakesync.engine.sharding.steps import Steps, of_shard
+from lakesync.exceptions import ValidationError
+from lakesync.types import Claims, RowDelta
+
+
+def peek(parts: Mapping[str, Part], claims: Claims, since: str | None, limit: int) -> Steps[PeekPage]:
+    """As `engine.peek.peek`; a cursor names the place in each shard that was looked at.
+
+    Raises:
+        StagingUnavailableError: a shard cannot be reached.
+    """
+    first = since if since == NOW else None
+    places = {} if since is None or since == NOW else _places(since)
+    pages: list[Sequence[RowDelta]] = []
+    left, more = limit, False
+    for name, part in parts.items():
+        if left <= 0:
+            more = True  # perhaps: the next page shows it
+            break
+        page = yield from of_shard(name, part.submit_peek(claims, places.get(name, first), left))
+        places[name], more = page.cursor, more or page.has_more
+        if page.deltas:
+            pages.append(page.deltas)
+            left -= len(page.deltas)
+    return PeekPage(joined(pages), ",".join(f"{name}={place}" for name, place in places.items()), more)
+
+
+def _places(since: str) -> dict[str, str]:
+    found = [each.partition("=") for each in since.split(",")]
+    if not all(equals for _, equals, _ in found):
+        raise ValidationError(f"since is {since[:60]!r}, which is no cursor of this route: leave it out at first")
+    return {name: place for name, _, place in found}

@@ -1,0 +1,208 @@
+"""A look at what a client may see shows that, and changes nothing for the client's app."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import count
+
+import pytest
+from typer.testing import CliRunner
+
+from lakesync.cli.app import app
+from lakesync.staging.sharded import ShardedStore
+from lakesync.staging.shards import ShardMap
+from tests.integration.gateway_support import SECRET, delta, wall_ms
+
+BEGAN = (wall_ms() - 60_000) << 16
+TEAMS = ("red", "blue")
+BY_TEAM = {
+    "version": 1,
+    "buckets": [{"name": "team", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
+}
+ALL = {"version": 2, "buckets": [{"name": "all", "tables": [], "filters": []}]}
+
+
+@pytest.fixture(scope="module")
+def sqlite(serve):
+    return serve()
+
+
+@pytest.fixture(scope="module")
+def sharded(serve):
+    return serve(shards=ShardMap({"orders": "shard-orders"}, "shard-default"))
+
+
+@pytest.fixture(scope="module")
+def postgres(serve, postgres_uri):
+    return serve(staging=postgres_uri)
+
+
+@pytest.fixture(params=["sqlite", "sharded", pytest.param("postgres", marks=pytest.mark.slow)])
+def server(request):
+    """A server over each kind of store."""
+    return request.getfixturevalue(request.param)
+
+
+def apply(found, deltas):
+    """As a client that fails on an INSERT of a row that it has."""
+    for each in deltas:
+        key = (each["table"], each["rowId"])
+        values = {cell["column"]: cell["value"] for cell in each["columns"]}
+        if each["op"] == "INSERT":
+            assert key not in found
+            found[key] = values
+        elif each["op"] == "DELETE":
+            found.pop(key, None)
+        elif key in found:
+            found[key] |= values
+
+
+def peek(client, since=None, limit=100):
+    answer = client.call("GET", "/sync/{gw}/peek", params={"since": since, "limit": limit})
+    assert answer.ok, answer.text
+    return answer.json()
+
+
+class Writers:
+    """Random writes, the same for two gateways of one seed."""
+
+    def __init__(self, seed):
+        self.chance = random.Random(seed)
+        self.stamps = count(BEGAN)
+        self.rows = {}
+
+    def some(self, client):
+        made = []
+        for _ in range(self.chance.randint(1, 4)):
+            key = (self.chance.choice(("todos", "orders")), f"r{self.chance.randint(0, 9)}")
+            before = self.rows.get(key)
+            gone = before is not None and self.chance.random() < 0.2
+            stamp = next(self.stamps)
+            after = None if gone else {"team": self.chance.choice(TEAMS), "n": stamp - BEGAN}
+            made.append(delta(key[1], after, before=before, client=client, table=key[0], hlc=stamp))
+            self.rows[key] = after
+        return made
+
+    def visible(self, team):
+        return {key: row for key, row in self.rows.items() if row is not None and row["team"] == team}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pages_of_looks_lead_to_the_visible_rows_while_others_write(server, seed):
+    writers = Writers(seed)
+    bob, alice = server.client("bob", team="red"), None
+    admin = bob.admin()
+    assert admin.call("POST", "/admin/sync-rules/{gw}", json=BY_TEAM).ok
+    assert admin.call("POST", "/admin/settings/{gw}", json={"writeScope": "any"}).ok
+    alice = server.client("alice", gateway=bob.gateway, team="red")
+    found, since = {}, None
+    for _ in range(12):
+        author = writers.chance.choice((alice, bob))
+        assert author.push(*writers.some(author.client_id)).ok
+        page = peek(alice, since, writers.chance.choice((1, 2, 3, 100)))
+        apply(found, page["deltas"])
+        since = page["cursor"]
+    while page["hasMore"]:
+        page = peek(alice, since, 2)
+        apply(found, page["deltas"])
+        since = page["cursor"]
+    assert found == writers.visible("red")
+    assert peek(alice, since) == {"deltas": [], "cursor": since, "hasMore": False}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("headers", [{}, {"X-LakeSync-Client": "1"}], ids=["stock", "ours"])
+def test_the_app_receives_what_it_would_have_received_without_the_looks(server, seed, headers):
+    """One history in two gateways, of which one is looked at between any two requests."""
+    told = {True: [], False: []}
+    for looks in (True, False):
+        writers = Writers(seed)
+        bob = server.client("bob", team="red")
+        admin = bob.admin()
+        assert admin.call("POST", "/admin/sync-rules/{gw}", json=BY_TEAM).ok
+        assert admin.call("POST", "/admin/settings/{gw}", json={"writeScope": "any"}).ok
+        alice = server.client("alice", gateway=bob.gateway, team="red")
+        since = "0"
+        for step in range(14):
+            author = writers.chance.choice((alice, bob))
+            assert author.push(*writers.some(author.client_id)).ok
+            limit = writers.chance.choice((1, 2, 100))
+            if looks:
+                look_around(server, alice, step)
+            if writers.chance.random() < 0.7:
+                query = {"since": since, "clientId": "alice", "limit": limit}
+                page = alice.call("GET", "/sync/{gw}/pull", params=query, headers=headers).json()
+                told[looks].append((page["deltas"], page["hasMore"]))
+                since = page["serverHlc"] if writers.chance.random() < 0.8 else since  # an answer may be lost
+    assert told[True] == told[False]
+    assert any(deltas for deltas, _ in told[True])
+
+
+def look_around(server, client, step):
+    """Look, as one does: from the start, from now, page by page; the gateway knows nothing of it afterwards."""
+    before = known(server, client)
+    first = peek(client, limit=1 + step % 3)
+    peek(client, first["cursor"])
+    peek(client, peek(client, "now")["cursor"])
+    assert known(server, client) == before
+
+
+def known(server, client):
+    """All that the gateway keeps of its client, in every shard, and tells of it."""
+    store = server.engine.store
+    stores = store.stores.values() if isinstance(store, ShardedStore) else [store]
+    records = [each.read(client.gateway, lambda view: view.client(client.client_id)).result() for each in stores]
+    listed = client.admin().call("GET", "/admin/metrics/{gw}").json()["clients"]
+    return records, [(each["clientId"], each["seenMs"], each["pulledMs"]) for each in listed]
+
+
+def test_a_cursor_from_before_other_rules_is_refused(server):
+    alice = server.client("alice", team="red")
+    admin = alice.admin()
+    assert admin.call("POST", "/admin/sync-rules/{gw}", json=BY_TEAM).ok
+    cursor = peek(alice)["cursor"]
+    assert admin.call("POST", "/admin/sync-rules/{gw}", json=ALL).ok
+    refused = alice.call("GET", "/sync/{gw}/peek", params={"since": cursor})
+    assert (refused.status_code, refused.json()["code"]) == (409, "RESYNC_REQUIRED")
+
+
+@pytest.mark.parametrize(
+    "query", [{"since": "x"}, {"since": ""}, {"since": "1-2-3"}, {"limit": "0"}, {"limit": "10001"}]
+)
+def test_what_is_asked_wrongly_is_refused(sqlite, query):
+    refused = sqlite.client("alice").call("GET", "/sync/{gw}/peek", params=query)
+    assert (refused.status_code, refused.json()["code"]) == (400, "VALIDATION_ERROR")
+
+
+def test_a_look_is_for_the_tokens_own_client(sqlite):
+    refused = sqlite.client("alice").call("GET", "/sync/{gw}/peek", params={"clientId": "bob"})
+    assert (refused.status_code, refused.json()["code"]) == (403, "FORBIDDEN")
+
+
+def test_the_command_looks_unless_it_is_to_stand_in_for_the_app(sqlite, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    alice = sqlite.client("alice")
+    for name, value in {"JWT_SECRET": SECRET, "GATEWAY_URL": sqlite.url, "REMOTE_GATEWAY": alice.gateway}.items():
+        monkeypatch.setenv(f"LAKESYNC_{name}", value)
+    bob = sqlite.client("bob", gateway=alice.gateway)
+    assert bob.push(delta("t1", {"n": 1}, client="bob"), delta("t2", {"n": 2}, client="bob")).ok
+    assert alice.push(delta("own", {"n": 3}, client="alice")).ok
+    before = known(sqlite, alice)
+    looked = command("pull", "--client", "alice", "--json")
+    assert [json.loads(line)["rowId"] for line in looked.stdout.splitlines()] == ["t1", "t2", "own"]
+    cursor = looked.stderr.split()[-1]
+    assert command("pull", "--client", "alice", "--since", cursor).stdout == ""
+    assert command("tail", "--client", "alice", "--from-start", "--limit", "3").stdout.count("INSERT") == 3
+    assert known(sqlite, alice) == before
+    pulled = command("pull", "--client", "alice", "--as-app", "--json")
+    assert {json.loads(line)["rowId"] for line in pulled.stdout.splitlines()} >= {"t1", "t2"}
+    assert known(sqlite, alice) != before
+    wrong = command("pull", "--client", "alice", "--as-app", "--since", cursor)
+    assert "is no cursor of the app's" in wrong.stderr
+
+
+def command(*words):
+    told = CliRunner().invoke(app, list(words))
+    assert told.exit_code == 0 or "--since" in words, told.output
+    return told
