@@ -17,7 +17,16 @@ from lakesync.engine.access import RulesCache
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.feed import pull_page
 from lakesync.feed.apply import own_bucket
-from lakesync.feed.memory import current, in_doubt, in_scope, place, with_broadcasts
+from lakesync.feed.memory import (
+    bears_cursors,
+    current,
+    follows,
+    in_doubt,
+    in_scope,
+    place,
+    scope_under,
+    with_broadcasts,
+)
 from lakesync.feed.positions import Access, Position, Reach, furthest
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.store import Commit, View
@@ -48,6 +57,8 @@ class Standing:
     """Deltas in a page."""
     more: bool = False
     """The cursor is in the middle of a walk."""
+    beside: bool = False
+    """Cursors of others with the same ids, and other claims, were handed out since; see `Found.loose`."""
     access: Access | None = None
     """What they could see when the cursor was handed out; None where that was not looked at yet."""
     interest: Interest = _NOTHING
@@ -74,7 +85,7 @@ class Standing:
 
     @property
     def _kind(self) -> tuple[bool, ...]:
-        return (self.haunted, self.knows_resync, self.unplaced)
+        return (self.haunted, self.knows_resync, self.unplaced, self.beside)
 
 
 @dataclass(slots=True, eq=False)
@@ -148,6 +159,9 @@ class Found(NamedTuple):
     """What they lack; None: nothing."""
     own: Mapping[str, SyncResponse | None] = {}
     """What those lack who lack something else."""
+    loose: frozenset[str] = frozenset()
+    """Those whose ids are sent pages of other claims too, to which a complete cursor would lead: theirs is sent none.
+    """
     pull: bool = False
     """They have to be pulled for: they are in the middle of their pages, bucket keys came into use, or their rules
     have changed or are being applied."""
@@ -171,19 +185,19 @@ def _begin(
     access = rules.access(commit, claims)
     interest = concerned(commit, claims, access, standing.interest, rules)
     known = current(commit.client(client_id), commit.epoch)
-    record = msgspec.structs.replace(known or ClientRecord(client_id, commit.epoch, now_ms), followed=True)
+    record = known or ClientRecord(client_id, commit.epoch, now_ms)
     if not record.scopes and standing.cursor <= NEVER_PULLED:
         record = in_scope(record, access, commit.arrival, 0)
         record = msgspec.structs.replace(record, scopes=(msgspec.structs.replace(record.scopes[0], start=0),))
-    elif record.scopes and access.same_as(record.scopes[-1]) and not access.keys.issubset(record.scopes[-1].keys):
-        record = in_scope(record, access, commit.arrival, 0)  # what is sent under the new keys must be known later
+    record = follows(record, access)
     if record != known:
         commit.put_client(record)
-    scope = record.scopes[-1] if record.scopes else None
-    good = scope is not None and access.same_as(scope) and 0 <= scope.start <= standing.cursor
+    scope = scope_under(record, access)
+    good = scope is not None and 0 <= scope.start <= standing.cursor
     good = good and not record.sources  # a shared page does not know what one of them has from a source
     haunted = (record.haunted or standing.unplaced) and not standing.knows_resync
-    return replace(standing, access=access if good else None, interest=interest, haunted=haunted)
+    beside = good and not bears_cursors(record, access)
+    return replace(standing, access=access if good else None, interest=interest, haunted=haunted, beside=beside)
 
 
 def resume(commit: Commit, client_id: str) -> int | None:
@@ -246,9 +260,10 @@ def _look_at(view: View, group: Group, rules: RulesCache, known: dict[tuple[obje
     doubted = at._replace(exact=False, reach=dict.fromkeys(keys, (Reach(standing.cursor, view.arrival),)))
     alone = {own_bucket(name): name for name in group.clients}
     apart = group.apart.union(alone[bucket] for bucket in view.unheard(alone, standing.cursor))
+    several = group.clients if standing.beside else group.doubled
     others = {
-        name: pull_page(view, name, doubted if name in group.doubled else at, access, standing.limit)
-        for name in apart | group.doubled | group.clients & writers
+        name: pull_page(view, name, doubted if name in several else at, access, standing.limit)
+        for name in apart | several | group.clients & writers
     }
     if shared.has_more or any(page.has_more for page in others.values()):
         return Found(standing, pull=True)
@@ -257,7 +272,13 @@ def _look_at(view: View, group: Group, rules: RulesCache, known: dict[tuple[obje
         name: SyncResponse(tuple(page.deltas), after.cursor) if page.deltas else None for name, page in others.items()
     }
     page = SyncResponse(tuple(shared.deltas), after.cursor) if shared.deltas else None
-    return Found(known.setdefault(after.value(), after), page, own)
+    loose = frozenset(name for name in several if own[name] is not None and not _bears_cursors(view, name, access))
+    return Found(known.setdefault(after.value(), after), page, own, loose)
+
+
+def _bears_cursors(view: View, client_id: str, access: Access) -> bool:
+    record = current(view.client(client_id), view.epoch)
+    return record is not None and bears_cursors(record, access)
 
 
 def as_of_now(view: View, standing: Standing, rules: RulesCache) -> Standing:

@@ -11,7 +11,19 @@ from lakesync.engine.access import RulesCache
 from lakesync.engine.greeting import BESIDE, Greeting, spelled
 from lakesync.exceptions import ResyncRequiredError
 from lakesync.feed import PulledPage, pull_page
-from lakesync.feed.memory import at_rest, current, in_scope, keep, marked, place, started, stranger, with_broadcasts
+from lakesync.feed.memory import (
+    at_rest,
+    current,
+    follows,
+    in_scope,
+    is_of_others,
+    keep,
+    marked,
+    place,
+    started,
+    stranger,
+    with_broadcasts,
+)
 from lakesync.feed.positions import NOTHING, Access, Position, again, locate, rests
 from lakesync.staging.records import ClientRecord, Page
 from lakesync.staging.store import Commit, View
@@ -71,7 +83,7 @@ def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
     access = rules.access(view, request.claims)
     record = current(view.client(pull.client_id), view.epoch, access.keys)
     heard = record if record is None or not request.confirmed else with_broadcasts(record, view.arrival)
-    at = locate(heard, pull.since_hlc, view.arrival, access)
+    at = locate(heard, pull.since_hlc, view.arrival, access, None if request.confirmed else request.claims)
     if at is None:
         if request.resync_refused:
             raise ResyncRequiredError(
@@ -101,7 +113,7 @@ def settled_cursor(request: PullRequest, reading: Reading) -> int | None:
     scope = record.scopes[-1] if record.scopes else None
     if scope is None or scope.start < 0 or not reading.access.same_as(scope):
         return None
-    if not request.confirmed and not record.followed:
+    if not request.confirmed and not scope.followed:
         return None
     if request.confirmed:
         asked = next((page for page in record.pages if page.cursor == reading.since), None)
@@ -121,23 +133,26 @@ def remember_page(
     """
     client_id = request.pull.client_id
     latest = current(commit.client(client_id), commit.epoch, reading.access.keys)
-    if latest is not None and _tellings(latest) != _tellings(reading.record):
-        reading = read(commit, request)
+    others = latest is not None and is_of_others(latest, reading.access)
+    if others or (latest is not None and _tellings(latest) != _tellings(reading.record)):
+        reading = read(commit, request)  # cursors of others' connections are below the ones of this page
     record = latest or reading.record or ClientRecord(client_id, commit.epoch, request.now_ms)
     record = replace(
         record,
         last_seen_ms=request.now_ms,
-        followed=record.followed or not request.confirmed,
         haunted=record.haunted or (reading.record is not None and reading.record.haunted),
     )
     record = in_scope(record, reading.access, reading.newest, reading.page.told, reading.page.older)
+    if not request.confirmed:
+        record = follows(record, reading.access, loose=request.unplaced and bool(reading.page.deltas))
     if request.confirmed and not reading.complete:  # the walk goes on in doubt, also where the server does it
         record = with_broadcasts(record, reading.newest)
     if reading.page.deltas:
         record, cursor = _told(record, request, reading)
-        tell_followers(commit, record, live=request.live)
     else:
         record, cursor = _lacked_nothing(record, request, reading)
+    if reading.page.deltas or others:
+        tell_followers(commit, record, live=request.live)
     commit.put_client(record)
     return reading.answer(cursor)
 

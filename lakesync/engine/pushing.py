@@ -12,10 +12,20 @@ from lakesync.engine.access import RulesCache
 from lakesync.engine.checks import check_backlog, check_schemas
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
+from lakesync.engine.pulling import tell_followers
 from lakesync.engine.scope import check_scope
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import Named, by_row, own_bucket, repeated
-from lakesync.feed.memory import current, in_doubt, in_scope, is_possible, place, with_broadcasts
+from lakesync.feed.memory import (
+    bears_cursors,
+    current,
+    in_doubt,
+    in_scope,
+    is_of_others,
+    is_possible,
+    place,
+    with_broadcasts,
+)
 from lakesync.feed.positions import Access, furthest, rests
 from lakesync.staging.records import ClientRecord, Page
 from lakesync.staging.store import Commit
@@ -81,7 +91,7 @@ def push_work(
     access = rules.access(commit, claims)
     known = current(commit.client(push.client_id), commit.epoch, access.keys)
     record = known or ClientRecord(push.client_id, commit.epoch, request.now_ms)
-    seen = request.seen if request.seen is not None and is_possible(record, request.seen, commit.arrival) else None
+    seen = _believed(record, request.seen, access, commit.arrival)
     sure = _certain(record, seen)
     heard = sure if seen is not None else with_broadcasts(sure, commit.arrival)
     covered = _covered(commit, heard, access)
@@ -103,6 +113,8 @@ def push_work(
     elif covered.doubted is not None:
         record, cursor = in_doubt(record, covered.doubted, commit.arrival, furthest(heard.scopes))
     if new:
+        if is_of_others(record, access):
+            tell_followers(commit, record, live=False)
         record = in_scope(record, access, commit.arrival, 0)
     if record != known:
         commit.put_client(replace(record, last_seen_ms=request.now_ms))
@@ -143,6 +155,17 @@ class _Covered(NamedTuple):
     """Nothing by others is newer."""
     doubted: Page | None = None
     """Where it certainly was, where it was told more since that it may not have received."""
+
+
+def _believed(record: ClientRecord, seen: int | None, access: Access, newest: int) -> int | None:
+    """The cursor that a client certainly has; None where what it named says nothing.
+
+    A connection's own complete cursor says nothing once the record's cursors are of other claims.
+    """
+    if seen is None or not is_possible(record, seen, newest):
+        return None
+    marked = seen <= NEVER_PULLED or any(page.cursor == seen for page in record.pages)
+    return seen if marked or not record.followed or bears_cursors(record, access) else None
 
 
 def _certain(record: ClientRecord, seen: int | None) -> ClientRecord:

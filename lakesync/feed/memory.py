@@ -36,10 +36,45 @@ def is_blank(record: ClientRecord | None) -> bool:
 
 def with_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
     """The record of a client that is followed: all that is new may have been sent to it on another connection."""
-    if not record.followed or not record.scopes:
+    if not any(scope.followed for scope in record.scopes):
         return record
-    *earlier, scope = record.scopes
-    return replace(record, scopes=(*earlier, replace(scope, told=max(scope.told, newest))))
+    return replace(record, scopes=tuple(_broadcast(scope, newest) for scope in record.scopes))
+
+
+def _broadcast(scope: Scope, newest: int) -> Scope:
+    return replace(scope, told=max(scope.told, newest)) if scope.followed else scope
+
+
+def scope_under(record: ClientRecord, access: Access) -> Scope | None:
+    """The newest scope of an access; None where there is none."""
+    return next((scope for scope in reversed(record.scopes) if access.same_as(scope)), None)
+
+
+def follows(record: ClientRecord, access: Access, *, loose: bool = False) -> ClientRecord:
+    """The record of a client that is sent pages unasked under the newest scope of an access, if there is one.
+
+    Args:
+        record: the client's.
+        access: what its connection may see; the scope names its keys from here on.
+        loose: whether a page of the feed's was sent whose cursor the client does not take.
+    """
+    known = scope_under(record, access)
+    if known is None:
+        return replace(record, followed=True)
+    keys = tuple(sorted(access.keys.union(known.keys)))
+    scope = replace(known, keys=keys, followed=True, loose=known.loose or loose)
+    return replace(record, followed=True, scopes=tuple(scope if each is known else each for each in record.scopes))
+
+
+def is_of_others(record: ClientRecord, access: Access) -> bool:
+    """Whether connections of a client may be handed cursors of another access now."""
+    return record.followed and bool(record.scopes) and not access.same_as(record.scopes[-1])
+
+
+def bears_cursors(record: ClientRecord, access: Access) -> bool:
+    """Whether a complete cursor that is handed out now is one of this access."""
+    scope = record.scopes[-1] if record.scopes else None
+    return scope is not None and scope.start >= 0 and access.same_as(scope)
 
 
 def stranger(client_id: str, epoch: int, keys: Iterable[str]) -> ClientRecord:
@@ -73,9 +108,24 @@ def in_scope(
         earlier = list(record.scopes)
         number = earlier[-1].number + 1 if earlier else 1
         scope = Scope(number, access.claims, access.rules_version, tuple(sorted(access.keys)), newest, -1, told)
-    forgotten = earlier[: max(0, len(earlier) + 1 - SCOPES_KEPT)]
-    scopes = (*earlier[len(forgotten) :], scope)
-    return replace(record, scopes=scopes, past=_past(record.past, forgotten), told=record.told + (told > 0))
+    kept, forgotten = _within_bounds(record, (*earlier, scope))
+    return replace(record, scopes=kept, past=_past(record.past, forgotten), told=record.told + (told > 0))
+
+
+def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tuple[Scope, ...], list[Scope]]:
+    """The scopes to keep, and those to forget: of all but the newest, those under which no page that is kept was made.
+
+    A walk must come to its end however often the client is sent pages of other claims meanwhile.
+    """
+    walked = {number for page in record.pages for number in (page.then, page.scope)}
+    forgotten = [scope for scope in scopes[:-SCOPES_KEPT] if scope.number not in walked]
+    kept: list[Scope] = []
+    for scope in scopes:
+        if scope not in forgotten:
+            kept.append(scope)
+        elif kept and scope.start >= 0 and not kept[-1].end:
+            kept[-1] = replace(kept[-1], end=scope.start)
+    return tuple(kept), forgotten
 
 
 def _told_by(scope: Scope, keys: AbstractSet[str], told: int) -> Scope:
@@ -198,5 +248,7 @@ def _from_there(record: ClientRecord, seen: Page, newest: int, told: int) -> Pag
 
 def _past(past: tuple[PastKey, ...], forgotten: Iterable[Scope]) -> tuple[PastKey, ...]:
     """With the keys of scopes that are forgotten; of too many, those of the earliest rows that were sent go."""
-    added = (PastKey(name, scope.at, scope.told) for scope in forgotten for name in scope.keys)
-    return tuple(sorted((*past, *added), key=lambda key: key.told)[-PAST_KEPT:])
+    added = [
+        PastKey(name, scope.at, _EVER if scope.followed else scope.told) for scope in forgotten for name in scope.keys
+    ]
+    return tuple(sorted(dict.fromkeys((*past, *added)), key=lambda key: key.told)[-PAST_KEPT:])

@@ -37,6 +37,19 @@ class Access(NamedTuple):
         """Whether the scope was of these claims and rules."""
         return scope.rules_version == self.rules_version and scope.claims == self.claims
 
+    def resets(self, scope: Scope, *, asked: bool) -> bool:
+        """Whether nobody knows what a client has that may have been sent pages under this scope since its cursor.
+
+        A page of another token is known to be applied by its cursor, which the client then sends: its rows count as
+        perhaps there, and no more. That does not hold for pages without a cursor, nor for pages of other rules, which
+        may be of the same token and cross a pull.
+
+        Args:
+            scope: under which it may have been sent pages.
+            asked: the client sent the cursor itself. A connection's own cursor says all that was sent on it.
+        """
+        return not self.same_as(scope) and (scope.rules_version != self.rules_version or (asked and scope.loose))
+
 
 class Reach(NamedTuple):
     """A time in which a client was sent rows under one bucket key, as arrivals."""
@@ -80,12 +93,15 @@ class Position(NamedTuple):
         return self.then != self.now and not self.resync
 
 
-def locate(record: ClientRecord | None, since: int, newest: int, access: Access) -> Position | None:
+def locate(
+    record: ClientRecord | None, since: int, newest: int, access: Access, line: Claims | None = None
+) -> Position | None:
     """The position of a cursor; None when it cannot be served (L11) and the client must start again.
 
     Args:
         record: what is known of the client in this epoch. Without one it begins with nothing at `since` 0.
         newest: the newest arrival.
+        line: the claims of the connection whose own cursor this is; None where the client sent it.
     """
     if record is None:
         return _begin((), newest, access) if since == 0 else None
@@ -94,9 +110,9 @@ def locate(record: ClientRecord | None, since: int, newest: int, access: Access)
         return again(record, newest, access) if given else _begin(record.scopes, newest, access)
     page = next((page for page in record.pages if page.cursor == since), None)
     if page is not None:
-        return _in_walk(record, page, newest, access)
-    scope = scope_of(record, since) if since < newest + ARRIVAL_STEP else None
-    return _at_rest(record, scope, since, newest, access) if scope is not None else None
+        return _in_walk(record, page, newest, access, asked=line is None)
+    scope = scope_of(record, since, line) if since < newest + ARRIVAL_STEP else None
+    return _at_rest(record, scope, since, newest, access, asked=line is None) if scope is not None else None
 
 
 def again(record: ClientRecord, newest: int, access: Access) -> Position:
@@ -108,11 +124,19 @@ def again(record: ClientRecord, newest: int, access: Access) -> Position:
     return Position(0, NOTHING, newest, resync=True, origin=0, then=frozenset(), now=access.keys, reach=reach)
 
 
-def scope_of(record: ClientRecord, cursor: int) -> Scope | None:
-    """The scope of a complete cursor."""
+def scope_of(record: ClientRecord, cursor: int, line: Claims | None = None) -> Scope | None:
+    """The scope of a complete cursor.
+
+    Args:
+        record: the client's.
+        cursor: one that was handed out.
+        line: the claims of the connection that it is of: while others are handed cursors too, it is of these.
+    """
     for scope in reversed(record.scopes):
+        if line is not None and any(line.get(name) != value for name, value in scope.claims.items()):
+            continue
         if scope.start == cursor or (0 <= scope.start < cursor and cursor % ARRIVAL_STEP == 0):
-            return scope
+            return scope if not scope.end or cursor < scope.end else None
     return None
 
 
@@ -137,12 +161,15 @@ def _begin(scopes: Iterable[Scope], newest: int, access: Access) -> Position:
     return Position(0, NOTHING, newest, resync=False, origin=0, then=access.keys, now=access.keys, reach=reach)
 
 
-def _at_rest(record: ClientRecord, scope: Scope, since: int, newest: int, access: Access) -> Position:
+def _at_rest(record: ClientRecord, scope: Scope, since: int, newest: int, access: Access, *, asked: bool) -> Position:
     """At a complete cursor the client has exactly what it could see then."""
     later = later_scopes(record, scope)
-    if not all(access.same_as(other) for other in later):
+    if any(access.resets(other, asked=asked) for other in later):
         return again(record, newest, access)
-    exact = furthest((scope, *later)) <= since and not any(other.told for other in later)
+    reach = _since(record, since, scope)
+    exact = not any(other.told for other in later) and all(
+        each.told <= since for reaches in reach.values() for each in reaches
+    )
     then, now = _keys(scope, scope, access)
     moved = then != now
     return Position(
@@ -153,21 +180,21 @@ def _at_rest(record: ClientRecord, scope: Scope, since: int, newest: int, access
         origin=scope.number,
         then=then,
         now=now,
-        reach=_extend({}, (scope, *later)),
+        reach=reach,
         exact=exact,
         turn=since if moved else 0,
         redo=((0, since),) if moved else (),
     )
 
 
-def _in_walk(record: ClientRecord, page: Page, newest: int, access: Access) -> Position:
+def _in_walk(record: ClientRecord, page: Page, newest: int, access: Access, *, asked: bool) -> Position:
     """At a page mark the client has what it had at the base, and what it was told on the way."""
     walk = numbered(record, page.scope)
     origin = numbered(record, page.then) if page.then else walk
     if walk is None or origin is None:
         return again(record, newest, access)
     same = access.same_as(walk)
-    if not all(access.same_as(other) for other in later_scopes(record, walk)) or (
+    if any(access.resets(other, asked=asked) for other in later_scopes(record, walk)) or (
         not same and (page.resync or origin is not walk)
     ):
         return again(record, newest, access)
@@ -185,7 +212,7 @@ def _in_walk(record: ClientRecord, page: Page, newest: int, access: Access) -> P
         origin=page.then or (walk.number if begins else 0),
         then=then,
         now=now,
-        reach=_extend({}, record.scopes if page.base == NOTHING else (origin, *later_scopes(record, origin))),
+        reach=_extend({}, record.scopes) if page.base == NOTHING else _since(record, page.base, origin),
         exact=exact,
         turn=min((low for low, _ in page.redo), default=page.after) if begins else page.turn,
         redo=((0, page.after),) if begins else page.redo,
@@ -204,6 +231,15 @@ def _keys(origin: Scope, walk: Scope, access: Access) -> tuple[frozenset[str], f
 def numbered(record: ClientRecord, number: int) -> Scope | None:
     """A scope by its number; None where it is forgotten."""
     return next((scope for scope in record.scopes if scope.number == number), None)
+
+
+def _since(record: ClientRecord, base: int, origin: Scope) -> dict[str, list[Reach]]:
+    """What the client may have been told since a complete cursor of the scope `origin`."""
+    reach: dict[str, list[Reach]] = {}
+    for past in record.past:
+        if past.told > base:
+            reach.setdefault(past.key, []).append(Reach(past.at, past.told))
+    return _extend(reach, (each for each in record.scopes if each.followed or each.number >= origin.number))
 
 
 def _extend(reach: dict[str, list[Reach]], scopes: Iterable[Scope]) -> dict[str, list[Reach]]:

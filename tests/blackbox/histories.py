@@ -39,10 +39,12 @@ FATES = ["whole"] * 5 + ["answer lost", "request lost"]
 _EVEN = {
     "edit": 10, "pull": 10, "push": 6, "claims": 3, "rules": 1, "wipe": 0.4, "reload": 0.6, "backup": 0.6,
     "restore": 0.6, "old pull": 0.5, "old push": 0.5, "odd pull": 0.3, "odd push": 0.3, "flush": 0.4,
+    "other token": 0.5,
 }  # fmt: skip
 PROFILES: list[dict[str, float]] = [
     _EVEN,
     {"edit": 10, "pull": 12, "push": 6, "claims": 6},
+    {"edit": 10, "pull": 10, "push": 6, "other token": 6},
     {"edit": 8, "pull": 12, "push": 6, "rules": 4, "claims": 2},
     {"edit": 10, "pull": 10, "push": 8, "wipe": 1, "reload": 2, "backup": 2, "restore": 2, "old pull": 1},
     {"edit": 10, "pull": 8, "push": 8, "claims": 1, "rules": 0.5},
@@ -89,6 +91,8 @@ def history(
         "fill": fill,
         "last limit": random.choice([1, 2, 5, 1000]),
     }
+    if random.random() < 0.1:  # used in turns with each client's own to the end
+        setting["token"] = _claims(random)
     weights = dict(random.choice(PROFILES))
     if kills:
         weights["kill"] = 1.0
@@ -125,6 +129,8 @@ def _made(
             return [(kind, who, random.choice(FATES))]
         case "claims":
             return [(kind, who, _claims(random))]
+        case "other token":
+            return [(kind, who, _claims(random), random.choice(limits))]
         case "rules":
             return [(kind, who, random.choice(NARROW if fill else range(len(RULES))))]
         case "old pull" | "old push":
@@ -145,7 +151,7 @@ def _between_pages(
     steps: list[Step] = []
     for _ in range(random.randint(1, 4)):
         steps.append(("pull", who, min(limits), random.choice(FATES)))
-        kind = random.choice(["claims", "claims", "claims", "rules", "edit", "push", "nothing"])
+        kind = random.choice(["claims", "claims", "other token", "rules", "edit", "push", "nothing"])
         steps += [] if kind == "nothing" else _made(random, kind, who, keys, limits, fill=fill)
     return [*steps, ("pull", who, random.choice(limits), random.choice(FATES))]
 

@@ -11,14 +11,16 @@ TWO = ({"team": ["a"], "kinds": ["p"], "level": "0"}, {"team": ["b"], "kinds": [
 A, B = TWO
 
 
-def case(kinds: str, rules: int, *steps: Step, limit: int = 1000, fill: bool = False, ids: str = "hash") -> Case:
+def case(
+    kinds: str, rules: int, *steps: Step, limit: int = 1000, fill: bool = False, ids: str = "hash", **more: object
+) -> Case:
     """Clients of these kinds, the first with the claims A, the others with B.
 
     One with a WebSocket asks on it after a broadcast came, if one comes, and before it takes that.
     """
     clients = [(kind, A if place == 0 else B, 0) for place, kind in enumerate(kinds.split())]
     setting = {"clients": clients, "rules": rules, "ids": ids, "fill": fill, "last limit": limit}
-    return Case({**setting, "late": 0.5, "waits": False}, list(steps))
+    return Case({**setting, "late": 0.5, "waits": False, **more}, list(steps))
 
 
 def edit(who: int, op: str, row: str, tick: int = 1, **values: object) -> Step:
@@ -225,6 +227,25 @@ CASES = {
         "stock stock", 1,
         edit(1, "INSERT", "notes/r1", team="a"), push(1), pull(0), pull(0), ("wipe", 0), ("connect", 0),
         edit(1, "INSERT", "notes/r2", team="a"), push(1), ("hear", 0), ("hear", 0),
+    ),
+    "pulls with another token come between the pages": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "notes/r1", team="a"), edit(1, "INSERT", "notes/r2", team="a"),
+        edit(1, "INSERT", "notes/r3", team="b"), push(1), pull(0),
+        limit=1, token=B,
+    ),
+    "lines of several claims are left behind": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "notes/r1", team="a"), edit(1, "INSERT", "notes/r2", team="a"),
+        edit(1, "INSERT", "notes/r3", team="b"), push(1),
+        pull(0), ("connect", 0), ("connect", 0), claims(0, team="b"),
+        pull(0), ("connect", 0), ("connect", 0), claims(0, team="a"),
+        limit=1,
+    ),
+    "claims change after a connection and a row comes and goes": case(
+        "stock stock", 1,
+        ("connect", 0), pull(0), claims(0, team="b"), pull(0), claims(0, team="c"),
+        edit(1, "INSERT", "notes/r1", team="b"), push(1), edit(1, "DELETE", "notes/r1"), push(1),
     ),
 }  # fmt: skip
 

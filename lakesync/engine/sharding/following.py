@@ -120,7 +120,8 @@ def _told(after: ShardedStanding, group: Group, each: Mapping[str, Found]) -> Fo
         client_id: _page([one.own.get(client_id, one.page) for one in each.values()], after.cursor)
         for client_id in apart & group.clients
     }
-    return Found(after, _page([one.page for one in each.values()], after.cursor), own)
+    loose = frozenset().union(*(one.loose for one in each.values()))
+    return Found(after, _page([one.page for one in each.values()], after.cursor), own, loose)
 
 
 def _page(pages: Sequence[SyncResponse | None], cursor: int) -> SyncResponse | None:

@@ -28,6 +28,12 @@ class Scope(msgspec.Struct, frozen=True, array_like=True):
     """Complete cursors from here on, below the next scope's, are of this one; -1: none was handed out."""
     told: int
     """No row was ever told under it at a later place in the feed."""
+    end: int = 0
+    """Complete cursors from here on are not of this one, as the next scope was forgotten before it; 0: no such."""
+    followed: bool = False
+    """Pages may be sent under it unasked, of which nothing is kept here."""
+    loose: bool = False
+    """Pages were sent under it whose cursors the client does not take: it may have them at any cursor."""
 
 
 class Page(msgspec.Struct, frozen=True, array_like=True):

@@ -1,0 +1,64 @@
+"""Connections of one client with different claims come to rest, in whatever order the server serves them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from lakesync.engine import Engine
+from lakesync.engine.following import Standing
+from lakesync.rules.model import parse_rules
+from lakesync.staging import open_store
+from lakesync.types import SyncPull
+from tests.property.test_following import RULES, START, ended, push
+
+GROUPS = "abc"
+
+
+class Line:
+    """A connection that the server sends pages to, one at a time, as `gateway.live.room` does."""
+
+    def __init__(self, gateway, group):
+        self.gateway = gateway
+        self.claims = {"sub": "ann", "group": group}
+        since = ended(gateway.submit_resume("ann"))
+        self.standing = Standing(since, 1, more=True, unplaced=True)
+
+    @property
+    def rests(self):
+        return self.standing.access is not None
+
+    def serve(self):
+        if not self.standing.more:
+            (self.standing,) = ended(self.gateway.submit_follow([("ann", self.claims, self.standing)]))
+        if not self.rests:
+            pull = SyncPull("ann", self.standing.cursor, self.standing.limit)
+            page = ended(self.gateway.submit_pull(pull, self.claims, confirmed=False, unplaced=True))
+            self.standing = replace(self.standing, cursor=page.server_hlc, more=page.has_more)
+
+
+@pytest.mark.parametrize("groups", ["ab", "abc"])
+@settings(deadline=None, max_examples=40)
+@given(rows=st.lists(st.sampled_from(GROUPS), min_size=1, max_size=5), order=st.lists(st.integers(0, 2), max_size=9))
+def test_they_come_to_rest(groups, rows, order):
+    engine = Engine(open_store("memory://", lambda: START), lambda: START)
+    engine.open()
+    try:
+        gateway = engine.gateway("g")
+        gateway.set_rules(parse_rules(RULES))
+        gateway.handle_pull(SyncPull("ann", 0, 100), {"sub": "ann", "group": "a"})
+        for number, group in enumerate(rows):
+            push(engine, START, ("ben", "INSERT", f"r{number}", {"group": group}, 0))
+        gateway.handle_pull(SyncPull("ann", 1, 100), {"sub": "ann", "group": "b"})
+        lines = [Line(gateway, group) for group in groups]
+        for which in order:
+            lines[which % len(lines)].serve()
+        for _ in range(len(lines) * (len(rows) + 2)):
+            for line in lines:
+                line.serve()
+        assert all(line.rests for line in lines)
+    finally:
+        engine.close()
