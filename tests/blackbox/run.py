@@ -1,8 +1,9 @@
-"""Histories by their seeds: played, several at a time where the server is killed, and made small where wrong."""
+"""Histories by their seeds: played, several at a time, and made small where wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from tests.blackbox.server import Request, Server
 _names = count()
 AT_ONCE = 20
 """Histories that share the server's deaths."""
+THREADS = 5
+"""Of which so many are played at the same moment: a history waits most of its time."""
 
 
 class Case(NamedTuple):
@@ -63,7 +66,8 @@ def play(server: Server, cases: Sequence[Case]) -> list[tuple[str, list[str]] | 
     """Play cases, each on a gateway of its own; what each of them found wrong, and its requests."""
     tables = [_Table(server, case) for case in cases]
     while True:
-        on_the_way = [table.go_on() for table in tables if not table.over]
+        with ThreadPoolExecutor(THREADS) as threads:
+            on_the_way = list(threads.map(_Table.go_on, [table for table in tables if not table.over]))
         if all(table.over for table in tables):
             return [(table.why, table.game.requests) if table.why is not None else None for table in tables]
         server.kill([request for request in on_the_way if request is not None])
@@ -97,7 +101,7 @@ def search(
 ) -> Iterator[tuple[int, list[Failure]]]:
     """Play the histories of seeds: how many were played at a time, and those that were wrong."""
     while True:
-        some = list(islice(seeds, AT_ONCE if kills else 1))
+        some = list(islice(seeds, AT_ONCE))
         if not some:
             return
         filled = [bool(fill_every) and seed % fill_every == 0 for seed in some]

@@ -13,9 +13,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,7 +72,8 @@ class Server:
         self.sharded = over == "sharded"
         self.starts = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: http.client.HTTPConnection | None = None
+        self._kept = threading.local()
+        """Each thread's connection, and to which start of the server it leads."""
         self.port = 0
         try:
             self.start()
@@ -110,7 +111,6 @@ class Server:
 
     def kill(self, on_the_way: Iterable[Request] = ()) -> None:
         """kill -9, with requests on their way."""
-        self._drop()
         sent = [self._sent(request) for request in on_the_way]
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
@@ -127,10 +127,13 @@ class Server:
     def call(
         self, method: str, path: str, token: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """One request over the kept connection."""
+        """One request over the connection that the thread keeps."""
         request = Request(method, path, token, body, headers or {})
-        self._connection = self._sent(request, self._connection)
-        response = self._connection.getresponse()
+        kept = getattr(self._kept, "connection", None)
+        if kept is None or self._kept.start != self.starts:
+            kept = self._kept.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
+            self._kept.start = self.starts
+        response = self._sent(request, kept).getresponse()
         return Answer(response.status, response.read())
 
     def _sent(
@@ -152,12 +155,6 @@ class Server:
         if answer.status != 200:
             raise RuntimeError(f"staging's {method}: {answer.status} {answer.body!r}")
         return answer.json
-
-    def _drop(self) -> None:
-        if self._connection is not None:
-            with suppress(OSError):
-                self._connection.close()
-            self._connection = None
 
 
 def sign(sub: str, gateway: str, claims: Mapping[str, Any], role: str = "client") -> str:
