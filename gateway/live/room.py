@@ -231,6 +231,9 @@ class Room:
                 follower.own |= follower.client_id in group.apart
                 self._again((connection,))
                 continue
+            if follower.client_id in found.remembered:
+                pulls.append((connection, follower))
+                continue
             self._know(connection, follower, after)
             follower.standing = after
             if found.pull:
@@ -238,7 +241,7 @@ class Room:
             elif follower.client_id in found.own:
                 page = found.own[follower.client_id]
                 if page is not None:
-                    connection.tell(_broadcast(page, before, loose=follower.client_id in found.loose))
+                    connection.tell(_broadcast(page, before))
                     sent += len(page.deltas)
             elif shared:
                 connection.tell(shared)
@@ -299,14 +302,8 @@ class Room:
         self._due.update(dict.fromkeys(each for each in connections if each in self._connections))
 
 
-def _broadcast(page: SyncResponse, standing: Standing, *, loose: bool = False) -> bytes:
-    """A page as a frame; without a cursor, which would pass what a client lacks, where nobody knows its own.
-
-    Args:
-        page: what is sent.
-        standing: where its receivers stood.
-        loose: whether the page's cursor would lead them elsewhere.
-    """
-    if standing.unplaced or loose:
+def _broadcast(page: SyncResponse, standing: Standing) -> bytes:
+    """A page as a frame; without a cursor, which would pass what a client lacks, where nobody knows its own."""
+    if standing.unplaced:
         page = SyncResponse(page.deltas, 0, page.has_more)
     return framed(encode_frame(FrameTag.BROADCAST, protobuf.encode_response(page)))

@@ -58,7 +58,7 @@ class Standing:
     more: bool = False
     """The cursor is in the middle of a walk."""
     beside: bool = False
-    """Cursors of others with the same ids, and other claims, were handed out since; see `Found.loose`."""
+    """Others of the same client, with other claims, were sent pages since; see `Found.remembered`."""
     access: Access | None = None
     """What they could see when the cursor was handed out; None where that was not looked at yet."""
     interest: Interest = _NOTHING
@@ -159,8 +159,9 @@ class Found(NamedTuple):
     """What they lack; None: nothing."""
     own: Mapping[str, SyncResponse | None] = {}
     """What those lack who lack something else."""
-    loose: frozenset[str] = frozenset()
-    """Those whose ids are sent pages of other claims too, to which a complete cursor would lead: theirs is sent none.
+    remembered: frozenset[str] = frozenset()
+    """Those who lack something and whose newest claims are others: they have to be pulled for, from where they stood.
+    A shared page would hand out cursors of the other claims.
     """
     pull: bool = False
     """They have to be pulled for: they are in the middle of their pages, bucket keys came into use, or their rules
@@ -272,8 +273,8 @@ def _look_at(view: View, group: Group, rules: RulesCache, known: dict[tuple[obje
         name: SyncResponse(tuple(page.deltas), after.cursor) if page.deltas else None for name, page in others.items()
     }
     page = SyncResponse(tuple(shared.deltas), after.cursor) if shared.deltas else None
-    loose = frozenset(name for name in several if own[name] is not None and not _bears_cursors(view, name, access))
-    return Found(known.setdefault(after.value(), after), page, own, loose)
+    remembered = frozenset(name for name in several if own[name] and not _bears_cursors(view, name, access))
+    return Found(known.setdefault(after.value(), after), page, own, remembered)
 
 
 def _bears_cursors(view: View, client_id: str, access: Access) -> bool:

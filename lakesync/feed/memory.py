@@ -36,13 +36,10 @@ def is_blank(record: ClientRecord | None) -> bool:
 
 def with_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
     """The record of a client that is followed: all that is new may have been sent to it on another connection."""
-    if not any(scope.followed for scope in record.scopes):
+    if not record.scopes or not record.scopes[-1].followed:
         return record
-    return replace(record, scopes=tuple(_broadcast(scope, newest) for scope in record.scopes))
-
-
-def _broadcast(scope: Scope, newest: int) -> Scope:
-    return replace(scope, told=max(scope.told, newest)) if scope.followed else scope
+    *earlier, scope = record.scopes
+    return replace(record, scopes=(*earlier, replace(scope, told=max(scope.told, newest))))
 
 
 def scope_under(record: ClientRecord, access: Access) -> Scope | None:
@@ -51,19 +48,19 @@ def scope_under(record: ClientRecord, access: Access) -> Scope | None:
 
 
 def follows(record: ClientRecord, access: Access, *, loose: bool = False) -> ClientRecord:
-    """The record of a client that is sent pages unasked under the newest scope of an access, if there is one.
+    """The record of a client that is sent pages unasked, under the newest scope where that is of its access.
 
     Args:
         record: the client's.
         access: what its connection may see; the scope names its keys from here on.
         loose: whether a page of the feed's was sent whose cursor the client does not take.
     """
-    known = scope_under(record, access)
-    if known is None:
-        return replace(record, followed=True)
+    record = replace(record, followed=True)
+    if not record.scopes or not access.same_as(record.scopes[-1]):
+        return record
+    *earlier, known = record.scopes
     keys = tuple(sorted(access.keys.union(known.keys)))
-    scope = replace(known, keys=keys, followed=True, loose=known.loose or loose)
-    return replace(record, followed=True, scopes=tuple(scope if each is known else each for each in record.scopes))
+    return replace(record, scopes=(*earlier, replace(known, keys=keys, followed=True, loose=known.loose or loose)))
 
 
 def is_of_others(record: ClientRecord, access: Access) -> bool:
@@ -105,7 +102,7 @@ def in_scope(
         keys = tuple(sorted(access.keys.union(scope.keys)))
         scope = replace(scope, keys=keys, told=max(scope.told, told))
     else:
-        earlier = list(record.scopes)
+        earlier = [replace(scope, followed=False) for scope in with_broadcasts(record, newest).scopes]
         number = earlier[-1].number + 1 if earlier else 1
         scope = Scope(number, access.claims, access.rules_version, tuple(sorted(access.keys)), newest, -1, told)
     kept, forgotten = _within_bounds(record, (*earlier, scope))
@@ -248,7 +245,5 @@ def _from_there(record: ClientRecord, seen: Page, newest: int, told: int) -> Pag
 
 def _past(past: tuple[PastKey, ...], forgotten: Iterable[Scope]) -> tuple[PastKey, ...]:
     """With the keys of scopes that are forgotten; of too many, those of the earliest rows that were sent go."""
-    added = [
-        PastKey(name, scope.at, _EVER if scope.followed else scope.told) for scope in forgotten for name in scope.keys
-    ]
+    added = [PastKey(name, scope.at, scope.told) for scope in forgotten for name in scope.keys]
     return tuple(sorted(dict.fromkeys((*past, *added)), key=lambda key: key.told)[-PAST_KEPT:])

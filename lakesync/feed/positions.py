@@ -239,7 +239,7 @@ def _since(record: ClientRecord, base: int, origin: Scope) -> dict[str, list[Rea
     for past in record.past:
         if past.told > base:
             reach.setdefault(past.key, []).append(Reach(past.at, past.told))
-    return _extend(reach, (each for each in record.scopes if each.followed or each.number >= origin.number))
+    return _extend(reach, (origin, *later_scopes(record, origin)))
 
 
 def _extend(reach: dict[str, list[Reach]], scopes: Iterable[Scope]) -> dict[str, list[Reach]]:

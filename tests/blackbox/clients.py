@@ -30,7 +30,7 @@ class Client:
         self.proven = False
         """A pull was answered whole and taken, and its database was neither lost nor put back since."""
         self.followed: list[dict[str, Any]] = []
-        """Claims of its lines. The server may take each to be there still, and broadcast to it."""
+        """Claims of lines that the server may take to be there still, or to have been there until now."""
         self.named: set[Key] = set()
         self.ever_visible: set[Key] = set()
         self.pulls: list[dict[str, Any]] = []

@@ -41,7 +41,7 @@ class Game:
         ]
         self._ready = False
         self._lines: dict[str, Line] = {}
-        self._left: list[Line] = []
+        self._left: list[tuple[Client, dict[str, Any], Line]] = []
         """Lines that their clients forgot, which the server still takes for theirs."""
 
     @staticmethod
@@ -69,8 +69,7 @@ class Game:
         except LineEndedError as error:
             raise WrongError(f"a line was ended: {error}") from error
         finally:
-            for line in (*self._lines.values(), *self._left):
-                line.cut()
+            self._all_ended()
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
@@ -299,7 +298,7 @@ class Game:
         if not isinstance(client, StockClient):
             return
         if client.name in self._lines:
-            self._left.append(self._lines.pop(client.name))
+            self._left.append((client, client.claims, self._lines.pop(client.name)))
         if client.claims not in client.followed:
             client.followed.append(client.claims)
         token = self._token(client.name, client.claims)
@@ -314,7 +313,7 @@ class Game:
 
     def _all_ended(self) -> None:
         """The server is another."""
-        for line in (*self._lines.values(), *self._left):
+        for line in (*self._lines.values(), *(line for _, _, line in self._left)):
             line.cut()
         self._lines, self._left = {}, []
 
@@ -437,6 +436,9 @@ class Game:
             raise WrongError(f"a pull is answered with {answer.status} {answer.body!r}")
         page: Page = answer.json
         self._check_page(client, page, now=True)
+        if not page["hasMore"]:  # so the server knows that lines of other claims, that ended, ended before
+            there = [client.claims, *(claims for whose, claims, _ in self._left if whose is client)]
+            client.followed = [claims for claims in client.followed if claims in there]
         return page
 
     def _check_page(self, client: Client, page: Page, *, now: bool) -> None:

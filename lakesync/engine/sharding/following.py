@@ -120,8 +120,8 @@ def _told(after: ShardedStanding, group: Group, each: Mapping[str, Found]) -> Fo
         client_id: _page([one.own.get(client_id, one.page) for one in each.values()], after.cursor)
         for client_id in apart & group.clients
     }
-    loose = frozenset().union(*(one.loose for one in each.values()))
-    return Found(after, _page([one.page for one in each.values()], after.cursor), own, loose)
+    remembered = frozenset().union(*(one.remembered for one in each.values()))
+    return Found(after, _page([one.page for one in each.values()], after.cursor), own, remembered)
 
 
 def _page(pages: Sequence[SyncResponse | None], cursor: int) -> SyncResponse | None:

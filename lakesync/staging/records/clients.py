@@ -31,7 +31,7 @@ class Scope(msgspec.Struct, frozen=True, array_like=True):
     end: int = 0
     """Complete cursors from here on are not of this one, as the next scope was forgotten before it; 0: no such."""
     followed: bool = False
-    """Pages may be sent under it unasked, of which nothing is kept here."""
+    """Pages may be sent under it unasked, of which nothing is kept here. Only the newest one is."""
     loose: bool = False
     """Pages were sent under it whose cursors the client does not take: it may have them at any cursor."""
 
