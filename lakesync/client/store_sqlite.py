@@ -255,7 +255,13 @@ class SqliteClientStore:
         ]
 
     def forget_missing(self) -> None:
-        """Know nothing any more of settled rows that are not in their tables."""
+        """Forget settled rows that are not in their tables.
+
+        Raises:
+            TableError: as `check_tracked`. The app may be about to fill a table that it has made anew, and rows that
+                are forgotten would be taken for new ones.
+        """
+        self.check_tracked()
         for table in self.schemas:
             self._rows.forget_missing(table)
 

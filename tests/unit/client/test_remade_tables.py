@@ -8,6 +8,7 @@ from contextlib import closing
 import pandas as pd
 import pytest
 
+from lakesync.client import LocalTransport, TableError
 from lakesync.exceptions import ConfigurationError
 
 NOTES = {"table": "notes", "columns": [{"name": "text", "type": "string"}, {"name": "n", "type": "number"}]}
@@ -286,3 +287,37 @@ def test_a_write_that_did_nothing_leaves_no_trace_that_a_later_one_is_compared_w
     alice.sync()
     alice["notes"].update("a", n=5)
     assert unsent(alice) == {("UPDATE", "a"): {"n": 5}}
+
+
+class Remaking(LocalTransport):
+    """Lets the app work while a pull is under way."""
+
+    meanwhile = None
+
+    def pull(self, asked):
+        if self.meanwhile is not None:
+            self.meanwhile()
+        return super().pull(asked)
+
+
+def test_an_answer_that_comes_while_a_table_is_remade_makes_no_rows_new(opened, gateway, bob, tmp_path):
+    """The page finds its row gone from a table that the app is about to fill."""
+    line = Remaking(gateway)
+    alice = opened(transport=line)
+    for row_id in "abc":
+        bob["notes"].insert({"text": row_id, "n": 1}, row_id=row_id)
+    bob.sync()
+    alice.sync()
+    bob["notes"].update("a", n=5)
+    bob.sync()
+    with closing(sqlite3.connect(tmp_path / "alice.db")) as db:
+        line.meanwhile = lambda: db.executescript(f"ALTER TABLE notes RENAME TO old; {MAKE}")
+        with pytest.raises(TableError, match="notes"):
+            alice.sync()
+        db.executescript("INSERT INTO notes SELECT row_id, 'stale', -n FROM old; DROP TABLE old")
+    alice.close()
+    again = opened()
+    assert unsent(again) == {}
+    again.sync()
+    bob.sync()
+    assert rows(again) == rows(bob) == {"a": ("a", 5), "b": ("b", 1), "c": ("c", 1)}
