@@ -121,6 +121,16 @@ def test_a_button_that_the_gateway_does_not_answer_says_so(page, world, monkeypa
     assert len(queue.pending(admin.gateway)) == 1
 
 
+@pytest.mark.parametrize(("scope", "warned"), [("any", True), ("visible", False), ("rules", False)])
+def test_a_write_scope_by_which_writers_read_is_warned_of(page, world, scope, warned):
+    _, admin = world
+    assert admin.call("POST", "/admin/settings/{gw}", json={"writeScope": scope}).ok
+    page.goto(signed_in(world))
+    shown = page.locator("#rules p")
+    expect(shown).to_contain_text("move any row into its own sight" if warned else f"Write scope: {scope}")
+    expect(shown).to_have_class("bad" if warned else "")
+
+
 def test_the_page_is_open_and_holds_nothing_but_itself(world):
     served, _ = world
     for path, media in (

@@ -221,6 +221,23 @@ def test_a_row_that_is_not_there_cannot_be_deleted_in_advance(teams, clock, scop
     assert contents(teams, "r") == {"r": {"team": b'"red"'}}
 
 
+@pytest.mark.parametrize("scope", ["visible", "rules"])
+def test_a_guessed_id_tells_whether_it_is_taken_and_nothing_else(teams, clock, scope):
+    """As a unique key does: an INSERT under a free id is kept, so one that is refused says that the id is taken."""
+    teams.set_write_scope(scope)
+    red, blue = Writer(teams, clock, "red", team="red"), Writer(teams, clock, "blue", team="blue")
+    red.write("taken", {"team": "red", "text": "secret"})
+    red.write("other", {"team": "red", "size": 7})
+    said = {
+        str(refused(blue.push, blue.delta(row, after, before)))
+        for row in ("taken", "other")
+        for after, before in (({"team": "blue"}, None), ({"team": "blue"}, {"team": "x"}), (None, {}))
+    }
+    said.add(str(refused(blue.push, blue.delta("free", None, {}))))
+    assert len(said) == 1
+    assert blue.write("free", {"team": "blue"}).accepted == 1
+
+
 def test_what_is_written_and_deleted_in_one_push_is_taken(teams, clock):
     red = Writer(teams, clock, "red", team="red")
     assert red.push(red.delta("r", {"team": "red"}), red.delta("r", None, {})).accepted == 2
