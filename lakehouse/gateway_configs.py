@@ -13,7 +13,7 @@ import msgspec
 from pyspark.sql import functions as sf
 
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import NAMES, LakeNames, ensure_gateways
+from lakehouse.table_definitions import NAMES, LakeNames, ensure_gateways, set_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,5 +52,5 @@ def keep_config(spark: SparkSession, gateway: str, config: GatewayConfig, names:
     values = {"gateway": sf.col("new_gateway"), "config": sf.col("new_config")}
     writer = new.mergeInto(names.gateways, sf.col("gateway") == sf.col("new_gateway"))
     writer.whenMatched().update(values).whenNotMatched().insert(values).merge()
-    spark.sql(f"ALTER TABLE {names.gateways} SET TBLPROPERTIES ('{key}' = '{digest}')")
+    set_properties(spark, names.gateways, {key: digest})
     return True

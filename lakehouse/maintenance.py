@@ -164,8 +164,11 @@ def _rewrite(spark: SparkSession, names: LakeNames, name: str, limits: Upkeep, w
         "remove-dangling-deletes": "true" if where is None else "false",
     }
     given = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
-    only = f', where => "{where}"' if where else ""
-    found = _call(spark, names, "rewrite_data_files", f"table => '{_plain(name)}', options => map({given}){only}")
+    arguments = f"table => '{_plain(name)}', options => map({given})"
+    if where is None:
+        found = _call(spark, names, "rewrite_data_files", arguments)
+    else:
+        found = _call(spark, names, "rewrite_data_files", f"{arguments}, where => :where", where=where)
     return int(found["rewritten_data_files_count"])
 
 
@@ -188,7 +191,8 @@ def _stretches(spark: SparkSession, name: str, limits: Upkeep, backlog: Sequence
     ).collect()
     confirmed = {(waiting.gateway, waiting.shard): _confirmed(waiting) for waiting in backlog}
     return [
-        f"gateway = '{row['gateway']}' AND shard = '{row['shard']}' AND day = DATE '{row['day'].isoformat()}'"
+        f"gateway = {literal(row['gateway'])} AND shard = {literal(row['shard'])}"
+        f" AND day = DATE '{row['day'].isoformat()}'"
         f" AND arrival < {confirmed[row['gateway'], row['shard']]}"
         for row in found
         if (row["gateway"], row["shard"]) in confirmed
@@ -207,8 +211,13 @@ def _remove_orphans(spark: SparkSession, names: LakeNames, name: str, limits: Up
     return len(spark.sql(f"CALL `{names.catalogue}`.system.remove_orphan_files({arguments}{listing})").collect())
 
 
-def _call(spark: SparkSession, names: LakeNames, procedure: str, arguments: str) -> Row:
-    row: Row = spark.sql(f"CALL `{names.catalogue}`.system.{procedure}({arguments})").collect()[0]
+def literal(text: str) -> str:
+    """Spell a text as Spark's SQL reads it, for a condition that a procedure takes as text."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _call(spark: SparkSession, names: LakeNames, procedure: str, arguments: str, **values: str) -> Row:
+    row: Row = spark.sql(f"CALL `{names.catalogue}`.system.{procedure}({arguments})", args=values).collect()[0]
     return row
 
 

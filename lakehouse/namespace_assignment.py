@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import NAMES, LakeNames, ensure_gateways, version_if_there
+from lakehouse.table_definitions import NAMES, LakeNames, ensure_gateways, set_properties, version_if_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,6 @@ def moved_gateways(
     new = {gateway: namespaces.of(gateway) for gateway in unknown if not has_begun(gateway)}
     if new:
         ensure_gateways(spark, names)
-        told = ", ".join(f"'{NAMESPACE_PROPERTY}{gateway}' = '{namespace}'" for gateway, namespace in new.items())
-        spark.sql(f"ALTER TABLE {names.gateways} SET TBLPROPERTIES ({told})")
+        set_properties(spark, names.gateways, {f"{NAMESPACE_PROPERTY}{gateway}": new[gateway] for gateway in new})
     held = {**dict.fromkeys(unknown, namespaces.shared), **kept, **new}
     return {gateway: where for gateway, where in held.items() if where != namespaces.of(gateway)}

@@ -12,6 +12,8 @@ from lakesync.exceptions import SchemaError
 from lakesync.schema import RESERVED_COLUMNS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.schema import TableSchema
@@ -274,6 +276,23 @@ def ensure_state(
     )
 
 
+def set_properties(spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:
+    """Set properties of a table, whose keys and values travel as parameters.
+
+    Args:
+        spark: a session.
+        name: the table's full name, quoted.
+        properties: may have ids of tenants in keys and values.
+    """
+    pairs = ", ".join(f":key{place} = :value{place}" for place in range(len(properties)))
+    given = {
+        f"{what}{place}": text
+        for place, pair in enumerate(properties.items())
+        for what, text in zip(("key", "value"), pair, strict=True)
+    }
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({pairs})", args=given)
+
+
 def typed_columns(spark: SparkSession, name: str) -> dict[str, str]:
     """A state table's typed columns and their schema types, in order."""
     fields = spark.table(name).schema.fields
@@ -291,7 +310,7 @@ def _upgrade(spark: SparkSession, name: str, version: Version, wanted: dict[str,
     changed = {key: value for key, value in wanted.items() if version.properties.get(key) != value}
     changed.pop("format-version", None)  # not among the properties
     if changed:
-        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({_properties(changed)})")
+        set_properties(spark, name, changed)
 
 
 def _exists(spark: SparkSession, catalogue: str, namespace: str, table: str) -> bool:

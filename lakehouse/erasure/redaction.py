@@ -99,7 +99,8 @@ def forget_past(spark: SparkSession, name: str, names: LakeNames) -> None:
         return
     join_deleted(spark, names, name)
     for ref in spark.table(f"{name}.refs").where("name <> 'main'").select("name", "type").collect():
-        spark.sql(f"ALTER TABLE {name} DROP {ref['type']} IF EXISTS `{ref['name']}`")
+        quoted = "`" + ref["name"].replace("`", "``") + "`"
+        spark.sql(f"ALTER TABLE {name} DROP {ref['type']} IF EXISTS {quoted}")
     rewrite_manifests(spark, names, name)
     crash_point("erasure.rewritten")
     expire(spark, names, name, datetime.now(UTC))

@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from lakehouse.landing.commits import TRIES, commit, is_busy
 from lakehouse.landing.landed_files import BUCKETS
 from lakehouse.landing.tables import KNOWN_COLUMNS, ConnectorTables, Mark, known_name
+from lakehouse.table_definitions import set_properties
 from lakehouse.task_runner import in_tasks
 
 if TYPE_CHECKING:
@@ -54,9 +55,7 @@ def note(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
         with tables.opened(name) as known:
             joined = tables.marks(known, [table])[table].joined(mark)
         try:
-            tables.spark.sql(
-                f"ALTER TABLE {name} SET TBLPROPERTIES ('{tables.property_of(table)}' = '{joined.spelled()}')"
-            )
+            set_properties(tables.spark, name, {tables.property_of(table): joined.spelled()})
         except PySparkException as error:
             if attempt == TRIES or not is_busy(error):
                 raise

@@ -21,6 +21,7 @@ from lakehouse.table_definitions import (
     ensure_state,
     marks_of,
     read_version,
+    set_properties,
 )
 from lakehouse.tables.increment import Increment, counted, history_files
 from lakehouse.tables.rejected import keep_rejected
@@ -137,8 +138,7 @@ def _advance(
         elif days is None or (held is not None and _closes(days, held, arrival)):
             raised[gateway] = max(arrival, held or 0)
     if raised != marks:
-        text = json.dumps(raised, sort_keys=True)
-        spark.sql(f"ALTER TABLE {table.name} SET TBLPROPERTIES ('{MARKS_PROPERTY}' = '{text}')")
+        set_properties(spark, table.name, {MARKS_PROPERTY: json.dumps(raised, sort_keys=True)})
     return raised
 
 

@@ -11,7 +11,7 @@ from lakehouse.data_files import DataFile, read_rows, rows_in, shares
 from lakehouse.merge.kernel import STORED
 from lakehouse.merge.typed import MISFITS, misfits
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames
+from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames, set_properties
 from lakehouse.task_runner import in_tasks
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def keep_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: 
     of_table = sf.col("table_name") == called
     rows.writeTo(names.rejected).overwrite(of_table)
     count = spark.table(names.rejected).where(of_table).count()
-    spark.sql(f"ALTER TABLE {table.name} SET TBLPROPERTIES ('{REJECTED_PROPERTY}' = '{count}')")
+    set_properties(spark, table.name, {REJECTED_PROPERTY: str(count)})
     return count
 
 

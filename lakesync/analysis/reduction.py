@@ -64,14 +64,21 @@ _TYPED = {
 """Schema type → a value's JSON text as a value of the typed column, as `lakehouse.merge.typed` has it."""
 
 
-def visible_rows(columns: Mapping[str, str]) -> str:
+def visible_rows(columns: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """The query over `pieces` that gives every visible row: `_gateway`, `_row`, `_arrival` and the typed columns.
 
     Args:
         columns: name → schema type.
+
+    Returns:
+        The query, and its parameters by name.
     """
-    typed = (f", {_TYPED[kind].format(f'texts[{quoted(name)}]')} AS {named(name)}" for name, kind in columns.items())
-    return _ROWS % "".join(typed)
+    typed = "".join(
+        f", {_TYPED[kind].format(f'texts[$column{place}]')} AS {named(name)}"
+        for place, (name, kind) in enumerate(columns.items())
+    )
+    parameters = {f"column{place}": name for place, name in enumerate(columns) if columns[name] != "null"}
+    return _ROWS % typed, parameters
 
 
 KINDS = """
@@ -88,8 +95,3 @@ FROM (SELECT unnest(map_entries(columns)) AS cell FROM pieces) WHERE cell.value 
 def named(identifier: str) -> str:
     """An identifier in SQL."""
     return '"' + identifier.replace('"', '""') + '"'
-
-
-def quoted(text: str) -> str:
-    """A string in SQL."""
-    return "'" + text.replace("'", "''") + "'"

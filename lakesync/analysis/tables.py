@@ -9,7 +9,7 @@ from pyiceberg import expressions as ice
 
 from lakesync.analysis import sources
 from lakesync.analysis.moments import AsOf, shown
-from lakesync.analysis.reduction import KINDS, OF_DELTAS, OF_STATE, PIECES, named, quoted, visible_rows
+from lakesync.analysis.reduction import KINDS, OF_DELTAS, OF_STATE, PIECES, named, visible_rows
 from lakesync.analysis.scans import both, either, holds, pushed, scan_into
 from lakesync.exceptions import NotFoundError
 from lakesync.schema import RESERVED_COLUMNS
@@ -131,7 +131,8 @@ class Tables:
         if state is not None:
             for base in parts.bases:
                 self._load_base(state, base, target, list(columns), wanted.predicates)
-        self.database.execute(f"INSERT INTO {target} BY NAME {visible_rows(columns)}")
+        query, parameters = visible_rows(columns)
+        self.database.execute(f"INSERT INTO {target} BY NAME {query}", parameters)
         if not parts.bases:
             self._check_begun(self._lake.deltas, parts.upto)
         return target
@@ -163,13 +164,14 @@ class Tables:
             filters = both(holds("table_name", "=", name), parts.deltas, keyed, mine)
             scan_into(self.database, "pieces", deltas, _PIECES_OF_DELTAS, filters, select=OF_DELTAS)
         if parts.unflushed:
-            bound = f" AND arrival <= {parts.upto}" if parts.upto is not None else ""
+            where, values = ["table_name = ?"], list[object]([name])
+            if parts.upto is not None:
+                where.append("arrival <= ?")
+                values.append(parts.upto)
             if whose.names:
-                listed = ", ".join(map(quoted, sorted(whose.names)))
-                bound += f" AND gateway {'NOT IN' if whose.others else 'IN'} ({listed})"
-            self.database.execute(
-                f"INSERT INTO pieces {OF_DELTAS} FROM waiting WHERE table_name = {quoted(name)}{bound}"
-            )
+                where.append(f"{'NOT ' * whose.others}list_contains(?, gateway)")
+                values.append(sorted(whose.names))
+            self.database.execute(f"INSERT INTO pieces {OF_DELTAS} FROM waiting WHERE {' AND '.join(where)}", values)
 
     def _kinds(self, state: Table | None) -> dict[str, str]:
         """A table's columns and their schema types; guessed for those that the lake's table lacks."""

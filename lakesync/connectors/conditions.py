@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from lakesync.exceptions import ConfigurationError
 
-_PIECE = re.compile(r"""\s+|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[()]|[^\s"'()]+""")
+_PIECE = re.compile(r"""\s+|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[()]|(?:[^\s"'()\\]|\\.)+""")
+"""A backslash outside of quotation marks takes their meaning from what follows it, as JQL has it."""
 
 
 def condition(text: str, setting: str, *, stop: tuple[str, str] | None = None) -> str:
@@ -19,17 +20,34 @@ def condition(text: str, setting: str, *, stop: tuple[str, str] | None = None) -
     Raises:
         ConfigurationError: its quotation marks or brackets do not match.
     """
-    depth, kept, words = 0, "", list(_pieces(text, setting))
+    depth, kept, words = 0, list[str](), list(_pieces(text, setting))
     for place, word in enumerate(words):
         if depth == 0 and stop is not None and (word.upper(), _next(words, place)) == stop:
             break
         depth += (word == "(") - (word == ")")
         if depth < 0:
             raise ConfigurationError(f"{setting} {text!r} closes a bracket that it has not opened: mend the filter")
-        kept += word
+        kept.append(word)
     if depth:
         raise ConfigurationError(f"{setting} {text!r} opens a bracket that it does not close: mend the filter")
-    return kept.strip()
+    while kept and kept[-1].isspace():  # but not a space that a backslash keeps
+        kept.pop()
+    return "".join(kept).lstrip()
+
+
+def escaped(text: str, special: re.Pattern[str], names: Mapping[str, str]) -> str:
+    """Escape what cannot stand in a text as it is.
+
+    Args:
+        text: what the text is to say.
+        special: matches each character to escape.
+        names: the letters of escapes other than `u` and four hexadecimal digits.
+    """
+    return special.sub(lambda found: "\\" + names.get(found[0], f"u{ord(found[0]):04x}"), text)
+
+
+ESCAPES = {each: each for each in "\"'\\"} | {"\n": "n", "\r": "r", "\t": "t"}
+"""The escapes that JQL and SOQL have in common."""
 
 
 def _pieces(text: str, setting: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import duckdb
@@ -11,11 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakehouse.erasure.conditions import deltas_of, landed_by
+from lakehouse.maintenance import literal
 from lakehouse.sessions import session
+from lakehouse.table_definitions import LakeNames, ensure_gateways, read_version, set_properties
 from lakesync.adapters import DeltaBatch, DeltaQuery, StoredDelta
-from lakesync.analysis.reduction import quoted as duckdb_text
+from lakesync.analysis.reduction import PIECES, named, visible_rows
+from lakesync.connectors.conditions import condition
 from lakesync.connectors.jira import jql
-from lakesync.connectors.salesforce.actions import _literal
+from lakesync.connectors.salesforce.rows import quoted as soql_text
+from lakesync.exceptions import ConfigurationError
 from lakesync.staging import open_store
 from lakesync.staging.records import Erasure
 from lakesync.testing.clock import ManualClock
@@ -156,24 +161,89 @@ def test_staging_takes_hostile_ids(scheme, request):
 
 @given(texts)
 @few
-def test_duckdb_reads_a_text_as_it_is(text):
-    assert duckdb.sql(f"SELECT {duckdb_text(text)}").fetchall() == [(text,)]
+def test_duckdb_reads_the_column_that_is_named_and_nothing_else(text):
+    query, parameters = visible_rows({text: "string"})
+    assert set(parameters.values()) == {text}
+    assert query.replace(named(text), "") == visible_rows({"x": "string"})[0].replace('"x"', "")
+    database = duckdb.connect()
+    database.execute(f"CREATE TABLE pieces ({PIECES})")
+    row = """('g', 'r', 1, 1, 'c', 'd', MAP {$name: '"v"'}, NULL, {'hlc': 1, 'client_id': 'c'})"""
+    database.execute(f"INSERT INTO pieces VALUES {row}", {"name": text})
+    assert database.execute(query, parameters).fetchall() == [("g", "r", 1, "v")]
 
 
-@given(texts)
-@few
+def read_text(written, quote, letters, refused):
+    """What stands in quotation marks at the beginning, and what follows: by the grammars that their makers publish."""
+    assert written[0] == quote
+    said, at = "", 1
+    while written[at] != quote:
+        each = written[at]
+        if each != "\\":
+            assert not refused(each), f"{each!r} as it is"
+            said, at = said + each, at + 1
+        elif written[at + 1] == "u":
+            said, at = said + chr(int(written[at + 2 : at + 6], 16)), at + 6
+        else:
+            said, at = said + letters[written[at + 1]], at + 2
+    return said, written[at + 1 :]
+
+
+def control(each):
+    return each < " " or "\x7f" <= each <= "\x9f"
+
+
+def refused_by_jql(each):
+    return control(each) or "\ufdd0" <= each <= "\ufdef" or each in "\ufffe\uffff"
+
+
+LETTERS = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
+anything = st.one_of(texts, st.text(st.characters(codec="utf-8"), min_size=1))
+
+
+@given(anything)
 def test_jql_reads_a_text_as_it_is(text):
-    tokens = fake_jql._tokens(f"key = {jql.quoted(text)}")
-    assert tokens[:2] == ["key", "="]
+    written = jql.quoted(text)
+    assert read_text(f"{written} AND", '"', {**LETTERS, " ": " "}, refused_by_jql) == (text, " AND")
+    tokens = fake_jql._tokens(f"key = {written}")
     assert [fake_jql._unquoted(each) for each in tokens[2:]] == [text]
 
 
-@given(texts)
-@few
+@given(anything)
 def test_soql_reads_a_text_as_it_is(text):
-    tokens = fake_soql._tokens(f"SELECT Id FROM Account WHERE Name = {_literal(text)} LIMIT 1")
-    assert tokens[-2:] == ["LIMIT", "1"]
+    written = soql_text(text)
+    assert read_text(f"{written} LIMIT 1", "'", {**LETTERS, "b": "\b", "f": "\f"}, control) == (text, " LIMIT 1")
+    tokens = fake_soql._tokens(f"SELECT Id FROM Account WHERE Name = {written} LIMIT 1")
     assert fake_soql._value(tokens[-3]) == text
+
+
+@pytest.mark.parametrize("text", ['x ~ a\\" ) OR (y ~ "zz\\"w"', "x = a\\' ) OR (y = 'zz\\'w'", "a) OR (b", "a\\"])
+def test_a_filter_does_not_leave_its_brackets(text):
+    """JQL takes a backslash outside of quotation marks, so that the one behind it opens nothing."""
+    with pytest.raises(ConfigurationError):
+        condition(text, "jql")
+
+
+@given(st.text(alphabet="ab \"'\\()", max_size=12))
+@settings(max_examples=3000, deadline=None)
+def test_no_filter_that_is_taken_leaves_its_brackets(text):
+    try:
+        kept = condition(text, "jql")
+    except ConfigurationError:
+        return
+    depth, quote, at = 0, "", 0
+    while at < len(kept):
+        each = kept[at]
+        if each == "\\":
+            at += 1
+        elif quote:
+            quote = "" if each == quote else quote
+        elif each in "\"'":
+            quote = each
+        else:
+            depth += (each == "(") - (each == ")")
+        assert depth >= 0
+        at += 1
+    assert (depth, quote, at) == (0, "", len(kept))
 
 
 def erasure(**named):
@@ -198,3 +268,16 @@ def test_spark_finds_what_an_erasure_names_and_nothing_else(spark_server):
             assert [row["row_id"] for row in found] == [text]
         none = erasure(client_id="connector:' OR '1'='1")
         assert landed_by(none, None).select(spark, "hostile").count() == 0
+
+
+def test_properties_of_spark_tables_are_what_was_said(spark_server):
+    """Ids of gateways, tables and connectors are in the keys and values of tables' properties."""
+    names = LakeNames("lake", "sys_properties", "tab_properties")
+    with session(spark_server["config"]) as spark:
+        ensure_gateways(spark, names)
+        for text in HOSTILE:
+            set_properties(spark, names.gateways, {f"x.{text}": text, f"y.{text}": json.dumps({text: 1})})
+        found = read_version(spark, names.gateways).properties
+        for text in HOSTILE:
+            assert (found[f"x.{text}"], found[f"y.{text}"]) == (text, json.dumps({text: 1}))
+            assert spark.sql(f"SELECT {literal(text)} AS said").collect()[0]["said"] == text

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from lakesync.connectors.conditions import condition
+import re
+
+from lakesync.connectors.conditions import ESCAPES, condition, escaped
+
+_SPECIAL = re.compile(r"""["'\\\x00-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]""")
 
 
 def combined(user: str | None, *conditions: str, order: str) -> str:
@@ -19,5 +23,5 @@ def combined(user: str | None, *conditions: str, order: str) -> str:
 
 
 def quoted(value: str) -> str:
-    """A value as a JQL text."""
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    """Spell a value as a JQL text; JQL takes no control characters or non-characters as they are."""
+    return f'"{escaped(value, _SPECIAL, ESCAPES)}"'

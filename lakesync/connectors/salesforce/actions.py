@@ -10,7 +10,7 @@ from lakesync.connectors.acting import ApiActions, Params
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.salesforce.api import SalesforceClient
 from lakesync.connectors.salesforce.offers import CREATE_RECORD, UPDATE_RECORD
-from lakesync.connectors.salesforce.rows import literal
+from lakesync.connectors.salesforce.rows import literal, quoted
 from lakesync.handlers import ActionContext
 from lakesync.types import Action
 
@@ -28,7 +28,7 @@ def _create(client: SalesforceClient, action: Action, params: Params, context: A
 def _made_before(client: SalesforceClient, action: Action, kind: str, fields: Mapping[str, Any]) -> str | None:
     """The record that an earlier try made, if it did: the newest with the same values since the action was asked."""
     since = literal(max((action.hlc >> 16) - 60_000, 0))
-    same = " AND ".join(f"{name} = {_literal(value)}" for name, value in fields.items())
+    same = " AND ".join(f"{name} = {quoted(value)}" for name, value in fields.items())
     soql = f"SELECT Id FROM {kind} WHERE CreatedDate >= {since} AND {same} ORDER BY CreatedDate DESC LIMIT 1"
     records = next(client.query(soql))["records"]
     return records[0]["Id"] if records else None
@@ -37,15 +37,6 @@ def _made_before(client: SalesforceClient, action: Action, kind: str, fields: Ma
 def _update(client: SalesforceClient, _: Action, params: Params, __: ActionContext) -> Mapping[str, Any]:
     client.call("PATCH", f"/sobjects/{params['object']}/{params['id']}", json=dict(params["fields"]))
     return {"id": params["id"]}
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
-        return f"'{escaped}'"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "null" if value is None else str(value)
 
 
 def handler(config: ConnectorConfig) -> ApiActions[SalesforceClient]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from lakesync.connectors.conditions import ESCAPES, escaped
 from lakesync.connectors.source import SourceRow
 from lakesync.connectors.tables import SALESFORCE
 
 Json = Mapping[str, Any]
+_SPECIAL = re.compile(r"""["'\\\x00-\x1f\x7f-\x9f]""")
 
 
 class Object(NamedTuple):
@@ -56,6 +59,15 @@ def milliseconds(moment: str) -> int:
 def literal(ms: int) -> str:
     """A time as SOQL reads it."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+
+
+def quoted(value: str | float | bool | None) -> str:
+    """Spell a value as SOQL reads it."""
+    if isinstance(value, str):
+        return f"'{escaped(value, _SPECIAL, ESCAPES)}'"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "null" if value is None else str(value)
 
 
 def _of(record: Json, field: str) -> Any:

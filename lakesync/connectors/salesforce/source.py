@@ -14,7 +14,7 @@ from lakesync.connectors.http import PlaceLostError
 from lakesync.connectors.probing import Probe, clock_told
 from lakesync.connectors.salesforce import bulk
 from lakesync.connectors.salesforce.api import JobEndedError, SalesforceClient
-from lakesync.connectors.salesforce.rows import OBJECTS, line_row, literal, milliseconds, record_row
+from lakesync.connectors.salesforce.rows import OBJECTS, line_row, literal, milliseconds, quoted, record_row
 from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Table, Usage
 from lakesync.connectors.tables import SALESFORCE, SALESFORCE_SWITCHES
 
@@ -217,4 +217,4 @@ def _divided(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _list(ids: Sequence[str]) -> str:
-    return ", ".join(f"'{each}'" for each in ids)
+    return ", ".join(map(quoted, ids))

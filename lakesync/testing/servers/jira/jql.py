@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from lakesync.testing.servers.jira.site import Issue
+from lakesync.testing.servers.texts import unescaped
 
 _TOKEN = re.compile(r"""\s*(?:("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(!=|>=|<=|[=<>(),])|([^\s=<>!(),"']+))""")
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -227,7 +228,7 @@ def _tokens(jql: str) -> list[str]:
 
 
 def _unquoted(token: str) -> str:
-    return re.sub(r"\\(.)", r"\1", token[1:-1]) if token[:1] in "\"'" and len(token) > 1 else token
+    return unescaped(token[1:-1]) if token[:1] in "\"'" and len(token) > 1 else token
 
 
 def _texts(field: str, issue: Issue) -> set[str]:

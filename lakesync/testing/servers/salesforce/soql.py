@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from lakesync.testing.servers.salesforce.org import FIELDS, RELATIONS, TIMES, Record, SalesforceOrg
+from lakesync.testing.servers.texts import unescaped
 
 _TOKEN = re.compile(
     r"""\s*(?:('(?:[^'\\]|\\.)*')|(!=|<>|>=|<=|[=<>(),])"""
@@ -26,9 +27,6 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 Test = Callable[[Record], bool]
-
-
-_ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 class SoqlError(ValueError):
@@ -219,7 +217,7 @@ def _tokens(soql: str) -> list[str]:
 
 def _value(token: str) -> Any:
     if token.startswith("'"):
-        return re.sub(r"\\(.)", lambda escaped: _ESCAPED.get(escaped[1], escaped[1]), token[1:-1])
+        return unescaped(token[1:-1])
     lowered = token.lower()
     if lowered in ("true", "false", "null"):
         return {"true": True, "false": False, "null": None}[lowered]
