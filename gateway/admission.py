@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection
 
 from gateway.auth import authorization, bearer
 from gateway.exchange import Exchange
+from gateway.exposure import check_page
 from gateway.services import Services
 from lakesync.engine import SyncGateway
 from lakesync.exceptions import AuthError, ForbiddenError, ValidationError
@@ -54,7 +55,8 @@ async def admit(request: HTTPConnection, *, admin: bool = False, token: str | No
     Raises:
         ValidationError: the gateway's id is not of the documented form, or a query parameter is given twice.
         AuthError: there is no good token.
-        ForbiddenError: the token is for another gateway, or the route needs an admin.
+        ForbiddenError: the token is for another gateway, or the route needs an admin; where no token is needed, a page
+            of another site asks.
         RateLimitedError: the client is above its share.
         NotFoundError: the gateway is not declared and may not be made.
     """
@@ -65,7 +67,9 @@ async def admit(request: HTTPConnection, *, admin: bool = False, token: str | No
         raise ValidationError(fault)
     exchange.gateway = gateway_id
     claims, expires = None, math.inf
-    if services.verifier is not None:
+    if services.verifier is None:
+        check_page(request.headers, services.settings.allowed_origins)
+    else:
         token = bearer(authorization(request.headers)) or token
         if not token:
             raise AuthError(_NO_TOKEN[request.scope["type"]])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection
+from urllib.parse import urlsplit
 
 import structlog
+from starlette.datastructures import Headers
 
 from gateway.settings import MIN_SECRET_BYTES, GatewaySettings
-from lakesync.exceptions import ConfigurationError
+from lakesync.exceptions import ConfigurationError, ForbiddenError
 
 log = structlog.get_logger("gateway")
 
@@ -32,6 +35,45 @@ def check_exposure(settings: GatewaySettings) -> None:
                 "make one with `openssl rand -hex 32`, or use --host 127.0.0.1"
             )
         log.warning("a secret can be guessed", reason=fault, host=settings.host)
+
+
+def check_page(headers: Headers, origins: Collection[str]) -> None:
+    """Refuse what a web page elsewhere can have a browser send to a gateway that asks for no token.
+
+    Pages of this machine's own servers may call it, and those of origins that are named.
+
+    Args:
+        headers: of the request.
+        origins: that may call; `*` names none of them.
+
+    Raises:
+        ForbiddenError: the page is from elsewhere, or reached the gateway under a name that it has bound to loopback.
+    """
+    hosts, origin = headers.getlist("host"), headers.get("origin")
+    if not all(_is_here(f"http://{host}") for host in hosts):
+        raise ForbiddenError(
+            "without a secret the gateway is served as localhost or 127.0.0.1 alone: call it so, or set "
+            "LAKESYNC_JWT_SECRET"
+        )
+    cross = origin not in origins and not _is_here(origin) if origin is not None else _is_cross_site(headers)
+    if cross:
+        raise ForbiddenError(
+            "without a secret the gateway serves no pages of other sites: name their origins in cors_origins of "
+            "[gateway], or set LAKESYNC_JWT_SECRET"
+        )
+
+
+def _is_cross_site(headers: Headers) -> bool:
+    """Whether a browser says that another site has it send this, as an image or a link."""
+    return headers.get("sec-fetch-site") == "cross-site"
+
+
+def _is_here(url: str) -> bool:
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return False
+    return host == "localhost" or host.endswith(".localhost") or is_loopback(host)
 
 
 def is_loopback(address: str) -> bool:
