@@ -152,6 +152,18 @@ def test_d3_a_schema_that_grows_takes_no_column_over_that_is_the_tables_own(adap
     assert (row["props"], parsed(row["_props"])) == ("the app's", {})
 
 
+def test_a_table_that_is_somebody_elses_is_left_alone(adapter):
+    """Who may register a schema names tables of the operator's database."""
+    text = "STRING" if isinstance(adapter, BigQueryAdapter) else "VARCHAR(80)"
+    with adapter._executor.connect() as connection:
+        connection.execute(f"CREATE TABLE accounts (owner {text})")
+    for names in ({"table": "accounts"}, {"table": "notes", "sourceTable": "accounts"}):
+        with pytest.raises(SchemaError, match="'accounts'"):
+            adapter.ensure_schema(parse_schema({**names, "columns": [{"name": "title", "type": "string"}]}))
+    with adapter._executor.connect() as connection:
+        assert connection.columns("accounts") == ["owner"]
+
+
 def test_a_schema_grows(adapter, request):
     if isinstance(adapter, BigQueryAdapter):
         request.applymarker(pytest.mark.xfail(strict=True, reason="bqemulator 1.4 does not tell of added columns"))

@@ -50,7 +50,7 @@ def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) 
     """Make the table, or add the columns that it lacks; `row_id` is always one, and unique.
 
     Raises:
-        SchemaError: the schema came to have a column where the table has one of its own.
+        SchemaError: the table is somebody else's, or the schema came to have a column where it has one of its own.
     """
     name, quote = dialect.quote(destination(schema)), dialect.quote
     present = set(connection.columns(destination(schema)))
@@ -67,6 +67,11 @@ def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) 
             for statement in statements:
                 connection.execute(statement)
         return
+    if "row_id" not in present:
+        raise SchemaError(
+            f"the destination has a table {destination(schema)!r} already, which LakeSync did not make, as it has no "
+            "row_id: rename it, or give the schema another sourceTable"
+        )
     _check_own(schema, present)
     for column in wanted:
         if column.name not in {quote(one) for one in present}:
