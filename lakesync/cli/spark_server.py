@@ -156,9 +156,13 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
 def settings(config: Config, port: int) -> dict[str, str]:
     """The `spark.…` settings of the server; those of `[spark.settings]` win."""
     folder = config.data_dir / "spark"
+    master = config.spark.master or f"local[{config.spark.cores}]"
     return {
         "spark.app.name": "lakesync",
-        "spark.master": config.spark.master or f"local[{config.spark.cores}]",
+        "spark.master": master,
+        # Other users reach its ports on loopback, and Java objects are read from whoever need not authenticate. In a
+        # cluster the operator shares the secret.
+        "spark.authenticate": str(master.startswith("local")).lower(),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
         "spark.driver.host": "127.0.0.1",
