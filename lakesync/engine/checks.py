@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lakesync import hlc
-from lakesync.engine.limits import MAX_PULL, EngineLimits
+from lakesync.engine.limits import MAX_PULL, MAX_ROW_COLUMNS, EngineLimits
 from lakesync.exceptions import (
     BackpressureError,
     ClockDriftError,
@@ -15,10 +15,12 @@ from lakesync.exceptions import (
     SchemaMismatchError,
     ValidationError,
 )
+from lakesync.feed.apply import too_wide
 from lakesync.identity import user_of
 from lakesync.schema import check_delta
+from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.records import GatewayConfig
-from lakesync.types import Claims, RowDelta, SyncPull, SyncPush
+from lakesync.types import Claims, RowDelta, RowKey, SyncPull, SyncPush
 from lakesync.validation import misshapen
 
 _CLOCK = "; set the client's clock"
@@ -84,6 +86,32 @@ def check_schemas(deltas: Iterable[RowDelta], config: GatewayConfig) -> None:
             refused.append(Rejection(delta.delta_id, SchemaMismatchError.code, message))
     if refused:
         raise SchemaMismatchError(refused[0].message + _others(refused), refused)
+
+
+def check_widths(hot: Mapping[RowKey, HotRow], rows: Mapping[RowKey, Sequence[RowDelta]]) -> None:
+    """Refuse deltas that give a row more columns than a row may have.
+
+    Args:
+        hot: the rows as they are.
+        rows: a push's deltas, by row.
+
+    Raises:
+        ValidationError: with every delta of such a row.
+    """
+    wide = too_wide(hot, rows, MAX_ROW_COLUMNS)
+    if not wide:
+        return
+    refused = [
+        Rejection(
+            delta.delta_id,
+            ValidationError.code,
+            f"row {row_id!r} of table {table!r} would have {count} columns, at most {MAX_ROW_COLUMNS} are allowed: "
+            "spread them over several rows, or store them as one JSON value",
+        )
+        for (table, row_id), count in wide.items()
+        for delta in rows[table, row_id]
+    ]
+    raise ValidationError(refused[0].message + _others(refused), refused)
 
 
 def check_backlog(backlog_bytes: int, limits: EngineLimits) -> None:

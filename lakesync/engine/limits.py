@@ -9,6 +9,8 @@ from lakesync.staging.records import WriteScope
 
 DEFAULT_PULL = 100
 MAX_PULL = 10_000
+MAX_ROW_COLUMNS = 1_000
+"""Columns of one row: each costs memory and time whenever the row is merged."""
 
 
 class EngineLimits(msgspec.Struct, frozen=True):

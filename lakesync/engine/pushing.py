@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lakesync.delta import id_identity
 from lakesync.engine.access import RulesCache
-from lakesync.engine.checks import check_backlog, check_schemas
+from lakesync.engine.checks import check_backlog, check_schemas, check_widths
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
 from lakesync.engine.pulling import tell_followers
@@ -85,6 +85,7 @@ def push_work(
         BackpressureError: the gateway holds too much.
         SchemaMismatchError: deltas do not fit their tables' schemas, or names differ from known ones only in case.
         ForbiddenError: rows are outside of what the client may write.
+        ValidationError: a row would have too many columns.
     """
     push, claims = request.push, request.claims
     new = _admitted(commit, request, rules, limits, names)
@@ -99,9 +100,12 @@ def push_work(
     sender = Sender(push.client_id, access.keys, in_line=access.directly is None)
     if new:
         ready = request.ready if new is push.deltas and request.ready is not None else _ready(new)
+        hot = commit.hot_rows(ready.named.rows.keys())
+        if not request.admitted:
+            check_widths(hot, ready.named.rows)
         arrival = commit.next_arrivals(len(ready.named.rows))[-1]
         commit.append(push.client_id, ready.packed, arrival, access.claims)
-        clean = apply(commit, ready.named, sender, arrival, rules.index(commit.config)).clean
+        clean = apply(commit, ready.named, sender, arrival, rules.index(commit.config), hot).clean
     if len(new) < len(push.deltas):
         written = {delta.key for delta in new}
         again = [delta for delta in push.deltas if delta.key not in written]
@@ -127,7 +131,10 @@ def check_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: 
     Raises:
         As `push_work`.
     """
-    _admitted(commit, request, rules, limits, names)
+    new = _admitted(commit, request, rules, limits, names)
+    if new:
+        rows = by_row(new).rows
+        check_widths(commit.hot_rows(rows.keys()), rows)
 
 
 def _admitted(

@@ -151,16 +151,45 @@ def own_bucket(client_id: str) -> str:
     return f"@{client_id}"
 
 
-def apply(commit: Commit, named: Named, sender: Sender, arrival: int, index: BucketIndex) -> Applied:
+def too_wide(hot: Mapping[RowKey, HotRow], rows: Mapping[RowKey, Sequence[RowDelta]], most: int) -> dict[RowKey, int]:
+    """Rows that a push gives new columns and that would have too many; how many each would have.
+
+    Args:
+        hot: the rows as they are.
+        rows: the push's deltas, by row.
+        most: how many columns a row may have.
+    """
+    wide = {}
+    for key, changes in rows.items():
+        before = hot.get(key)
+        added = len(changes[0].columns) if len(changes) == 1 else sum([len(delta.columns) for delta in changes])
+        if (before.most_columns if before is not None else 0) + added <= most:
+            continue
+        there = set(before.merged().state.values()) if before is not None else set()
+        after = there.union([cell.column for delta in changes for cell in delta.columns])
+        if len(after) > max(most, len(there)):
+            wide[key] = len(after)
+    return wide
+
+
+def apply(
+    commit: Commit,
+    named: Named,
+    sender: Sender,
+    arrival: int,
+    index: BucketIndex,
+    hot: Mapping[RowKey, HotRow] | None = None,
+) -> Applied:
     """Merge a push's deltas into rows and write what the feed must tell of it.
 
     Args:
         named: its deltas, `by_row`.
         arrival: the push's last arrival.
+        hot: its rows as they are, where they were read already.
     """
     rows, alike, spelled = named
     texts = iter(spelled)
-    hot = commit.hot_rows(rows.keys())
+    hot = commit.hot_rows(rows.keys()) if hot is None else hot
     allowed = frozenset(sender.keys)
     after: dict[RowKey, HotRow] = {}
     moves: list[Move] = []

@@ -16,6 +16,7 @@ WRITERS_KEPT = 8
 
 _MOST_NOTED = 32
 """Deltas that overwrite the same columns of a row and are merged at once, at most: who wrote each takes memory."""
+_COLUMN_BYTES = len('{"column":"a","value":1}')
 _NEVER = 1 << 63
 """Above every hlc."""
 
@@ -88,6 +89,16 @@ class HotRow(msgspec.Struct, gc=False):
         if isinstance(self._row, RowDelta):
             self.rest()
         return self._row if isinstance(self._row, Birth) and self._wrote is None else None
+
+    @property
+    def most_columns(self) -> int:
+        """How many columns the row has at most, as far as that can be said without merging it."""
+        row = self._row
+        if isinstance(row, StoredRow):
+            there = sum([len(part.columns) for part in row.state.live])
+        else:
+            there = len(row.columns) if isinstance(row, RowDelta) else len(row.spelled) // _COLUMN_BYTES
+        return there + len(self._columns)
 
     def rest(self) -> None:
         """Hold a birth as it is sent, which is little: while its parts are at hand, and nothing else needs them."""

@@ -84,6 +84,23 @@ def test_ten_thousand_and_one_deltas_are_too_many(serve):
     assert "10001" in answer.json()["error"]
 
 
+@pytest.mark.parametrize("shards", [None, ShardMap({"others": "others"}, "rest")], ids=["one store", "sharded"])
+def test_a_row_takes_a_thousand_columns_however_they_come(serve, shards):
+    wide = serve(shards=shards)
+    client = wide.client()
+    first = {f"a{number}": number for number in range(999)}
+    assert client.push(delta("t", first)).status_code == 200
+    more = delta("t", {**first, "a0": 7, "b": 1, "c": 1}, before=first)
+    beside = delta("t", {"n": 1}, table="others")
+    answer = client.push(beside, more)
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("row 't' of table 'todos' would have 1001 columns, at most 1000")
+    assert [each["deltaId"] for each in answer.json()["rejected"]] == [more["deltaId"]]
+    other = wide.client("client-2", client.gateway)
+    assert {each["table"] for each in other.pull().json()["deltas"]} == {"todos"}
+    assert client.push(beside, delta("t", {**first, "b": 1}, before=first)).status_code == 200
+
+
 def test_a_client_above_its_share_is_told_when_to_come_again(serve):
     slow = serve(requests_per_second=1)
     greedy = slow.client("greedy")
