@@ -16,6 +16,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.auth import TokenVerifier
+from gateway.clients import SeenClients
 from gateway.console.route import routes as console_routes
 from gateway.drain import Drain
 from gateway.errors import http_error_response
@@ -91,6 +92,7 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
         hub=Hub(engine.store, shares_of(settings), metrics.broadcast.inc),
         live_rate=RateLimit(settings.messages_per_second),
         described=document(OPERATIONS),
+        clients=SeenClients(engine.wall),
     )
     return app
 

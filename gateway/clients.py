@@ -1,42 +1,73 @@
-"""When each client was last seen by this process and how far it is, for operators."""
+"""When each client was last seen by this process and how far it is behind, for operators."""
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from math import inf
+from typing import NamedTuple
 
 import msgspec
 
-from lakesync.engine.explain import Whereabouts
 from lakesync.engine.following import Follower
+from lakesync.engine.lag import Look, Unsent
+from lakesync.engine.whereabouts import Whereabouts
 from lakesync.hlc import wall_of
-from lakesync.types import SyncPage, SyncPull
+from lakesync.types import Claims, SyncPage, SyncPull
 
 REMEMBERED_CLIENTS = 20_000
 """Of all gateways; the one that was not seen for the longest time is forgotten first."""
+
+Arrivals = tuple[tuple[str, int], ...]
+"""The newest arrival in each shard of a gateway."""
+
+
+class Followed(NamedTuple):
+    """A client that is connected and told of what is new."""
+
+    follower: Follower
+    owed: bool
+    """Something may wait for it."""
+
+
+class _Found(NamedTuple):
+    """What the latest look at a client found."""
+
+    unsent: Unsent | None
+    sent: object
+    """What the client had been sent, as `_sent`."""
+    arrivals: Arrivals
+    """Of the gateway at that time."""
+    number: int
+    """Looks are counted."""
 
 
 @dataclass(slots=True)
 class _Seen:
     pulled_ms: int | None = None
     pushed_ms: int | None = None
-    cursor: int = 0
+    left_ms: int | None = None
+    """When its latest WebSocket ended."""
+    cursor: int | None = None
+    """The one that it was last handed by a pull or a broadcast; None before the first."""
     has_more: bool = False
-    told_ms: int | None = None
-    """It was sent what there was for it by then, up to its cursor where more was waiting."""
     since: int | None = None
     """The cursor that it pulled with last; None before the first."""
-    brought_ms: int | None = None
-    """Since when each of its pulls, all with this cursor, brought something; None where the last brought nothing."""
+    brought: bool = False
+    """Its last pull brought something."""
     repeats: int = 0
     knows_resync: bool = False
+    claims: Claims | None = None
+    """Those of its last pull."""
+    sent: int = 0
+    """How often it was sent something, or may have been."""
+    found: _Found | None = None
 
     @property
     def seen_ms(self) -> int:
-        return max(self.pulled_ms or 0, self.pushed_ms or 0)
+        return max(self.pulled_ms or 0, self.pushed_ms or 0, self.left_ms or 0)
 
 
 class ClientStanding(msgspec.Struct, frozen=True, rename="camel"):
@@ -44,17 +75,21 @@ class ClientStanding(msgspec.Struct, frozen=True, rename="camel"):
 
     client_id: str
     seen_ms: int
-    """Server wall time of its latest push or pull."""
+    """Server wall time of its latest push or pull, or of the end of its latest WebSocket."""
+    offline_since_ms: int | None
+    """The same, of a client that holds no WebSocket to this process; null while it holds one."""
     pulled_ms: int | None
     pushed_ms: int | None
     cursor_hlc: int
     """The cursor that it was last handed by a pull or a broadcast; 0 before the first."""
     cursor_ms: int | None
-    """Server wall time of that cursor: everything up to then was sent to it."""
+    """Server wall time of that cursor."""
     has_more: bool
     """More was waiting for it when it was handed that cursor."""
+    unsent_since_ms: int | None
+    """Server wall time of the oldest change by others that it may see and was not sent; null where there is none."""
     behind_ms: int | None
-    """For how long, at most, it has lacked something by now; 0: it has everything. None: it never pulled."""
+    """The age of that change; 0: it was sent everything. Null: it never pulled, or was not looked at yet."""
     repeats: int
     """How often in a row it has pulled with the same cursor again, although each answer brought something: it could
     not take what it was sent, or no answer came through."""
@@ -62,82 +97,167 @@ class ClientStanding(msgspec.Struct, frozen=True, rename="camel"):
     """It holds a WebSocket to this process."""
 
 
-class SeenClients:
-    """What was seen of clients, within bounds; owned by the event loop's thread, but for `standing`."""
+class Lag(NamedTuple):
+    """How far the clients of one gateway are behind."""
 
-    def __init__(self, now: Callable[[], float] = time.time) -> None:
-        self._now = now
+    clients: int
+    behind: int
+    """Of those, how many were not sent a change."""
+    unsent_since_ms: int | None
+    """Server wall time of the oldest such change; None where there is none."""
+
+
+class Due(NamedTuple):
+    """A client that is to be looked at."""
+
+    look: Look
+    sent: object
+    """What it had been sent by then."""
+
+
+class SeenClients:
+    """What was seen of clients, within bounds; owned by the event loop's thread, but for `standing` and `lags`."""
+
+    def __init__(self, wall: Callable[[], int]) -> None:
+        """Args: wall: the server's clock in milliseconds, by which commits arrive."""
+        self._wall = wall
         self._seen: OrderedDict[tuple[str, str], _Seen] = OrderedDict()
+        self._looks = count(1)
 
     def pushed(self, gateway: str, client_id: str) -> None:
         """A push was answered."""
-        self._note(gateway, client_id).pushed_ms = self.now_ms()
+        self._note(gateway, client_id).pushed_ms = self._wall()
 
-    def pulled(self, gateway: str, pull: SyncPull, page: SyncPage, *, asked_ms: int, knows_resync: bool) -> None:
+    def pulled(self, gateway: str, pull: SyncPull, page: SyncPage, claims: Claims, *, knows_resync: bool) -> None:
         """A pull was answered.
 
         Args:
             gateway: its id.
             pull: what was asked.
             page: the answer.
-            asked_ms: `now_ms` before the page was read: what is committed while the answer is on its way is not in it.
+            claims: the client's.
             knows_resync: the client understands RESYNC_REQUIRED.
         """
         seen = self._note(gateway, pull.client_id)
-        seen.pulled_ms = asked_ms
+        seen.pulled_ms = self._wall()
         if pull.source is not None:
             return  # it says nothing of how far the client is with the gateway's own feed
-        seen.told_ms = asked_ms
-        seen.cursor, seen.has_more, seen.knows_resync = page.server_hlc, page.has_more, knows_resync
-        again = seen.brought_ms is not None and pull.since_hlc == seen.since
-        seen.repeats = seen.repeats + 1 if again and page.deltas else 0
+        seen.sent += 1
+        seen.cursor, seen.has_more = page.server_hlc, page.has_more
+        seen.knows_resync, seen.claims = knows_resync, claims
+        again = seen.brought and pull.since_hlc == seen.since
+        seen.brought = bool(page.deltas)
+        seen.repeats = seen.repeats + 1 if again and seen.brought else 0
         seen.since = pull.since_hlc
-        seen.brought_ms = (seen.brought_ms if again else asked_ms) if page.deltas else None
 
-    def left(self, gateway: str, follower: Follower, *, owed: bool) -> None:
+    def left(self, gateway: str, follower: Follower) -> None:
         """A WebSocket has ended, on which a client followed.
 
         Args:
             gateway: its id.
             follower: where the client stood.
-            owed: something was on its way to it.
         """
         seen = self._seen.get((gateway, follower.client_id))
-        if seen is None or follower.cursor < seen.cursor:
+        if seen is None:
             return
-        seen.cursor, seen.has_more = follower.cursor, follower.more
-        if not owed:
-            seen.told_ms = self.now_ms()
+        seen.left_ms = self._wall()
+        placed = not (follower.standing.unplaced and follower.more)
+        if placed and seen.cursor is not None and follower.cursor >= seen.cursor:
+            seen.sent += 1
+            seen.cursor, seen.has_more = follower.cursor, follower.more
 
-    def standing(self, gateway: str, newest: int, followers: Iterable[Follower], limit: int) -> list[ClientStanding]:
+    def due(
+        self, gateway: str, arrivals: Arrivals, followed: Mapping[str, Followed], client_id: str | None = None
+    ) -> list[Due]:
+        """The clients that may have come to lack something since they were looked at, the longest ago first.
+
+        Args:
+            gateway: its id.
+            arrivals: of its newest commits.
+            followed: those that are connected, by id.
+            client_id: the only one that is asked for.
+        """
+        found: list[tuple[int, Due]] = []
+        for (of, name), seen in self._seen.items():
+            if of != gateway or client_id not in (None, name) or _is_told(seen, followed.get(name)):
+                continue
+            known, sent = seen.found, _sent(seen, followed.get(name))
+            same = known is not None and known.sent == sent
+            if not (same and known is not None and known.arrivals == arrivals and _is_done(known.unsent)):
+                before = known.unsent if same and known is not None else None
+                look = Look(name, self.whereabouts(gateway, name, followed.get(name)), before)
+                found.append((known.number if known is not None else 0, Due(look, sent)))
+        return [each for _, each in sorted(found, key=lambda numbered: numbered[0])]
+
+    def looked(
+        self, gateway: str, arrivals: Arrivals, followed: Mapping[str, Followed], due: Due, unsent: Unsent | None
+    ) -> None:
+        """A client was looked at; nothing is noted where it was sent something meanwhile.
+
+        Args:
+            gateway: its id.
+            arrivals: of its newest commits, before the look.
+            followed: those that are connected now, by id.
+            due: the client.
+            unsent: what was found.
+        """
+        name = due.look.client_id
+        seen = self._seen.get((gateway, name))
+        if seen is not None and _sent(seen, followed.get(name)) == due.sent:
+            seen.found = _Found(unsent, due.sent, arrivals, next(self._looks))
+
+    def standing(self, gateway: str, followed: Mapping[str, Followed], limit: int) -> list[ClientStanding]:
         """The clients of a gateway, the one that is furthest behind first. For any thread: of many it takes its time.
 
         Args:
             gateway: its id.
-            newest: arrival of its newest commit.
-            followers: those that are connected, with their cursors after the latest broadcast.
+            followed: those that are connected, by id.
             limit: how many to tell of.
         """
-        connected = {follower.client_id: follower for follower in followers}
+        now = self._wall()
         found = [
-            self._standing(client_id, seen, connected.get(client_id), newest)
-            for (of, client_id), seen in list(self._seen.items())
+            _standing(name, seen, followed.get(name), now)
+            for (of, name), seen in list(self._seen.items())
             if of == gateway
         ]
         return sorted(found, key=_furthest_first)[:limit]
 
-    def of(self, gateway: str, client_id: str, newest: int, follower: Follower | None) -> ClientStanding | None:
+    def of(self, gateway: str, client_id: str, followed: Mapping[str, Followed]) -> ClientStanding | None:
         """One client, as in `standing`; None where it was not seen."""
         seen = self._seen.get((gateway, client_id))
-        return None if seen is None else self._standing(client_id, seen, follower, newest)
+        return None if seen is None else _standing(client_id, seen, followed.get(client_id), self._wall())
 
-    def whereabouts(self, gateway: str, client_id: str, follower: Follower | None) -> Whereabouts:
-        """Where a client is, for an explanation.
+    def lags(self, followed: Callable[[str], Mapping[str, Followed]]) -> dict[str, Lag]:
+        """Gateway → how far its clients are behind, as they were last looked at.
+
+        Args:
+            followed: gives a gateway's connected clients, by id.
+        """
+        by_gateway = {gateway: followed(gateway) for gateway in self.gateways()}
+        unsent: dict[str, list[int]] = {gateway: [] for gateway in by_gateway}
+        for (gateway, name), seen in self._seen.items():
+            if gateway in unsent:
+                unsent[gateway].append(_unsent_since(seen, by_gateway[gateway].get(name)) or 0)
+        return {
+            gateway: Lag(
+                clients=len(each),
+                behind=sum(since > 0 for since in each),
+                unsent_since_ms=min((wall_of(since) for since in each if since), default=None),
+            )
+            for gateway, each in unsent.items()
+        }
+
+    def gateways(self) -> Sequence[str]:
+        """Those of which a client was seen."""
+        return sorted({gateway for gateway, _ in self._seen})
+
+    def whereabouts(self, gateway: str, client_id: str, followed: Followed | None) -> Whereabouts:
+        """Where a client is.
 
         Args:
             gateway: its id.
             client_id: the client's.
-            follower: where it stands, if it is connected.
+            followed: where it stands, if it is connected.
         """
         seen = self._seen.get((gateway, client_id))
         if seen is None or seen.since is None:
@@ -146,7 +266,8 @@ class SeenClients:
             seen.since if seen.repeats else seen.cursor,
             seen.since,
             knows_resync=seen.knows_resync,
-            standing=None if seen.repeats or follower is None else follower.standing,
+            standing=None if seen.repeats or followed is None else followed.follower.standing,
+            claims=seen.claims,
         )
 
     def _note(self, gateway: str, client_id: str) -> _Seen:
@@ -160,37 +281,52 @@ class SeenClients:
             self._seen.move_to_end(key)
         return seen
 
-    def now_ms(self) -> int:
-        """Server wall time."""
-        return int(self._now() * 1000)
 
-    def _standing(self, client_id: str, seen: _Seen, follower: Follower | None, newest: int) -> ClientStanding:
-        cursor, has_more = seen.cursor, seen.has_more
-        if follower is not None and follower.cursor > cursor:
-            cursor, has_more = follower.cursor, follower.more
-        told_until = wall_of(newest) + 1 if follower is not None else seen.told_ms
-        behind = _behind(cursor, newest, None if has_more else told_until, self.now_ms()) if cursor else None
-        if seen.repeats and seen.brought_ms is not None:
-            behind = max(1, self.now_ms() - seen.brought_ms)
-        return ClientStanding(
-            client_id=client_id,
-            seen_ms=seen.seen_ms,
-            pulled_ms=seen.pulled_ms,
-            pushed_ms=seen.pushed_ms,
-            cursor_hlc=cursor,
-            cursor_ms=wall_of(cursor) or None,
-            has_more=has_more,
-            behind_ms=behind,
-            repeats=seen.repeats,
-            connected=follower is not None,
-        )
+def _sent(seen: _Seen, followed: Followed | None) -> object:
+    """Another value once the client was sent something."""
+    if followed is None or seen.repeats:
+        return seen.sent
+    return (seen.sent, followed.follower.standing, followed.owed)
 
 
-def _behind(cursor: int, newest: int, told_until: int | None, now: int) -> int:
-    """A cursor stays where it is while nothing concerns its client: what it was told until then it has all the same."""
-    if cursor >= newest or (told_until is not None and told_until > wall_of(newest)):
+def _is_told(seen: _Seen, followed: Followed | None) -> bool:
+    """Whether the client is connected and was sent all that concerns it."""
+    return followed is not None and not (followed.owed or followed.follower.more or seen.repeats)
+
+
+def _is_done(unsent: Unsent | None) -> bool:
+    return unsent is None or unsent.done
+
+
+def _unsent_since(seen: _Seen, followed: Followed | None) -> int | None:
+    """Arrival of the oldest change that the client was not sent; 0 where there is none, None where nobody knows."""
+    if _is_told(seen, followed):
         return 0
-    return max(1, now - max(wall_of(cursor), told_until or 0))
+    unsent = seen.found.unsent if seen.found is not None else None
+    return None if unsent is None else unsent.since
+
+
+def _standing(name: str, seen: _Seen, followed: Followed | None, now: int) -> ClientStanding:
+    cursor, has_more = seen.cursor or 0, seen.has_more
+    follower = followed.follower if followed is not None else None
+    if follower is not None and follower.cursor > cursor:
+        cursor, has_more = follower.cursor, follower.more
+    unsent = _unsent_since(seen, followed)
+    since = wall_of(unsent) if unsent else None
+    return ClientStanding(
+        client_id=name,
+        seen_ms=seen.seen_ms,
+        offline_since_ms=None if followed is not None else seen.seen_ms,
+        pulled_ms=seen.pulled_ms,
+        pushed_ms=seen.pushed_ms,
+        cursor_hlc=cursor,
+        cursor_ms=wall_of(cursor) or None,
+        has_more=has_more,
+        unsent_since_ms=since,
+        behind_ms=unsent if since is None else max(1, now - since),
+        repeats=seen.repeats,
+        connected=followed is not None,
+    )
 
 
 def _furthest_first(client: ClientStanding) -> tuple[float, int, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -16,6 +16,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from gateway.clients import Lag
 from lakesync.hlc import wall_of
 from lakesync.staging.records import Backlog
 
@@ -66,6 +67,9 @@ class Metrics:
             registry=registry,
         )
         registry.register(_BacklogCollector(backlog))
+        self.lags: Mapping[str, Lag] = {}
+        """Gateway → how far its clients are behind, set before the text is asked for."""
+        registry.register(_LagCollector(lambda: self.lags))
         self._tables: set[str] = set()
         self._answered: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
@@ -88,6 +92,38 @@ class Metrics:
     def text(self) -> bytes:
         """The exposition format; asks the staging store, so it may block."""
         return generate_latest(self.registry)
+
+
+class _LagCollector(Collector):
+    """How far clients are behind; by gateway, as there are many clients."""
+
+    def __init__(self, lags: Callable[[], Mapping[str, Lag]]) -> None:
+        self._lags = lags
+
+    def describe(self) -> Iterator[Metric]:
+        yield from _lag_families().values()
+
+    def collect(self) -> Iterator[Metric]:
+        families = _lag_families()
+        for gateway, lag in self._lags().items():
+            families["clients"].add_metric([gateway], lag.clients)
+            families["behind"].add_metric([gateway], lag.behind)
+            if lag.unsent_since_ms is not None:
+                families["unsent"].add_metric([gateway], lag.unsent_since_ms / 1000)
+        yield from families.values()
+
+
+def _lag_families() -> dict[str, GaugeMetricFamily]:
+    labels = ["gateway"]
+    return {
+        "clients": GaugeMetricFamily("lakesync_clients", "Clients that this process saw", labels=labels),
+        "behind": GaugeMetricFamily(
+            "lakesync_clients_behind", "Of those, clients that were not sent a change that they may see", labels=labels
+        ),
+        "unsent": GaugeMetricFamily(
+            "lakesync_oldest_unsent_timestamp_seconds", "Commit of the oldest such change", labels=labels
+        ),
+    }
 
 
 class _BacklogCollector(Collector):

@@ -36,7 +36,7 @@ class Services:
     """Of messages over WebSockets."""
     described: dict[str, Any]
     """The OpenAPI document."""
-    clients: SeenClients = field(default_factory=SeenClients)
+    clients: SeenClients
     refusals: Refusals = field(default_factory=Refusals)
     gateways: dict[str, SyncGateway] = field(default_factory=dict)
     """The gateways that were asked for, so that finding one again costs no thread."""

@@ -83,10 +83,9 @@ async def serve_pull(
     """
     exchange.client = message.client_id
     claims = caller.claims(message.client_id)
-    asked_ms = services.clients.now_ms()
     page = await outcome(caller.gateway.submit_page(message, claims, resync_refused=knows_resync, live=live))
     exchange.deltas = len(page.deltas)
     services.metrics.pulled.inc(len(page.deltas))
     gateway = caller.gateway.gateway_id
-    services.clients.pulled(gateway, message, page, asked_ms=asked_ms, knows_resync=knows_resync)
+    services.clients.pulled(gateway, message, page, claims, knows_resync=knows_resync)
     return page

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+from gateway.clients import Followed
 from gateway.live.closing import GOING_AWAY, STOPPING
 from gateway.live.connection import LiveConnection
 from gateway.live.room import Room
 from gateway.settings import GatewaySettings
 from lakesync.engine import SyncGateway
-from lakesync.engine.following import Follower
 from lakesync.exceptions import BackpressureError
 from lakesync.staging.notices import Notice
 from lakesync.staging.store import StagingStore
@@ -83,19 +83,18 @@ class Hub:
         self._count += 1
         return room
 
-    def leave(self, gateway: SyncGateway, connection: LiveConnection) -> bool:
-        """Let a connection go that has ended. Whether something may have been on its way to it."""
+    def leave(self, gateway: SyncGateway, connection: LiveConnection) -> None:
+        """Let a connection go that has ended."""
         room = self._rooms[gateway.gateway_id]
-        owed = room.leave(connection)
+        room.leave(connection)
         self._count -= 1
         if not room:
             del self._rooms[gateway.gateway_id]
-        return owed
 
-    def followers(self, gateway_id: str) -> list[Follower]:
-        """Where the connected clients of a gateway stand, those that have pulled."""
+    def followed(self, gateway_id: str) -> dict[str, Followed]:
+        """The connected clients of a gateway that have pulled, by id."""
         room = self._rooms.get(gateway_id)
-        return room.followers() if room is not None else []
+        return room.followed() if room is not None else {}
 
     def drain(self) -> None:
         """End every connection, after the answer that it may be waiting for."""

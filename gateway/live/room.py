@@ -10,6 +10,7 @@ from itertools import islice
 
 import structlog
 
+from gateway.clients import Followed
 from gateway.live.closing import close_of
 from gateway.live.connection import LiveConnection
 from gateway.live.interests import Interests
@@ -59,9 +60,14 @@ class Room:
     def __len__(self) -> int:
         return len(self._connections)
 
-    def followers(self) -> list[Follower]:
-        """Where its clients stand, those that have pulled."""
-        return [each.follower for each in self._connections if each.follower is not None]
+    def followed(self) -> dict[str, Followed]:
+        """Where its clients stand, those that have pulled, and whether something may be on its way to them."""
+        found = {}
+        for each in self._connections:
+            if each.follower is not None:
+                owed = each in self._due or each in self._turn
+                found[each.follower.client_id] = Followed(each.follower, owed)
+        return found
 
     def held_by(self, client_id: str) -> int:
         """How many connections a client has here."""
@@ -74,16 +80,14 @@ class Room:
         self._names[connection.name].add(connection)
         self._recount(connection.name)
 
-    def leave(self, connection: LiveConnection) -> bool:
-        """A connection has ended. Whether something may have been on its way to it."""
+    def leave(self, connection: LiveConnection) -> None:
+        """A connection has ended."""
         self._connections.discard(connection)
         self._names[connection.name].discard(connection)
         self._recount(connection.name)
         self._unknown.discard(connection)
         self._interests.forget(connection)
-        owed = connection in self._due or connection in self._turn
         self._due.pop(connection, None)
-        return owed
 
     def hear(self, notice: Notice) -> None:
         """Commits have become visible."""

@@ -39,9 +39,9 @@ async def live(websocket: WebSocket) -> None:
         exchange.record("GET", services.metrics)
         await connection.run(websocket.receive, room)
     finally:
-        owed = services.hub.leave(caller.gateway, connection)
+        services.hub.leave(caller.gateway, connection)
         if connection.follower is not None:
-            services.clients.left(caller.gateway.gateway_id, connection.follower, owed=owed)
+            services.clients.left(caller.gateway.gateway_id, connection.follower)
         services.metrics.connections.set(len(services.hub))
 
 

@@ -13,11 +13,11 @@ from gateway.admission import admit
 from gateway.clients import ClientStanding
 from gateway.exchange import Exchange
 from gateway.forms import ID, IDENTIFIER
+from gateway.lag import look_at_client
 from gateway.operations import Operation, Parameter
 from gateway.refusals import Refusal
 from gateway.services import Services
 from gateway.waiting import outcome
-from lakesync.engine.explain import Whereabouts, explain
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.reasons import moment
 from lakesync.exceptions import ValidationError
@@ -45,18 +45,12 @@ async def explain_row(request: Request) -> Response:
     claims = _claims(request.query_params.get("claims"))
     Exchange.of(request).client = caller.client_id(None)
     gateway, services = caller.gateway, Services.of(request)
-    store = services.engine.home(table)
-    followers = services.hub.followers(gateway.gateway_id)
-    follower = next((each for each in followers if each.client_id == client_id), None)
-    where = services.clients.whereabouts(gateway.gateway_id, client_id, follower)
-    if store is not services.engine.store:  # a shard's, whose cursors are others than the gateway's
-        where = Whereabouts(told=follower is not None and not follower.more and claims is None)
-    reading = store.read(
-        gateway.gateway_id, lambda view: explain(view, client_id, table, row_id, claims, gateway.rules, where)
-    )
-    found = await outcome(reading)
+    await look_at_client(services, gateway.gateway_id, client_id)
+    followed = services.hub.followed(gateway.gateway_id)
+    where = services.clients.whereabouts(gateway.gateway_id, client_id, followed.get(client_id))
+    found = await outcome(gateway.submit_explain(client_id, table, row_id, claims, where))
     refused = services.refusals.of(gateway.gateway_id, table, row_id, found.row.arrival_hlc or 0)
-    standing = services.clients.of(gateway.gateway_id, client_id, found.client.newest_hlc, follower)
+    standing = services.clients.of(gateway.gateway_id, client_id, followed)
     return bodies.json_response(_explained(found, refused, standing))
 
 
@@ -71,6 +65,8 @@ def _explained(found: Explanation, refused: Refusal | None, standing: ClientStan
 def _how_far(found: Explanation, standing: ClientStanding | None) -> Iterator[str]:
     if not found.row.exists:
         return
+    if standing is not None and standing.unsent_since_ms is not None:
+        yield f"the oldest change by others that it may see and was not sent is of {moment(standing.unsent_since_ms)}"
     if standing is None:
         yield "this process of the gateway has not seen the client since it started"
     elif standing.repeats:

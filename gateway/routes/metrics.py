@@ -14,6 +14,7 @@ from gateway import bodies
 from gateway.admission import admit
 from gateway.auth import shows
 from gateway.clients import ClientStanding
+from gateway.lag import look_at_clients, look_at_gateways
 from gateway.operations import Operation, Parameter
 from gateway.services import Services
 from lakesync.engine import GatewayStats
@@ -106,14 +107,15 @@ async def admin_metrics(request: Request) -> Response:
     if by_table not in ("true", "false"):
         raise ValidationError(f"tables is {by_table!r}, it must be true or false")
     stats = await run_in_threadpool(gateway.stats)
-    shards = [ShardStats.of(waiting) for waiting in await run_in_threadpool(gateway.backlog)]
+    backlog = await run_in_threadpool(gateway.backlog)
+    shards = [ShardStats.of(waiting) for waiting in backlog]
     tables = None
     if by_table == "true":
         tables = await run_in_threadpool(Waiting(gateway.gateway_id, services.engine.store).table_stats)
-    followers = services.hub.followers(gateway.gateway_id)
-    clients = await run_in_threadpool(
-        services.clients.standing, gateway.gateway_id, stats.last_arrival, followers, limit
-    )
+    if limit:
+        await look_at_clients(services, gateway.gateway_id, backlog)
+    followed = services.hub.followed(gateway.gateway_id)
+    clients = await run_in_threadpool(services.clients.standing, gateway.gateway_id, followed, limit)
     known: dict[str, Any] = msgspec.structs.asdict(stats)
     cut = await run_in_threadpool(services.engine.store.newest_cut, gateway.gateway_id)
     told = OperatorStats(
@@ -133,6 +135,8 @@ async def prometheus(request: Request) -> Response:
     services = Services.of(request)
     if services.settings.metrics_token is not None and not shows(request, services.settings.metrics_token):
         raise AuthError("the metrics token is missing or wrong: send the LAKESYNC_METRICS_TOKEN that the server has")
+    await look_at_gateways(services)
+    services.metrics.lags = services.clients.lags(services.hub.followed)
     text = await run_in_threadpool(services.metrics.text)
     return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

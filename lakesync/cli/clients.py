@@ -1,4 +1,4 @@
-"""`lakesync clients`: how far each client of a gateway is."""
+"""`lakesync clients`: how far each client of a gateway is behind, and since when it is offline."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
 
 app = command_app()
 
+COLUMNS = ("clientId=client", "lag", "state", "offlineSince=offline since", "pulled", "pushed")
+
 
 @app.command(
     epilog=examples(
         ("lakesync clients --gateway shop", "who is behind, and by how much"),
         ("lakesync clients --json | jq 'select(.lagSeconds > 60)'", "a minute behind, or more"),
+        ("lakesync clients --json | jq 'select(.offlineSinceMs < (now - 86400) * 1000)'", "offline for a day"),
     )
 )
 def clients(
@@ -31,7 +34,9 @@ def clients(
 ) -> None:
     """Show each client of a gateway, the one that is furthest behind first.
 
-    A client that is not shown has not talked to this process of the gateway since it started.
+    The lag is the age of the oldest change by others that the client may see and was not sent; a client that is
+    offline and lacks nothing has none. Offline since: its last request, or the end of its WebSocket. A client that is
+    not shown has not talked to this process of the gateway since it started.
     """
     from lakesync.cli.remote import connect
 
@@ -40,13 +45,13 @@ def clients(
     output.records(
         rows if as_json else map(in_words, rows),
         as_json=as_json,
-        columns=("clientId=client", "lag", "state", "seen", "pulled", "pushed"),
+        columns=COLUMNS,
         none="no client has talked to this process of the gateway since it started",
     )
 
 
 def standing(client: dict[str, Any]) -> dict[str, Any]:
-    """A client's line of `/admin/metrics`, with how long it has lacked something, in seconds."""
+    """A client's line of `/admin/metrics`, with its lag in seconds."""
     behind = client.get("behindMs")  # a gateway of before does not say
     return {**client, "lagSeconds": None if behind is None else round(behind / 1000, 3)}
 
@@ -54,13 +59,18 @@ def standing(client: dict[str, Any]) -> dict[str, Any]:
 def in_words(client: dict[str, Any]) -> dict[str, Any]:
     """The same for people."""
     lag = client["lagSeconds"]
-    state = "connected" if client["connected"] else "polls"
+    state = "connected" if client["connected"] else "offline"
     more = ", more waits for it" if client["hasMore"] else ""
     repeats = client.get("repeats")  # a gateway of before does not say
     again = f", asks for the same page again ({repeats} times)" if repeats else ""
     return {
         "clientId": client["clientId"],
-        "lag": "never pulled" if lag is None else "none" if lag == 0 else output.ago(lag),
+        "lag": ("never pulled" if client["pulledMs"] is None else "unknown yet")
+        if lag is None
+        else "none"
+        if lag == 0
+        else output.ago(lag),
         "state": state + more + again,
-        **{name: output.moment(client[f"{name}Ms"]) for name in ("seen", "pulled", "pushed")},
+        "offlineSince": output.moment(client.get("offlineSinceMs")),
+        **{name: output.moment(client[f"{name}Ms"]) for name in ("pulled", "pushed")},
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakesync.cli import ending, output
-from lakesync.cli.clients import in_words, standing
+from lakesync.cli.clients import COLUMNS, in_words, standing
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
@@ -39,7 +39,7 @@ def status(
 ) -> None:
     """Show at a glance how far gateway, clients, lake and pipeline are.
 
-    A client lacks a row: its line says for how long it has lacked something; `lakesync explain` says why.
+    A client lacks a row: its line has the age of the oldest change that it was not sent; `lakesync explain` says why.
     Exit code 6: the gateway answered, and lake or pipeline, which are configured here, did not.
     """
     from lakesync.cli.remote import connect
@@ -153,7 +153,7 @@ def _show(whole: dict[str, Any]) -> None:
     output.records(
         map(in_words, whole["clients"]),
         as_json=False,
-        columns=("clientId=client", "lag", "state", "seen", "pulled", "pushed"),
+        columns=COLUMNS,
         none="no client has talked to this process of the gateway since it started",
     )
 

@@ -124,6 +124,11 @@ class Engine:
         """What follows the gateways' own flushes; None where a pipeline flushes, or no tables are kept."""
         return self._outlet.queue if self._outlet is not None else None
 
+    @property
+    def wall(self) -> Callable[[], int]:
+        """The server's clock in milliseconds, by which commits arrive."""
+        return self._wall
+
     def home(self, table: str) -> StagingStore:
         """The store that holds a table's rows."""
         return self.store.home(table) if isinstance(self.store, ShardedStore) else self.store

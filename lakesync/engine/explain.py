@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 from msgspec.structs import replace
 
 from lakesync.engine.access import RulesCache
 from lakesync.engine.explanation import (
-    ClaimsSource,
     ExplainedBucket,
     ExplainedClient,
     ExplainedColumn,
@@ -18,13 +17,12 @@ from lakesync.engine.explanation import (
     Explanation,
     Verdict,
 )
-from lakesync.engine.following import Standing, as_of_now, place_of
 from lakesync.engine.reasons import reasons_of
+from lakesync.engine.whereabouts import Whereabouts, claims_of, place_at, position_of
 from lakesync.feed import pull_page
-from lakesync.feed.memory import current, stranger, with_broadcasts
-from lakesync.feed.positions import Access, Position, again, locate
+from lakesync.feed.memory import current
+from lakesync.feed.positions import Access, Position
 from lakesync.hlc import wall_of
-from lakesync.identity import user_of
 from lakesync.rules.evaluation import holds, operands_of, text_of_raw
 from lakesync.rules.model import Bucket
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, StoredRow
@@ -34,21 +32,6 @@ from lakesync.staging.whole import WholeRow, whole_rows
 from lakesync.types import Claims, Op, RowKey
 
 _ALL = 1 << 30
-
-
-class Whereabouts(NamedTuple):
-    """Where a client is, as far as the process knows that it talks to; its record is not always as new."""
-
-    cursor: int | None = None
-    """What it was handed last and may be taken to have; None: what the record says."""
-    confirmed: int | None = None
-    """What it showed last, so that it has all that this stands for; None: what the record says."""
-    knows_resync: bool = False
-    """It takes an INSERT of a row that it has."""
-    standing: Standing | None = None
-    """Up to where it is told of what is new, while it is connected."""
-    told: bool = False
-    """It is connected and told of what is new, by cursors that are not this store's."""
 
 
 def explain(
@@ -72,15 +55,15 @@ def explain(
         where: what more is known of the client.
     """
     record = view.client(client_id)
-    source, used = _claims(record, client_id, claims)
+    source, used = claims_of(record, client_id, where, claims)
     access = rules.access(view, used)
     key = (table, row_id)
     row = view.rows([key]).get(key)
     buckets = tuple(_bucket(bucket, table, row, used) for bucket in _buckets(view.config))
     shown = row is not None and row.state.visible and any(stored in access.keys for stored in row.keys)
     known = current(record, view.epoch, access.keys)
-    at = _position(view, known, client_id, access, rules, where)
-    coming = _next_pull(view, key, client_id, at, access)
+    at = position_of(view, known, client_id, access, rules, where)
+    coming = next_pull(view, key, client_id, at, access)
     verdict = _verdict(row, coming, shown=shown)
     client = ExplainedClient(
         client_id=client_id,
@@ -90,7 +73,7 @@ def explain(
         sent_hlc=record.last if record is not None else None,
         newest_hlc=view.arrival,
         walking=0 < at.after != at.base,
-        elsewhere=record is not None and record.followed and where.cursor is None and not where.told,
+        elsewhere=record is not None and record.followed and where.cursor is None,
         claims=used,
         claims_from=source,
         bucket_keys=tuple(sorted(access.keys)),
@@ -102,50 +85,13 @@ def explain(
     return replace(explanation, reasons=tuple(reasons_of(explanation, key)))
 
 
-def _claims(record: ClientRecord | None, client_id: str, given: Claims | None) -> tuple[ClaimsSource, Claims]:
-    if given is not None:
-        return "request", {**given, "sub": user_of(client_id)}
-    if record is not None:
-        for newest in record.scopes[-1:]:
-            return "record", {**newest.claims, "sub": user_of(client_id)}
-    return "client id", {"sub": user_of(client_id)}
-
-
-def _position(
-    view: View, known: ClientRecord | None, client_id: str, access: Access, rules: RulesCache, where: Whereabouts
-) -> Position:
-    cursor = where.cursor
-    if where.told:
-        return place_of(Standing(view.arrival, _ALL, access=access), access, view.arrival)
-    if where.standing is not None:
-        standing = as_of_now(view, where.standing, rules)
-        if not standing.more and standing.access is not None and standing.access.keys == access.keys:
-            return place_of(standing, standing.access, view.arrival)
-        cursor = standing.cursor
-    if cursor is None:
-        cursor = known.last if known is not None else 0
-    return _place(view, known, client_id, cursor, access, where)
-
-
-def _place(
-    view: View, known: ClientRecord | None, client_id: str, cursor: int, access: Access, where: Whereabouts
-) -> Position:
-    """What a pull from a cursor starts from."""
-    heard = known if known is None else with_broadcasts(known, view.arrival)
-    at = locate(heard, cursor, view.arrival, access)
-    if at is None:
-        known = known or stranger(client_id, view.epoch, access.keys)
-        at = again(known, view.arrival, access)
-    return at._replace(haunted=known is not None and known.haunted and not where.knows_resync)
-
-
 def _unconfirmed(
     view: View, key: RowKey, client_id: str, known: ClientRecord | None, access: Access, where: Whereabouts
 ) -> tuple[Op, ...]:
-    if known is None or where.standing is not None or where.told:
+    if known is None or where.standing is not None:
         return ()
     confirmed = known.seen if where.confirmed is None else where.confirmed
-    return _next_pull(view, key, client_id, _place(view, known, client_id, confirmed, access, where), access)
+    return next_pull(view, key, client_id, place_at(view, known, client_id, confirmed, access, where), access)
 
 
 class _OneRow:
@@ -177,7 +123,16 @@ class _OneRow:
         return None
 
 
-def _next_pull(view: View, key: RowKey, client_id: str, at: Position, access: Access) -> tuple[Op, ...]:
+def next_pull(view: View, key: RowKey, client_id: str, at: Position, access: Access) -> tuple[Op, ...]:
+    """What a pull from a position brings of one row.
+
+    Args:
+        view: the gateway.
+        key: the row's.
+        client_id: whose pull.
+        at: where it starts.
+        access: what the client may see.
+    """
     page = pull_page(cast("View", _OneRow(view, key)), client_id, at, access, _ALL)
     return tuple(delta.op for delta in page.deltas)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from lakesync.types import Claims, Op
 
-ClaimsSource = Literal["request", "record", "client id"]
+ClaimsSource = Literal["request", "record", "pull", "client id"]
 Verdict = Literal["absent", "deleted", "hidden", "waiting", "delivered"]
 """`absent`: never pushed here. `deleted`: a tombstone hides it from everyone. `hidden`: no bucket shows it to this
 client. `waiting`: the client's next pull brings a change of it. `delivered`: the client was sent what it may see."""

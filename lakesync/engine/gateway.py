@@ -12,15 +12,19 @@ from lakesync.actions import Runner
 from lakesync.connectors import Connectors
 from lakesync.engine.checks import check_pull, check_request
 from lakesync.engine.embedding import Embedding
+from lakesync.engine.explain import explain
+from lakesync.engine.explanation import Explanation
 from lakesync.engine.following import Found, Group, Standing, follow, look, resume
 from lakesync.engine.greeting import Greeting, spelled
 from lakesync.engine.imperative import ImperativeGateway
+from lakesync.engine.lag import Look, Unsent, oldest_unsent
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
 from lakesync.engine.peek import PeekPage, check_peek, peek
 from lakesync.engine.pulling import PullRequest, Reading, first_contact, remember_page, settled_cursor
 from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.engine.reindexing import Reindexer
+from lakesync.engine.whereabouts import Whereabouts
 from lakesync.exceptions import ForbiddenError, NotFoundError
 from lakesync.feed.memory import current, is_blank
 from lakesync.flush import Outlet
@@ -178,6 +182,18 @@ class SyncGateway(ImperativeGateway, Embedding):
         """
         check_peek(limit)
         return self._store.read(self.gateway_id, lambda view: peek(view, claims, since, limit, self.rules))
+
+    def submit_unsent(self, looks: Sequence[Look]) -> Future[list[Unsent | None]]:
+        """How far clients are behind; nothing is kept of it."""
+        return self._store.read(self.gateway_id, lambda view: [oldest_unsent(view, look, self.rules) for look in looks])
+
+    def submit_explain(
+        self, client_id: str, table: str, row_id: str, claims: Claims | None, where: Whereabouts
+    ) -> Future[Explanation]:
+        """Why a client has a row or lacks it; the arguments are those of `explain`."""
+        return self._store.read(
+            self.gateway_id, lambda view: explain(view, client_id, table, row_id, claims, self.rules, where)
+        )
 
     def submit_follow(self, newcomers: Sequence[tuple[str, Claims, Standing]]) -> Future[list[Standing]]:
         """Begin to tell clients of what is new: their standings, by which they are looked at from now on."""

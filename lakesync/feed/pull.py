@@ -50,15 +50,23 @@ class PulledPage(NamedTuple):
 
 
 def pull_page(
-    view: View, client_id: str, at: Position, access: Access, limit: int, writers: set[str] | None = None
+    view: View,
+    client_id: str,
+    at: Position,
+    access: Access,
+    limit: int,
+    writers: set[str] | None = None,
+    most_reads: int | None = None,
 ) -> PulledPage:
     """What a client at `at` lacks, rows whole, at least `limit` deltas when there are so many.
 
     Args:
+        most_reads: after so many reads of entries the page ends, as if it were full.
         writers: gets the clients who may lack something else of these rows, at the same position, for having written
             to them.
     """
     walk = _Walk(view, client_id, at, access, limit, writers)
+    walk.reads_left = most_reads
     after, redo = at.after, at.redo
     if at.redo_first:
         redo = walk.again(redo)
@@ -89,6 +97,7 @@ class _Walk:
         self.told = 0
         self.older: set[str] = set()
         self.full = False
+        self.reads_left: int | None = None
         self._bytes = 0
         """Of `parts`."""
         self._at_once = _FIRST
@@ -121,6 +130,11 @@ class _Walk:
         """Go through a part of the feed in order of arrival; how far it was gone through."""
         cursor = low
         while cursor < high and not self.full:
+            if self.reads_left is not None:
+                self.full = self.reads_left == 0
+                self.reads_left -= 1
+                if self.full:
+                    break
             self._at_once = self._next_at_once()
             if (stretch := self._stretch(cursor, high)) is not None:
                 cursor = self._take(stretch, buckets, cursor)

@@ -147,3 +147,20 @@ def aws(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     s3.cache_clear()
     yield variables
     s3.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def _served_by_shards(serve) -> Served:
+    return serve(shards=ShardMap({"orders": "shard-orders"}, "shard-default"))
+
+
+@pytest.fixture(scope="module")
+def _served_by_postgres(serve, postgres_uri) -> Served:
+    return serve(staging=postgres_uri)
+
+
+@pytest.fixture(params=["served", "_served_by_shards", "_served_by_postgres"], ids=["sqlite", "shards", "postgres"])
+def server(request) -> Served:
+    """A server over each kind of store; with shards, `orders` has a store of its own."""
+    found: Served = request.getfixturevalue(request.param)
+    return found

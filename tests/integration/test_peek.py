@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from lakesync.cli.app import app
 from lakesync.staging.sharded import ShardedStore
-from lakesync.staging.shards import ShardMap
 from tests.integration.gateway_support import SECRET, delta, wall_ms
 
 BEGAN = (wall_ms() - 60_000) << 16
@@ -21,27 +20,6 @@ BY_TEAM = {
     "buckets": [{"name": "team", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
 }
 ALL = {"version": 2, "buckets": [{"name": "all", "tables": [], "filters": []}]}
-
-
-@pytest.fixture(scope="module")
-def sqlite(serve):
-    return serve()
-
-
-@pytest.fixture(scope="module")
-def sharded(serve):
-    return serve(shards=ShardMap({"orders": "shard-orders"}, "shard-default"))
-
-
-@pytest.fixture(scope="module")
-def postgres(serve, postgres_uri):
-    return serve(staging=postgres_uri)
-
-
-@pytest.fixture(params=["sqlite", "sharded", pytest.param("postgres", marks=pytest.mark.slow)])
-def server(request):
-    """A server over each kind of store."""
-    return request.getfixturevalue(request.param)
 
 
 def apply(found, deltas):
@@ -170,34 +148,34 @@ def test_a_cursor_from_before_other_rules_is_refused(server):
 @pytest.mark.parametrize(
     "query", [{"since": "x"}, {"since": ""}, {"since": "1-2-3"}, {"limit": "0"}, {"limit": "10001"}]
 )
-def test_what_is_asked_wrongly_is_refused(sqlite, query):
-    refused = sqlite.client("alice").call("GET", "/sync/{gw}/peek", params=query)
+def test_what_is_asked_wrongly_is_refused(served, query):
+    refused = served.client("alice").call("GET", "/sync/{gw}/peek", params=query)
     assert (refused.status_code, refused.json()["code"]) == (400, "VALIDATION_ERROR")
 
 
-def test_a_look_is_for_the_tokens_own_client(sqlite):
-    refused = sqlite.client("alice").call("GET", "/sync/{gw}/peek", params={"clientId": "bob"})
+def test_a_look_is_for_the_tokens_own_client(served):
+    refused = served.client("alice").call("GET", "/sync/{gw}/peek", params={"clientId": "bob"})
     assert (refused.status_code, refused.json()["code"]) == (403, "FORBIDDEN")
 
 
-def test_the_command_looks_unless_it_is_to_stand_in_for_the_app(sqlite, monkeypatch, tmp_path):
+def test_the_command_looks_unless_it_is_to_stand_in_for_the_app(served, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    alice = sqlite.client("alice")
-    for name, value in {"JWT_SECRET": SECRET, "GATEWAY_URL": sqlite.url, "REMOTE_GATEWAY": alice.gateway}.items():
+    alice = served.client("alice")
+    for name, value in {"JWT_SECRET": SECRET, "GATEWAY_URL": served.url, "REMOTE_GATEWAY": alice.gateway}.items():
         monkeypatch.setenv(f"LAKESYNC_{name}", value)
-    bob = sqlite.client("bob", gateway=alice.gateway)
+    bob = served.client("bob", gateway=alice.gateway)
     assert bob.push(delta("t1", {"n": 1}, client="bob"), delta("t2", {"n": 2}, client="bob")).ok
     assert alice.push(delta("own", {"n": 3}, client="alice")).ok
-    before = known(sqlite, alice)
+    before = known(served, alice)
     looked = command("pull", "--client", "alice", "--json")
     assert [json.loads(line)["rowId"] for line in looked.stdout.splitlines()] == ["t1", "t2", "own"]
     cursor = looked.stderr.split()[-1]
     assert command("pull", "--client", "alice", "--since", cursor).stdout == ""
     assert command("tail", "--client", "alice", "--from-start", "--limit", "3").stdout.count("INSERT") == 3
-    assert known(sqlite, alice) == before
+    assert known(served, alice) == before
     pulled = command("pull", "--client", "alice", "--as-app", "--json")
     assert {json.loads(line)["rowId"] for line in pulled.stdout.splitlines()} >= {"t1", "t2"}
-    assert known(sqlite, alice) != before
+    assert known(served, alice) != before
     wrong = command("pull", "--client", "alice", "--as-app", "--since", cursor)
     assert "is no cursor of the app's" in wrong.stderr
 

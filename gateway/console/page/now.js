@@ -44,7 +44,7 @@ function tiles(told, newest) {
     tile(
       "Clients",
       late ? `${late} of ${told.clients.length} behind` : `${told.clients.length}, none behind`,
-      element("small", {}, "by a minute or more"),
+      element("small", { title: "a change by others that they may see and were not sent" }, "by a minute or more"),
       line(remember(past.behind, Math.max(0, ...told.clients.map((client) => client.behindMs ?? 0))), "the furthest behind, these five minutes"),
     ),
     tile("Rules", told.rulesVersion ? `version ${told.rulesVersion}` : "none", element("small", {}, told.rulesVersion ? "" : "every client sees every row")),
@@ -55,14 +55,15 @@ function clients(told, choose) {
   const furthest = Math.max(LATE_MS, ...told.clients.map((client) => client.behindMs ?? 0));
   const rows = told.clients.map((client) => {
     const behind = client.behindMs;
-    const words = behind === null ? "never pulled" : behind === 0 ? "none" : span(behind);
+    const unknown = client.pulledMs === null ? "never pulled" : "unknown yet";
+    const words = behind === null ? unknown : behind === 0 ? "none" : span(behind);
     const meter = element("meter", { max: furthest, high: LATE_MS, optimum: 0, value: behind ?? 0, title: words });
     const again = client.repeats ? `, asks for the same page again (${count(client.repeats)} times)` : "";
-    const state = (client.connected ? "connected" : "polls") + (client.hasMore ? ", more waits for it" : "") + again;
+    const state = (client.connected ? "connected" : "offline") + (client.hasMore ? ", more waits for it" : "") + again;
     const name = element("button", { className: "link", title: "why does it lack a row?", onclick: () => choose(client.clientId) }, client.clientId);
-    return [name, element("span", {}, meter, ` ${words}`), state, ago(client.seenMs), ago(client.pulledMs), ago(client.pushedMs)];
+    return [name, element("span", {}, meter, ` ${words}`), state, ago(client.offlineSinceMs), ago(client.pulledMs), ago(client.pushedMs)];
   });
-  show("clients", table(["client", "lag", "state", "seen", "pulled", "pushed"], rows, "No client has talked to this process of the gateway since it started."));
+  show("clients", table(["client", "lag", "state", "offline since", "pulled", "pushed"], rows, "No client has talked to this process of the gateway since it started."));
 }
 
 /** Ask once and show it; `choose` is called with the client whose line is clicked. */

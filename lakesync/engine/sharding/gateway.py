@@ -12,18 +12,21 @@ from msgspec.structs import replace as with_fields
 from lakesync.actions import Runner
 from lakesync.adapters.base import StoredDelta
 from lakesync.connectors import Connectors
+from lakesync.engine.explanation import Explanation
 from lakesync.engine.following import Found, Group, Standing
 from lakesync.engine.gateway import SyncGateway
+from lakesync.engine.lag import Look, Unsent
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
 from lakesync.engine.peek import PeekPage, check_peek
 from lakesync.engine.pulling import PullRequest
 from lakesync.engine.pushing import CheckedPush
 from lakesync.engine.rehydration import kept_by
-from lakesync.engine.sharding import following, peeking, pulling, pushing
+from lakesync.engine.sharding import following, lag, peeking, pulling, pushing
 from lakesync.engine.sharding.part import Part
 from lakesync.engine.sharding.steps import Steps, run
 from lakesync.engine.sharding.vectors import Vectors
+from lakesync.engine.whereabouts import Whereabouts
 from lakesync.exceptions import ForbiddenError, NotFoundError
 from lakesync.flush import Outlet
 from lakesync.rules.model import SyncRules
@@ -85,6 +88,17 @@ class ShardedGateway(SyncGateway):
         """As `SyncGateway`, shard after shard."""
         check_peek(limit)
         return run(peeking.peek(self._parts, claims, since, limit))
+
+    def submit_unsent(self, looks: Sequence[Look]) -> Future[list[Unsent | None]]:
+        """As `SyncGateway`: the oldest of all shards."""
+        return run(lag.oldest_unsent(self._parts, self._vectors, looks))
+
+    def submit_explain(
+        self, client_id: str, table: str, row_id: str, claims: Claims | None, where: Whereabouts
+    ) -> Future[Explanation]:
+        """As `SyncGateway`, in the table's shard."""
+        name = self._shards.of(table)
+        return run(lag.explain(self._parts[name], name, self._vectors, (client_id, table, row_id, claims), where))
 
     def submit_follow(self, newcomers: Sequence[tuple[str, Claims, Standing]]) -> Future[list[Standing]]:
         """As `SyncGateway`: their standings in every shard."""

@@ -1,0 +1,248 @@
+"""How far a client is behind, as every surface that tells of it says."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+
+import pytest
+import requests
+from typer.testing import CliRunner
+
+from gateway import lag as looking
+from lakesync.cli.app import app
+from lakesync.client import open_client
+from lakesync.engine import lag
+from tests.integration.gateway_support import DEADLINE, SECRET, delta, sign, until
+
+BY_TEAM = {
+    "version": 1,
+    "buckets": [{"name": "team", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
+}
+METRIC = r'^lakesync_{}{{gateway="{}"}} (\S+)$'
+
+
+class World:
+    """A gateway with rules, and its clients."""
+
+    def __init__(self, server):
+        self.server = server
+        first = server.client("admin")
+        self.gateway, self.admin = first.gateway, first.admin()
+        assert self.admin.call("POST", "/admin/sync-rules/{gw}", json=BY_TEAM).ok
+        assert self.admin.call("POST", "/admin/settings/{gw}", json={"writeScope": "any"}).ok
+        self.cursors = {}
+
+    def client(self, name, team="red"):
+        return self.server.client(name, gateway=self.gateway, team=team)
+
+    def push(self, name, row, values, table="todos", before=None, team="red"):
+        made = delta(row, values, before=before, client=name, table=table)
+        answer = self.client(name, team).push(made)
+        assert answer.ok, answer.text
+
+    def pull(self, name, team="red", limit=1000):
+        page = self.client(name, team).pull(self.cursors.get(name, "0"), limit=limit).json()
+        self.cursors[name] = page["serverHlc"]
+        return page["deltas"]
+
+    def clients(self, **query):
+        """Client → its line of `/admin/metrics`."""
+        told = self.admin.call("GET", "/admin/metrics/{gw}", params=query).json()["clients"]
+        return {each["clientId"]: each for each in told}
+
+    def unsent(self, name):
+        return self.clients()[name]["unsentSinceMs"]
+
+    def explain(self, name, row, table="todos"):
+        asked = {"clientId": name, "table": table, "rowId": row}
+        return self.admin.call("GET", "/admin/explain/{gw}", params=asked).json()
+
+    def changed(self, row, table="todos"):
+        """When a row last changed."""
+        return self.explain("nobody", row, table)["row"]["changedMs"]
+
+    def metric(self, name):
+        text = requests.get(f"{self.server.url}/metrics", timeout=DEADLINE).text
+        found = re.search(METRIC.format(name, self.gateway), text, re.MULTILINE)
+        return None if found is None else float(found[1])
+
+    def command(self):
+        """Client → its line of `lakesync clients`."""
+        environment = {"LAKESYNC_JWT_SECRET": SECRET, "LAKESYNC_DATA_DIR": "absent"}
+        words = ["clients", "--url", self.server.url, "--gateway", self.gateway, "--json"]
+        told = CliRunner().invoke(app, words, env=environment)
+        assert told.exit_code == 0, told.output
+        return {each["clientId"]: each for each in map(json.loads, told.stdout.splitlines())}
+
+
+@pytest.fixture
+def world(server):
+    return World(server)
+
+
+@pytest.fixture
+def alone(served):
+    """A world over SQLite, where stores make no difference."""
+    return World(served)
+
+
+def test_every_surface_says_the_same(world):
+    for name, team in {"reader": "red", "writer": "red", "blind": "blue", "idle": "green"}.items():
+        world.pull(name, team)
+    world.push("mute", "m1", {"team": "blue"}, team="blue")
+    world.push("writer", "w1", {"team": "red"})
+    world.push("writer", "w2", {"team": "red"}, table="orders")
+    world.push("blind", "b1", {"team": "blue"}, team="blue")
+    since = {
+        "reader": world.changed("w1"),
+        "writer": None,
+        "blind": world.changed("m1"),
+        "idle": None,
+        "mute": None,
+    }
+    told, commanded = world.clients(), world.command()
+    assert {name: each["unsentSinceMs"] for name, each in told.items()} == since
+    assert {name: each["unsentSinceMs"] for name, each in commanded.items()} == since
+    assert {name: world.explain(name, "w1")["standing"]["unsentSinceMs"] for name in since} == since
+    assert world.metric("clients") == 5
+    assert world.metric("clients_behind") == 2
+    assert world.metric("oldest_unsent_timestamp_seconds") == min(filter(None, since.values())) / 1000
+    assert (told["writer"]["behindMs"], told["idle"]["behindMs"]) == (0, 0)
+    assert (told["mute"]["behindMs"], commanded["mute"]["lagSeconds"]) == (None, None), "it never pulled"
+    assert told["idle"]["offlineSinceMs"] == told["idle"]["seenMs"] == told["idle"]["pulledMs"]
+    for name in ("reader", "blind"):
+        assert told[name]["behindMs"] > 0
+        assert commanded[name]["lagSeconds"] > 0
+    assert [world.explain(name, "w1")["verdict"] for name in ("reader", "writer", "blind")] == [
+        "waiting",
+        "delivered",
+        "hidden",
+    ]
+
+
+def test_the_lag_is_over_once_the_change_was_sent(world):
+    world.pull("reader")
+    world.push("writer", "w1", {"team": "red"})
+    world.push("writer", "w2", {"team": "red"}, table="orders")
+    assert world.unsent("reader") == world.changed("w1")
+    first = world.pull("reader", limit=1)
+    (left,) = {("w1", "todos"), ("w2", "orders")} - {(each["rowId"], each["table"]) for each in first}
+    assert world.unsent("reader") == world.changed(*left)
+    assert world.clients()["reader"]["hasMore"]
+    world.pull("reader")
+    told = world.clients()["reader"]
+    assert (told["unsentSinceMs"], told["behindMs"]) == (None, 0)
+    assert (world.metric("clients_behind"), world.metric("oldest_unsent_timestamp_seconds")) == (0, None)
+
+
+def test_a_row_that_leaves_the_clients_sight_waits_to_be_deleted(world):
+    world.push("writer", "w1", {"team": "red"})
+    world.pull("reader")
+    world.push("writer", "w1", {"team": "blue"}, before={"team": "red"})
+    assert world.unsent("reader") == world.changed("w1")
+    assert world.explain("reader", "w1")["nextPull"] == ["DELETE"]
+    world.push("writer", "w1", {"team": "blue", "n": 1}, before={"team": "blue"})
+    assert world.unsent("reader") < world.changed("w1"), "later changes are none of its"
+
+
+def test_a_row_that_changes_again_and_again_counts_from_its_first_change(world):
+    world.push("writer", "w1", {"team": "red", "n": 0})
+    world.pull("reader")
+    found = []
+    for number in range(3):
+        world.push("writer", "w1", {"team": "red", "n": number + 1}, before={"team": "red", "n": number})
+        found.append((world.unsent("reader"), world.changed("w1")))
+    (first, changed), *others = found
+    assert first == changed
+    assert all(since == first for since, _ in others)
+    world.push("writer", "w1", None, before={"team": "red"})
+    assert world.unsent("reader") == first, "it was not sent any of this"
+
+
+def test_a_change_that_is_taken_back_is_lacked_no_more(world):
+    world.pull("reader")
+    world.push("writer", "w1", {"team": "red"})
+    assert world.unsent("reader") is not None
+    world.push("writer", "w1", {"team": "blue"}, before={"team": "red"})
+    assert world.unsent("reader") is None
+
+
+def test_a_client_that_keeps_its_cursor_lacks_what_it_was_sent(world):
+    world.pull("reader")
+    world.push("writer", "w1", {"team": "red"})
+    before = world.cursors["reader"]
+    for _ in range(3):
+        world.cursors["reader"] = before
+        world.pull("reader")
+    told = world.clients()["reader"]
+    assert (told["repeats"], told["unsentSinceMs"]) == (2, world.changed("w1"))
+    assert world.explain("reader", "w1")["verdict"] == "waiting"
+
+
+def test_a_client_that_follows_is_behind_only_after_it_left(world, tmp_path):
+    def told():
+        return world.clients()["dora"]
+
+    options = {"url": world.server.url, "gateway": world.gateway, "realtime": True, "auto_sync": True}
+    schema = {"table": "todos", "columns": [{"name": "team", "type": "string"}]}
+    token = sign("dora", world.gateway, team="red")
+    with open_client(tmp_path / "dora.db", token=token, schemas=[schema], **options) as dora:
+        until(lambda: "dora" in world.clients() and told()["connected"], "the WebSocket")
+        world.push("writer", "w1", {"team": "red"})
+        until(lambda: "w1" in {row["row_id"] for row in dora["todos"]}, "the broadcast")
+        until(lambda: told()["behindMs"] == 0, "the gateway to know")
+        assert told()["offlineSinceMs"] is None
+    until(lambda: not told()["connected"], "the end of the WebSocket")
+    left = told()
+    assert (left["behindMs"], left["offlineSinceMs"]) == (0, left["seenMs"])
+    assert left["seenMs"] > left["pulledMs"]
+    world.push("writer", "w2", {"team": "blue"})
+    assert told()["behindMs"] == 0
+    world.push("writer", "w3", {"team": "red"})
+    assert told()["unsentSinceMs"] == world.changed("w3")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_client_is_behind_exactly_when_its_next_pull_brings_something(world, seed):
+    chance = random.Random(seed)
+    rows = {}
+    world.pull("alice")
+    for number in range(40):
+        name = chance.choice(("alice", "bob"))
+        key = (f"r{chance.randint(0, 5)}", chance.choice(("todos", "orders")))
+        before = rows.get(key)
+        after = None if before and chance.random() < 0.2 else {"team": chance.choice(("red", "blue")), "n": number}
+        rows[key] = after
+        world.push(name, key[0], after, key[1], before)
+        if chance.random() < 0.5:
+            since = world.unsent("alice")
+            brought = world.pull("alice", limit=chance.choice((1, 2, 1000)))
+            assert (since is not None) == bool(brought), brought
+
+
+def test_one_answer_looks_at_a_bounded_number_of_clients(alone, monkeypatch):
+    monkeypatch.setattr(looking, "LOOKS", 2)
+    names = [f"c{number}" for number in range(5)]
+    for name in names:
+        alone.pull(name)
+    alone.push("writer", "w1", {"team": "red"})
+    since = alone.changed("w1")
+    answers = [alone.clients() for _ in range(3)]
+    assert [sum(told[name]["unsentSinceMs"] == since for name in names) for told in answers] == [2, 4, 5]
+    alone.push("writer", "w2", {"team": "red"})
+    told = alone.clients()
+    assert [told[name]["unsentSinceMs"] for name in names] == [since] * 5, "the earlier answers stand"
+
+
+def test_one_look_reads_a_bounded_part_of_the_feed_and_the_next_goes_on(alone, monkeypatch):
+    monkeypatch.setattr(lag, "_READS", 1)
+    monkeypatch.setattr(lag, "_ROWS", 1)
+    alone.pull("reader")
+    for number in range(40):
+        alone.push("reader", f"own{number}", {"team": "red"})
+    alone.push("writer", "w1", {"team": "red"})
+    found = [alone.unsent("reader") for _ in range(6)]
+    assert found[0] is None
+    assert found[-1] == alone.changed("w1")
