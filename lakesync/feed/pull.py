@@ -250,7 +250,7 @@ class _Walk:
             for delta in lacks:
                 self._send(encode_delta(delta), 1)
             self.told = max(self.told, place, self._at.turn)
-            if self._access.directly is not None and not self._access.shows(row):
+            if self._access.sees(row) and not self._access.shows(row):
                 self.older.update(row.keys)
 
     def _visible(self, row: StoredRow) -> bool:

@@ -234,6 +234,13 @@ CASES = {
         edit(1, "INSERT", "notes/r3", team="b"), push(1), pull(0),
         limit=1, token=B,
     ),
+    "new rules hide a row that its client wrote under claims of others": case(
+        "stock stock", 9,
+        edit(1, "UPDATE", "notes/r2", team="a"), edit(0, "INSERT", "tasks/r1", x=2), pull(0), pull(1),
+        claims(0, team=[], kinds=["p", "q"]), edit(1, "UPDATE", "tasks/r1", tick=0, team="a", x=2), push(0), push(1),
+        ("rules", 1, 6),
+        limit=1, fill=True,
+    ),
     "lines of several claims are left behind": case(
         "stock stock", 1,
         edit(1, "INSERT", "notes/r1", team="a"), edit(1, "INSERT", "notes/r2", team="a"),
