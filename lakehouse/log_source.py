@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from lakehouse.history.decoding import DELTAS_SCHEMA, decode_log
-from lakesync.flush.log import Stretch, log_rows
+from lakesync.staging.log_reader import Stretch, log_rows
 from lakesync.staging.records import Backlog, LogSource
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ Spark ends a worker that has waited for a minute. A new one would import for sec
 import gc
 
 import pandas as pd  # noqa: F401  pyarrow imports it when it first takes an array of numpy
+import pyiceberg_core.transform  # noqa: F401
 from pyspark.daemon import manager
 
 import lakehouse.history.log_reading

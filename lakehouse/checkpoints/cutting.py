@@ -17,7 +17,8 @@ from lakehouse.gateway_configs import keep_config
 from lakehouse.side_by_side import side_by_side
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import BUCKETS, NAMES, Contract, LakeNames, at, ensure_deltas, ensure_state
-from lakehouse.tables.increment import Increment, history_files
+from lakehouse.tables.history_files import history_files
+from lakehouse.tables.increment import Increment
 from lakehouse.tables.increments import merge_table
 from lakehouse.tables.merge_job import CHECKS, Merge, merged_rows
 from lakehouse.task_runner import in_tasks

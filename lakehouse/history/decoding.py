@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from lakesync.flush.log import LogRow, Stretch
+    from lakesync.staging.log_reader import LogRow, Stretch
 
 DELTAS_SCHEMA = (
     "gateway string, shard string, epoch bigint, batch_id string, seq bigint, ordinal int, arrival bigint, day date, "

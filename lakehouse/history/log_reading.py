@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakehouse.history.decoding import DELTAS_SCHEMA, decode_log
 from lakehouse.task_runner import in_tasks
-from lakesync.flush.log import Stretch, log_rows
+from lakesync.staging.log_reader import Stretch, log_rows
 from lakesync.staging.records import LogSource
 
 if TYPE_CHECKING:

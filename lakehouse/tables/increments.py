@@ -23,7 +23,8 @@ from lakehouse.table_definitions import (
     read_version,
     set_properties,
 )
-from lakehouse.tables.increment import Increment, counted, history_files
+from lakehouse.tables.history_files import counted, history_files
+from lakehouse.tables.increment import Increment
 from lakehouse.tables.rejected import keep_rejected
 from lakehouse.tables.writes import Written, write_state
 from lakesync.crash import crash_point

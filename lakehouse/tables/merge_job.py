@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg_core.transform import bucket as bucket_of
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from lakehouse.data_files import DataFile, read_rows, rows_in, shares
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from lakehouse.tables.increment import History
+    from lakehouse.tables.history_files import History
 
 ROWS_A_SLICE = 25_000
 """Deltas and stored rows that are merged together, about."""
@@ -88,6 +87,8 @@ class Division(NamedTuple):
 
     def cut(self, rows: pa.Table, ids: str, *, is_deltas: bool) -> pa.RecordBatch:
         """Rows as chunks, one a slice. Args: ids: the column of row ids."""
+        from pyiceberg_core.transform import bucket as bucket_of  # 10 MB, which tasks alone need
+
         rows = rows.combine_chunks()
         places = np.asarray(bucket_of(rows[ids].combine_chunks(), self.buckets * self.slices)).astype(np.int64)
         order = np.argsort(places, kind="stable")

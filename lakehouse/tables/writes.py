@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from lakehouse.table_definitions import StateTable
-    from lakehouse.tables.increment import History, Increment
+    from lakehouse.tables.history_files import History
+    from lakehouse.tables.increment import Increment
 
 SMALL_TABLE = 100_000
 """Rows up to which a table is always written anew, which is as quick as a merge on read and leaves no delete files."""

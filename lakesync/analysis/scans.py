@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyiceberg import expressions as ice
 from pyiceberg.types import BooleanType, DateType, DoubleType, IntegerType, LongType, StringType
 
-from lakesync.analysis.statement import Literal, Predicate
+from lakesync.analysis.predicate import Literal, Predicate
 
 if TYPE_CHECKING:
     import duckdb

@@ -14,9 +14,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
+from lakesync.analysis.predicate import Literal, Predicate
 from lakesync.exceptions import ValidationError
-
-Literal = str | float | int | bool | date
 
 _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "=",
@@ -27,15 +26,6 @@ _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.LTE: "<=",
 }
 _TURNED = {"=": "=", "!=": "!=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
-
-
-class Predicate(NamedTuple):
-    """`column op value`, which every row that the statement uses of a table fulfils."""
-
-    column: str
-    op: str
-    """`=`, `!=`, `>`, `>=`, `<`, `<=` or `in`."""
-    value: Literal | tuple[Literal, ...]
 
 
 class Named(NamedTuple):

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from lakesync.analysis.catalogue import Lake
+    from lakesync.analysis.predicate import Predicate
     from lakesync.analysis.sources import Parts
-    from lakesync.analysis.statement import Named, Predicate
+    from lakesync.analysis.statement import Named
     from lakesync.namespaces import Gateways
 
 HISTORY = "deltas"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from lakesync.exceptions import ConfigurationError
-from lakesync.flush.log import Stretch, read_log
+from lakesync.staging.log_reader import Stretch, read_log
 from lakesync.staging.records import LogSource
 from lakesync.staging.shards import shard_map, shard_urls
 from lakesync.staging.sqlite.files import LOG_FILE

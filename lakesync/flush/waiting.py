@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from lakesync.flush.log import LoggedPush, Stretch, read_log
+from lakesync.staging.log_reader import LoggedPush, Stretch, read_log
 from lakesync.staging.records import Backlog
 from lakesync.staging.store import PipelineStore
 from lakesync.types import RowDelta, RowKey

@@ -9,7 +9,8 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
 from lakehouse.history.decoding import day_of
-from lakehouse.tables.increment import Increment, planned
+from lakehouse.tables.history_files import planned
+from lakehouse.tables.increment import Increment
 
 DAY_MS = 86_400_000
 FIELDS = {"gateway": StringType(), "day": DateType(), "table_name": StringType(), "arrival": LongType()}

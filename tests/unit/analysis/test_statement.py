@@ -4,7 +4,8 @@ from datetime import date
 
 import pytest
 
-from lakesync.analysis.statement import Predicate, read_statement
+from lakesync.analysis.predicate import Predicate
+from lakesync.analysis.statement import read_statement
 from lakesync.exceptions import ValidationError
 
 

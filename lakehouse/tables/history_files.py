@@ -1,0 +1,97 @@
+"""Which files of the history hold an increment of a table, and how many deltas it has: planned before tasks run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakehouse.bounds import bounds_of
+from lakehouse.catalogue import open_table, planned_files
+from lakehouse.data_files import DataFile, rows_in, shares
+from lakehouse.history.decoding import day_of
+from lakehouse.tables.increment import ROWS_A_TASK, Increment
+from lakehouse.task_runner import in_tasks
+from lakesync.analysis.scans import both, holds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyiceberg.manifest import DataFile as ManifestFile
+    from pyiceberg.table import Table
+    from pyspark.sql import SparkSession
+
+
+class History(NamedTuple):
+    """Where the history has an increment."""
+
+    files: tuple[DataFile, ...]
+    deltas: int | None
+    """How many it has; None where the files' bounds do not tell."""
+
+    @property
+    def most(self) -> int:
+        """How many deltas it has at most."""
+        return rows_in(self.files) if self.deltas is None else self.deltas
+
+
+def history_files(spark: SparkSession, deltas: str, snapshot: int | None, increment: Increment) -> History:
+    """Where a snapshot of the history has an increment, by the bounds of its files.
+
+    Args:
+        spark: a session.
+        deltas: the history's full name, quoted.
+        snapshot: its id; None where nothing was ever flushed.
+        increment: which deltas.
+
+    Raises:
+        ConfigurationError: tasks cannot open a file.
+    """
+    if snapshot is None:
+        return History((), 0)
+    with open_table(spark, deltas) as table:
+        return planned(table, snapshot, increment)
+
+
+def planned(table: Table, snapshot: int, increment: Increment) -> History:
+    """The same of a table that is open."""
+    ranges = increment.ranges.values()
+    low = min((low for low, _ in ranges), default=0)
+    high = max((high for _, high in ranges), default=0)
+    near = both(
+        holds("table_name", "=", increment.table),
+        holds("arrival", ">", low),
+        holds("arrival", "<=", high),
+        holds("day", ">=", day_of(low).isoformat()),
+    )
+    found = [(task, _share(table, task.file, increment)) for task in planned_files(table, snapshot, near)]
+    files = tuple(DataFile.of(task) for task, share in found if share != "none")
+    doubtful = increment.days is not None or any(share == "part" or task.delete_files for task, share in found)
+    return History(files, None if doubtful and files else rows_in(files))
+
+
+def counted(spark: SparkSession, history: History, increment: Increment) -> int:
+    """How many deltas an increment has, read by tasks where the bounds do not tell."""
+    if history.deltas is not None:
+        return history.deltas
+    parts = shares(history.files, max(ROWS_A_TASK, rows_in(history.files) // 64))
+
+    def part(number: int) -> Iterator[pa.RecordBatch]:
+        count = sum(rows.num_rows for file in parts[number] for rows in increment.keys(file))
+        yield pa.record_batch([pa.array([count], pa.int64())], ["count"])
+
+    return pc.sum(in_tasks(spark, len(parts), part, "count bigint").toArrow()["count"]).as_py() or 0
+
+
+def _share(table: Table, file: ManifestFile, increment: Increment) -> Literal["none", "part", "whole"]:
+    """How much of a file is the increment's, by the bounds of its columns."""
+    gateway, other = bounds_of(table, file, "gateway")
+    first, last = bounds_of(table, file, "arrival")
+    if gateway != other or not (isinstance(first, int) and isinstance(last, int)):
+        return "part"
+    low, high = increment.ranges.get(str(gateway), (0, 0))
+    if last <= low or first > high:
+        return "none"
+    of_table = bounds_of(table, file, "table_name") == (increment.table, increment.table)
+    return "whole" if low < first and last <= high and of_table else "part"
