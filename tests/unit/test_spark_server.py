@@ -35,11 +35,17 @@ def test_secrets_are_in_no_list_of_processes(conf, tmp_path):
     assert "t0ken" not in repr(server)
 
 
-@pytest.mark.parametrize(("memory", "first"), [("64m", "64m"), ("900m", "128m"), ("1g", "128m")])
+@pytest.mark.parametrize(("memory", "first"), [("64m", "64m"), ("900m", "64m"), ("1g", "64m")])
 def test_java_does_not_start_with_more_than_it_may_have(conf, tmp_path, memory, first):
     spark_server.prepare(conf.replace(spark={"memory": memory}), port=4, token="t", jars=[])
     lines = (tmp_path / "spark/server.args").read_text().splitlines()
     assert lines[:2] == [f'"-Xmx{memory}"', f'"-Xms{first}"']
+
+
+@pytest.mark.parametrize(("cores", "collector"), [(2, "Serial"), (4, "Serial"), (8, "Parallel")])
+def test_many_cores_collect_with_many_threads(conf, tmp_path, cores, collector):
+    spark_server.prepare(conf.replace(spark={"cores": cores}), port=4, token="t", jars=[])
+    assert f'"-XX:+Use{collector}GC"' in (tmp_path / "spark/server.args").read_text().splitlines()
 
 
 def test_own_settings_win(conf):
