@@ -156,7 +156,7 @@ def report(
             spark, store = pyspark.spark_session, staging.store
             due = _due(store)
             ended = [
-                conclude(spark, store, mine, run_state.names_of(gateway), lake.checkpoints_uri)
+                conclude(spark, store, mine, run_state.names_of(gateway), lake.checkpoints_uri, staging.opener)
                 for gateway, mine in due.items()
             ]
             if due:

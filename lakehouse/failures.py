@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from lakesync import exceptions
 from lakesync.exceptions import LakeSyncError, TransientError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -27,3 +32,10 @@ class Failure(msgspec.Struct, frozen=True):
         if issubclass(kind, TransientError):
             return kind(self.message, retry_after=self.retry_after)
         return kind(self.message)
+
+
+def raise_failure(told: Iterable[str | None]) -> None:
+    """Raise the first error that tasks told, if there is one, as what it was."""
+    for text in told:
+        if text is not None:
+            raise msgspec.json.decode(text, type=Failure).error()

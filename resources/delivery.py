@@ -1,55 +1,124 @@
-"""From what landed to a gateway: the deltas that follow, in chunks, at the gateway's pace."""
+"""From what landed to a gateway: tasks of Spark push the deltas that follow, in chunks, at the gateway's pace."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+import pyarrow as pa
+
+from lakehouse.failures import Failure
 from lakehouse.spark_errors import lake_errors
+from lakehouse.task_runner import prepare_worker
 from lakesync.crash import crash_point
-from lakesync.exceptions import BackpressureError
+from lakesync.exceptions import BackpressureError, LakeSyncError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import date
 
-    import pyarrow as pa
+    from pyspark.sql import DataFrame
 
     from lakehouse.landing.reading import LandedTables
     from lakesync.connectors.source import Table
     from resources.intake import Intake
 
+    OpenIntake = Callable[[], AbstractContextManager[Intake]]
+    """Opens the way into the gateways; goes to tasks as a value."""
+
+CHUNK = 500
+"""Deltas in one push."""
+
+SECONDS_A_TASK = 60.0
+"""After which a task ends and another goes on: others, such as a flush, wait for its core meanwhile."""
+
+PATIENCE_SECONDS = 1_800.0
+"""How long a gateway may take nothing."""
+
 _WAIT_SECONDS = 5.0
+_ASK_SECONDS = 30.0
+_PUSHED = "report string"
+_PUSHED_ARROW = pa.schema([("report", pa.string())])
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How deltas go into a gateway."""
-
-    chunk: int = 500
-    """Deltas in one push."""
-    budget_bytes: int = 16 << 20
-    """Bytes of deltas held at once."""
-    patience_s: float = 1_800.0
-    """Seconds that the gateway may have it wait without taking anything."""
-
-
-@dataclass
-class Delivered:
-    """What became of a table's landings."""
+class Delivered(msgspec.Struct, kw_only=True):
+    """What was pushed of a table's landings."""
 
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
     pushes: int = 0
     waited_s: float = 0.0
-    """Seconds that the gateway had it wait."""
+    """Seconds for which the gateway took nothing."""
 
     @property
     def deltas(self) -> int:
         """All of them."""
         return self.inserted + self.updated + self.deleted
+
+
+class Pushed(Delivered, kw_only=True):
+    """What one task pushed."""
+
+    page: int | None = None
+    """The last page of which everything was pushed."""
+    ended: bool = False
+    """Nothing is left."""
+    failure: Failure | None = None
+
+
+class Pushing(NamedTuple):
+    """What a task does with the deltas of its partition, which are in order."""
+
+    open_intake: OpenIntake
+    gateway: str
+    client_id: str
+    chunk: int
+    skipped: int
+    """Deltas that were pushed before."""
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Push, and report it in one row."""
+        prepare_worker()
+        pushed = Pushed()
+        try:
+            with self.open_intake() as intake:
+                self._push(intake, batches, pushed)
+        except LakeSyncError as error:
+            pushed.failure = Failure.of(error)
+        yield pa.RecordBatch.from_pylist([{"report": msgspec.json.encode(pushed).decode()}], _PUSHED_ARROW)
+
+    def _push(self, intake: Intake, batches: Iterable[pa.RecordBatch], pushed: Pushed) -> None:
+        until = time.monotonic() + SECONDS_A_TASK
+        current: int | None = None
+        for rows, is_new in self._chunks(batches):
+            if is_new:
+                deltas = ",".join(rows["delta"].to_pylist()).encode()
+                intake.push(self.gateway, b'{"clientId":"%s","deltas":[%s]}' % (self.client_id.encode(), deltas))
+                pushed.pushes += 1
+                _count(pushed, rows)
+            for page in rows["page"].unique().to_pylist():
+                current, pushed.page = page, current if page != current else pushed.page
+            if time.monotonic() >= until and is_new:
+                return
+        pushed.page, pushed.ended = current, True
+
+    def _chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.Table, bool]]:
+        """What was pushed before, as it comes, and what is to be, in chunks."""
+        held, skipped = pa.table({}), self.skipped
+        for batch in batches:
+            rows = pa.Table.from_batches([batch])
+            if skipped:
+                yield rows.slice(0, skipped), False
+                rows, skipped = rows.slice(min(skipped, rows.num_rows)), max(0, skipped - rows.num_rows)
+            held = pa.concat_tables([held, rows]) if held.num_rows else rows
+            while held.num_rows >= self.chunk:
+                yield held.slice(0, self.chunk), True
+                held = held.slice(self.chunk)
+        if held.num_rows:
+            yield held, True
 
 
 class Delivery:
@@ -58,18 +127,26 @@ class Delivery:
     def __init__(
         self,
         landing: LandedTables,
-        intake: Intake,
+        open_intake: OpenIntake,
         gateway: str,
         request_flush: Callable[[], object],
-        pace: Pace | None = None,
+        *,
+        chunk: int = CHUNK,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Args: request_flush: has the gateway's log carried to the lake, so that it takes more."""
+        """Args:
+        landing: what landed of the connector's tables.
+        open_intake: the way into the gateways, for tasks too.
+        gateway: its id.
+        request_flush: has the gateway's log carried to the lake, so that it takes more.
+        chunk: deltas in one push.
+        sleep: waits for so many seconds.
+        """
         self._landing = landing
-        self._intake = intake
+        self._open_intake = open_intake
         self._gateway = gateway
         self._request_flush = request_flush
-        self._pace = pace or Pace()
+        self._chunk = chunk
         self._sleep = sleep
 
     @lake_errors
@@ -77,15 +154,15 @@ class Delivery:
         """Push what landed of a table since its mark, and move the mark. Cut short, it is made good by the next.
 
         Raises:
-            BackpressureError: the gateway took nothing for as long as it is waited for.
+            BackpressureError: the gateway took nothing for `PATIENCE_SECONDS`.
             LakeUnavailableError: Spark is gone.
             LakeSyncError: the gateway refuses a delta.
         """
         done = Delivered()
-        if self._landing.is_due(table.name):
-            self._prepare(table)
-        for deltas, page in self._landing.deltas(table.name, self._pace.budget_bytes):
-            self._push(deltas, done)
+        if not self._landing.is_due(table.name):
+            return done
+        self._prepare(table)
+        for page in self._push(self._landing.deltas(table.name), done, self._landing.newest):
             crash_point("delivery.pushed")
             self._landing.told(table.name, page)
             crash_point("delivery.noted")
@@ -102,51 +179,65 @@ class Delivery:
         """
         done = Delivered()
         self._prepare(table)
-        for deltas in self._landing.history(table.name, days, self._pace.budget_bytes):
-            self._push(deltas, done)
+        deltas = self._landing.history(table.name, days)
+        if deltas is not None:
+            list(self._push(deltas, done, self._landing.newest))
         return done
 
     def _prepare(self, table: Table) -> None:
         if (schema := table.schema()) is not None:
-            self._intake.ensure_schema(self._gateway, schema)
+            with self._open_intake() as intake:
+                intake.ensure_schema(self._gateway, schema)
 
-    def _push(self, made: pa.Table, done: Delivered) -> None:
-        for op, count in _counted(made):
-            match op:
-                case "INSERT":
-                    done.inserted += count
-                case "UPDATE":
-                    done.updated += count
-                case _:
-                    done.deleted += count
-        for body in self._bodies(made):
-            done.waited_s += self._take(body)
-            done.pushes += 1
-            crash_point("delivery.chunk")
+    def _push(self, deltas: DataFrame, done: Delivered, upto: int) -> Iterator[int]:
+        """Push, task after task, and wait between them where the gateway takes nothing.
 
-    def _bodies(self, made: pa.Table) -> Iterator[bytes]:
-        head = b'{"clientId":"' + self._landing.client_id.encode() + b'","deltas":['
-        for start in range(0, made.num_rows, self._pace.chunk):
-            texts = made["delta"].slice(start, self._pace.chunk).to_pylist()
-            yield head + ",".join(texts).encode() + b"]}"
+        No task waits, as it would hold the core that the flush needs which the gateway waits for.
 
-    def _take(self, body: bytes) -> float:
-        """Push, for as long as the gateway has it wait; the seconds that it did."""
-        waited, asked = 0.0, 0.0
+        Yields:
+            The page up to which everything is pushed, at last `upto`.
+        """
+        waited = asked = 0.0
+        reached = 0
         while True:
-            try:
-                self._intake.push(self._gateway, body)
-                return waited
-            except BackpressureError as error:
-                if waited >= self._pace.patience_s:
-                    raise
-                if waited >= asked:
-                    self._request_flush()
-                    asked = waited + 30.0
-                pause = min(error.retry_after or _WAIT_SECONDS, _WAIT_SECONDS)
-                self._sleep(pause)
-                waited += pause
+            pushed = self._run(deltas, done.deltas)
+            done.inserted += pushed.inserted
+            done.updated += pushed.updated
+            done.deleted += pushed.deleted
+            done.pushes += pushed.pushes
+            if pushed.ended:
+                yield upto
+                return
+            if pushed.page is not None and pushed.page > reached:
+                reached = pushed.page
+                yield reached
+            if pushed.failure is None:
+                continue
+            error = pushed.failure.error()
+            if pushed.deltas:
+                waited = asked = 0.0
+            if not isinstance(error, BackpressureError) or waited >= PATIENCE_SECONDS:
+                raise error
+            if waited >= asked:
+                self._request_flush()
+                asked = waited + _ASK_SECONDS
+            pause = min(error.retry_after or _WAIT_SECONDS, _WAIT_SECONDS)
+            self._sleep(pause)
+            waited += pause
+            done.waited_s += pause
+
+    def _run(self, deltas: DataFrame, skipped: int) -> Pushed:
+        pushing = Pushing(self._open_intake, self._gateway, self._landing.client_id, self._chunk, skipped)
+        (row,) = deltas.mapInArrow(pushing.run, _PUSHED).collect()
+        return msgspec.json.decode(row["report"], type=Pushed)
 
 
-def _counted(made: pa.Table) -> list[tuple[str, int]]:
-    return [(each["values"], each["counts"]) for each in made["op"].combine_chunks().value_counts().to_pylist()]
+def _count(pushed: Pushed, deltas: pa.Table) -> None:
+    for each in deltas["op"].combine_chunks().value_counts().to_pylist():
+        match each["values"]:
+            case "INSERT":
+                pushed.inserted += each["counts"]
+            case "UPDATE":
+                pushed.updated += each["counts"]
+            case _:
+                pushed.deleted += each["counts"]

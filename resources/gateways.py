@@ -1,6 +1,8 @@
 """The Dagster resources `staging` and `intake`: the gateways' log, and the way into the gateways."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 
 import dagster as dg
 from pydantic import PrivateAttr
@@ -9,7 +11,7 @@ from lakesync.clock import WallClock
 from lakesync.config import Config
 from lakesync.staging.store import PipelineStore
 from resources.intake import Intake, open_intake
-from resources.staging import pipeline_store
+from resources.staging import OpenStaging, pipeline_store
 from resources.uris import staging_uri
 
 
@@ -38,6 +40,11 @@ class StagingResource(dg.ConfigurableResource[None]):
             self._store = self._opened.enter_context(pipeline_store(self.settings))
         return self._store
 
+    @property
+    def opener(self) -> OpenStaging:
+        """Opens the store in a task of Spark; StagingUnavailableError if it cannot be reached."""
+        return partial(pipeline_store, self.settings)
+
     def now_ms(self) -> int:
         """Server wall time in milliseconds, by the gateways' clock."""
         if self._clock is None:
@@ -60,10 +67,7 @@ class IntakeResource(dg.ConfigurableResource[None]):
         """Create the resource of a configuration."""
         return cls(settings=config)
 
-    def open(self) -> AbstractContextManager[Intake]:
-        """Open the way in.
-
-        Raises:
-            StagingUnavailableError: the gateways cannot be reached.
-        """
-        return open_intake(self.settings)
+    @property
+    def opener(self) -> Callable[[], AbstractContextManager[Intake]]:
+        """Opens the way in, in the step or in a task of Spark; StagingUnavailableError if it cannot be reached."""
+        return partial(open_intake, self.settings)

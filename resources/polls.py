@@ -11,7 +11,7 @@ from lakesync.connectors import Connectors
 from lakesync.connectors.ingest import Ingest
 from lakesync.connectors.polling import PollReport, TableReport
 from lakesync.exceptions import LakeSyncError, LakeUnavailableError, NotFoundError, StagingUnavailableError
-from resources.delivery import Delivered, Delivery, Pace
+from resources.delivery import Delivered, Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,10 +116,10 @@ def _open(
     landing = LakeLanding(spark, polled, staging.now_ms, names)
     delivery = Delivery(
         landing,
-        stack.enter_context(intake.open()),
+        intake.opener,
         gateway,
         lambda: staging.store.request_flush(gateway),
-        Pace(ingest.chunk_size, ingest.memory_budget_bytes),
+        chunk=ingest.chunk_size,
     )
     return polled, landing, delivery, ingest
 

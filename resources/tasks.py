@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
-from lakehouse.failures import Failure
+from lakehouse.failures import Failure, raise_failure
 from lakehouse.spark_errors import lake_errors
 from lakehouse.task_runner import in_tasks
 from lakesync.adapters.places import Place, open_place
 from lakesync.exceptions import LakeSyncError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -80,13 +80,6 @@ class _Task:
                 yield _row(place, msgspec.json.encode(part).decode(), None)
         except LakeSyncError as error:
             yield _row(place, None, msgspec.json.encode(Failure.of(error)).decode())
-
-
-def raise_failure(told: Iterable[str | None]) -> None:
-    """Raise the first error that tasks told, if there is one, as what it was."""
-    for text in told:
-        if text is not None:
-            raise msgspec.json.decode(text, type=Failure).error()
 
 
 def opened(places: Sequence[Place], closing: ExitStack) -> list[DatabaseAdapter]:

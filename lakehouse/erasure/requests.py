@@ -9,32 +9,37 @@ No other run may write the tables meanwhile: a merge that has read the history b
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+import pyarrow as pa
 import pyarrow.fs as pafs
 from pyspark.sql import functions as sf
 
 from lakehouse.erasure.conditions import deltas_of
 from lakehouse.erasure.leftovers import Leftover, bare, holding, remove
 from lakehouse.erasure.redaction import clear_table, forget_past, has_past, redact
+from lakehouse.failures import Failure, raise_failure
 from lakehouse.file_systems import place
 from lakehouse.maintenance import location_of
 from lakehouse.spark_errors import lake_errors
 from lakehouse.tables.verification import row_delta
+from lakehouse.task_runner import prepare_worker
 from lakesync.crash import crash_point
+from lakesync.exceptions import LakeSyncError
 from lakesync.hlc import start_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
     from lakehouse.table_definitions import LakeNames
     from lakesync.staging.records import Backlog, Erasure
     from lakesync.staging.store import PipelineStore
-    from lakesync.types import RowDelta
+
+    OpenStaging = Callable[[], AbstractContextManager[PipelineStore]]
 
 RESTORED_AT_ONCE = 5_000
 """Deltas in one message to staging."""
@@ -83,11 +88,24 @@ def reached(requests: Iterable[Erasure], backlog: Iterable[Backlog]) -> list[Era
 
 @lake_errors
 def conclude(
-    spark: SparkSession, store: PipelineStore, requests: Sequence[Erasure], names: LakeNames, checkpoints_uri: str
+    spark: SparkSession,
+    store: PipelineStore,
+    requests: Sequence[Erasure],
+    names: LakeNames,
+    checkpoints_uri: str,
+    open_staging: OpenStaging,
 ) -> Ended:
     """Carry one gateway's requests through all that the lake has, prove it, and confirm those that are proven.
 
     What other steps have done already is found done. The next cut is a new one.
+
+    Args:
+        spark: a session.
+        store: staging.
+        requests: of one gateway.
+        names: of the lake.
+        checkpoints_uri: where checkpoints are.
+        open_staging: opens the store in a task of Spark.
 
     Raises:
         FlushError: a data file cannot be read.
@@ -99,7 +117,7 @@ def conclude(
         clear_table(spark, table, requests, names)
     if has_past(spark, names.deltas):
         forget_past(spark, names.deltas, names)
-    arrival = max(give_back(spark, store, each, names).arrival for each in requests)
+    arrival = max(give_back(spark, store, each, names, open_staging).arrival for each in requests)
     drop_frames(checkpoints_uri, requests[0].gateway, arrival)
     ended = prove(spark, requests, tables, names)
     for each in ended.proven:
@@ -120,34 +138,50 @@ def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames
 
 
 @lake_errors
-def give_back(spark: SparkSession, store: PipelineStore, erasure: Erasure, names: LakeNames) -> Erasure:
-    """Tell staging what the erased deltas had hidden; the request as it stands then, at a later arrival.
+def give_back(
+    spark: SparkSession, store: PipelineStore, erasure: Erasure, names: LakeNames, open_staging: OpenStaging
+) -> Erasure:
+    """Give staging what the erased deltas had hidden; return the request as it stands then, at a later arrival.
 
     Staging no longer knows what a column was before the erased client wrote it; the history does. Cuts from before the
-    new arrival are not handed out any more.
+    new arrival are not handed out any more. What is stamped below the erasure of a row is gone with it.
 
     Raises:
         LakeUnavailableError: Spark is gone.
     """
-    hidden: Iterator[RowDelta] = iter(())  # what is stamped below the erasure of a row is gone with it
     if erasure.client_id is not None:
         of_gateway = spark.table(names.deltas).where(sf.col("gateway") == erasure.gateway)
         rest = of_gateway.where("width > 0 OR op = 'INSERT'")
         written = deltas_of([erasure]).select(spark, names.deltas, "table_name, row_id").distinct()
         rows = rest.join(written, ["table_name", "row_id"], "semi")
         wanted = rows.select("op", "table_name", "row_id", "client_id", "columns", "hlc", "delta_id")
-        hidden = map(_hidden, wanted.toLocalIterator())
-    while True:
-        some = list(islice(hidden, RESTORED_AT_ONCE))
-        erasure = store.restore(erasure.gateway, erasure.seq, some)
-        if len(some) < RESTORED_AT_ONCE:
-            break
+        restoring = _Restoring(open_staging, erasure.gateway, erasure.seq)
+        failures = wanted.repartition(1).mapInArrow(restoring.run, "failure string").collect()
+        raise_failure(row["failure"] for row in failures)
+    erasure = store.restore(erasure.gateway, erasure.seq, [])
     crash_point("erasure.restored")
     return erasure
 
 
-def _hidden(row: Row) -> RowDelta:
-    return row_delta({**row.asDict(), "columns": (row["columns"] or {}).items()})
+class _Restoring(NamedTuple):
+    """What a task does with deltas of the history."""
+
+    open_staging: OpenStaging
+    gateway: str
+    seq: int
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Give them to staging, in bounded pieces; a row that says why not, where it fails."""
+        prepare_worker()
+        try:
+            with self.open_staging() as store:
+                for batch in batches:
+                    for first in range(0, batch.num_rows, RESTORED_AT_ONCE):
+                        some = batch.slice(first, RESTORED_AT_ONCE).to_pylist()
+                        store.restore(self.gateway, self.seq, [row_delta(each) for each in some])
+        except LakeSyncError as error:
+            failure = msgspec.json.encode(Failure.of(error)).decode()
+            yield pa.RecordBatch.from_pydict({"failure": [failure]})
 
 
 def drop_frames(checkpoints_uri: str, gateway: str, below: int) -> list[str]:

@@ -11,8 +11,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import functions as sf
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from lakehouse.landing.computed_once import computed_once
-from lakehouse.landing.files import DELTA_SCHEMA, DELTAS, Landed, Telling
+from lakehouse.landing.files import DELTA_SCHEMA, Landed, Telling
 from lakehouse.landing.folding import Folding
 from lakehouse.landing.known import fold, note
 from lakehouse.landing.landed_files import LandedFile
@@ -30,19 +29,17 @@ from lakehouse.task_runner import in_tasks
 from lakesync.exceptions import FlushError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
     from datetime import date
 
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from lakesync.connectors.source import Table
 
 ROWS_A_TASK = 50_000
 
 FEW_ROWS = 20_000
-PACKED = 10
-"""Deltas of so few rows are one result, where their files, unpacked so many times, are within the budget."""
+"""One task makes the deltas of so few."""
 
 _MISSING = (NoSuchTableError, OperationalError, ProgrammingError)
 """What a catalogue says of a table that it has not; the others are of databases that are no catalogue yet."""
@@ -76,28 +73,21 @@ class LandedTables:
         """Whether something of a table landed that the gateway may lack."""
         return bool(self._newer(table))
 
-    def deltas(self, table: str, budget_bytes: int) -> Iterator[tuple[pa.Table, int]]:
-        """Compute what follows from what the gateway lacks, in tasks of Spark.
+    @property
+    def newest(self) -> int:
+        """The page up to which everything landed."""
+        return self._newest
 
-        Args:
-            table: of the connector.
-            budget_bytes: of one result, about; a page is never divided.
+    def deltas(self, table: str) -> DataFrame:
+        """The deltas that follow from what the gateway lacks of a table, in the order of their stamps (`DELTA_SCHEMA`).
 
-        Yields:
-            Deltas in the order of their stamps (`DELTA_SCHEMA`), and the page up to which they are all.
+        They are one partition, so that one task has them all in order.
         """
-        newer, newest = self._newer(table), self._newest
-        if not newer:
-            return
-        rows = sum(file.rows for file in newer)
-        made = self._told(self._landed(table), self._marks[table].told, newest, rows)
-        if rows <= FEW_ROWS and PACKED * sum(file.bytes for file in newer) <= budget_bytes:
-            yield made.toArrow().sort_by("hlc"), newest
-            return
-        yield from _slices(self._in.spark, made, budget_bytes, newest)
+        newer = self._newer(table)
+        return self._told(self._landed(table), self._marks[table].told, self._newest, sum(file.rows for file in newer))
 
-    def history(self, table: str, days: Collection[date], budget_bytes: int) -> Iterator[pa.Table]:
-        """Compute the deltas of the landings of some days, whatever was pushed: as `deltas`."""
+    def history(self, table: str, days: Collection[date]) -> DataFrame | None:
+        """The deltas of the landings of some days, whatever was pushed: as `deltas`. None: nothing landed then."""
         files = [file for file in self._files if file.may_have(table)]
         spans = [
             (min(file.first for file in of_day), max(file.last for file in of_day))
@@ -105,13 +95,11 @@ class LandedTables:
             if (of_day := [file for file in files if file.day == day])
         ]
         if not spans:
-            return
+            return None
         first, last = min(low for low, _ in spans), max(high for _, high in spans)
         landed = Landed(table, self._identity(table), tuple(files), (), KNOWN)
-        made = self._told(landed, first - 1, last, sum(file.rows for file in files))
         wanted = reduce(or_, (sf.col("page").between(*span) for span in spans))
-        for part, _ in _slices(self._in.spark, made.where(wanted), budget_bytes, last):
-            yield part
+        return self._told(landed, first - 1, last, sum(file.rows for file in files)).where(wanted)
 
     @lake_errors
     def told(self, table: str, page: int) -> None:
@@ -134,7 +122,8 @@ class LandedTables:
     def _told(self, landed: Landed, above: int, upto: int, rows: int) -> DataFrame:
         parts = 1 if rows <= FEW_ROWS else 2 * -(-rows // (2 * ROWS_A_TASK))
         telling = Telling(landed, self.client_id, above, upto, parts)
-        return in_tasks(self._in.spark, parts, telling.deltas, DELTA_SCHEMA)
+        deltas = in_tasks(self._in.spark, parts, telling.deltas, DELTA_SCHEMA)
+        return deltas.repartition(1).sortWithinPartitions("page", "hlc", "delta")
 
     def _newer(self, table: str) -> list[LandedFile]:
         """The files with pages of a table that the gateway may lack."""
@@ -172,20 +161,3 @@ class LandedTables:
             self._known: dict[str, list[KnownFile]] = self._in.known(known)
             self._known_snapshot = known.metadata.current_snapshot_id
             self._marks = self._in.marks(known, self._tables)
-
-
-def _slices(spark: SparkSession, deltas: DataFrame, budget_bytes: int, newest: int) -> Iterator[tuple[pa.Table, int]]:
-    """Deltas page by page, as many pages at once as the budget allows."""
-    with computed_once(spark, deltas) as kept:
-        sizes = kept.groupBy("page").agg(sf.sum(sf.length("delta")).alias("size")).collect()
-        pages = sorted((int(row["page"]), int(row["size"])) for row in sizes)
-        first, held = 0, 0
-        for place, (page, size) in enumerate(pages):
-            held += size
-            if place + 1 == len(pages):
-                yield kept.where(sf.col("page") >= pages[first][0]).toArrow().sort_by("hlc"), newest
-            elif held + pages[place + 1][1] > budget_bytes:
-                yield kept.where(sf.col("page").between(pages[first][0], page)).toArrow().sort_by("hlc"), page
-                first, held = place + 1, 0
-        if not pages:
-            yield DELTAS.empty_table(), newest

@@ -42,7 +42,7 @@ def _object(properties: dict[str, Any], *required: str, **more: Any) -> dict[str
 _PACE = {
     "intervalMs": _count("Milliseconds between two polls.", default=10_000),
     "chunkSize": _count("Deltas in one push.", default=500, maximum=10_000),
-    "memoryBudgetBytes": _count("Bytes of deltas that a poll may hold; it pushes before it holds more."),
+    "memoryBudgetBytes": _count("A quarter of the bytes that a task lands at once of a long reading."),
     "maxCalls": _count("Calls that a poll may make, repeats included; the next poll goes on."),
 }
 

@@ -14,12 +14,14 @@ from typing import Any
 import jwt
 import msgspec
 import requests
+from pydantic import SecretStr
 
 from gateway.errors import ErrorBody
 from gateway.openapi import document
 from gateway.operations import JSON
 from gateway.routes import OPERATIONS
 from gateway.settings import GatewaySettings
+from lakesync.config import Config
 from lakesync.delta import extract_delta
 from lakesync.engine import Engine
 from lakesync.types import RowDelta
@@ -30,6 +32,11 @@ SECRET = "the secret with which these tests sign"
 PREVIOUS = "the secret that these tests signed with before"
 SERVICE = "the token that the pipeline shows"
 DEADLINE = 60.0
+
+
+def reached_at(served: Served, config: Config) -> Config:
+    """A configuration by which the pipeline, its tasks included, reaches a server."""
+    return config.replace(gateway={"url": served.url}, service_token=SecretStr(SERVICE))
 
 
 def wall_ms() -> int:

@@ -2,6 +2,7 @@
 
 import sqlite3
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -41,7 +42,8 @@ from resources.destinations import follow, in_the_lake
 from resources.flows import flow
 from resources.moves import Migration, migrate
 from resources.snapshot import PolledConnector, SchemaSnapshot
-from tests.integration.gateway_support import wall_ms
+from resources.staging import pipeline_store
+from tests.integration.gateway_support import reached_at, wall_ms
 from tests.lake_support import states
 from tests.run_support import a_run, resources_of
 
@@ -71,7 +73,8 @@ class World:
 
     declared: ClassVar[dict[str, object]] = {}
 
-    def __init__(self, spark, served, folder, name="erasing"):
+    def __init__(self, spark, served, folder, config, name="erasing"):
+        self.config = config
         self.spark, self.served, self.store = spark, served, served.engine.store
         self.names = LakeNames("lake", f"sys_{name}", f"tab_{name}")
         self.folder, self.uri, self.name = folder, folder.as_uri(), name
@@ -107,7 +110,9 @@ class World:
         requests = open_requests(self.store).get("erasing", [])
         backlog = [each for each in self.store.backlog() if each.gateway == "erasing"]
         assert reached(requests, backlog) == requests
-        return conclude(self.spark, self.store, requests, self.names, self.uri) if requests else None
+        if not requests:
+            return None
+        return conclude(self.spark, self.store, requests, self.names, self.uri, partial(pipeline_store, self.config))
 
     def run_erasure(self, config):
         """The assets as the job has them; what the last one tells, and the steps that failed with their errors."""
@@ -172,7 +177,8 @@ def content(path):
 
 
 def test_b7_what_is_erased_is_gone_after_a_crash_at_every_step(spark, spark_server, serve, tmp_path, monkeypatch):
-    world = World(spark, serve(), tmp_path)
+    served = serve()
+    world = World(spark, served, tmp_path, reached_at(served, spark_server["config"]))
     world.write("bob", "shared", title="of bob", body=1)
     world.write("bob", ERASED, title=SECRET + "-row")
     world.write("ann", "shared", title=SECRET)
@@ -208,7 +214,7 @@ def test_b7_what_is_erased_is_gone_after_a_crash_at_every_step(spark, spark_serv
             world.checkpoint()
     for module in (redaction, erasure):
         monkeypatch.setattr(module, "crash_point", lambda _: None)
-    report, failed = world.run_erasure(spark_server["config"])
+    report, failed = world.run_erasure(world.config)
     assert not failed
     assert report["confirmed"].value == 1  # the row's was confirmed before the last kill
     (proof,) = report["report"].data
@@ -240,7 +246,8 @@ def test_b7_a_run_that_opens_a_postgres_staging_erases_too(spark, spark_server, 
     engine = Engine(open_store(own_database, wall_ms), wall_ms)
     engine.open()
     try:
-        world = World(spark, SimpleNamespace(engine=engine), tmp_path, "erasing_postgres")
+        config = spark_server["config"].replace(staging={"url": own_database})
+        world = World(spark, SimpleNamespace(engine=engine), tmp_path, config, "erasing_postgres")
         world.write("bob", "shared", title="of bob", body=1)
         world.write("ann", "shared", title=SECRET)
         world.write("bob", ERASED, title=SECRET)
@@ -251,7 +258,7 @@ def test_b7_a_run_that_opens_a_postgres_staging_erases_too(spark, spark_server, 
         erased = world.store.erase_row(world.name, "notes", ERASED)
         assert world.holding(SECRET)
 
-        report, failed = world.run_erasure(spark_server["config"].replace(staging={"url": own_database}))
+        report, failed = world.run_erasure(config)
         assert not failed
         assert report["confirmed"].value == 2
         assert open_requests(world.store) == {}
@@ -268,8 +275,9 @@ def test_b7_a_run_that_opens_a_postgres_staging_erases_too(spark, spark_server, 
 
 
 def test_b7_destinations_lose_it_too_and_until_all_have_the_request_stays_open(spark, spark_server, serve, tmp_path):
-    config = spark_server["config"]
-    world = World(spark, serve(), tmp_path, "erasing_away")
+    served = serve()
+    config = reached_at(served, spark_server["config"])
+    world = World(spark, served, tmp_path, config, "erasing_away")
     away = tmp_path / "away"
     world.declared = {
         "adapters": {

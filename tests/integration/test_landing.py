@@ -1,8 +1,10 @@
 """The lake's landing: what a poll's pages change there is what `lakesync.connectors.diff` says, cut short or not."""
 
+import itertools
+import os
 import random
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -10,6 +12,7 @@ import msgspec
 import psycopg
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors.exceptions.connect import SparkException
 
 from lakehouse.landing.erasure import ErasedLandings, erase_landed, forget_landed
 from lakehouse.landing.landings import LakeLanding, Polled
@@ -28,7 +31,7 @@ from lakesync.delta import jcs
 from lakesync.exceptions import BackpressureError, FlushError
 from lakesync.staging.records import Erasure
 from lakesync.wire.json import decode_push
-from resources.delivery import Delivery, Pace
+from resources.delivery import Delivery
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
 
@@ -49,29 +52,37 @@ def names(request):
 
 
 class Gateway:
-    """Keeps what it is pushed; a gateway's own answer to a repeat and to too much is `test_polls`' subject."""
+    """Keeps in a folder what tasks push; its own answer to a repeat and to too much is `test_polls`' subject."""
 
-    def __init__(self):
-        self.pushed = {}
-        self.schemas = {}
-        self.refuse = 0
-        self.pushes = self.flushes = 0
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
 
-    def ensure_schema(self, gateway, schema):
-        self.schemas[gateway, schema.table] = schema.types
+    def __call__(self):
+        return nullcontext(self)
 
     def push(self, gateway, body):
         assert gateway == "gw"
-        if self.refuse:
-            self.refuse -= 1
+        refusals = self.folder / "refuse"
+        if refusals.exists():
+            left = int(refusals.read_text()) - 1
+            refusals.write_text(str(left)) if left else refusals.unlink()
             raise BackpressureError("too much", retry_after=0.01)
-        self.pushes += 1
         for delta in decode_push(body).deltas:
             assert delta.client_id == "connector:desk"
-            self.pushed.setdefault(delta.delta_id, delta)
+        (self.folder / f"{len(list(self.folder.glob('*.push'))):06}.push").write_bytes(body)
 
-    def request_flush(self):
-        self.flushes += 1
+    def refuse(self, times):
+        (self.folder / "refuse").write_text(str(times))
+
+    @property
+    def pushed(self):
+        """Each delta once, by its id, in the order in which they came."""
+        found = {}
+        for file in sorted(self.folder.glob("*.push")):
+            for delta in decode_push(file.read_bytes()).deltas:
+                found.setdefault(delta.delta_id, delta)
+        return found
 
     def changes(self):
         """What was pushed, in the order of stamps, each once."""
@@ -121,8 +132,24 @@ def land(spark, names, pages, tables=(ISSUES,), **ingest):
     return landing
 
 
-def delivery(landing, gateway, **pace):
-    return Delivery(landing, gateway, "gw", gateway.request_flush, Pace(**pace))
+class Dying(Gateway):
+    """Ends the task's process at the third push."""
+
+    def push(self, gateway, body):
+        if len(list(self.folder.glob("*.push"))) == 2:
+            os._exit(1)
+        super().push(gateway, body)
+
+
+@pytest.fixture
+def gateways(tmp_path):
+    """Makes gateways, each with a folder of its own."""
+    numbers = itertools.count()
+    return lambda kind=Gateway: kind(tmp_path / f"gateway-{next(numbers)}")
+
+
+def delivery(landing, gateway, chunk=500, flush=lambda: None):
+    return Delivery(landing, gateway, "gw", flush, chunk=chunk)
 
 
 def page(chance, number):
@@ -148,8 +175,8 @@ def same(changes):
     return sorted((each.op, each.row_id, jcs(each.columns)) for each in changes)
 
 
-def test_it_follows_the_law_of_diff_in_any_steps_and_replays_to_the_same_ids(spark, names):
-    chance, gateway, known, expected = random.Random(7), Gateway(), {}, []
+def test_it_follows_the_law_of_diff_in_any_steps_and_replays_to_the_same_ids(spark, names, gateways):
+    chance, gateway, known, expected = random.Random(7), gateways(), {}, []
     for number in range(2):
         pages = [page(chance, (number, place)) for place in range(30)]
         landing = opened(spark, names)
@@ -163,13 +190,10 @@ def test_it_follows_the_law_of_diff_in_any_steps_and_replays_to_the_same_ids(spa
         assert same(gateway.changes()) == same(expected)
     assert delivery(opened(spark, names), gateway).deliver(ISSUES).deltas == 0
 
-    again = Gateway()
+    again = gateways()
     done = delivery(opened(spark, names), again).replay(ISSUES, [_today(spark, names)])
     assert again.pushed == gateway.pushed
     assert done.deltas == len(gateway.pushed)
-    small = Gateway()
-    delivery(opened(spark, names), small, budget_bytes=500).replay(ISSUES, [_today(spark, names)])
-    assert small.pushed == gateway.pushed
 
     landing = opened(spark, names, counted=["r0", "r1", "new"])
     report = landing.poll(Ingest(census_interval_ms=0, deleted_share=1.0)).tables[0]
@@ -183,8 +207,8 @@ def _today(spark, names):
     return spark.table(f"lake.{names.system}.landing").agg({"day": "max"}).collect()[0][0]
 
 
-def test_a_delivery_that_is_cut_short_is_made_good_and_a_second_poll_is_refused(spark, names):
-    gateway, table = Gateway(), Table("notes")
+def test_a_delivery_that_is_cut_short_is_made_good_and_a_second_poll_is_refused(spark, names, gateways):
+    gateway, table = gateways(), Table("notes")
     rows = [SourceRow(f"n{number}", {"text": "x" * 50}) for number in range(40)]
     rival = opened(spark, names, [Page("notes", rows, {"at": 3})], [table])
     landing = land(spark, names, [Page("notes", rows[:20], {"at": 1}), Page("notes", rows[20:], {"at": 2})], [table])
@@ -192,22 +216,18 @@ def test_a_delivery_that_is_cut_short_is_made_good_and_a_second_poll_is_refused(
     assert isinstance(refused, FlushError)
     assert "another poll of it may be under way" in str(refused)
 
-    class Dying(Gateway):
-        def push(self, gateway, body):
-            if self.pushes == 2:
-                raise KeyboardInterrupt
-            super().push(gateway, body)
-
-    dying = Dying()
-    with pytest.raises(KeyboardInterrupt):
+    dying = gateways(Dying)
+    with pytest.raises(SparkException, match="worker exited unexpectedly"):
         delivery(landing, dying, chunk=10).deliver(table)
-    gateway.refuse = 3
+    assert len(dying.pushed) == 20
+    gateway.refuse(3)
+    flushes = []
     assert opened(spark, names, tables=[table]).cursor("notes") == {"at": 2}
     landing = land(spark, names, [Page("notes", [SourceRow("n0", {"text": "y"})], {"at": 3})], [table])
-    done = delivery(landing, gateway, chunk=10, budget_bytes=1).deliver(table)
+    done = delivery(landing, gateway, chunk=10, flush=lambda: flushes.append(1)).deliver(table)
     assert (done.inserted, done.updated, done.deleted) == (40, 1, 0)
     assert done.waited_s > 0
-    assert gateway.flushes > 0
+    assert flushes
     assert dying.pushed.items() <= gateway.pushed.items(), "the same rows, the same ids"
     assert msgspec.json.encode([each.columns for each in gateway.changes()][-1]) == b'{"text":"y"}'
 
@@ -232,8 +252,8 @@ def test_a_large_table_is_read_by_ranges_of_its_key_on_sparks_workers(spark, nam
         assert landing.poll(Ingest()).tables[0].rows > 0, "from then on it is read above its cursor"
 
 
-def test_a_poll_that_brings_nothing_new_writes_nothing_and_known_follows(spark, names):
-    gateway, rows = Gateway(), [SourceRow(f"r{number}", {"uid": f"u{number}"}) for number in range(300)]
+def test_a_poll_that_brings_nothing_new_writes_nothing_and_known_follows(spark, names, gateways):
+    gateway, rows = gateways(), [SourceRow(f"r{number}", {"uid": f"u{number}"}) for number in range(300)]
     first = [Page("issues", rows, {"at": 1})]
     assert delivery(land(spark, names, first), gateway).deliver(ISSUES).inserted == 300
     again = land(spark, names, first)
@@ -252,8 +272,8 @@ def test_a_poll_that_brings_nothing_new_writes_nothing_and_known_follows(spark, 
     assert delivery(opened(spark, names), gateway).deliver(ISSUES).deltas == 0
 
 
-def test_files_from_which_rows_were_deleted_are_read_without_them(spark, names):
-    gateway = Gateway()
+def test_files_from_which_rows_were_deleted_are_read_without_them(spark, names, gateways):
+    gateway = gateways()
     rows = [SourceRow(f"r{number}", {"uid": f"u{number}", "title": "old"}) for number in range(50)]
     landing = land(spark, names, [Page("issues", rows, cursor={"at": 1})])
     delivery(landing, gateway).deliver(ISSUES)
@@ -273,8 +293,8 @@ def test_files_from_which_rows_were_deleted_are_read_without_them(spark, names):
     assert [spark.table(f"{name}.delete_files").count() for name in (known_name(names), landing_name(names))] == [0, 0]
 
 
-def test_b7_an_erased_row_leaves_no_file_of_what_landed(spark, names):
-    gateway = Gateway()
+def test_b7_an_erased_row_leaves_no_file_of_what_landed(spark, names, gateways):
+    gateway = gateways()
     rows = [SourceRow("a", {"uid": "1", "title": "the-erased-text"}), SourceRow("b", {"uid": "2", "title": "kept"})]
     landing = land(spark, names, [Page("issues", rows, cursor={"at": 1})])
     delivery(landing, gateway).deliver(ISSUES)
@@ -299,6 +319,6 @@ def test_b7_an_erased_row_leaves_no_file_of_what_landed(spark, names):
     landing = land(spark, names, [Page("issues", anew, cursor={"at": 2})])
     delivery(landing, gateway).deliver(ISSUES)  # the source still has the row, and says it again
     assert [(each.op, each.row_id) for each in gateway.changes()[pushed:]] == [("INSERT", "a")]
-    again = Gateway()
+    again = gateways()
     delivery(opened(spark, names), again).replay(ISSUES, [_today(spark, names)])
     assert again.pushed.items() < gateway.pushed.items(), "a replay says the same, without what was erased"

@@ -12,11 +12,10 @@ import pytest
 from lakehouse.landing import landings
 from lakehouse.landing.tables import landing_name
 from lakesync.engine import EngineLimits
+from lakesync.engine.gateway import SyncGateway
 from lakesync.testing.servers import Answer
 from lakesync.testing.servers.jira.faults import fault
-from lakesync.wire.json import decode_push
 from resources import delivery
-from resources.intake import RemoteIntake
 from resources.polls import replay_connector
 from tests.integration.jira_support import Moving, desk
 from tests.integration.poll_support import NUMBERS, House, connection, reason, told
@@ -216,13 +215,13 @@ DEEP = [pytest.param(seed, 6, marks=pytest.mark.deep) for seed in range(8)]
 @pytest.mark.parametrize(("seed", "polls"), [(3, 3), *DEEP])
 def test_a8_a_site_that_changes_while_polls_fail_and_die_ends_at_a_client_as_it_is(house, monkeypatch, seed, polls):
     chance, pushed = random.Random(seed), {}
-    push = RemoteIntake.push
+    submit = SyncGateway.submit_push
 
-    def noted(self, gateway, body):
-        push(self, gateway, body)
-        pushed.update({delta.delta_id: delta for delta in decode_push(body).deltas})
+    def noted(self, push, *args, **options):
+        pushed.update({delta.delta_id: delta for delta in push.deltas})
+        return submit(self, push, *args, **options)
 
-    monkeypatch.setattr(RemoteIntake, "push", noted)
+    monkeypatch.setattr(SyncGateway, "submit_push", noted)
     with desk() as made:
         moving = Moving(made, chance, changes=25)
         little = {"chunkSize": 5, "memoryBudgetBytes": 20_000, "deletedShare": 1}

@@ -10,11 +10,9 @@ from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakesync.config_sections import ShardConfig
 from lakesync.delta import delta_id
-from lakesync.engine import Engine
-from lakesync.staging import open_staging
 from lakesync.staging.shards import shard_map
 from lakesync.types import ColumnValue, RowDelta, SyncPull, SyncPush
-from tests.integration.gateway_support import wall_ms
+from tests.integration.gateway_support import reached_at, wall_ms
 from tests.run_support import a_run
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
@@ -33,53 +31,50 @@ def cuts(run, config):
     return make_cuts(run.pyspark.spark_session, run.lake, run.staging.store, run.run_state, config)
 
 
-def test_the_deltas_of_every_shard_are_in_the_lake_once(spark_server, tmp_path):
+def test_the_deltas_of_every_shard_are_in_the_lake_once(spark_server, serve, tmp_path):
     lake = {"system_namespace": "sys_sharded", "namespace": "tab_sharded", "checkpoints": str(tmp_path / "frames")}
-    config = spark_server["config"].replace(lake=lake, shard_config=SHARDS)
+    served = serve(shards=shard_map(SHARDS))
+    engine = served.engine
+    config = reached_at(served, spark_server["config"]).replace(lake=lake, shard_config=SHARDS)
     names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
-    engine = Engine(open_staging(f"sqlite://{tmp_path}", shard_map(SHARDS), wall_ms), wall_ms)
-    engine.open()
-    try:
-        gateway = engine.gateway("sharded")
-        pushed = [delta(table, row) for row in range(6) for table in ("orders", "todos")]
-        gateway.handle_push(SyncPush("alice", tuple(pushed)))
-        with session(config) as spark:
-            flush_due(spark, engine.store, names=names)
-            gateway.handle_push(SyncPush("alice", (delta("orders", 7),)))
-            late = gateway.handle_push(SyncPush("alice", (delta("todos", 7),)))
-            assert late.accepted == 1
-            arrivals = {waiting.shard: waiting.last_arrival for waiting in engine.store.backlog()}
-            orders = [waiting for waiting in engine.store.backlog() if waiting.shard == "shard-orders"]
-            before = orders[0].flushed_seq
-            todos = engine.store.plan("sharded", "shard-default", 100)
-            assert todos is not None
-            rows = spark.table(names.deltas).toArrow().to_pylist()
-            assert sorted(row["delta_id"] for row in rows) == sorted(each.delta_id for each in pushed)
-            assert {(row["table_name"], row["shard"]) for row in rows} == {
-                ("orders", "shard-orders"),
-                ("todos", "shard-default"),
-            }
-            assert duplicate_deltas(spark, names) == []
-            flush_due(spark, engine.store, names=names)
-            assert ledger_against_lake(spark, engine.store, names) == []
-            flushed = {waiting.shard: waiting for waiting in engine.store.backlog()}
-            assert {waiting.deltas for waiting in flushed.values()} == {0}
-            assert flushed["shard-orders"].flushed_seq == before + 1
-        with a_run(config, engine.store) as run:
-            assert run.run_state.flushed_of("orders") == {"sharded": arrivals["shard-orders"]}
-            assert run.run_state.flushed_of("todos") == {"sharded": arrivals["shard-default"]}
-            (cut,) = cuts(run, config)
-        assert {part.table: part.rows for part in cut.tables} == {"orders": 7, "todos": 7}
-        assert {store.newest_cut("sharded").arrival for store in engine.store.stores.values()} == {cut.arrival}
-        bob = {"sub": "bob"}
-        checkpoint = gateway.submit_checkpoint("bob", bob).result()
-        assert [part.table for part in checkpoint.tables] == ["todos", "orders"]
-        gateway.handle_push(SyncPush("alice", (delta("orders", 8),)))
-        page = gateway.handle_pull(SyncPull("bob", checkpoint.arrival, 100), bob)
-        assert [(each.op, each.row_id) for each in page.deltas] == [("INSERT", "8")]
-        erase_alice(engine, gateway, config, names)
-    finally:
-        engine.close()
+    gateway = engine.gateway("sharded")
+    pushed = [delta(table, row) for row in range(6) for table in ("orders", "todos")]
+    gateway.handle_push(SyncPush("alice", tuple(pushed)))
+    with session(config) as spark:
+        flush_due(spark, engine.store, names=names)
+        gateway.handle_push(SyncPush("alice", (delta("orders", 7),)))
+        late = gateway.handle_push(SyncPush("alice", (delta("todos", 7),)))
+        assert late.accepted == 1
+        arrivals = {waiting.shard: waiting.last_arrival for waiting in engine.store.backlog()}
+        orders = [waiting for waiting in engine.store.backlog() if waiting.shard == "shard-orders"]
+        before = orders[0].flushed_seq
+        todos = engine.store.plan("sharded", "shard-default", 100)
+        assert todos is not None
+        rows = spark.table(names.deltas).toArrow().to_pylist()
+        assert sorted(row["delta_id"] for row in rows) == sorted(each.delta_id for each in pushed)
+        assert {(row["table_name"], row["shard"]) for row in rows} == {
+            ("orders", "shard-orders"),
+            ("todos", "shard-default"),
+        }
+        assert duplicate_deltas(spark, names) == []
+        flush_due(spark, engine.store, names=names)
+        assert ledger_against_lake(spark, engine.store, names) == []
+        flushed = {waiting.shard: waiting for waiting in engine.store.backlog()}
+        assert {waiting.deltas for waiting in flushed.values()} == {0}
+        assert flushed["shard-orders"].flushed_seq == before + 1
+    with a_run(config, engine.store) as run:
+        assert run.run_state.flushed_of("orders") == {"sharded": arrivals["shard-orders"]}
+        assert run.run_state.flushed_of("todos") == {"sharded": arrivals["shard-default"]}
+        (cut,) = cuts(run, config)
+    assert {part.table: part.rows for part in cut.tables} == {"orders": 7, "todos": 7}
+    assert {store.newest_cut("sharded").arrival for store in engine.store.stores.values()} == {cut.arrival}
+    bob = {"sub": "bob"}
+    checkpoint = gateway.submit_checkpoint("bob", bob).result()
+    assert [part.table for part in checkpoint.tables] == ["todos", "orders"]
+    gateway.handle_push(SyncPush("alice", (delta("orders", 8),)))
+    page = gateway.handle_pull(SyncPull("bob", checkpoint.arrival, 100), bob)
+    assert [(each.op, each.row_id) for each in page.deltas] == [("INSERT", "8")]
+    erase_alice(engine, gateway, config, names)
 
 
 def erase_alice(engine, gateway, config, names):
@@ -95,7 +90,7 @@ def erase_alice(engine, gateway, config, names):
         flush_due(spark, engine.store, names=names)
         requests = open_requests(engine.store)["sharded"]
         assert sorted(each.shards for each in requests) == [("shard-default", "main"), ("shard-orders",)]
-        ended = conclude(spark, engine.store, requests, names, run.lake.checkpoints_uri)
+        ended = conclude(spark, engine.store, requests, names, run.lake.checkpoints_uri, run.staging.opener)
         assert (len(ended.proven), ended.left) == (2, ())
         assert open_requests(engine.store) == {}
         run.run_state.forget_positions()

@@ -1,30 +1,54 @@
-"""How what landed goes into a gateway: one bounded result after the other, in chunks, at the gateway's pace."""
+"""How what landed goes into a gateway: in chunks, task after task, at the gateway's pace."""
+
+from contextlib import nullcontext
 
 import pyarrow as pa
+import pytest
 
 from lakesync.connectors.source import Table
-from lakesync.exceptions import BackpressureError
-from resources.delivery import Delivery, Pace
+from lakesync.exceptions import BackpressureError, ValidationError
+from resources import delivery
+from resources.delivery import Delivery
+
+
+class Rows:
+    """Deltas of one partition, in batches; a task runs in this process."""
+
+    def __init__(self, pages, batch):
+        self.rows = pa.table(
+            {
+                "page": [page for page, count in pages for _ in range(count)],
+                "hlc": range(sum(count for _, count in pages)),
+                "op": ["INSERT"] * sum(count for _, count in pages),
+                "delta": [str(number) for number in range(sum(count for _, count in pages))],
+            }
+        )
+        self.batch, self.tasks = batch, 0
+
+    def mapInArrow(self, task, _schema):  # noqa: N802 Spark's name
+        self.tasks += 1
+        self.found = list(task(iter(self.rows.to_batches(max_chunksize=self.batch))))
+        return self
+
+    def collect(self):
+        return [row for batch in self.found for row in batch.to_pylist()]
 
 
 class Landed:
-    """Results of so many deltas each, and what is asked for."""
+    """Deltas of so many pages, and what is asked for."""
 
     client_id = "connector:desk"
 
-    def __init__(self, counts):
-        self.counts = counts
-        self.noted, self.settled, self.budget = [], 0, None
+    def __init__(self, *pages, batch=7):
+        self.rows = Rows(pages, batch)
+        self.newest = pages[-1][0] if pages else 0
+        self.noted, self.settled = [], 0
 
     def is_due(self, _):
-        return bool(self.counts)
+        return self.newest > 0
 
-    def deltas(self, _, budget):
-        self.budget = budget
-        for page, count in enumerate(self.counts):
-            assert self.noted == list(range(page)), "what was taken is noted before more is computed"
-            stamps = range(page * 100, page * 100 + count)
-            yield pa.table({"op": ["INSERT"] * count, "delta": [f"{stamp}" for stamp in stamps]}), page
+    def deltas(self, _):
+        return self.rows
 
     def told(self, _, page):
         self.noted.append(page)
@@ -34,36 +58,80 @@ class Landed:
 
 
 class Gateway:
-    """Takes one push of three."""
+    """Refuses what it is told to, one push after the other."""
 
-    def __init__(self):
-        self.bodies, self.asked, self.flushes = [], 0, 0
+    def __init__(self, *errors):
+        self.errors, self.bodies, self.flushes = list(errors), [], 0
 
-    def ensure_schema(self, *_):
-        raise AssertionError("the table has none")
+    def __call__(self):
+        return nullcontext(self)
 
-    def push(self, _, body):
-        self.asked += 1
-        if self.asked % 3:
-            raise BackpressureError("too much", retry_after=2.0)
+    def push(self, gateway, body):
+        assert gateway == "gw"
+        if self.errors and (error := self.errors.pop(0)) is not None:
+            raise error
         self.bodies.append(body)
 
+    def flush(self):
+        self.flushes += 1
 
-def test_results_are_pushed_one_after_the_other_and_a_full_gateway_is_waited_for():
-    landed, gateway, pauses = Landed([20, 10, 10, 20]), Gateway(), []
+    def deltas(self):
+        head, tail = b'{"clientId":"connector:desk","deltas":[', b"]}"
+        assert all(body.startswith(head) and body.endswith(tail) for body in self.bodies)
+        return b",".join(body[len(head) : -len(tail)] for body in self.bodies).decode().split(",")
 
-    def flush():
-        gateway.flushes += 1
 
-    pace = Pace(chunk=15, budget_bytes=100)
-    done = Delivery(landed, gateway, "gw", flush, pace, sleep=pauses.append).deliver(Table("issues"))
-    assert (landed.budget, landed.noted, landed.settled) == (100, [0, 1, 2, 3], 1)
-    assert (done.inserted, done.pushes, len(gateway.bodies)) == (60, 6, 6)
-    assert b",".join(gateway.bodies).count(b'"clientId":"connector:desk"') == 6
-    assert done.waited_s == sum(pauses) == 24.0
-    assert gateway.flushes == 6
+def deliver(landed, gateway, pauses=None, chunk=15):
+    sleep = (pauses if pauses is not None else []).append
+    return Delivery(landed, gateway, "gw", gateway.flush, chunk=chunk, sleep=sleep).deliver(Table("issues"))
+
+
+FULL = BackpressureError("too much", retry_after=2.0)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100])
+def test_one_task_pushes_all_in_chunks_and_in_order(batch):
+    landed, gateway = Landed((1, 20), (2, 10), (5, 30), batch=batch), Gateway()
+    done = deliver(landed, gateway)
+    assert (done.inserted, done.pushes, done.waited_s) == (60, 4, 0)
+    assert gateway.deltas() == [str(number) for number in range(60)]
+    assert (landed.rows.tasks, landed.noted, landed.settled) == (1, [5], 1)
+
+
+def test_a_full_gateway_is_waited_for_outside_of_tasks_and_nothing_is_pushed_twice():
+    landed, gateway, pauses = Landed((1, 20), (2, 10), (5, 30)), Gateway(None, None, FULL, FULL, None, FULL), []
+    done = deliver(landed, gateway, pauses)
+    assert (done.inserted, done.pushes, len(gateway.bodies)) == (60, 4, 4)
+    assert gateway.deltas() == [str(number) for number in range(60)]
+    assert landed.noted == [1, 2, 5], "a page is noted once a delta of the next one is taken, the last at the end"
+    assert (landed.rows.tasks, done.waited_s, pauses) == (4, 6.0, [2.0, 2.0, 2.0])
+    assert gateway.flushes == 2, "asked for once a stop"
+
+
+def test_a_gateway_that_takes_nothing_is_given_up(monkeypatch):
+    monkeypatch.setattr(delivery, "PATIENCE_SECONDS", 4.0)
+    landed, gateway = Landed((1, 20)), Gateway(*[FULL] * 9)
+    with pytest.raises(BackpressureError):
+        deliver(landed, gateway)
+    assert (landed.noted, len(gateway.errors)) == ([], 6)
+
+
+def test_a_task_that_pushes_for_long_ends_and_another_goes_on(monkeypatch):
+    monkeypatch.setattr(delivery, "SECONDS_A_TASK", 0.0)
+    landed, gateway = Landed((1, 20), (2, 10)), Gateway()
+    assert deliver(landed, gateway, chunk=10).inserted == 30
+    assert gateway.deltas() == [str(number) for number in range(30)]
+    assert (landed.rows.tasks, landed.noted) == (4, [1, 2])
+
+
+def test_what_a_gateway_refuses_fails_with_its_reason_and_what_it_took_is_noted():
+    landed, gateway = Landed((1, 20), (2, 10)), Gateway(None, None, ValidationError("no such column"))
+    with pytest.raises(ValidationError, match="no such column"):
+        deliver(landed, gateway, chunk=11)
+    assert landed.noted == [1]
 
 
 def test_nothing_is_asked_of_the_gateway_where_nothing_landed():
-    done = Delivery(Landed([]), None, "gw", None).deliver(Table("issues"))
-    assert (done.deltas, done.pushes) == (0, 0)
+    landed = Landed()
+    done = deliver(landed, Gateway())
+    assert (done.deltas, done.pushes, landed.rows.tasks) == (0, 0, 0)
