@@ -167,7 +167,13 @@ class SeenClients:
             seen.cursor, seen.has_more = follower.cursor, follower.more
 
     def due(
-        self, gateway: str, arrivals: Arrivals, followed: Mapping[str, Followed], client_id: str | None = None
+        self,
+        gateway: str,
+        arrivals: Arrivals,
+        followed: Mapping[str, Followed],
+        client_id: str | None = None,
+        *,
+        shared: bool = False,
     ) -> list[Due]:
         """The clients that may have come to lack something since they were looked at, the longest ago first.
 
@@ -176,6 +182,7 @@ class SeenClients:
             arrivals: of its newest commits.
             followed: those that are connected, by id.
             client_id: the only one that is asked for.
+            shared: other processes may have sent a client what it lacked.
         """
         found: list[tuple[int, Due]] = []
         for (of, name), seen in self._seen.items():
@@ -183,7 +190,7 @@ class SeenClients:
                 continue
             known, sent = seen.found, _sent(seen, followed.get(name))
             same = known is not None and known.sent == sent
-            if not (same and known is not None and known.arrivals == arrivals and _is_done(known.unsent)):
+            if not (same and known is not None and known.arrivals == arrivals and _holds(known.unsent, shared=shared)):
                 before = known.unsent if same and known is not None else None
                 look = Look(name, self.whereabouts(gateway, name, followed.get(name)), before)
                 found.append((known.number if known is not None else 0, Due(look, sent)))
@@ -266,6 +273,7 @@ class SeenClients:
             seen.since if seen.repeats else seen.cursor,
             seen.since,
             knows_resync=seen.knows_resync,
+            keeps_cursor=seen.repeats > 0,
             standing=None if seen.repeats or followed is None else followed.follower.standing,
             claims=seen.claims,
         )
@@ -294,8 +302,9 @@ def _is_told(seen: _Seen, followed: Followed | None) -> bool:
     return followed is not None and not (followed.owed or followed.follower.more or seen.repeats)
 
 
-def _is_done(unsent: Unsent | None) -> bool:
-    return unsent is None or unsent.done
+def _holds(unsent: Unsent | None, *, shared: bool) -> bool:
+    """Whether an answer is good until something is committed, or sent to the client here."""
+    return unsent is None or (unsent.done and not (shared and unsent.since))
 
 
 def _unsent_since(seen: _Seen, followed: Followed | None) -> int | None:

@@ -32,7 +32,9 @@ async def look_at_clients(services: Services, gateway: str, backlog: Sequence[Ba
         How many were looked at.
     """
     arrivals = _arrivals(gateway, backlog)
-    due = services.clients.due(gateway, arrivals, services.hub.followed(gateway))[: LOOKS if most is None else most]
+    shared = services.engine.store.shared
+    due = services.clients.due(gateway, arrivals, services.hub.followed(gateway), shared=shared)
+    due = due[: LOOKS if most is None else most]
     await _look(services, gateway, arrivals, due)
     return len(due)
 
@@ -40,7 +42,8 @@ async def look_at_clients(services: Services, gateway: str, backlog: Sequence[Ba
 async def look_at_client(services: Services, gateway: str, client_id: str) -> None:
     """Find out how far one client is behind."""
     arrivals = _arrivals(gateway, await run_in_threadpool(services.engine.store.backlog))
-    due = services.clients.due(gateway, arrivals, services.hub.followed(gateway), client_id)
+    shared = services.engine.store.shared
+    due = services.clients.due(gateway, arrivals, services.hub.followed(gateway), client_id, shared=shared)
     await _look(services, gateway, arrivals, due)
 
 

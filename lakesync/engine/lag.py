@@ -15,13 +15,14 @@ from lakesync.engine.whereabouts import Whereabouts, claims_of, position_of
 from lakesync.feed import pull_page
 from lakesync.feed.memory import current
 from lakesync.feed.positions import Position, Range
-from lakesync.staging.records import ClientRecord, Entry, StoredRow
+from lakesync.staging.records import DELETED, ClientRecord, Entry, StoredRow
 from lakesync.staging.store import View
 from lakesync.types import RowDelta, RowKey
 
-_ROWS = 100
+_ROWS = 32
+"""Rows that the client lacks, at most, of which the oldest change is looked for."""
 _READS = 20
-"""Of the feed, at most, for one look at one client: about 2,000 entries."""
+"""Of the feed, at most, for one look at one client: about 600 entries."""
 
 
 class Scanned(NamedTuple):
@@ -81,10 +82,11 @@ def oldest_unsent(view: View, look: Look, rules: RulesCache) -> Unsent | None:
     if before is not None and before.scanned is not None and before.scanned.start == start:
         going_on = at._replace(after=before.scanned.after, redo=before.scanned.redo)
     page = pull_page(view, client_id, going_on, access, _ROWS, most_reads=_READS)
-    if not page.deltas:
+    found = _lacking(view, client_id, page.deltas, at)
+    if not found:
         return Unsent(0, scanned=Scanned(start, page.after, page.redo), done=not page.has_more)
     scanned = Scanned(start, going_on.after, going_on.redo)
-    since, row = _oldest(view, page.deltas, at)
+    since, row = min(found)
     if (
         before is not None
         and before.row is not None
@@ -99,8 +101,11 @@ def _was_handed_a_cursor(record: ClientRecord | None) -> bool:
     return record is not None and (record.last > 0 or any(scope.start >= 0 for scope in record.scopes))
 
 
-def _oldest(view: View, deltas: Sequence[RowDelta], at: Position) -> tuple[int, RowKey]:
-    """Since when the client has lacked the first of some rows to which it lacks something, and that row."""
+def _lacking(view: View, client_id: str, deltas: Sequence[RowDelta], at: Position) -> list[tuple[int, RowKey]]:
+    """Since when the client has lacked something of each row of a page.
+
+    A row that it deleted itself is not among them, although a pull may bring the DELETE once more.
+    """
     lacking: dict[RowKey, list[RowDelta]] = defaultdict(list)
     for delta in deltas:
         lacking[delta.key].append(delta)
@@ -108,7 +113,17 @@ def _oldest(view: View, deltas: Sequence[RowDelta], at: Position) -> tuple[int, 
     entries: dict[RowKey, list[Entry]] = defaultdict(list)
     for entry in view.entries_of(lacking, sorted({*at.then, *at.now, *at.reach})):
         entries[entry.key].append(entry)
-    return min((_since(rows[key], entries[key], lacks, at), key) for key, lacks in lacking.items())
+    return [
+        (_since(rows[key], entries[key], lacks, at), key)
+        for key, lacks in lacking.items()
+        if lacks[-1].op != "DELETE" or not _deleted_itself(rows[key], entries[key], client_id)
+    ]
+
+
+def _deleted_itself(row: StoredRow, entries: Sequence[Entry], client_id: str) -> bool:
+    """Whether it was the client that deleted a row last."""
+    wrote, at = row.writers.get(client_id, (0, 0))
+    return wrote == DELETED and all(entry.left <= at for entry in entries)
 
 
 def _since(row: StoredRow, entries: Sequence[Entry], lacks: Sequence[RowDelta], at: Position) -> int:

@@ -26,6 +26,8 @@ class Whereabouts(NamedTuple):
     """What it showed last, so that it has all that this stands for; None: what the record says."""
     knows_resync: bool = False
     """It takes an INSERT of a row that it has."""
+    keeps_cursor: bool = False
+    """It asks with `cursor` again and again, so it has not more, whatever it was sent."""
     standing: Standing | None = None
     """Up to where it is told of what is new, while it is connected."""
     claims: Claims | None = None
@@ -72,8 +74,9 @@ def position_of(
         if not standing.more and standing.access is not None and standing.access.keys == access.keys:
             return place_of(standing, standing.access, view.arrival)
         cursor = standing.cursor
-    if cursor is None:
-        cursor = known.last if known is not None else 0
+    last = known.last if known is not None else 0
+    if cursor is None or (last > cursor and not where.keeps_cursor):
+        cursor = last  # another process may have sent it more
     if cursor == 0 and known is not None and known.wrote:
         cursor = NEVER_PULLED  # the answer to its push said so
     return place_at(view, known, client_id, cursor, access, where)

@@ -207,7 +207,7 @@ def test_a_client_that_follows_is_behind_only_after_it_left(world, tmp_path):
 @pytest.mark.parametrize("seed", range(6))
 def test_a_client_is_behind_exactly_when_its_next_pull_brings_something(world, seed):
     chance = random.Random(seed)
-    rows = {}
+    rows, deleted = {}, set()
     world.pull("alice")
     for number in range(40):
         name = chance.choice(("alice", "bob"))
@@ -215,11 +215,42 @@ def test_a_client_is_behind_exactly_when_its_next_pull_brings_something(world, s
         before = rows.get(key)
         after = None if before and chance.random() < 0.2 else {"team": chance.choice(("red", "blue")), "n": number}
         rows[key] = after
+        (deleted.add if after is None and name == "alice" else deleted.discard)(key)
         world.push(name, key[0], after, key[1], before)
         if chance.random() < 0.5:
             since = world.unsent("alice")
             brought = world.pull("alice", limit=chance.choice((1, 2, 1000)))
-            assert (since is not None) == bool(brought), brought
+            foreign = [each for each in brought if (each["op"], _key(each) in deleted) != ("DELETE", True)]
+            more = world.clients()["alice"]["hasMore"]
+            assert foreign or more if since is not None else not foreign, brought
+
+
+def _key(told):
+    return told["rowId"], told["table"]
+
+
+def test_every_process_of_a_gateway_knows_what_the_others_sent(serve, own_database):
+    one, other = (World(serve(staging=own_database)) for _ in range(2))
+    assert one.gateway == other.gateway
+    other.cursors = one.cursors
+    for server in (one, other):
+        server.pull("reader")
+    for number in range(6):
+        one.push("writer", f"w{number}", {"team": "red"})
+        assert one.unsent("reader") == other.unsent("reader") == one.changed(f"w{number}")
+        (one if number % 2 else other).pull("reader")
+        assert one.unsent("reader") is other.unsent("reader") is None
+
+
+def test_a_process_that_a_client_only_pushed_to_goes_by_its_record(serve, own_database):
+    before, after = (World(serve(staging=own_database)) for _ in range(2))
+    assert before.gateway == after.gateway
+    before.push("writer", "w0", {"team": "red"})
+    before.pull("reader")
+    before.push("writer", "w1", {"team": "red"})
+    after.push("reader", "own", {"team": "red"})
+    told = after.clients()["reader"]
+    assert (told["pulledMs"], told["unsentSinceMs"]) == (None, before.changed("w1"))
 
 
 def test_one_answer_looks_at_a_bounded_number_of_clients(alone, monkeypatch):

@@ -78,11 +78,12 @@ class Vectors:
         """Shard → cursor there, of what each of several clients was handed; None where that is not known.
 
         Args:
-            clients: ids with their cursors; None: the newest that is known.
+            clients: ids with their cursors.
         """
 
         def look(view: View) -> list[dict[str, int] | None]:
-            return [_parts(view, client_id, cursor) for client_id, cursor in clients]
+            vectors = [_place(view, client_id, cursor).vector if cursor else None for client_id, cursor in clients]
+            return [dict(vector.parts) if vector is not None else None for vector in vectors]
 
         return self._store.read(self._gateway_id, look)
 
@@ -128,14 +129,6 @@ class Vectors:
             return cursor
 
         return self._store.submit(self._gateway_id, work)
-
-
-def _parts(view: View, client_id: str, cursor: int | None) -> dict[str, int] | None:
-    if cursor is None:
-        record = current(view.client(client_id), view.epoch)
-        cursor = record.handed.last if record is not None and record.handed is not None else 0
-    vector = _place(view, client_id, cursor).vector if cursor else None
-    return dict(vector.parts) if vector is not None else None
 
 
 def _place(view: View, client_id: str, cursor: int) -> Place:
