@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -16,18 +17,23 @@ _CONNECTOR = "connector:"
 """How the id of a connector as a client begins."""
 
 
-class Condition:
+class Condition(NamedTuple):
     """A condition in Spark's SQL, with its parameters."""
 
-    def __init__(self) -> None:
-        self.sql = ""
-        self.parameters: dict[str, str | int] = {}
+    sql: str = ""
+    parameters: Mapping[str, str | int] = MappingProxyType({})
 
-    def marker(self, value: str | int) -> str:
-        """Add a parameter; return the marker that stands for it."""
-        name = f"p{len(self.parameters)}"
-        self.parameters[name] = value
-        return f":{name}"
+    def narrowed(self, sql: str, *values: str | int) -> Condition:
+        """Return the condition with a further one.
+
+        Args:
+            sql: with `{}` where a value belongs.
+            values: what belongs there.
+        """
+        first = len(self.parameters)
+        added = {f"p{first + place}": value for place, value in enumerate(values)}
+        further = sql.format(*(f":{name}" for name in added))
+        return Condition(f"{self.sql} AND {further}" if self.sql else further, {**self.parameters, **added})
 
     def select(self, spark: SparkSession, table: str, columns: str = "*") -> DataFrame:
         """Return the rows that meet the condition.
@@ -37,36 +43,26 @@ class Condition:
             table: its full name, quoted.
             columns: of the result, in Spark's SQL.
         """
-        return spark.sql(f"SELECT {columns} FROM {table} WHERE {self.sql}", args=self.parameters)
+        return spark.sql(f"SELECT {columns} FROM {table} WHERE {self.sql}", args=dict(self.parameters))
 
     def execute(self, spark: SparkSession, statement: str) -> None:
         """Run a statement that ends where the condition begins: `UPDATE … SET …` or `DELETE FROM …`."""
-        spark.sql(f"{statement} WHERE {self.sql}", args=self.parameters)
+        spark.sql(f"{statement} WHERE {self.sql}", args=dict(self.parameters))
 
 
-def deltas_of(requests: Sequence[Erasure], *, shard: str | None = None, more: str = "") -> Condition:
-    """Return the condition over the history for the deltas that one gateway's requests cover.
-
-    Args:
-        requests: of one gateway.
-        shard: only deltas of this one.
-        more: a further condition, without values.
-    """
-    found = Condition()
-    parts = []
+def deltas_of(requests: Sequence[Erasure]) -> Condition:
+    """Return the condition over the history for the deltas that requests of one gateway, one at least, cover."""
+    covered: list[str] = []
+    values: list[str | int] = []
     for each in requests:
         if each.client_id is None:
-            named = f"table_name = {found.marker(each.table or '')} AND row_id = {found.marker(each.row_id or '')}"
+            named, own = "table_name = {} AND row_id = {}", [each.table or "", each.row_id or ""]
         else:
-            named = f"client_id = {found.marker(each.client_id)}"
-        of_shards = f" AND shard IN ({', '.join(map(found.marker, each.shards))})" if each.shards else ""
-        parts.append(f"({named} AND hlc <= {found.marker(each.hlc)}{of_shards})")
-    found.sql = f"gateway = {found.marker(requests[0].gateway)} AND ({' OR '.join(parts)})"
-    if shard is not None:
-        found.sql += f" AND shard = {found.marker(shard)}"
-    if more:
-        found.sql += f" AND {more}"
-    return found
+            named, own = "client_id = {}", [each.client_id]
+        of_shards = f" AND shard IN ({', '.join(['{}'] * len(each.shards))})" if each.shards else ""
+        covered.append(f"({named} AND hlc <= {{}}{of_shards})")
+        values += [*own, each.hlc, *each.shards]
+    return Condition().narrowed("gateway = {}", requests[0].gateway).narrowed(f"({' OR '.join(covered)})", *values)
 
 
 def landed_by(request: Erasure, connector: str | None) -> Condition | None:
@@ -76,15 +72,11 @@ def landed_by(request: Erasure, connector: str | None) -> Condition | None:
         request: of a row, or of a client, which may be a connector.
         connector: only its rows.
     """
-    found = Condition()
-    found.sql = f"gateway = {found.marker(request.gateway)}"
+    found = Condition().narrowed("gateway = {}", request.gateway)
     if request.client_id is None:
-        row = f"table_name = {found.marker(request.table or '')} AND row_id = {found.marker(request.row_id or '')}"
-        found.sql += f" AND {row}"
+        found = found.narrowed("table_name = {} AND row_id = {}", request.table or "", request.row_id or "")
     elif request.client_id.startswith(_CONNECTOR):
-        found.sql += f" AND connector = {found.marker(request.client_id.removeprefix(_CONNECTOR))}"
+        found = found.narrowed("connector = {}", request.client_id.removeprefix(_CONNECTOR))
     else:
         return None
-    if connector is not None:
-        found.sql += f" AND connector = {found.marker(connector)}"
-    return found
+    return found if connector is None else found.narrowed("connector = {}", connector)

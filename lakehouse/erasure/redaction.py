@@ -46,13 +46,12 @@ def redact(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -
     Raises:
         LakeUnavailableError: Spark is gone.
     """
-    covered = deltas_of(requests, more=_SAYS_SOMETHING)
+    covered = deltas_of(requests).narrowed(_SAYS_SOMETHING)
     found = covered.select(spark, names.deltas, "shard, _file").groupBy("shard", "_file").count().collect()
     for shard in sorted({row["shard"] for row in found}):
         # a statement a shard: deltas of two shards in one file could keep a flush from overwriting a batch
-        of_shard = deltas_of(requests, shard=shard, more=_SAYS_SOMETHING)
         emptied = "op = 'UPDATE', width = 0, columns = cast(map() AS map<string, string>)"
-        of_shard.execute(spark, f"UPDATE {names.deltas} SET {emptied}")
+        covered.narrowed("shard = {}", shard).execute(spark, f"UPDATE {names.deltas} SET {emptied}")
     crash_point("erasure.history")
     return Rewritten(sum(row["count"] for row in found), tuple(sorted({row["_file"] for row in found})))
 

@@ -51,15 +51,15 @@ def erase_landed(
     """
     landed = known = 0
     for each in (one for mine in requests.values() for one in mine):
-        of_rows, forgotten = landed_by(each, connector), landed_by(each, connector)
-        if of_rows is None or forgotten is None or not spark.catalog.tableExists(known_name(names)):
+        covered = landed_by(each, connector)
+        if covered is None or not spark.catalog.tableExists(known_name(names)):
             continue
-        of_rows.sql += f" AND kind = {of_rows.marker(ROW)} AND hlc <= {of_rows.marker(each.hlc)}"
+        of_rows = covered.narrowed("kind = {} AND hlc <= {}", ROW, each.hlc)
         found = of_rows.select(spark, landing_name(names)).count()
         if found:
             of_rows.execute(spark, f"UPDATE {landing_name(names)} SET kind = '{GONE}', columns = NULL")
         crash_point("erasure.landing")
-        forgotten.sql += f" AND row_id <> {forgotten.marker(OLD_MARK)}"
+        forgotten = covered.narrowed("row_id <> {}", OLD_MARK)
         rows = forgotten.select(spark, known_name(names)).count()
         if rows:
             forgotten.execute(spark, f"DELETE FROM {known_name(names)}")
