@@ -1,0 +1,59 @@
+"""M1 to M3 for the merge as queries of DuckDB: the gateway's own rows, of deltas alone and beside a state."""
+
+from __future__ import annotations
+
+import duckdb
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakehouse.merge.kernel import STORED, merge
+from lakesync.analysis.reduction import OF_DELTAS, OF_STATE, PIECES, visible_rows
+from lakesync.delta import jcs_raw
+from lakesync.lww import RowState
+from lakesync.testing import strategies
+from tests.property.test_kernel import history
+
+COLUMNS = dict.fromkeys("xyz", "json")
+
+
+def by_gateway(deltas):
+    """Every visible row's values, as canonical JSON text; what is null reads as null."""
+    rows = {}
+    for delta in deltas:
+        rows.setdefault(delta.row_id, RowState()).merge(delta)
+    found = {
+        row: {column: jcs_raw(value) for column, value in state.values().items() if column in COLUMNS}
+        for row, state in rows.items()
+        if state.visible
+    }
+    return {row: {column: text for column, text in values.items() if text != "null"} for row, values in found.items()}
+
+
+def by_duckdb(waiting, held):
+    sql, parameters = visible_rows(COLUMNS)
+    with duckdb.connect() as database:
+        database.register("waiting", history(waiting))
+        database.register("held", merge(history(held), STORED.empty_table()).states)
+        database.execute(f"CREATE TABLE pieces ({PIECES})")
+        database.execute(f"INSERT INTO pieces {OF_DELTAS} FROM waiting")
+        database.execute(f"INSERT INTO pieces {OF_STATE}")
+        rows = database.execute(sql, parameters).fetchall()
+    found = {row: dict(zip(COLUMNS, values, strict=True)) for _, row, _, *values in rows}
+    assert len(found) == len(rows)
+    return {row: {column: text for column, text in values.items() if text is not None} for row, values in found.items()}
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    deltas=st.lists(
+        st.tuples(st.sampled_from("qr"), strategies.deltas(stamps=st.integers(1, 4))), min_size=1, max_size=20
+    ),
+    first=st.integers(0, 20),
+    last=st.integers(0, 20),
+)
+def test_m4_deltas_and_a_state_that_overlap_give_the_gateways_rows(deltas, first, last):
+    given_deltas = [msgspec.structs.replace(delta, row_id=row) for row, delta in deltas]
+    assert by_duckdb(given_deltas[first:], given_deltas[:last]) == by_gateway(
+        given_deltas if first <= last else given_deltas[:last] + given_deltas[first:]
+    )
