@@ -163,14 +163,17 @@ class SqliteClientStore:
         version = self._db.execute("PRAGMA schema_version").fetchone()
         if version == self._tracked_at:
             return False
-        for table in self.schemas:
+        self._check_intact(self.schemas)
+        self._tracked_at = version
+        return bool(self.remade())
+
+    def _check_intact(self, tables: Iterable[str]) -> None:
+        for table in tables:
             if not self.tracking.intact(table):
                 raise TableError(
                     f"table {table!r} was dropped, remade or altered meanwhile, and what is written to it is no longer "
                     "tracked: close the database and open it again, which mends it"
                 )
-        self._tracked_at = version
-        return bool(self.remade())
 
     def version(self, table: str) -> int:
         """The gateway's version of the schema that a table has; 0 where it is the app's own."""
@@ -335,6 +338,7 @@ class SqliteClientStore:
 
     def copy_from(self, other: str, generation: int) -> set[str]:
         """Take over the piles of an attached database, but rows that have edits here; the tables that have any."""
+        self._check_intact(self.schemas)
         with self.tracking.absent():
             tables = {
                 table
@@ -348,9 +352,11 @@ class SqliteClientStore:
         """Make all of the changes durable, or none.
 
         Raises:
+            TableError: rows are of a table that the app is remaking; nothing was changed.
             sqlite3.Error: nothing was changed.
         """
         with self.transaction(), self.tracking.quiet():
+            self._check_intact(changes.tables & self.schemas.keys())
             edited = {edit.delta.key for edit in changes.edits.values() if edit is not None}
             self._rows.unsettle(edited - changes.known.keys())
             self._put_edits(changes.edits)

@@ -321,3 +321,24 @@ def test_an_answer_that_comes_while_a_table_is_remade_makes_no_rows_new(opened, 
     again.sync()
     bob.sync()
     assert rows(again) == rows(bob) == {"a": ("a", 5), "b": ("b", 1), "c": ("c", 1)}
+
+
+def test_nothing_is_written_into_a_table_that_the_app_is_remaking(opened, gateway, bob, tmp_path):
+    """The app's own INSERT … SELECT would find the row there already."""
+    line = Remaking(gateway)
+    alice = opened(transport=line)
+    bob["notes"].insert({"text": "a", "n": 1}, row_id="a")
+    bob.sync()
+    alice.sync()
+    bob["notes"].insert({"text": "b", "n": 1}, row_id="b")
+    bob.sync()
+    with closing(sqlite3.connect(tmp_path / "alice.db")) as db:
+        line.meanwhile = lambda: db.executescript(f"ALTER TABLE notes RENAME TO old; {MAKE}")
+        with pytest.raises(TableError, match="notes"):
+            alice.sync()
+        assert db.execute("SELECT count(*) FROM notes").fetchone() == (0,)
+        db.executescript("INSERT INTO notes SELECT * FROM old; DROP TABLE old")
+    alice.close()
+    again = opened()
+    again.sync()
+    assert rows(again) == rows(bob)
