@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from lakesync.config import Config
+from lakesync.exceptions import ConfigurationError
 
 _INSTANCE = """\
 # Written by `lakesync up` at each start.
@@ -82,7 +85,10 @@ def write(config: Config, code_port: int) -> Path:
         ),
         "utf-8",
     )
-    run_socket(config).unlink(missing_ok=True)  # of a run host that was killed
+    socket = run_socket(config)
+    if socket.parent != home:
+        _check_own(socket.parent)
+    socket.unlink(missing_ok=True)  # of a run host that was killed
     workspace = home / "workspace.yaml"
     workspace.write_text(_WORKSPACE.format(port=code_port), "utf-8")
     return workspace
@@ -93,7 +99,23 @@ def run_socket(config: Config) -> Path:
     path = config.dagster.home / "runs.sock"
     if len(os.fsencode(path)) < _LONGEST_SOCKET:
         return path
-    return Path(tempfile.gettempdir()) / f"lakesync-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.sock"
+    name = f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.sock"
+    return Path(tempfile.gettempdir()) / f"lakesync-{os.getuid()}" / name
+
+
+def _check_own(folder: Path) -> None:
+    """Make a folder among those of all users, or refuse one in which another user could listen in our place.
+
+    Raises:
+        ConfigurationError: the folder is not this user's alone.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise ConfigurationError(
+            f"{folder} is not a folder of this user alone: remove it, or choose a data_dir with a shorter path"
+        )
 
 
 def _quoted(path: Path) -> str:

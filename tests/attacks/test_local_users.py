@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from lakesync.cli import dagster_home
+from lakesync.config import load
 from lakesync.engine import open_gateway
+from lakesync.exceptions import ConfigurationError
 from tests.integration.gateway_support import DEADLINE, delta
 
 
@@ -37,6 +41,24 @@ def test_what_a_gateway_keeps_is_its_users_alone(spawn, tmp_path):
 
 
 @pytest.mark.usefixtures("open_umask")
+@pytest.mark.parametrize("planted", ["a folder of another user", "a link", "an open folder"])
+def test_the_socket_of_runs_is_in_no_folder_of_another_user(tmp_path, monkeypatch, planted):
+    """It lies among the files of all users where the path of the data folder is too long for a socket's."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    settings = load({"data_dir": tmp_path / ("d" * 120)})
+    own = dagster_home.run_socket(settings).parent
+    if planted == "a link":
+        (tmp_path / "elsewhere").mkdir(0o700)
+        own.symlink_to(tmp_path / "elsewhere")
+    else:
+        uid = os.getuid() + (planted == "a folder of another user")
+        monkeypatch.setattr(os, "getuid", lambda: uid)
+        dagster_home.run_socket(settings).parent.mkdir(0o700 if uid != os.geteuid() else 0o770)
+    with pytest.raises(ConfigurationError, match="of this user alone"):
+        dagster_home.write(settings, 1)
+
+
 def test_a_store_that_was_open_to_others_is_closed_when_it_is_opened(tmp_path):
     staging = tmp_path / "staging"
     with open_gateway("g", staging=staging):
