@@ -21,9 +21,12 @@ class JoinedTransport(asyncio.Transport):
         """The transport itself."""
         self._loop = loop
         self._held = b""
+        self._ended = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write, a head together with what follows it."""
+        """Write, a head together with what follows it; after the end, the answer to a request that was cut off."""
+        if self._ended:
+            return
         if self._held:
             head, self._held = self._held, b""
             self.bare.writelines((head, data))
@@ -42,6 +45,7 @@ class JoinedTransport(asyncio.Transport):
     def write_eof(self) -> None:
         """Nothing more will be written."""
         self._flush()
+        self._ended = True
         self.bare.write_eof()
 
     def close(self) -> None:

@@ -1,0 +1,70 @@
+"""A request whose end a proxy and the gateway could see at different places: the rest would be another's request."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import pytest
+import requests
+
+from tests.integration.gateway_support import DEADLINE
+
+HIDDEN = b"GET /connectors/types HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+CHUNKED = b"0\r\n\r\n"
+AMBIGUOUS = {
+    "a length and chunks": [b"Content-Length: 5", b"Transfer-Encoding: chunked"],
+    "chunks and a length": [b"Transfer-Encoding: chunked", b"Content-Length: 5"],
+    "two lengths": [b"Content-Length: 5", b"Content-Length: 6"],
+    "a list of lengths": [b"Content-Length: 5, 6"],
+    "a signed length": [b"Content-Length: +5"],
+    "a negative length": [b"Content-Length: -5"],
+    "a length in hexadecimal": [b"Content-Length: 0x5"],
+    "a length in other digits": ["Content-Length: \xb2".encode("latin-1")],
+    "a length beyond 64 bits": [b"Content-Length: 18446744073709551621"],
+    "chunks twice": [b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"],
+    "chunks within chunks": [b"Transfer-Encoding: chunked, chunked"],
+    "chunks that are not last": [b"Transfer-Encoding: chunked, identity"],
+    "an unknown coding": [b"Transfer-Encoding: xchunked"],
+    "a vertical tab": [b"Transfer-Encoding: \x0bchunked"],
+    "a space before the colon": [b"Transfer-Encoding : chunked"],
+    "a folded line": [b"Transfer-Encoding:", b" chunked"],
+    "a folded length": [b"X: y", b" Content-Length: 5"],
+    "a bare line feed": [b"X: y\nContent-Length: 5"],
+    "a bare carriage return": [b"X: y\rContent-Length: 5"],
+    "a NUL in a name": [b"Content\x00-Length: 5"],
+}
+
+
+def answers(served, *lines, body=b""):
+    """How many answers come to what is sent over one connection, and the first one's status."""
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), DEADLINE) as line:
+        line.sendall(b"\r\n".join([b"POST /sync/gw/pull HTTP/1.1", b"Host: x", *lines, b"", b""]) + body + HIDDEN)
+        said = b"".join(iter(lambda: line.recv(65536), b""))
+    return said.count(b"HTTP/1.1 "), int(said.split(b" ", 2)[1]) if said else 0
+
+
+@pytest.fixture(autouse=True)
+def no_errors(served, caplog):
+    """Nobody fills the server's log with errors by what is no HTTP."""
+    yield
+    assert requests.get(f"{served.url}/health", timeout=DEADLINE).ok  # what was begun before has ended
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+def test_what_can_be_read_in_two_ways_is_refused_with_all_that_follows(served, name):
+    count, status = answers(served, *AMBIGUOUS[name], body=CHUNKED)
+    assert (count, status) == (1, 400), name
+
+
+@pytest.mark.parametrize("size", [b"0x5", b"+5", b"5 ", b"ffffffffffffffff5", b"5\n", b"", b"-1", b"5;\n"])
+def test_a_chunk_of_an_unclear_size_is_refused(served, size):
+    body = size + b"\r\n12345\r\n0\r\n\r\n"
+    count, status = answers(served, b"Transfer-Encoding: chunked", body=body)
+    assert (count, status) == (1, 400)
+
+
+def test_two_clear_requests_are_two(served):
+    assert answers(served, b"Content-Length: 5", body=b"12345") == (2, 401)
