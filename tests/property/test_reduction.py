@@ -46,14 +46,13 @@ def by_duckdb(waiting, held):
 
 @settings(deadline=None, max_examples=60)
 @given(
-    deltas=st.lists(
-        st.tuples(st.sampled_from("qr"), strategies.deltas(stamps=st.integers(1, 4))), min_size=1, max_size=20
-    ),
-    first=st.integers(0, 20),
-    last=st.integers(0, 20),
+    histories=st.lists(strategies.histories(max_size=8), min_size=1, max_size=8),
+    first=st.integers(0, 12),
+    last=st.integers(0, 12),
 )
-def test_m4_deltas_and_a_state_that_overlap_give_the_gateways_rows(deltas, first, last):
-    given_deltas = [msgspec.structs.replace(delta, row_id=row) for row, delta in deltas]
-    assert by_duckdb(given_deltas[first:], given_deltas[:last]) == by_gateway(
-        given_deltas if first <= last else given_deltas[:last] + given_deltas[first:]
-    )
+def test_m4_deltas_and_a_state_that_overlap_give_the_gateways_rows(histories, first, last):
+    deltas = [
+        msgspec.structs.replace(delta, row_id=f"r{row}") for row, history in enumerate(histories) for delta in history
+    ]
+    merged = deltas if first <= last else deltas[:last] + deltas[first:]
+    assert by_duckdb(deltas[first:], deltas[:last]) == by_gateway(merged)
