@@ -65,16 +65,20 @@ def deltas(
     return RowDelta(op, table, row, client, cells, hlc, identity)
 
 
-def histories(*, max_size: int = 6) -> st.SearchStrategy[list[RowDelta]]:
+def conflicting_deltas() -> st.SearchStrategy[RowDelta]:
     """Deltas of one row by few clients at few times, so that stamps meet, cross and tie."""
-    one = deltas(
+    return deltas(
         tables=st.just("t"),
         rows=st.just("r"),
         clients=st.sampled_from(["a", "b", "\uffff", "\U00010000"]),
         stamps=st.integers(1, 5),
         columns=column_values(st.sampled_from(["x", "y", "z"]), st.sampled_from([None, 1, 2, "1", True]), 3),
     )
-    return st.lists(one, max_size=max_size)
+
+
+def histories(*, max_size: int = 6) -> st.SearchStrategy[list[RowDelta]]:
+    """Lists of `conflicting_deltas`."""
+    return st.lists(conflicting_deltas(), max_size=max_size)
 
 
 filter_values: st.SearchStrategy[Any] = (

@@ -65,9 +65,7 @@ def test_m5_golden_table():
 
 @settings(deadline=None, max_examples=60)
 @given(
-    deltas=st.lists(
-        st.tuples(st.sampled_from("xyz"), strategies.deltas(stamps=st.integers(1, 4))), min_size=1, max_size=25
-    ),
+    deltas=st.lists(st.tuples(st.sampled_from("xyz"), strategies.conflicting_deltas()), min_size=1, max_size=25),
     at=st.integers(0, 25),
     apart=st.sampled_from([0, 1 << 58]),
     seed=st.integers(0, 99),
