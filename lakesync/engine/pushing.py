@@ -107,8 +107,8 @@ def push_work(
         commit.append(push.client_id, ready.packed, arrival, access.claims)
         clean = apply(commit, ready.named, sender, arrival, rules.index(commit.config), hot).clean
     if len(new) < len(push.deltas):
-        written = {delta.key for delta in new}
-        again = [delta for delta in push.deltas if delta.key not in written]
+        added = {id(delta) for delta in new}
+        again = [delta for delta in push.deltas if id(delta) not in added]
         clean = not repeated(commit, again, sender, sure.seen) and clean
     record = replace(record, wrote=True)
     cursor = covered.cursor

@@ -243,7 +243,7 @@ def repeated(commit: Commit, deltas: Iterable[RowDelta], sender: Sender, seen: i
 
     Args:
         commit: of the push.
-        deltas: those that it repeated, of rows that the push brings nothing new for.
+        deltas: those that it repeated; the push may bring something new for their rows.
         sender: who repeated them.
         seen: the cursor that it was sure to have.
 

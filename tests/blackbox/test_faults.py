@@ -241,6 +241,13 @@ CASES = {
         ("rules", 1, 6),
         limit=1, fill=True,
     ),
+    "edits of a backup are pushed again beside a new one, after their row was deleted": case(
+        "named stock", 1,
+        edit(0, "INSERT", "tasks/t2", y=3), edit(0, "UPDATE", "tasks/t2", team="a", y=2),
+        ("backup", 0), pull(0), push(0),
+        edit(1, "DELETE", "tasks/t2"), edit(1, "UPDATE", "tasks/t2", tick=0, team="a", kind="q"), pull(1), push(1),
+        ("restore", 0), edit(0, "UPDATE", "tasks/t2", tick=5, team="a"),
+    ),
     "lines of several claims are left behind": case(
         "stock stock", 1,
         edit(1, "INSERT", "notes/r1", team="a"), edit(1, "INSERT", "notes/r2", team="a"),
