@@ -9,6 +9,7 @@ from concurrent.futures import wait
 import pytest
 
 from lakesync.exceptions import StagingUnavailableError
+from lakesync.staging.postgres.connection import POOL_SIZE
 from lakesync.staging.sqlite import SqliteStore
 from tests.conformance.book import make_delta
 from tests.conformance.places import postgres
@@ -42,6 +43,22 @@ def test_pushes_that_wait_together_share_a_commit(store, book, held):
     held.set()
     assert [future.result() for future in futures] == list(range(1, PUSHES + 1))
     assert 1 <= len(commits if isinstance(store, SqliteStore) else set(commits)) < PUSHES / 4
+
+
+@pytest.mark.parametrize("ask", ["submit", "read"])
+def test_a_gateway_with_many_jobs_does_not_hold_up_another(store, ask):
+    if ask == "submit" and not isinstance(store, SqliteStore):
+        pytest.skip("gateways write in threads of their own, in no order")
+    store.ensure_gateway("h")
+    order: list[str] = []
+    release = threading.Event()
+    blocking = [store.read("g", lambda _: release.wait(60)) for _ in range(POOL_SIZE)]
+    flood = [getattr(store, ask)("g", lambda _: order.append("g")) for _ in range(PUSHES)]
+    other = getattr(store, ask)("h", lambda _: order.append("h"))
+    release.set()
+    wait([*blocking, *flood, other], 60)
+    assert order.index("h") <= 2 * POOL_SIZE
+    assert order.count("g") == PUSHES
 
 
 def test_a_group_whose_transaction_sqlite_ended_did_not_happen(tmp_path, clock, book):

@@ -18,6 +18,7 @@ from lakesync.staging.postgres.commit import PostgresCommit, PostgresView
 from lakesync.staging.postgres.connection import POOL_SIZE, Database, unavailable
 from lakesync.staging.postgres.journal import ConfigCache, Journal, load_head, save_head
 from lakesync.staging.postgres.listening import Listening
+from lakesync.staging.turns import Turns
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ class Job(NamedTuple):
 
 
 class Groups:
-    """Runs works in order of submission, one gateway's in one thread at a time."""
+    """Runs works of a gateway in order of submission, in one thread at a time, and gateways in turn."""
 
     def __init__(self, database: Database, wall: Callable[[], int], configs: ConfigCache, listening: Listening) -> None:
         self._database = database
@@ -42,6 +43,7 @@ class Groups:
         self._threads = ThreadPoolExecutor(POOL_SIZE, thread_name_prefix="staging")
         self._lock = threading.Lock()
         self._waiting: dict[str, deque[Job]] = {}
+        self._reads: Turns[tuple[Callable[[PostgresView], Any], Future[Any], str]] = Turns()
         self._closed = False
 
     def submit(self, gateway: str, work: Callable[[PostgresCommit], T]) -> Future[T]:
@@ -61,10 +63,12 @@ class Groups:
 
     def read(self, gateway: str, work: Callable[[PostgresView], T]) -> Future[T]:
         """Run `work` over a snapshot."""
+        future: Future[T] = Future()
         with self._lock:
             if not self._closed:
-                return self._threads.submit(self._read, gateway, work)
-        future: Future[T] = Future()
+                self._reads.put(gateway, (work, future, gateway))
+                self._threads.submit(self._read_next)
+                return future
         future.set_exception(StagingUnavailableError("the staging store is closed: make another one"))
         return future
 
@@ -74,11 +78,21 @@ class Groups:
             self._closed = True
         self._threads.shutdown(wait=True)
 
-    def _read(self, gateway: str, work: Callable[[PostgresView], T]) -> T:
-        with self._database.reading() as connection:
-            return work(PostgresView(connection, load_head(connection, gateway, self._configs, lock=False)))
+    def _read_next(self) -> None:
+        with self._lock:
+            work, future, gateway = self._reads.take()
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            with self._database.reading() as connection:
+                result = work(PostgresView(connection, load_head(connection, gateway, self._configs, lock=False)))
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
     def _drain(self, gateway: str) -> None:
+        """Run a gateway's next group, and leave the thread to others where more waits."""
         while group := self._next(gateway):
             jobs = [job for job in group if job.future.set_running_or_notify_cancel()]
             notices: list[Notice] = []
@@ -89,6 +103,15 @@ class Groups:
             for outcome in outcomes:
                 outcome.tell()
             self._listening.notices.tell(notices)
+            if self._yields(gateway):
+                return
+
+    def _yields(self, gateway: str) -> bool:
+        """Put a gateway behind those that wait for a thread. Not once the store is closed, which is to end."""
+        with self._lock:
+            if not self._closed:
+                self._threads.submit(self._drain, gateway)
+            return not self._closed
 
     def _next(self, gateway: str) -> list[Job]:
         """The next group; none, and the gateway is free for another thread, when nothing waits."""

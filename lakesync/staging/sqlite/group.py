@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from time import monotonic
@@ -16,9 +15,11 @@ from lakesync.staging.outcome import Outcome
 from lakesync.staging.sqlite.behind import Behind
 from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
 from lakesync.staging.sqlite.state import State
+from lakesync.staging.turns import Turns
 
 _GROUP_SECONDS = 0.05
-"""A group that took longer is committed before more join it: a push never waits for all others."""
+"""A group that took longer is committed before more join it, and readings of one round end: no job waits for all
+others."""
 
 
 class Job(NamedTuple):
@@ -44,16 +45,15 @@ class GroupCommit:
         self.announcement = Announcement()
         """What the group under way moves; told once it is committed and its futures have ended."""
 
-    def run(self, jobs: Iterable[Job]) -> None:
-        """Run the writing jobs in order, in as few groups as latency allows; the reading ones after the first group."""
-        jobs = [job for job in jobs if job.future.set_running_or_notify_cancel()]
-        writing = deque(job for job in jobs if job.writes)
-        reading = deque(job for job in jobs if not job.writes)
-        while writing or reading:
-            if writing and self._run_group(writing):
-                self._run_alone(writing.popleft())
-            while reading:
-                self._read(reading.popleft())
+    def run(self, writing: Turns[Job], reading: Turns[Job]) -> None:
+        """Take a group of the writing jobs and then some of the reading ones, and run them."""
+        if writing and (alone := self._run_group(writing)) is not None:
+            self._run_alone(alone)
+        until = monotonic() + _GROUP_SECONDS
+        while reading and monotonic() < until:
+            job = reading.take()
+            if job.future.set_running_or_notify_cancel():
+                self._read(job)
 
     def _read(self, job: Job) -> None:
         try:
@@ -65,26 +65,25 @@ class GroupCommit:
 
     # -- groups --------------------------------------------------------------------------------------------------
 
-    def _run_group(self, writing: deque[Job]) -> bool:
-        """One group of the jobs from the left; whether the next one must run alone."""
+    def _run_group(self, writing: Turns[Job]) -> Job | None:
+        """Run one group of the jobs; return one that must run alone after it."""
         until = monotonic() + _GROUP_SECONDS
         done: list[Outcome] = []
-        alone = False
+        alone: Job | None = None
+        job = _next_of(writing)
         try:
             self._begin()
-            while writing and not alone and (not done or monotonic() < until):
+            while job is not None:
                 try:
-                    outcome = self._attempt(writing[0], alone=False)
+                    done.append(self._attempt(job, alone=False))
                 except MustRunAloneError:
-                    alone = True
-                else:
-                    done.append(outcome)
-                    writing.popleft()
+                    alone = job
+                job = _next_of(writing) if alone is None and monotonic() < until else None
             self._commit()
         except Exception as exc:
             lost = [outcome.future for outcome in done]
-            if writing and not alone and not done:
-                lost.append(writing.popleft().future)
+            if job is not None:
+                lost.append(job.future)
             self._fail(lost, exc)
             return alone
         for outcome in done:
@@ -174,3 +173,12 @@ class GroupCommit:
         )
         error.__cause__ = exc
         return error
+
+
+def _next_of(jobs: Turns[Job]) -> Job | None:
+    """The next job that somebody still waits for."""
+    while jobs:
+        job = jobs.take()
+        if job.future.set_running_or_notify_cancel():
+            return job
+    return None

@@ -1,4 +1,6 @@
-"""The one thread that touches both databases: it takes what was submitted as a group, and writes behind in between."""
+"""The one thread that touches both databases: it runs what was submitted, gateways in turn, and writes behind in
+between.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +15,38 @@ from typing import TypeVar
 from lakesync.exceptions import StagingUnavailableError
 from lakesync.staging.sqlite.behind import Behind, WriteBehind
 from lakesync.staging.sqlite.group import GroupCommit, Job
+from lakesync.staging.turns import Turns
 
 T = TypeVar("T")
 
-_GROUP = 256
+
 _IDLE_PART = 60
 """After this part of the allowed seconds without anything to do, the state is written behind."""
 
 
 class Owner:
-    """Runs jobs in order of submission until it is stopped."""
+    """Runs jobs until it is stopped: those of one gateway in order of submission, gateways in turn."""
 
     def __init__(self, group: GroupCommit, behind: Behind, name: str, allowed: WriteBehind) -> None:
         """Start the thread."""
         self._group = group
         self._behind = behind
         self._allowed = allowed
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[str, Job] | None] = SimpleQueue()
+        self._writing: Turns[Job] = Turns()
+        self._reading: Turns[Job] = Turns()
         self._lock = threading.Lock()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, run: Callable[[bool], T], *, writes: bool) -> Future[T]:
+    def submit(self, run: Callable[[bool], T], *, writes: bool, gateway: str = "") -> Future[T]:
         """Have `run` called in the owner thread; a writing one in a group's transaction.
+
+        Args:
+            run: what to do, given whether it runs alone in its group.
+            writes: whether it changes anything.
+            gateway: for whom; empty for the store itself, which takes turns with the gateways.
 
         Raises (in the future):
             StagingUnavailableError: the store is closed.
@@ -44,7 +54,7 @@ class Owner:
         future: Future[T] = Future()
         with self._lock:
             if not self._stopped:
-                self._queue.put(Job(run, future, writes))
+                self._queue.put((gateway, Job(run, future, writes)))
                 return future
         future.set_exception(StagingUnavailableError("the staging store is closed: make another one"))
         return future
@@ -61,28 +71,35 @@ class Owner:
         due = inf
         while True:
             idle = monotonic() + self._allowed.seconds / _IDLE_PART if self._behind.any else inf
-            jobs, more = self._take(min(due, idle))
-            if jobs:
-                self._group.run(jobs)
+            more = self._receive(min(due, idle))
+            busy = self._busy
+            self._group.run(self._writing, self._reading)
+            while not more and self._busy:
+                self._group.run(self._writing, self._reading)
             if not more:
                 self._behind.try_write()
                 return
             if self._behind.any:
                 due = min(due, monotonic() + self._allowed.seconds)
-            quiet = not jobs and self._behind.any
+            quiet = not busy and self._behind.any
             if quiet or monotonic() >= due or self._behind.full:
                 due = inf if self._behind.try_write_on() else -inf
 
-    def _take(self, due: float) -> tuple[list[Job], bool]:
-        """What waits, and whether the thread goes on; none when the write-behind is due."""
-        jobs: list[Job] = []
+    @property
+    def _busy(self) -> bool:
+        return bool(self._writing or self._reading)
+
+    def _receive(self, due: float) -> bool:
+        """Take in what was submitted, and wait for it where nothing else is to be done; whether the thread goes on."""
         try:
-            job = self._queue.get(timeout=None if due == inf else max(0.0, due - monotonic()))
-            while job is not None:
-                jobs.append(job)
-                if len(jobs) == _GROUP:
-                    return jobs, True
-                job = self._queue.get_nowait()
+            if self._busy:
+                received = self._queue.get_nowait()
+            else:
+                received = self._queue.get(timeout=None if due == inf else max(0.0, due - monotonic()))
+            while received is not None:
+                gateway, job = received
+                (self._writing if job.writes else self._reading).put(gateway, job)
+                received = self._queue.get_nowait()
         except Empty:
-            return jobs, True
-        return jobs, False
+            return True
+        return False

@@ -142,12 +142,15 @@ class SqliteStore(ErasingStore, HoldingStore):
                 SqliteCommit(opened.journal, opened.state, gateway, alone=alone, announcement=opened.group.announcement)
             ),
             writes=True,
+            gateway=gateway,
         )
 
     def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
         """Run `work` over a consistent view, between two groups."""
         opened = self._open
-        return opened.owner.submit(lambda _: work(SqliteView(opened.journal, opened.state, gateway)), writes=False)
+        return opened.owner.submit(
+            lambda _: work(SqliteView(opened.journal, opened.state, gateway)), writes=False, gateway=gateway
+        )
 
     def watch(self, listener: Listener) -> Callable[[], None]:
         """Tell `listener` of new visible arrivals, in the owner thread; what is returned ends that."""
