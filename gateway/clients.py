@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import inf
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -122,6 +123,8 @@ class SeenClients:
         """Args: wall: the server's clock in milliseconds, by which commits arrive."""
         self._wall = wall
         self._seen: OrderedDict[tuple[str, str], _Seen] = OrderedDict()
+        self._of: dict[str, dict[str, _Seen]] = {}
+        """The same by gateway."""
         self._looks = count(1)
 
     def pushed(self, gateway: str, client_id: str) -> None:
@@ -173,6 +176,7 @@ class SeenClients:
         followed: Mapping[str, Followed],
         client_id: str | None = None,
         *,
+        most: int | None = None,
         shared: bool = False,
     ) -> list[Due]:
         """The clients that may have come to lack something since they were looked at, the longest ago first.
@@ -182,19 +186,26 @@ class SeenClients:
             arrivals: of its newest commits.
             followed: those that are connected, by id.
             client_id: the only one that is asked for.
+            most: clients to return; None: all.
             shared: other processes may have sent a client what it lacked.
         """
-        found: list[tuple[int, Due]] = []
-        for (of, name), seen in self._seen.items():
-            if of != gateway or client_id not in (None, name) or _is_told(seen, followed.get(name)):
+        found: list[tuple[int, str, _Seen, object]] = []
+        mine = self._of.get(gateway, {})
+        for name in mine if client_id is None else mine.keys() & {client_id}:
+            seen = mine[name]
+            if _is_told(seen, followed.get(name)):
                 continue
             known, sent = seen.found, _sent(seen, followed.get(name))
-            same = known is not None and known.sent == sent
-            if not (same and known is not None and known.arrivals == arrivals and _holds(known.unsent, shared=shared)):
-                before = known.unsent if same and known is not None else None
-                look = Look(name, self.whereabouts(gateway, name, followed.get(name)), before)
-                found.append((known.number if known is not None else 0, Due(look, sent)))
-        return [each for _, each in sorted(found, key=lambda numbered: numbered[0])]
+            number = known.number if known is not None else 0
+            if known is None or known.sent != sent or known.arrivals != arrivals or not _holds(known.unsent, shared):
+                found.append((number, name, seen, sent))
+        found.sort(key=itemgetter(0))
+        return [self._due(gateway, each, followed) for each in found[:most]]
+
+    def _due(self, gateway: str, found: tuple[int, str, _Seen, object], followed: Mapping[str, Followed]) -> Due:
+        _, name, seen, sent = found
+        before = seen.found.unsent if seen.found is not None and seen.found.sent == sent else None
+        return Due(Look(name, self.whereabouts(gateway, name, followed.get(name)), before), sent)
 
     def looked(
         self, gateway: str, arrivals: Arrivals, followed: Mapping[str, Followed], due: Due, unsent: Unsent | None
@@ -222,11 +233,8 @@ class SeenClients:
             limit: how many to tell of.
         """
         now = self._wall()
-        found = [
-            _standing(name, seen, followed.get(name), now)
-            for (of, name), seen in list(self._seen.items())
-            if of == gateway
-        ]
+        mine = list(self._of.get(gateway, {}).items())
+        found = [_standing(name, seen, followed.get(name), now) for name, seen in mine]
         return sorted(found, key=_furthest_first)[:limit]
 
     def of(self, gateway: str, client_id: str, followed: Mapping[str, Followed]) -> ClientStanding | None:
@@ -240,23 +248,22 @@ class SeenClients:
         Args:
             followed: gives a gateway's connected clients, by id.
         """
-        by_gateway = {gateway: followed(gateway) for gateway in self.gateways()}
-        unsent: dict[str, list[int]] = {gateway: [] for gateway in by_gateway}
-        for (gateway, name), seen in self._seen.items():
-            if gateway in unsent:
-                unsent[gateway].append(_unsent_since(seen, by_gateway[gateway].get(name)) or 0)
-        return {
-            gateway: Lag(
-                clients=len(each),
-                behind=sum(since > 0 for since in each),
-                unsent_since_ms=min((wall_of(since) for since in each if since), default=None),
-            )
-            for gateway, each in unsent.items()
-        }
+        found = {}
+        for gateway, mine in self._of.items():
+            connected = followed(gateway)
+            unsent = [since for name, seen in mine.items() if (since := _unsent_since(seen, connected.get(name)))]
+            oldest = min(unsent, default=None)
+            found[gateway] = Lag(len(mine), len(unsent), None if oldest is None else wall_of(oldest))
+        return found
 
     def gateways(self) -> Sequence[str]:
-        """Those of which a client was seen."""
-        return sorted({gateway for gateway, _ in self._seen})
+        """Those of which a client was seen, the ones first that did not have their turn for the longest time."""
+        return list(self._of)
+
+    def had_its_turn(self, gateway: str) -> None:
+        """Note that the clients of a gateway were looked at."""
+        if gateway in self._of:
+            self._of[gateway] = self._of.pop(gateway)
 
     def whereabouts(self, gateway: str, client_id: str, followed: Followed | None) -> Whereabouts:
         """Where a client is.
@@ -282,12 +289,18 @@ class SeenClients:
         key = (gateway, client_id)
         seen = self._seen.get(key)
         if seen is None:
-            seen = self._seen[key] = _Seen()
+            seen = self._seen[key] = self._of.setdefault(gateway, {})[client_id] = _Seen()
             if len(self._seen) > REMEMBERED_CLIENTS:
-                self._seen.popitem(last=False)
+                self._forget(*self._seen.popitem(last=False)[0])
         else:
             self._seen.move_to_end(key)
         return seen
+
+    def _forget(self, gateway: str, client_id: str) -> None:
+        mine = self._of[gateway]
+        del mine[client_id]
+        if not mine:
+            del self._of[gateway]
 
 
 def _sent(seen: _Seen, followed: Followed | None) -> object:
@@ -302,7 +315,7 @@ def _is_told(seen: _Seen, followed: Followed | None) -> bool:
     return followed is not None and not (followed.owed or followed.follower.more or seen.repeats)
 
 
-def _holds(unsent: Unsent | None, *, shared: bool) -> bool:
+def _holds(unsent: Unsent | None, shared: bool) -> bool:
     """Whether an answer is good until something is committed, or sent to the client here."""
     return unsent is None or (unsent.done and not (shared and unsent.since))
 

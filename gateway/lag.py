@@ -19,41 +19,43 @@ _AT_ONCE = 16
 """Of them in one reading of the store, so that others are served in between."""
 
 
-async def look_at_clients(services: Services, gateway: str, backlog: Sequence[Backlog], most: int | None = None) -> int:
+async def look_at_clients(services: Services, gateway: str, backlog: Sequence[Backlog]) -> None:
     """Find out how far clients of a gateway are behind that were not looked at since its newest commit.
 
     Args:
         services: of the server.
         gateway: its id.
-        backlog: of the store, which has the newest arrivals.
-        most: clients to look at; None: `LOOKS`.
-
-    Returns:
-        How many were looked at.
+        backlog: of the gateway, which has the newest arrivals.
     """
-    arrivals = _arrivals(gateway, backlog)
-    shared = services.engine.store.shared
-    due = services.clients.due(gateway, arrivals, services.hub.followed(gateway), shared=shared)
-    due = due[: LOOKS if most is None else most]
-    await _look(services, gateway, arrivals, due)
-    return len(due)
+    arrivals = _arrivals(backlog).get(gateway, ())
+    await _look(services, gateway, arrivals, _due(services, gateway, arrivals, most=LOOKS))
 
 
 async def look_at_client(services: Services, gateway: str, client_id: str) -> None:
     """Find out how far one client is behind."""
-    arrivals = _arrivals(gateway, await run_in_threadpool(services.engine.store.backlog))
-    shared = services.engine.store.shared
-    due = services.clients.due(gateway, arrivals, services.hub.followed(gateway), client_id, shared=shared)
-    await _look(services, gateway, arrivals, due)
+    arrivals = _arrivals(await run_in_threadpool(services.gateways[gateway].backlog)).get(gateway, ())
+    await _look(services, gateway, arrivals, _due(services, gateway, arrivals, client_id))
 
 
 async def look_at_gateways(services: Services) -> None:
     """As `look_at_clients`, over all gateways of which clients were seen."""
-    backlog = await run_in_threadpool(services.engine.store.backlog)
+    arrivals = _arrivals(await run_in_threadpool(services.engine.store.backlog))
     left = LOOKS
     for gateway in services.clients.gateways():
-        if left > 0:
-            left -= await look_at_clients(services, gateway, backlog, left)
+        due = _due(services, gateway, arrivals.get(gateway, ()), most=left)
+        if due:
+            await _look(services, gateway, arrivals.get(gateway, ()), due)
+            services.clients.had_its_turn(gateway)
+            left -= len(due)
+        if left == 0:
+            return
+
+
+def _due(
+    services: Services, gateway: str, arrivals: Arrivals, client_id: str | None = None, most: int | None = None
+) -> list[Due]:
+    followed, shared = services.hub.followed(gateway), services.engine.store.shared
+    return services.clients.due(gateway, arrivals, followed, client_id, most=most, shared=shared)
 
 
 async def _look(services: Services, gateway: str, arrivals: Arrivals, due: Sequence[Due]) -> None:
@@ -66,5 +68,9 @@ async def _look(services: Services, gateway: str, arrivals: Arrivals, due: Seque
                 services.clients.looked(gateway, arrivals, followed, each, unsent)
 
 
-def _arrivals(gateway: str, backlog: Sequence[Backlog]) -> Arrivals:
-    return tuple(sorted((shard.shard, shard.last_arrival) for shard in backlog if shard.gateway == gateway))
+def _arrivals(backlog: Sequence[Backlog]) -> dict[str, Arrivals]:
+    """Of each gateway, by shard."""
+    found: dict[str, Arrivals] = {}
+    for shard in sorted(backlog, key=lambda each: each.shard):
+        found[shard.gateway] = (*found.get(shard.gateway, ()), (shard.shard, shard.last_arrival))
+    return found

@@ -155,3 +155,16 @@ def test_the_one_that_was_not_seen_for_the_longest_time_is_forgotten(monkeypatch
     for client in ("a", "b", "c", "a", "d", "e"):
         seen.pushed("gw", client)
     assert sorted(each.client_id for each in seen.standing("gw", {}, 10)) == ["a", "d", "e"]
+
+
+def test_gateways_are_looked_at_in_turn_and_forgotten_with_their_last_client(monkeypatch):
+    monkeypatch.setattr(clients, "REMEMBERED_CLIENTS", 3)
+    seen = SeenClients(Clock())
+    for gateway in ("one", "two", "three"):
+        seen.pushed(gateway, "a")
+    seen.had_its_turn("one")
+    assert seen.gateways() == ["two", "three", "one"]
+    seen.pushed("two", "b")
+    assert seen.gateways() == ["two", "three"]
+    seen.had_its_turn("one")
+    assert seen.standing("one", {}, 10) == []
