@@ -39,6 +39,18 @@ def test_runs_share_a_session_and_with_it_pythons_processes(spark_server):
     assert all(row["had"] for row in [*first, *second, *third])
 
 
+def test_workers_look_for_modules_in_no_archive(spark_server):
+    """They would read its directory again before each task."""
+
+    def part(_):
+        archives = [path for path, found in sys.path_importer_cache.items() if type(found).__name__ == "zipimporter"]
+        yield pa.record_batch({"archives": [archives]}, pa.schema([("archives", pa.list_(pa.string()))]))
+
+    with session(spark_server["config"], shared=True) as spark:
+        (row,) = in_tasks(spark, 1, part, "archives array<string>").collect()
+    assert row["archives"] == []
+
+
 def test_each_day_has_a_session_of_its_own(spark_server, monkeypatch):
     with session(spark_server["config"], shared=True) as today:
         monkeypatch.setattr("lakehouse.sessions.datetime", Tomorrow)
