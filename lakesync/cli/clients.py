@@ -20,7 +20,10 @@ COLUMNS = ("clientId=client", "lag", "state", "offlineSince=offline since", "pul
     epilog=examples(
         ("lakesync clients --gateway shop", "who is behind, and by how much"),
         ("lakesync clients --json | jq 'select(.lagSeconds > 60)'", "a minute behind, or more"),
-        ("lakesync clients --json | jq 'select(.offlineSinceMs < (now - 86400) * 1000)'", "offline for a day"),
+        (
+            "lakesync clients --json | jq 'select(now * 1000 - (.offlineSinceMs // infinite) > 86400000)'",
+            "offline for a day",
+        ),
     )
 )
 def clients(
