@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value
-from lakesync.adapters.uri import Address
+from lakesync.adapters.uri import Address, without_password
 from lakesync.exceptions import AdapterError, ConfigurationError
 from lakesync.extras import extra
 
@@ -120,7 +120,7 @@ class BigQueryExecutor:
         address = Address.of(uri, _OPTIONS)
         self._project, self._dataset = address.host, address.path
         if not self._project or not self._dataset or "/" in self._dataset:
-            raise ConfigurationError(f"{uri!r} names no dataset: write bigquery://PROJECT/DATASET")
+            raise ConfigurationError(f"{without_password(uri)!r} names no dataset: write bigquery://PROJECT/DATASET")
         self._driver = bigquery
         self._errors = (GoogleAPIError, GoogleAuthError, RequestException)
         self._options = address.options

@@ -104,7 +104,8 @@ class PostgresExecutor:
             with self._pool.lease() as connection:
                 yield _PostgresConnection(connection)
         except self._driver.Error as error:
-            raise AdapterError(f"Postgres at {without_password(self._uri)} refused: {_told(error)}") from error
+            told = without_password(_told(error))
+            raise AdapterError(f"Postgres at {without_password(self._uri)} refused: {told}") from None
 
     def close(self) -> None:
         """Close every connection."""

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from lakesync.adapters.base import Adapter, DatabaseAdapter, is_object_store
 from lakesync.adapters.objects import FlushFormat, ObjectDeltas
+from lakesync.adapters.uri import without_password
 from lakesync.exceptions import ConfigurationError
 
 GROUP = "lakesync.adapters"
@@ -68,7 +69,7 @@ def _path(uri: str) -> Path:
     parts = urlsplit(uri)
     if parts.netloc or not parts.path.startswith("/") or not parts.path.strip("/"):
         raise ConfigurationError(
-            f"the adapter URI {uri!r} names no absolute path: write {parts.scheme}:///ABSOLUTE/PATH"
+            f"the adapter URI {without_password(uri)!r} names no absolute path: write {parts.scheme}:///ABSOLUTE/PATH"
         )
     return Path("/") / unquote(parts.path).lstrip("/")
 

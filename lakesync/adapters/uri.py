@@ -9,7 +9,7 @@ import msgspec
 
 from lakesync.exceptions import ConfigurationError
 
-_PASSWORD = re.compile(r"(?<=:)[^:@/]*(?=@)")
+_PASSWORD = re.compile(r"(://[^:@/?#]*):.*@", re.DOTALL)
 _SECRET_OPTION = re.compile(r"(?<=[?&])(password|secret_key)=[^&]*")
 
 
@@ -59,5 +59,5 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def without_password(uri: str) -> str:
-    """A URI for messages."""
-    return _SECRET_OPTION.sub(r"\1=…", _PASSWORD.sub("…", uri, count=1))
+    """A URI for messages, or a message that has one in it."""
+    return _SECRET_OPTION.sub(r"\1=…", _PASSWORD.sub(r"\1:…@", uri))

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.exceptions import ConfigurationError, StagingUnavailableError
 from lakesync.staging.migrations import pending
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -46,8 +46,19 @@ class Database:
     """A pool of connections to one store."""
 
     def __init__(self, url: str) -> None:
-        """Args: url: as libpq reads it."""
-        self.info = {**_VIGILANT, **psycopg.conninfo.conninfo_to_dict(url)}
+        """Args: url: as libpq reads it.
+
+        Raises:
+            ConfigurationError: it is none.
+        """
+        try:
+            given = psycopg.conninfo.conninfo_to_dict(url)
+        except psycopg.ProgrammingError:  # whose text may show a part of the password
+            raise ConfigurationError(
+                "staging.url cannot be read: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %40 for an @ "
+                "and the like in the password"
+            ) from None
+        self.info = {**_VIGILANT, **given}
         """How to connect, as libpq names it."""
         self.where = f"{self.info.get('host', 'localhost')}/{self.info.get('dbname', '')}"
         self._pool = ConnectionPool(

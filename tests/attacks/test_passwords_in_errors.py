@@ -1,0 +1,46 @@
+"""The operator's own passwords, in what is said and logged of an address that cannot be used."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+
+from lakesync.adapters import DeltaQuery, open_adapter
+from lakesync.adapters.uri import without_password
+from lakesync.exceptions import LakeSyncError
+from lakesync.staging import open_store
+from lakesync.testing.clock import ManualClock
+
+PASSWORD = "hunter2"
+PLACES = ["h", "", "[h", "h:x", "127.0.0.1:1", "h/d b", "h/db?x=1", "h/db?%zz"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "mysql", "bigquery", "sqlite", "file"])
+@pytest.mark.parametrize("password", ["hunter2", "hunter2:hunter2"])
+def test_an_adapter_does_not_show_them(scheme, place, password):
+    with pytest.raises((LakeSyncError, ValueError)) as refused:
+        open_adapter(f"{scheme}://me:{password}@{place}").query_deltas_since(DeltaQuery(limit=1))
+    assert "hunter2" not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place not in ("h", "127.0.0.1:1")])
+def test_staging_does_not_show_them(place):
+    with pytest.raises(LakeSyncError) as refused:
+        open_store(f"postgresql://me:{PASSWORD}@{place}", ManualClock()).open(None)
+    assert PASSWORD not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("mysql://me:a:b@h/d", "mysql://me:…@h/d"),
+        ("mysql://me:a@b@h/d", "mysql://me:…@h/d"),
+        ("mysql://me@h/d", "mysql://me@h/d"),
+        ("postgresql://h:1/d", "postgresql://h:1/d"),
+        ('said of "mysql://me:a@h"', 'said of "mysql://me:…@h"'),
+    ],
+)
+def test_what_is_shown_of_an_address(uri, shown):
+    assert without_password(uri) == shown
