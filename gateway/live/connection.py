@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
@@ -138,19 +139,15 @@ class LiveConnection:
             self._services.live_rate.check(exchange.gateway or "", str(self._caller.token_claims["sub"]))
         if frame is None:
             raise BadFrameError("the frame is text: send binary ones, a tag byte and a protobuf message")
-        try:
+        with _decoding():
             tag, body = decode_frame(frame)
-        except ValidationError as error:
-            raise BadFrameError(str(error)) from None
         if tag not in _WORKS:
             raise BadFrameError("a broadcast (0x03) is the server's to send: send 0x01 push or 0x02 pull")
         return tag, body
 
     async def _push(self, exchange: Exchange, body: bytes) -> bytes:
-        try:
+        with _decoding():
             message = await decoded_push(protobuf.decode_push, body)
-        except ValidationError as error:
-            raise BadFrameError(str(error)) from error
         follower = self.follower
         if follower is not None and follower.client_id != message.client_id:
             follower = None
@@ -161,10 +158,8 @@ class LiveConnection:
         return protobuf.encode_response(SyncResponse(result.deltas, result.server_hlc))
 
     async def _pull(self, exchange: Exchange, body: bytes) -> bytes:
-        try:
+        with _decoding():
             message = protobuf.decode_pull(body)
-        except ValidationError as error:
-            raise BadFrameError(str(error)) from error
         page = await serve_pull(
             self._services, exchange, self._caller, message, knows_resync=self._knows_resync, live=True
         )
@@ -307,3 +302,12 @@ class LiveConnection:
 
 def _nobody() -> None:
     """Before the connection is in a room."""
+
+
+@contextmanager
+def _decoding() -> Iterator[None]:
+    """Raise BadFrameError where a frame is not what its tag says."""
+    try:
+        yield
+    except ValidationError as error:
+        raise BadFrameError(str(error)) from error
