@@ -20,11 +20,18 @@ class Has(Enum):
     OWN = "own"
 
 
-def of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> Has:
-    """What the client holds of a row that it may see."""
+def of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position, told: int) -> Has:
+    """What the client holds of a row that it may see.
+
+    Args:
+        row: as it is now.
+        history: its entries that concern the client.
+        client_id: the client.
+        at: where it is.
+        told: `told_since_base`.
+    """
     if at.resync or _forgot(row, client_id, at):
         return Has.UNSURE
-    told = told_since_base(at)
     verdicts = {_of_entry(entry, row, at, told) for entry in history}
     held = Has.YES if Has.YES in verdicts else Has.UNSURE if Has.UNSURE in verdicts else Has.NO
     if held is Has.YES and row.emptied > at.base:
@@ -63,15 +70,14 @@ def writers_known_from(at: Position) -> int:
     return at.base if at.base >= 0 else at.until
 
 
-def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> bool:
+def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position, told: int) -> bool:
     """Whether the client may hold a row that it may not see, or not any more.
 
-    Only of a row that it could see at some time: an id must not leak.
+    Only of a row that it could see at some time: an id must not leak. Arguments as `of_visible`.
     """
     written = _written_since(row, client_id, at)
     if written is not None and (written != DELETED or at.own is not None):
         return True  # a database that was put back may be from before its own DELETE
-    told = told_since_base(at)
     return any(_may_hold(entry, at, told) for entry in history)
 
 

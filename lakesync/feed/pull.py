@@ -91,6 +91,7 @@ class _Walk:
         self.buckets = sorted({*at.then, *at.now, *at.reach, own_bucket(client_id)})
         self._moved = at.then ^ at.now if at.moved else frozenset[str]()
         self._writers = writers
+        self._told = told_since_base(at)
         self.parts: list[bytes] = []
         self.count = 0
         """Of the deltas in `parts`."""
@@ -147,7 +148,7 @@ class _Walk:
     def _stretch(self, cursor: int, high: int) -> Stretch | None:
         """The next entries, where the client lacks their rows and has met none of them on its way."""
         at, room = self._at, self._limit - self.count
-        if not self._shared or self._is_full or not told_since_base(at) <= cursor < at.until:
+        if not self._shared or self._is_full or not self._told <= cursor < at.until:
             return None
         name = self._client_id
         reader = Reader(at.base, spell_client(name), writers_known_from(at), own_bucket(name))
@@ -187,7 +188,7 @@ class _Walk:
         """Go through the next entries; a row that the client certainly lacks is sent as it is stored."""
         cursor, at = low, self._at
         visible = bucket in self._access.keys
-        name, known_from, told = spell_client(self._client_id), writers_known_from(at), told_since_base(at)
+        name, known_from, told = spell_client(self._client_id), writers_known_from(at), self._told
         found = self._view.whole_rows(bucket, low, self._wanted())
         rows: dict[RowKey, StoredRow] = {}
         for table, row_id, first, since, left, changed, inside, spelled, deltas, writers, floor in found:
@@ -266,8 +267,8 @@ class _Walk:
         """What the client lacks of one row."""
         client_id, at = self._client_id, self._at
         if not self._visible(row):
-            return [render.delete(row)] if may_hold_hidden(row, history, client_id, at) else []
-        has = of_visible(row, history, client_id, at)
+            return [render.delete(row)] if may_hold_hidden(row, history, client_id, at, self._told) else []
+        has = of_visible(row, history, client_id, at, self._told)
         if has is Has.NO:
             return render.insert(row) if self._access.shows(row) else []  # it comes with the keys that will tell of it
         if has is Has.OWN:

@@ -43,6 +43,14 @@ _OF = (
 )
 
 
+_AMONG = (
+    "SELECT number, first, since, left_at, changed, inside FROM entry"
+    " WHERE bucket = ? AND number BETWEEN ? AND ? LIMIT ?"
+)
+_MANY = 16
+"""With more buckets than that each has few of the rows that are looked for, so its entries are read through."""
+
+
 class EntryFile:
     """Reads and writes entries of the file. All methods belong to the owner thread."""
 
@@ -109,13 +117,30 @@ class EntryFile:
 
     def of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Every entry of these rows under these buckets."""
-        numbers: Sequence[int] = list(self._rows.numbers(gateway, keys).values())
-        return [
-            _entry(bucket, row)
-            for bucket in buckets
-            if (place := self._buckets.find(gateway, bucket)) is not None
-            for row in bulk.search(self._sql, _OF, (place,), numbers)
-        ]
+        rows = {number: key for key, number in self._rows.numbers(gateway, keys).items()}
+        if not rows:
+            return []
+        bounds = (min(rows), max(rows))
+        found: list[Entry] = []
+        for bucket in buckets:
+            place = self._buckets.find(gateway, bucket)
+            if place is None:
+                continue
+            entries = self._among(bucket, place, rows, bounds) if len(buckets) > _MANY else None
+            if entries is None:
+                entries = [_entry(bucket, row) for row in bulk.search(self._sql, _OF, (place,), list(rows))]
+            found += entries
+        return found
+
+    def _among(
+        self, bucket: str, place: int, rows: Mapping[int, RowKey], bounds: tuple[int, int]
+    ) -> list[Entry] | None:
+        """Entries of these rows, by their numbers, under one bucket; None where it has more than that in between."""
+        most = len(rows)
+        entries = self._sql.execute(_AMONG, (place, *bounds, most + 1)).fetchall()
+        if len(entries) > most:
+            return None
+        return [_entry(bucket, (*rows[number], *rest)) for number, *rest in entries if number in rows]
 
     def changed_after(self, gateway: str, bucket: str, since: int) -> bool:
         """Whether any entry under a bucket has `changed > since`."""
