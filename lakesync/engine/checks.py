@@ -15,7 +15,7 @@ from lakesync.exceptions import (
     SchemaMismatchError,
     ValidationError,
 )
-from lakesync.feed.apply import too_wide
+from lakesync.feed.apply import Named, too_wide
 from lakesync.identity import user_of
 from lakesync.schema import check_delta
 from lakesync.staging.hot_rows import HotRow
@@ -88,17 +88,17 @@ def check_schemas(deltas: Iterable[RowDelta], config: GatewayConfig) -> None:
         raise SchemaMismatchError(refused[0].message + _others(refused), refused)
 
 
-def check_widths(hot: Mapping[RowKey, HotRow], rows: Mapping[RowKey, Sequence[RowDelta]]) -> None:
+def check_widths(hot: Mapping[RowKey, HotRow], named: Named) -> None:
     """Refuse deltas that give a row more columns than a row may have.
 
     Args:
         hot: the rows as they are.
-        rows: a push's deltas, by row.
+        named: a push's deltas, by row.
 
     Raises:
         ValidationError: with every delta of such a row.
     """
-    wide = too_wide(hot, rows, MAX_ROW_COLUMNS)
+    wide = too_wide(hot, named, MAX_ROW_COLUMNS)
     if not wide:
         return
     refused = [
@@ -109,7 +109,7 @@ def check_widths(hot: Mapping[RowKey, HotRow], rows: Mapping[RowKey, Sequence[Ro
             "spread them over several rows, or store them as one JSON value",
         )
         for (table, row_id), count in wide.items()
-        for delta in rows[table, row_id]
+        for delta in named.rows[table, row_id]
     ]
     raise ValidationError(refused[0].message + _others(refused), refused)
 

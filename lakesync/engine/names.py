@@ -37,21 +37,18 @@ class Names:
             SchemaMismatchError: with every delta that is refused.
         """
         schemas = commit.config.schemas
-        tables = {delta.table for delta in deltas}
-        if tables <= schemas.keys():
+        tables = {delta.table for delta in deltas} - schemas.keys()
+        if not tables:
             return
-        used: dict[str, set[str]] = {table: set() for table in tables - schemas.keys()}
-        for delta in deltas:
-            columns = used.get(delta.table)
-            if columns is not None:
-                columns.update([cell.column for cell in delta.columns])
-        faults = self._faults(commit, {name for table, columns in used.items() for name in _names(table, columns)})
+        cells = {(delta.table, cell.column) for delta in deltas for cell in delta.columns}
+        columns = {f"{table}.{column}" for table, column in cells if table in tables}
+        faults = self._faults(commit, tables | columns)
         if not faults:
             return
         refused = [
             Rejection(delta.delta_id, SchemaMismatchError.code, fault)
             for delta in deltas
-            if delta.table in used
+            if delta.table in tables
             for fault in [faults[name] for name in _names_of(delta) if name in faults][:1]
         ]
         raise SchemaMismatchError(f"{len(refused)} of {len(deltas)} deltas refused: {refused[0].message}", refused)

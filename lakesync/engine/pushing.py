@@ -102,7 +102,7 @@ def push_work(
         ready = request.ready if new is push.deltas and request.ready is not None else _ready(new)
         hot = commit.hot_rows(ready.named.rows.keys())
         if not request.admitted:
-            check_widths(hot, ready.named.rows)
+            check_widths(hot, ready.named)
         arrival = commit.next_arrivals(len(ready.named.rows))[-1]
         commit.append(push.client_id, ready.packed, arrival, access.claims)
         clean = apply(commit, ready.named, sender, arrival, rules.index(commit.config), hot).clean
@@ -133,8 +133,8 @@ def check_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: 
     """
     new = _admitted(commit, request, rules, limits, names)
     if new:
-        rows = by_row(new).rows
-        check_widths(commit.hot_rows(rows.keys()), rows)
+        named = by_row(new)
+        check_widths(commit.hot_rows(named.rows.keys()), named)
 
 
 def _admitted(

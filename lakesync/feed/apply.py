@@ -151,17 +151,20 @@ def own_bucket(client_id: str) -> str:
     return f"@{client_id}"
 
 
-def too_wide(hot: Mapping[RowKey, HotRow], rows: Mapping[RowKey, Sequence[RowDelta]], most: int) -> dict[RowKey, int]:
+def too_wide(hot: Mapping[RowKey, HotRow], named: Named, most: int) -> dict[RowKey, int]:
     """Rows that a push gives new columns and that would have too many; how many each would have.
 
     Args:
         hot: the rows as they are.
-        rows: the push's deltas, by row.
+        named: the push's deltas, `by_row`.
         most: how many columns a row may have.
     """
     wide = {}
-    for key, changes in rows.items():
+    alike = named.columns
+    for key, changes in named.rows.items():
         before = hot.get(key)
+        if alike and before is not None and before.waiting == alike:
+            continue  # it has them all
         added = len(changes[0].columns) if len(changes) == 1 else sum([len(delta.columns) for delta in changes])
         if (before.most_columns if before is not None else 0) + added <= most:
             continue

@@ -91,6 +91,11 @@ class HotRow(msgspec.Struct, gc=False):
         return self._row if isinstance(self._row, Birth) and self._wrote is None else None
 
     @property
+    def waiting(self) -> tuple[str, ...]:
+        """The columns whose newest values wait to be merged; the row has them already."""
+        return self._columns
+
+    @property
     def most_columns(self) -> int:
         """How many columns the row has at most, as far as that can be said without merging it."""
         row = self._row
