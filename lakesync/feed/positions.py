@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, Scope, StoredRow
 from lakesync.types import Claims
+from lakesync.validation import MAX_HLC
 
 NOTHING = -1
 """In place of a base: the client began with no rows, or with nobody knows which."""
@@ -234,10 +235,13 @@ def numbered(record: ClientRecord, number: int) -> Scope | None:
 
 
 def _since(record: ClientRecord, base: int, origin: Scope) -> dict[str, list[Reach]]:
-    """What the client may have been told since a complete cursor of the scope `origin`."""
+    """What the client may have been told since a complete cursor of the scope `origin`.
+
+    A past key without an end is of what it was told before it came to any complete cursor.
+    """
     reach: dict[str, list[Reach]] = {}
     for past in record.past:
-        if past.told > base:
+        if base < past.told < MAX_HLC:
             reach.setdefault(past.key, []).append(Reach(past.at, past.told))
     return _extend(reach, (origin, *later_scopes(record, origin)))
 
