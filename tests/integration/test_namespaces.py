@@ -14,15 +14,13 @@ from lakesync.analysis.query import query
 from lakesync.analysis.tracing import trace
 from lakesync.config_sections import DeclaredGateway
 from lakesync.delta import extract_delta
-from lakesync.engine import Engine
 from lakesync.exceptions import ConfigurationError
 from lakesync.schema import parse_schema
-from lakesync.staging import open_store
 from lakesync.types import SyncPull, SyncPush
 from lakesync_dagster.definitions import make_definitions
 from resources.snapshot import registered
 from resources.sql import query as on_spark
-from tests.integration.gateway_support import wall_ms
+from tests.integration.gateway_support import reached_at, wall_ms
 from tests.run_support import a_run, resources_of
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
@@ -37,13 +35,13 @@ COLUMNS = {
 class House:
     """A store with two gateways, and Dagster's jobs over it."""
 
-    def __init__(self, config, folder):
+    def __init__(self, config, folder, serve):
         url = f"sqlite://{folder / 'staging'}"
         lake = {"system_namespace": "sys_apart", "namespace": "tab_apart", "checkpoints": str(folder / "frames")}
-        self.shared = config.replace(lake=lake, staging={"url": url})
+        served = serve(staging=url)
+        self.engine = served.engine
+        self.shared = reached_at(served, config).replace(lake=lake, staging={"url": url})
         self.config = self.shared.model_copy(update={"gateways": {"eu": DeclaredGateway(namespace="shop_eu")}})
-        self.engine = Engine(open_store(url, wall_ms), wall_ms)
-        self.engine.open()
         self.push("eu", "ada", {"2": "x"})  # a table without a schema takes what its columns will not hold
         self.push("eu", "bob", {"8": "y"})
         for gateway, columns in COLUMNS.items():
@@ -89,10 +87,8 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(spark_server, tmp_path_factory):
-    made = House(spark_server["config"], tmp_path_factory.mktemp("apart"))
-    yield made
-    made.engine.close()
+def house(spark_server, serve, tmp_path_factory):
+    return House(spark_server["config"], tmp_path_factory.mktemp("apart"), serve)
 
 
 def test_neither_gateway_sees_the_others_tables(house):
