@@ -244,6 +244,7 @@ def place_of(standing: Standing, access: Access, newest: int) -> Position:
         then=keys,
         now=keys,
         reach={},
+        told=0,
         haunted=standing.haunted,
         once=not standing.knows_resync,
     )
@@ -258,7 +259,8 @@ def _look_at(view: View, group: Group, rules: RulesCache, known: dict[tuple[obje
     keys = at.now
     writers: set[str] = set()
     shared = pull_page(view, _NOBODY, at, access, standing.limit, writers)
-    doubted = at._replace(exact=False, reach=dict.fromkeys(keys, (Reach(standing.cursor, view.arrival),)))
+    reach = dict.fromkeys(keys, (Reach(standing.cursor, view.arrival),))
+    doubted = at._replace(exact=False, reach=reach, told=view.arrival)
     alone = {own_bucket(name): name for name in group.clients}
     apart = group.apart.union(alone[bucket] for bucket in view.unheard(alone, standing.cursor))
     several = group.clients if standing.beside else group.doubled

@@ -112,4 +112,5 @@ def _position(place: _Place, access: Access, until: int) -> Position:
         then=access.keys,
         now=access.keys,
         reach=shown,
+        told=0 if place.until is None else place.after,
     )

@@ -244,6 +244,10 @@ def _from_there(record: ClientRecord, seen: Page, newest: int, told: int) -> Pag
 
 
 def _past(past: tuple[PastKey, ...], forgotten: Iterable[Scope]) -> tuple[PastKey, ...]:
-    """With the keys of scopes that are forgotten; of too many, those of the earliest rows that were sent go."""
-    added = [PastKey(name, scope.at, scope.told) for scope in forgotten for name in scope.keys]
+    """With the keys of scopes that are forgotten; of too many, those of the earliest rows that were sent go.
+
+    A scope without keys, under which DELETEs were sent, keeps its place under the empty key.
+    """
+    named = [(scope, scope.keys or (("",) if scope.told else ())) for scope in forgotten]
+    added = [PastKey(name, scope.at, scope.told) for scope, names in named for name in names]
     return tuple(sorted(dict.fromkeys((*past, *added)), key=lambda key: key.told)[-PAST_KEPT:])

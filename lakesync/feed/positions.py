@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, Scope, StoredRow
+from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, PastKey, Scope, StoredRow
 from lakesync.types import Claims
 from lakesync.validation import MAX_HLC
 
@@ -75,6 +75,8 @@ class Position(NamedTuple):
     now: frozenset[str]
     reach: Mapping[str, Sequence[Reach]]
     """What the client may have been told since `base`, or ever, where it starts again."""
+    told: int
+    """No row was told since `base` at a later place, under any keys or under none."""
     exact: bool = True
     """It was told nothing beyond this cursor."""
     turn: int = 0
@@ -118,11 +120,9 @@ def locate(
 
 def again(record: ClientRecord, newest: int, access: Access) -> Position:
     """Where a client starts again that may hold anything: every row is sent as DELETE, then INSERT."""
-    reach: dict[str, list[Reach]] = {}
-    for past in record.past:
-        reach.setdefault(past.key, []).append(Reach(past.at, past.told))
-    _extend(reach, record.scopes)
-    return Position(0, NOTHING, newest, resync=True, origin=0, then=frozenset(), now=access.keys, reach=reach)
+    reach, told = _reach(record.past, record.scopes)
+    keys = access.keys
+    return Position(0, NOTHING, newest, resync=True, origin=0, then=frozenset(), now=keys, reach=reach, told=told)
 
 
 def scope_of(record: ClientRecord, cursor: int, line: Claims | None = None) -> Scope | None:
@@ -151,15 +151,16 @@ def rests(page: Page) -> bool:
     return page.after == page.base and page.then == page.scope and not page.redo
 
 
-def furthest(scopes: Iterable[Scope]) -> int:
+def furthest(scopes: Iterable[Scope | PastKey]) -> int:
     """No row was told under any of the scopes at a later place in the feed."""
     return max((scope.told for scope in scopes), default=0)
 
 
 def _begin(scopes: Iterable[Scope], newest: int, access: Access) -> Position:
     """Of what it was allowed to see before, a client that was given nothing can only have what it wrote itself."""
-    reach = _extend({}, scopes)
-    return Position(0, NOTHING, newest, resync=False, origin=0, then=access.keys, now=access.keys, reach=reach)
+    reach, told = _reach((), scopes)
+    keys = access.keys
+    return Position(0, NOTHING, newest, resync=False, origin=0, then=keys, now=keys, reach=reach, told=told)
 
 
 def _at_rest(record: ClientRecord, scope: Scope, since: int, newest: int, access: Access, *, asked: bool) -> Position:
@@ -167,10 +168,8 @@ def _at_rest(record: ClientRecord, scope: Scope, since: int, newest: int, access
     later = later_scopes(record, scope)
     if any(access.resets(other, asked=asked) for other in later):
         return again(record, newest, access)
-    reach = _since(record, since, scope)
-    exact = not any(other.told for other in later) and all(
-        each.told <= since for reaches in reach.values() for each in reaches
-    )
+    reach, told = _since(record, since, scope)
+    exact = told <= since and not any(other.told for other in later)
     then, now = _keys(scope, scope, access)
     moved = then != now
     return Position(
@@ -182,6 +181,7 @@ def _at_rest(record: ClientRecord, scope: Scope, since: int, newest: int, access
         then=then,
         now=now,
         reach=reach,
+        told=told,
         exact=exact,
         turn=since if moved else 0,
         redo=((0, since),) if moved else (),
@@ -205,6 +205,7 @@ def _in_walk(record: ClientRecord, page: Page, newest: int, access: Access, *, a
     then, now = _keys(origin, walk, access)
     begins = not same and then != now
     exact = page.serial == record.told
+    reach, told = _reach((), record.scopes) if page.base == NOTHING else _since(record, page.base, origin)
     return Position(
         after=page.after,
         base=page.base,
@@ -213,7 +214,8 @@ def _in_walk(record: ClientRecord, page: Page, newest: int, access: Access, *, a
         origin=page.then or (walk.number if begins else 0),
         then=then,
         now=now,
-        reach=_extend({}, record.scopes) if page.base == NOTHING else _since(record, page.base, origin),
+        reach=reach,
+        told=told,
         exact=exact,
         turn=min((low for low, _ in page.redo), default=page.after) if begins else page.turn,
         redo=((0, page.after),) if begins else page.redo,
@@ -234,20 +236,25 @@ def numbered(record: ClientRecord, number: int) -> Scope | None:
     return next((scope for scope in record.scopes if scope.number == number), None)
 
 
-def _since(record: ClientRecord, base: int, origin: Scope) -> dict[str, list[Reach]]:
+def _since(record: ClientRecord, base: int, origin: Scope) -> tuple[dict[str, list[Reach]], int]:
     """What the client may have been told since a complete cursor of the scope `origin`.
 
     A past key without an end is of what it was told before it came to any complete cursor.
     """
+    past = [past for past in record.past if base < past.told < MAX_HLC]
+    return _reach(past, [origin, *later_scopes(record, origin)])
+
+
+def _reach(past: Iterable[PastKey], scopes: Iterable[Scope]) -> tuple[dict[str, list[Reach]], int]:
+    """What a client was told by key, and the latest place at which it was told a row.
+
+    The place under a scope without keys counts too: its client was sent DELETEs.
+    """
+    past, scopes = list(past), list(scopes)
     reach: dict[str, list[Reach]] = {}
-    for past in record.past:
-        if base < past.told < MAX_HLC:
-            reach.setdefault(past.key, []).append(Reach(past.at, past.told))
-    return _extend(reach, (origin, *later_scopes(record, origin)))
-
-
-def _extend(reach: dict[str, list[Reach]], scopes: Iterable[Scope]) -> dict[str, list[Reach]]:
+    for key in past:
+        reach.setdefault(key.key, []).append(Reach(key.at, key.told))
     for scope in scopes:
-        for key in scope.keys:
-            reach.setdefault(key, []).append(Reach(scope.at, scope.told))
-    return reach
+        for name in scope.keys:
+            reach.setdefault(name, []).append(Reach(scope.at, scope.told))
+    return reach, max(furthest(past), furthest(scopes))

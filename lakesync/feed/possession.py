@@ -20,7 +20,7 @@ class Has(Enum):
     OWN = "own"
 
 
-def of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position, told: int) -> Has:
+def of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> Has:
     """What the client holds of a row that it may see.
 
     Args:
@@ -28,11 +28,10 @@ def of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Pos
         history: its entries that concern the client.
         client_id: the client.
         at: where it is.
-        told: `told_since_base`.
     """
     if at.resync or _forgot(row, client_id, at):
         return Has.UNSURE
-    verdicts = {_of_entry(entry, row, at, told) for entry in history}
+    verdicts = {_of_entry(entry, row, at) for entry in history}
     held = Has.YES if Has.YES in verdicts else Has.UNSURE if Has.UNSURE in verdicts else Has.NO
     if held is Has.YES and row.emptied > at.base:
         held = Has.UNSURE  # it came back under another key, and no UPDATE says what it lost meanwhile
@@ -70,7 +69,7 @@ def writers_known_from(at: Position) -> int:
     return at.base if at.base >= 0 else at.until
 
 
-def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position, told: int) -> bool:
+def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> bool:
     """Whether the client may hold a row that it may not see, or not any more.
 
     Only of a row that it could see at some time: an id must not leak. Arguments as `of_visible`.
@@ -78,17 +77,17 @@ def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at
     written = _written_since(row, client_id, at)
     if written is not None and (written != DELETED or at.own is not None):
         return True  # a database that was put back may be from before its own DELETE
-    return any(_may_hold(entry, at, told) for entry in history)
+    return any(_may_hold(entry, at) for entry in history)
 
 
-def _may_hold(entry: Entry, at: Position, told: int) -> bool:
+def _may_hold(entry: Entry, at: Position) -> bool:
     if entry.bucket.startswith("@"):
         return True
     if not entry.first:
         return False
     if entry.bucket in at.then and ((entry.inside and entry.since <= at.base) or entry.first <= at.base < entry.left):
         return True
-    if not at.resync and _not_met(entry, at, told):
+    if not at.resync and _not_met(entry, at):
         return False
     return any(_was_there(entry, reach, at.base) for reach in at.reach.get(entry.bucket, ()))
 
@@ -113,38 +112,29 @@ def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
     return inserted if inserted == DELETED or inserted > at.base else 0
 
 
-def told_since_base(at: Position) -> int:
-    """No row was told since the base at a later place."""
-    return max((reach.told for reaches in at.reach.values() for reach in reaches), default=0)
+def certainly_lacks(entry: Entry, at: Position) -> bool:
+    """Whether a client that never wrote to a row lacks it, where this is the row's only entry that concerns it."""
+    return not (at.resync or at.haunted or (at.once and entry.left)) and _by_entry(entry, at) is Has.NO
 
 
-def certainly_lacks(entry: Entry, at: Position, told: int) -> bool:
-    """Whether a client that never wrote to a row lacks it, where this is the row's only entry that concerns it.
-
-    Args:
-        told: `told_since_base`.
-    """
-    return not (at.resync or at.haunted or (at.once and entry.left)) and _by_entry(entry, at, told) is Has.NO
-
-
-def _of_entry(entry: Entry, row: StoredRow, at: Position, told: int) -> Has:
+def _of_entry(entry: Entry, row: StoredRow, at: Position) -> Has:
     """By one entry's history alone."""
-    held = _by_entry(entry, at, told)
+    held = _by_entry(entry, at)
     if held is Has.YES and entry.bucket not in at.now and row.arrival > at.until:
         return Has.UNSURE  # it may have been hidden, and taken away, while the walk was on its way
     return held
 
 
-def _by_entry(entry: Entry, at: Position, told: int) -> Has:
+def _by_entry(entry: Entry, at: Position) -> Has:
     if not entry.first or entry.bucket.startswith("@"):
         return Has.NO
     reached = max((reach.told for reach in at.reach.get(entry.bucket, ())), default=0)
     if entry.bucket not in at.then:
-        return Has.NO if entry.first > reached or _not_met(entry, at, told) else Has.UNSURE
-    return _since_base(entry, at, reached, told)
+        return Has.NO if entry.first > reached or _not_met(entry, at) else Has.UNSURE
+    return _since_base(entry, at, reached)
 
 
-def _since_base(entry: Entry, at: Position, reached: int, told: int) -> Has:
+def _since_base(entry: Entry, at: Position, reached: int) -> Has:
     """Under a key that was in force at the base."""
     base = at.base
     if entry.inside:
@@ -153,19 +143,19 @@ def _since_base(entry: Entry, at: Position, reached: int, told: int) -> Has:
         if entry.first <= base < entry.left:
             return Has.UNSURE
         joined = entry.since if entry.left <= base else entry.first
-        return Has.NO if joined > reached or _not_met(entry, at, told) else Has.UNSURE
+        return Has.NO if joined > reached or _not_met(entry, at) else Has.UNSURE
     if entry.left <= base:
         return Has.NO
     if entry.since <= base:
-        return Has.YES if entry.left > told else Has.UNSURE
+        return Has.YES if entry.left > at.told else Has.UNSURE
     return Has.NO if entry.first > max(base, reached) else Has.UNSURE
 
 
-def _not_met(entry: Entry, at: Position, told: int) -> bool:
+def _not_met(entry: Entry, at: Position) -> bool:
     """Whether the walk has not come to the entry's place, which has been the same since the walk began."""
     if entry.changed > at.until:
         return False
-    if entry.changed > max(told, at.turn):
+    if entry.changed > max(at.told, at.turn):
         return True
     if not at.exact or not at.redo_first or entry.changed > at.turn:
         return False

@@ -14,7 +14,6 @@ from lakesync.feed.possession import (
     certainly_lacks,
     may_hold_hidden,
     of_visible,
-    told_since_base,
     writers_known_from,
 )
 from lakesync.lww import LiveDelta
@@ -91,7 +90,6 @@ class _Walk:
         self.buckets = sorted({*at.then, *at.now, *at.reach, own_bucket(client_id)})
         self._moved = at.then ^ at.now if at.moved else frozenset[str]()
         self._writers = writers
-        self._told = told_since_base(at)
         self.parts: list[bytes] = []
         self.count = 0
         """Of the deltas in `parts`."""
@@ -148,7 +146,7 @@ class _Walk:
     def _stretch(self, cursor: int, high: int) -> Stretch | None:
         """The next entries, where the client lacks their rows and has met none of them on its way."""
         at, room = self._at, self._limit - self.count
-        if not self._shared or self._is_full or not self._told <= cursor < at.until:
+        if not self._shared or self._is_full or not at.told <= cursor < at.until:
             return None
         name = self._client_id
         reader = Reader(at.base, spell_client(name), writers_known_from(at), own_bucket(name))
@@ -188,7 +186,7 @@ class _Walk:
         """Go through the next entries; a row that the client certainly lacks is sent as it is stored."""
         cursor, at = low, self._at
         visible = bucket in self._access.keys
-        name, known_from, told = spell_client(self._client_id), writers_known_from(at), self._told
+        name, known_from = spell_client(self._client_id), writers_known_from(at)
         found = self._view.whole_rows(bucket, low, self._wanted())
         rows: dict[RowKey, StoredRow] = {}
         for table, row_id, first, since, left, changed, inside, spelled, deltas, writers, floor in found:
@@ -203,7 +201,7 @@ class _Walk:
                 continue
             entry = Entry(bucket, table, row_id, first, since, left, changed, bool(inside))
             plain = visible and inside and name not in writers and floor <= known_from
-            if plain and spelled is not None and certainly_lacks(entry, at, told):
+            if plain and spelled is not None and certainly_lacks(entry, at):
                 self._met.add(key)
                 self._send(spelled, deltas)
                 self.told = max(self.told, changed)
@@ -267,8 +265,8 @@ class _Walk:
         """What the client lacks of one row."""
         client_id, at = self._client_id, self._at
         if not self._visible(row):
-            return [render.delete(row)] if may_hold_hidden(row, history, client_id, at, self._told) else []
-        has = of_visible(row, history, client_id, at, self._told)
+            return [render.delete(row)] if may_hold_hidden(row, history, client_id, at) else []
+        has = of_visible(row, history, client_id, at)
         if has is Has.NO:
             return render.insert(row) if self._access.shows(row) else []  # it comes with the keys that will tell of it
         if has is Has.OWN:

@@ -278,5 +278,16 @@ from tests.property.feed_steps import RULES, histories, skews
     skews=(-30, -30, 3),
     rules=0,
 )
+@example(  # rules show everything while a client is away, then show it nothing until a row is in line
+    history=[
+        ("edit", 0, "INSERT", "r1", {"group": "a", "x": 2}),
+        ("push", 0, "whole"),
+        ("core", 2, "whole"),
+        ("rules", 0, 0),
+        ("rules begin", 0, 5),
+    ],
+    skews=(0, 0, 0),
+    rules=1,
+)
 def test_every_client_ends_with_its_rows(history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int) -> None:
     play(history, skews, rules)

@@ -83,7 +83,7 @@ def test_w2_a_shared_page_is_what_each_lacks(filtered, history, follows_after, d
             group = Group(standing, frozenset(PEOPLE), apart, frozenset({"ben"} if doubled else ()))
             (found,) = look(view, [group], gateway.rules)
             keys = access.keys
-            at = Position(since, since, view.arrival, resync=False, origin=0, then=keys, now=keys, reach={})
+            at = Position(since, since, view.arrival, resync=False, origin=0, then=keys, now=keys, reach={}, told=0)
             at = at._replace(once=True)
             alone = {name: tuple(pull_page(view, name, at, access, 100).deltas) for name in PEOPLE}
             return found, alone

@@ -69,6 +69,7 @@ class PastKey(msgspec.Struct, frozen=True, array_like=True):
     """A bucket key of a scope that is forgotten."""
 
     key: str
+    """Empty where the scope had no keys."""
     at: int
     told: int
 
