@@ -11,7 +11,6 @@ KEYS = [("notes", "r1"), ("notes", "r2"), ("notes", "r3"), ("tasks", "r1"), ("ta
 TEAMS: list[Any] = ["a", "b", ["a"], ["b"], ["a", "b"], [], ["b", "c", "a"]]
 KINDS: list[Any] = [["p"], ["q"], ["p", "q"], "p"]
 LEVELS = ["0", "1", "2"]
-FILLERS = 2_500
 
 
 def _bucket(name: str, *filters: tuple[str, str, str], tables: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -32,8 +31,15 @@ RULES: list[list[dict[str, Any]]] = [
     [_bucket("others", ("team", "neq", "jwt:team"))],
     [_bucket("teams", _TEAM), _bucket("kinds", ("kind", "in", "jwt:kinds"))],
 ]
-NARROW = [1, 2, 3, 4, 5, 6, 9]
-"""Those that show no client the fillers."""
+ANY = list(range(len(RULES)))
+TABLES = sorted({table for table, _ in KEYS})
+FILLERS = {"alive": 4_500, "deleted": 9_000}
+"""How many rows a gateway is filled with, so that a change of rules is applied in the background, in each shard too."""
+FILLED = {"alive": [1, 2, 3, 4, 5, 6, 9], "deleted": [*ANY, 0, 0, 0, 5, 5, 5]}
+"""The rules of a filled gateway: those that show no client the fillers, or all.
+
+Often those without buckets, and those of which no row may have a key yet.
+"""
 
 FATES = ["whole"] * 5 + ["answer lost", "request lost"]
 _EVEN = {
@@ -76,19 +82,21 @@ def history(
     Args:
         seed: of the random numbers.
         kills: whether the server is killed now and then.
-        fill: whether the gateway holds so many rows that a change of rules is applied in the background.
+        fill: whether the gateway is filled, with rows that are alive or deleted.
         live: whether stock clients have WebSockets.
     """
     random = Random(seed)
+    fillers = random.choice(list(FILLERS)) if fill else ""
+    rules = FILLED.get(fillers, ANY)
     people = random.randint(2, 3)
     setting = {
         "clients": [
             (random.choice(["stock", "stock", "letter", "named"]), _claims(random), random.choice([-30, -3, 0, 0, 3]))
             for _ in range(people)
         ],
-        "rules": random.choice(NARROW if fill else range(len(RULES))),
+        "rules": random.choice(rules),
         "ids": random.choices(["hash", "text", "prefix"], [30, 5, 1])[0],
-        "fill": fill,
+        "fill": fillers,
         "last limit": random.choice([1, 2, 5, 1000]),
     }
     if random.random() < 0.1:  # used in turns with each client's own to the end
@@ -101,24 +109,28 @@ def history(
         setting["waits"] = random.random() < 0.1
         setting["late"] = random.choice([0.0, 0.01, 0.03])
         setting["clients"] = [(kind.replace("named", "stock"), *rest) for kind, *rest in setting["clients"]]
-    if fill:
-        weights |= {"rules": 4.0, "reload": 2.0, "pull": 12.0}
+    if fill and random.random() < 0.5:  # rules that change at the end only find no row under their keys
+        weights = {"edit": 10.0, "pull": 8.0, "push": 8.0}
+    elif fill:
+        weights |= {"rules": 4.0, "rules, then others": 2.0, "reload": 2.0, "pull": 12.0}
     kinds, chances = list(weights), list(weights.values())
     keys = random.sample(KEYS, random.randint(2, len(KEYS)))
     limits = random.choice([[1], [1, 2], [1, 2, 3, 5], [2, 1000], [1000]])
-    size = random.randint(6, 70)
+    size = random.randint(6, 70 if "rules" in weights or not fill else 20)
     steps: list[Step] = []
     if random.random() < 0.4:  # begin with rows
         steps = [_edit(random, 0, [key]) for key in keys for _ in range(random.choice([1, 1, 2]))]
         steps += [("pull", 0, 1000, "whole"), ("push", 0, "whole")]
     while len(steps) < size:
         kind = random.choices(kinds, chances)[0]
-        steps += _made(random, kind, random.randrange(people), keys, limits, fill=fill)
+        steps += _made(random, kind, random.randrange(people), keys, limits, rules)
+    if fill:  # at the end, where no later rules send everything again
+        steps += _changed_twice(random, 0, limits, rules)
     return setting, steps
 
 
 def _made(
-    random: Random, kind: str, who: int, keys: list[tuple[str, str]], limits: list[int], *, fill: bool
+    random: Random, kind: str, who: int, keys: list[tuple[str, str]], limits: list[int], rules: list[int]
 ) -> list[Step]:
     match kind:
         case "edit":
@@ -132,7 +144,9 @@ def _made(
         case "other token":
             return [(kind, who, _claims(random), random.choice(limits))]
         case "rules":
-            return [(kind, who, random.choice(NARROW if fill else range(len(RULES))))]
+            return [(kind, who, random.choice(rules))]
+        case "rules, then others":
+            return _changed_twice(random, who, limits, rules)
         case "old pull" | "old push":
             return [(kind, who, random.randint(1, 4))]
         case "odd pull":
@@ -140,20 +154,28 @@ def _made(
         case "cross":
             return [("edit", who + 1, *_edit(random, who, keys)[2:]), (kind, who, random.choice(limits))]
         case "between pages":
-            return _between_pages(random, who, keys, limits, fill=fill)
+            return _between_pages(random, who, keys, limits, rules)
     return [(kind, who)]
 
 
 def _between_pages(
-    random: Random, who: int, keys: list[tuple[str, str]], limits: list[int], *, fill: bool
+    random: Random, who: int, keys: list[tuple[str, str]], limits: list[int], rules: list[int]
 ) -> list[Step]:
     """Pages of one walk, and something between each two of them."""
     steps: list[Step] = []
     for _ in range(random.randint(1, 4)):
         steps.append(("pull", who, min(limits), random.choice(FATES)))
         kind = random.choice(["claims", "claims", "other token", "rules", "edit", "push", "nothing"])
-        steps += [] if kind == "nothing" else _made(random, kind, who, keys, limits, fill=fill)
+        steps += [] if kind == "nothing" else _made(random, kind, who, keys, limits, rules)
     return [*steps, ("pull", who, random.choice(limits), random.choice(FATES))]
+
+
+def _changed_twice(random: Random, who: int, limits: list[int], rules: list[int]) -> list[Step]:
+    """Rules that nobody pulls under, and others, under which everybody pulls while they are applied."""
+    people = [who, who + 1, who + 2]
+    before = [("pull", each, 1000, "whole") for each in people if random.random() < 0.7]
+    change = [("rules", who, random.choice(rules)), ("rest", who), ("rules", who, random.choice(rules))]
+    return [*before, *change, *[("pull", each, random.choice(limits), random.choice(FATES)) for each in people]]
 
 
 def _edit(random: Random, who: int, keys: list[tuple[str, str]]) -> Step:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.blackbox.clients import Client, NamedClient, Page, StockClient, WrongError
-from tests.blackbox.histories import FILLERS, RULES, Step
+from tests.blackbox.histories import FILLERS, RULES, TABLES, Step
 from tests.blackbox.law import Delta, Key, Ledger, key_of, shows
 from tests.blackbox.line import Line, LineEndedError
 from tests.blackbox.server import Answer, Request, Server, sign
@@ -17,6 +17,8 @@ from tests.blackbox.server import Answer, Request, Server, sign
 START_MS = 1_750_000_000_000
 PATIENCE = 20.0
 """Seconds in which rows must come in line with rules that changed."""
+REST = 0.5
+"""Seconds in which rows mostly come in line with rules that changed."""
 TOLD = 20.0
 """Seconds in which a connected client must be told what it lacks."""
 
@@ -87,6 +89,8 @@ class Game:
                 self._look()
             case "rules":
                 self._set_rules(*detail)
+            case "rest":
+                time.sleep(REST)
             case "wipe":
                 self._cut(client)
                 self.now += 100
@@ -248,21 +252,24 @@ class Game:
 
     def _fill(self) -> None:
         """So many rows that nobody sees that a change of rules goes on in the background."""
+        deleted = self.setting["fill"] == "deleted"
+        columns = [] if deleted else [{"column": "team", "value": "nobody"}, {"column": "kind", "value": "none"}]
         deltas = [
             {
-                "op": "INSERT",
-                "table": "aaa",
+                "op": "DELETE" if deleted else "INSERT",
+                "table": TABLES[number % len(TABLES)],
                 "rowId": f"f{number:05}",
                 "clientId": "filler",
-                "columns": [{"column": "team", "value": "nobody"}, {"column": "kind", "value": "none"}],
+                "columns": columns,
                 "hlc": str((self.now << 16) + number),
                 "deltaId": hashlib.sha256(b"%d" % number).hexdigest(),
             }
-            for number in range(FILLERS)
+            for number in range(FILLERS[self.setting["fill"]])
         ]
-        body = {"clientId": "filler", "deltas": deltas, "lastSeenHlc": "0"}
-        answer = self._call("POST", f"/sync/{self.gateway}/push", self._token("filler", {}), body)
-        assert answer.status == 200, answer.body
+        for place in range(0, len(deltas), 2_500):
+            body = {"clientId": "filler", "deltas": deltas[place : place + 2_500], "lastSeenHlc": "0"}
+            answer = self._call("POST", f"/sync/{self.gateway}/push", self._token("filler", {}), body)
+            assert answer.status == 200, answer.body
         self._ready = True
 
     def _flush(self) -> None:

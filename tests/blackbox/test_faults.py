@@ -12,7 +12,7 @@ A, B = TWO
 
 
 def case(
-    kinds: str, rules: int, *steps: Step, limit: int = 1000, fill: bool = False, ids: str = "hash", **more: object
+    kinds: str, rules: int, *steps: Step, limit: int = 1000, fill: str = "", ids: str = "hash", **more: object
 ) -> Case:
     """Clients of these kinds, the first with the claims A, the others with B.
 
@@ -74,7 +74,7 @@ CASES = {
         ("reload", 0),
         pull(0),
         ("rules", 0, 3),
-        fill=True,
+        fill="alive",
     ),
     "a row that left its writer's sight is inserted again": case(
         "stock", 1,
@@ -239,7 +239,7 @@ CASES = {
         edit(1, "UPDATE", "notes/r2", team="a"), edit(0, "INSERT", "tasks/r1", x=2), pull(0), pull(1),
         claims(0, team=[], kinds=["p", "q"]), edit(1, "UPDATE", "tasks/r1", tick=0, team="a", x=2), push(0), push(1),
         ("rules", 1, 6),
-        limit=1, fill=True,
+        limit=1, fill="alive",
     ),
     "edits of a backup are pushed again beside a new one, after their row was deleted": case(
         "named stock", 1,
@@ -247,6 +247,13 @@ CASES = {
         ("backup", 0), pull(0), push(0),
         edit(1, "DELETE", "tasks/t2"), edit(1, "UPDATE", "tasks/t2", tick=0, team="a", kind="q"), pull(1), push(1),
         ("restore", 0), edit(0, "UPDATE", "tasks/t2", tick=5, team="a"),
+    ),
+    "rules show everything while a client is away, then hide a row until it is in line": case(
+        "named stock", 1,
+        claims(0, level="1"), edit(1, "INSERT", "notes/r1", team="a", x=2),
+        edit(1, "INSERT", "tasks/t2", team="a", x=2), edit(1, "INSERT", "misc/m1", team="a", x=2), push(1), pull(0),
+        ("rules", 0, 0), ("rest", 0), ("rules", 0, 5), pull(0),
+        fill="deleted",
     ),
     "lines of several claims are left behind": case(
         "stock stock", 1,
