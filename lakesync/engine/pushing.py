@@ -88,8 +88,8 @@ def push_work(
         ValidationError: a row would have too many columns.
     """
     push, claims = request.push, request.claims
-    new = _admitted(commit, request, rules, limits, names)
     access = rules.access(commit, claims)
+    new = _admitted(commit, request, access, rules, limits, names)
     known = current(commit.client(push.client_id), commit.epoch, access.keys)
     record = known or ClientRecord(push.client_id, commit.epoch, request.now_ms)
     seen = _believed(record, request.seen, access, commit.arrival)
@@ -131,14 +131,14 @@ def check_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: 
     Raises:
         As `push_work`.
     """
-    new = _admitted(commit, request, rules, limits, names)
+    new = _admitted(commit, request, rules.access(commit, request.claims), rules, limits, names)
     if new:
         named = by_row(new)
         check_widths(commit.hot_rows(named.rows.keys()), named)
 
 
 def _admitted(
-    commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: Names
+    commit: Commit, request: CheckedPush, access: Access, rules: RulesCache, limits: EngineLimits, names: Names
 ) -> Sequence[RowDelta]:
     """The deltas to be kept."""
     unknown = _unknown(commit, request)
@@ -150,7 +150,8 @@ def _admitted(
         check_backlog(commit.backlog_bytes, limits)
         scope = commit.config.write_scope or limits.write_scope
         if scope != "any" and not request.trusted:
-            check_scope(commit, kept, request.claims, rules.index(commit.config), scope, request.now_ms)
+            keys = access.keys if access.directly is None else frozenset[str]()
+            check_scope(commit, kept, request.claims, rules.index(commit.config), scope, request.now_ms, keys)
     return new
 
 

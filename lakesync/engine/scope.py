@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Literal
 
 from lakesync import hlc
@@ -22,12 +23,13 @@ def check_scope(
     index: BucketIndex,
     scope: Literal["visible", "rules"],
     now_ms: int,
+    keys: AbstractSet[str] = frozenset(),
 ) -> None:
     """Refuse deltas of rows that are outside of the sender's buckets.
 
-    The check uses copies of the rows. It ignores stored bucket keys, which may be older than the rules in force. A row
-    that is not visible, before or after the push, is not outside at that time. But a client that was never shown a row
-    has no reason to delete it: such a DELETE would cancel another client's later INSERT.
+    The check uses copies of the rows. It ignores stored bucket keys, which may be older than the rules in force, unless
+    it is given `keys`. A row that is not visible, before or after the push, is not outside at that time. But a client
+    that was never shown a row has no reason to delete it: such a DELETE would cancel another client's later INSERT.
 
     Args:
         commit: gives the rows.
@@ -36,18 +38,27 @@ def check_scope(
         index: of the rules in force.
         scope: `visible` checks each row as it is, `rules` also as the push would make it.
         now_ms: the server's wall time.
+        keys: the sender's, where the stored keys of all rows are those of the rules in force.
 
     Raises:
         ForbiddenError: with every delta of a row that is outside. Its words do not tell whether the row exists.
     """
     if index.everything:
         return
-    before = {key: row.state for key, row in commit.rows({delta.key for delta in deltas}).items()}
-    outside = _unfounded(before, deltas, now_ms)
+    asked = deltas
+    if scope == "visible" and keys:  # what the stored keys show its sender is not looked at: a tenth of the time
+        shown = {
+            key
+            for key, row in commit.hot_rows({delta.key for delta in deltas}).items()
+            if not keys.isdisjoint(row.keys)
+        }
+        asked = [delta for delta in deltas if delta.key not in shown]
+    before = {key: row.state for key, row in commit.rows({delta.key for delta in asked}).items()} if asked else {}
+    outside = _unfounded(before, asked, now_ms)
     versions = list(before.items())
     if scope == "rules":
         merges = {key: RowMerge(state) for key, state in before.items()}
-        for delta in deltas:
+        for delta in asked:
             merges.setdefault(delta.key, RowMerge(RowState())).merge(delta)
         versions += [(key, merge.state()) for key, merge in merges.items()]
     keyed = [(key, index.row_keys(key[0], state.values())) for key, state in versions if state.visible]
@@ -55,7 +66,7 @@ def check_scope(
     allowed = index.client_keys(claims, lambda prefix: [key for key in in_use if key.startswith(prefix)])
     outside.update(key for key, keys in keyed if keys.isdisjoint(allowed))
     if outside:
-        refused = [Rejection(each.delta_id, ForbiddenError.code, _OUTSIDE) for each in deltas if each.key in outside]
+        refused = [Rejection(each.delta_id, ForbiddenError.code, _OUTSIDE) for each in asked if each.key in outside]
         raise ForbiddenError(f"{len(refused)} of {len(deltas)} deltas refused: {_OUTSIDE}; set those aside", refused)
 
 

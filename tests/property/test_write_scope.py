@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from lakesync.engine.scope import check_scope
 from lakesync.exceptions import ForbiddenError
+from lakesync.feed.apply import keys_of
 from lakesync.lww import RowState
 from lakesync.rules.evaluation import matches
 from lakesync.rules.keys import BucketIndex
+from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.records import StoredRow
 from lakesync.testing import strategies
 
@@ -28,13 +30,25 @@ deltas = strategies.deltas(
 class Rows:
     """The stored rows that `check_scope` asks a commit for."""
 
-    def __init__(self, history):
+    def __init__(self, history, index):
         self.states: dict = {}
+        self.index = index
         for delta in history:
             self.states.setdefault(delta.key, RowState()).merge(delta)
 
     def rows(self, keys):
-        return {key: StoredRow(*key, arrival=1, state=self.states[key]) for key in keys if key in self.states}
+        found = {key: StoredRow(*key, arrival=1, state=self.states[key]) for key in keys if key in self.states}
+        for row in found.values():
+            row.keys = keys_of(row, self.index)
+        return found
+
+    def hot_rows(self, keys):
+        return {key: HotRow.of(row) for key, row in self.rows(keys).items()}
+
+    def keys_of(self, claims):
+        """The bucket keys of a client, of those that rows have."""
+        stored = {key for row in self.rows(self.states).values() for key in row.keys}
+        return self.index.client_keys(claims, lambda prefix: [key for key in stored if key.startswith(prefix)])
 
 
 def outside(states, rules, claims):
@@ -67,9 +81,11 @@ def unfounded(states, pushed, now_ms):
     st.lists(deltas, min_size=1, max_size=6),
     st.sampled_from(["visible", "rules"]),
     st.sampled_from([-1, 0]),
+    st.booleans(),
 )
-def test_r8_refuses_exactly_what_the_rules_do_not_show(rules, claims, history, pushed, scope, now_ms):
-    rows = Rows(history)
+def test_r8_refuses_exactly_what_the_rules_do_not_show(rules, claims, history, pushed, scope, now_ms, in_line):
+    """`in_line`: the stored keys of rows are those of the rules in force."""
+    rows = Rows(history, BucketIndex(rules))
     named = {delta.key for delta in pushed}
     before = {key: state for key, state in rows.states.items() if key in named}
     after = copy.deepcopy(before)
@@ -82,7 +98,8 @@ def test_r8_refuses_exactly_what_the_rules_do_not_show(rules, claims, history, p
         expected |= outside(after, rules, claims)
     untouched = copy.deepcopy(rows.states)
     try:
-        check_scope(rows, pushed, claims, BucketIndex(rules), scope, now_ms)
+        keys = rows.keys_of(claims) if in_line else frozenset()
+        check_scope(rows, pushed, claims, rows.index, scope, now_ms, keys)
         refused = []
     except ForbiddenError as error:
         refused = [each.delta_id for each in error.rejected]
