@@ -92,7 +92,8 @@ class MariaDbServer(Server):
         super().__init__("mariadb", folder)
         install = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={folder}/data"]
         options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
-        subprocess.run([*install, *options], check=True, capture_output=True)
+        made = subprocess.run([*install, *options], check=False, capture_output=True, text=True)
+        assert made.returncode == 0, f"mariadb-install-db failed: {made.stdout}{made.stderr}"
         self.again()
         with self._connected() as sql, sql.cursor() as cursor:
             cursor.execute("CREATE USER tester@'127.0.0.1' IDENTIFIED BY 'secret'")
