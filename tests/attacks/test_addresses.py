@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import socket
 from ipaddress import ip_address
 
 import msgspec
@@ -20,6 +19,7 @@ from lakesync.exceptions import AdapterError, ConfigurationError, ValidationErro
 from lakesync.handlers import ActionContext
 from lakesync.testing.servers.http import Answer, serving
 from lakesync.types import Action
+from tests.attacks.rebinding import rebind
 
 LOOPBACK = HostPolicy(("127.0.0.1",))
 PRIVATE = [
@@ -124,17 +124,7 @@ def test_a_name_is_checked_by_what_it_resolves_to():
 
 def test_a_name_that_resolves_otherwise_the_second_time_gains_nothing(monkeypatch):
     """DNS rebinding: public when it is checked, private when it is connected to."""
-    asked = []
-    real = socket.getaddrinfo
-
-    def resolve(host, port, *args, **more):
-        if host != "rebound.example":
-            return real(host, port, *args, **more)
-        asked.append(host)
-        address = "127.0.0.1" if len(asked) > 1 else "93.184.215.14"
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    rebind(monkeypatch, "93.184.215.14", "127.0.0.1")
     monkeypatch.setattr(http, "TIMEOUT_S", (0.2, 1))
     receiver = Receiver()
     with serving(receiver) as served:

@@ -19,6 +19,7 @@ from lakesync.connectors.sql import bigquery, mysql, postgres
 from lakesync.exceptions import AdapterError, AuthError, ConfigurationError, LakeSyncError
 from lakesync.testing.servers.http import Answer, serving
 from lakesync.types import StoredConnector
+from tests.attacks.rebinding import rebind
 
 DATABASES = {"postgres": (postgres.reader, "postgresql"), "mysql": (mysql.reader, "mysql")}
 
@@ -88,18 +89,8 @@ def test_a_private_host_is_not_connected_to(listen, kind, host):
 @pytest.mark.parametrize("kind", DATABASES)
 def test_a_name_that_resolves_otherwise_the_second_time_gains_nothing(listen, monkeypatch, kind):
     """DNS rebinding: the connection goes to the address that was checked."""
-    asked = []
-    real = socket.getaddrinfo
-
-    def resolve(host, port, *args, **more):
-        if host != "rebound.example":
-            return real(host, port, *args, **more)
-        asked.append(host)
-        address = "127.0.0.1" if len(asked) == 1 else "127.0.0.2"
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
-
     server = listen()
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    asked = rebind(monkeypatch, "127.0.0.1", "127.0.0.2")
     with pytest.raises(AdapterError):  # the server there hangs up
         read(kind, f"{DATABASES[kind][1]}://me:secret@rebound.example:{server.port}/db", "127.0.0.1/32")
     assert (server.connections, len(asked)) == (1, 1)
