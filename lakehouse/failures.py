@@ -34,8 +34,13 @@ class Failure(msgspec.Struct, frozen=True):
         return kind(self.message)
 
 
-def raise_failure(told: Iterable[str | None]) -> None:
-    """Raise the first error that tasks told, if there is one, as what it was."""
-    for text in told:
+def failure_text(error: LakeSyncError) -> str:
+    """An error as a task reports it in a row."""
+    return msgspec.json.encode(Failure.of(error)).decode()
+
+
+def raise_failure(texts: Iterable[str | None]) -> None:
+    """Raise the first error that tasks reported as `failure_text`, if there is one, as what it was."""
+    for text in texts:
         if text is not None:
             raise msgspec.json.decode(text, type=Failure).error()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -23,10 +22,7 @@ if TYPE_CHECKING:
 
     from lakehouse.landing.reading import LandedTables
     from lakesync.connectors.source import Table
-    from resources.intake import Intake
-
-    OpenIntake = Callable[[], AbstractContextManager[Intake]]
-    """Opens the way into the gateways; goes to tasks as a value."""
+    from resources.intake import Intake, OpenIntake
 
 CHUNK = 500
 """Deltas in one push."""

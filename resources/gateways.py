@@ -1,7 +1,6 @@
 """The Dagster resources `staging` and `intake`: the gateways' log, and the way into the gateways."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 
 import dagster as dg
@@ -9,9 +8,9 @@ from pydantic import PrivateAttr
 
 from lakesync.clock import WallClock
 from lakesync.config import Config
-from lakesync.staging.store import PipelineStore
-from resources.intake import Intake, open_intake
-from resources.staging import OpenStaging, pipeline_store
+from lakesync.staging.store import OpenStaging, PipelineStore
+from resources.intake import OpenIntake, open_intake
+from resources.staging import pipeline_store
 from resources.uris import staging_uri
 
 
@@ -68,6 +67,6 @@ class IntakeResource(dg.ConfigurableResource[None]):
         return cls(settings=config)
 
     @property
-    def opener(self) -> Callable[[], AbstractContextManager[Intake]]:
+    def opener(self) -> OpenIntake:
         """Opens the way in, in the step or in a task of Spark; StagingUnavailableError if it cannot be reached."""
         return partial(open_intake, self.settings)

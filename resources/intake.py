@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import requests
@@ -39,6 +40,10 @@ class Intake(Protocol):
 
     def ensure_schema(self, gateway: str, schema: TableSchema) -> None:
         """Register a table's schema, unless the table has one."""
+
+
+OpenIntake = Callable[[], AbstractContextManager[Intake]]
+"""Opens the way into the gateways, in whichever process it is called; goes to tasks of Spark as a value."""
 
 
 @contextmanager

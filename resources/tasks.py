@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
-from lakehouse.failures import Failure, raise_failure
+from lakehouse.failures import failure_text, raise_failure
 from lakehouse.spark_errors import lake_errors
 from lakehouse.task_runner import in_tasks
 from lakesync.adapters.places import Place, open_place
@@ -79,7 +79,7 @@ class _Task:
             for part in self._works[place].run():
                 yield _row(place, msgspec.json.encode(part).decode(), None)
         except LakeSyncError as error:
-            yield _row(place, None, msgspec.json.encode(Failure.of(error)).decode())
+            yield _row(place, None, failure_text(error))
 
 
 def opened(places: Sequence[Place], closing: ExitStack) -> list[DatabaseAdapter]:

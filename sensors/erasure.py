@@ -3,8 +3,8 @@
 import dagster as dg
 
 from assets.labels import REQUESTED_BY
+from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
-from resources.staging import OpenStaging
 from sensors.pauses import pause
 
 ERASURE_SENSOR = "erasure_sensor"

@@ -15,9 +15,8 @@ from lakesync.config import Config
 from lakesync.config_sections import FlushSection
 from lakesync.hlc import wall_of
 from lakesync.staging.records import Backlog
-from lakesync.staging.store import PipelineStore
+from lakesync.staging.store import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
-from resources.staging import OpenStaging
 from sensors.pauses import held
 from sensors.waiting import Exceeded, Watcher
 

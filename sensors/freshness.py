@@ -8,8 +8,8 @@ import dagster as dg
 from assets.freshness import days_in_time, evaluation, fresh_assets, newest_of
 from lakesync.clock import WallClock
 from lakesync.config import Config
+from lakesync.staging.store import OpenStaging
 from resources.snapshot import SchemaSnapshot
-from resources.staging import OpenStaging
 
 TELL_AGAIN_SECONDS = 3600
 

@@ -4,8 +4,8 @@ import dagster as dg
 import requests
 
 from lakesync.config import Config
+from lakesync.staging.store import OpenStaging
 from resources.snapshot import SchemaSnapshot, registered, snapshot_file, write_snapshot
-from resources.staging import OpenStaging
 
 LOCATION = "lakesync"
 """The code location's name in every workspace."""

@@ -9,7 +9,6 @@ No other run may write the tables meanwhile: a merge that has read the history b
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -20,7 +19,7 @@ from pyspark.sql import functions as sf
 from lakehouse.erasure.conditions import deltas_of
 from lakehouse.erasure.leftovers import Leftover, bare, holding, remove
 from lakehouse.erasure.redaction import clear_table, forget_past, has_past, redact
-from lakehouse.failures import Failure, raise_failure
+from lakehouse.failures import failure_text, raise_failure
 from lakehouse.file_systems import place
 from lakehouse.maintenance import location_of
 from lakehouse.spark_errors import lake_errors
@@ -31,15 +30,13 @@ from lakesync.exceptions import LakeSyncError
 from lakesync.hlc import start_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
     from lakehouse.table_definitions import LakeNames
     from lakesync.staging.records import Backlog, Erasure
-    from lakesync.staging.store import PipelineStore
-
-    OpenStaging = Callable[[], AbstractContextManager[PipelineStore]]
+    from lakesync.staging.store import OpenStaging, PipelineStore
 
 RESTORED_AT_ONCE = 5_000
 """Deltas in one message to staging."""
@@ -144,7 +141,7 @@ def give_back(
     """Give staging what the erased deltas had hidden; return the request as it stands then, at a later arrival.
 
     Staging no longer knows what a column was before the erased client wrote it; the history does. Cuts from before the
-    new arrival are not handed out any more. What is stamped below the erasure of a row is gone with it.
+    new arrival are not handed out any more. An erasure of a row restores nothing.
 
     Raises:
         LakeUnavailableError: Spark is gone.
@@ -180,8 +177,7 @@ class _Restoring(NamedTuple):
                         some = batch.slice(first, RESTORED_AT_ONCE).to_pylist()
                         store.restore(self.gateway, self.seq, [row_delta(each) for each in some])
         except LakeSyncError as error:
-            failure = msgspec.json.encode(Failure.of(error)).decode()
-            yield pa.RecordBatch.from_pydict({"failure": [failure]})
+            yield pa.RecordBatch.from_pydict({"failure": [failure_text(error)]})
 
 
 def drop_frames(checkpoints_uri: str, gateway: str, below: int) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from lakesync.rules.model import SyncRules
@@ -367,6 +368,10 @@ class PipelineStore(Protocol):
         Raises:
             NotFoundError: there is no such request.
         """
+
+
+OpenStaging = Callable[[], AbstractContextManager[PipelineStore]]
+"""Opens a store, in whichever process it is called; goes to tasks of Spark as a value."""
 
 
 class StagingStore(PipelineStore, Protocol):
