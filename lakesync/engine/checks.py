@@ -63,10 +63,19 @@ def check_pull(pull: SyncPull, claims: Claims) -> None:
         ValidationError: `max_deltas` is out of range.
         ForbiddenError: it is in another client's name.
     """
-    if not 1 <= pull.max_deltas <= MAX_PULL:
-        raise ValidationError(f"limit is {pull.max_deltas}, it must be from 1 to {MAX_PULL}")
+    check_limit(pull.max_deltas)
     if pull.client_id != claims.get("sub"):
         raise ForbiddenError(f"clientId is {pull.client_id!r} but the token's sub is {claims.get('sub')!r}")
+
+
+def check_limit(limit: int) -> None:
+    """Refuse a page that is empty or too large.
+
+    Raises:
+        ValidationError: the limit is out of range.
+    """
+    if not 1 <= limit <= MAX_PULL:
+        raise ValidationError(f"limit is {limit}, it must be from 1 to {MAX_PULL}")
 
 
 def check_schemas(deltas: Iterable[RowDelta], config: GatewayConfig) -> None:

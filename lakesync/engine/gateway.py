@@ -10,7 +10,7 @@ import msgspec
 
 from lakesync.actions import Runner
 from lakesync.connectors import Connectors
-from lakesync.engine.checks import check_pull, check_request
+from lakesync.engine.checks import check_limit, check_pull, check_request
 from lakesync.engine.embedding import Embedding
 from lakesync.engine.explain import explain
 from lakesync.engine.explanation import Explanation
@@ -20,7 +20,7 @@ from lakesync.engine.imperative import ImperativeGateway
 from lakesync.engine.lag import Look, Unsent, oldest_unsent
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
-from lakesync.engine.peek import PeekPage, check_peek, peek
+from lakesync.engine.peek import PeekPage, peek
 from lakesync.engine.pulling import PullRequest, Reading, first_contact, remember_page, settled_cursor
 from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.engine.reindexing import Reindexer
@@ -180,7 +180,7 @@ class SyncGateway(ImperativeGateway, Embedding):
             ValidationError: `since` is no such cursor.
             ResyncRequiredError: the rules changed since it was handed out.
         """
-        check_peek(limit)
+        check_limit(limit)
         return self._store.read(self.gateway_id, lambda view: peek(view, claims, since, limit, self.rules))
 
     def submit_unsent(self, looks: Sequence[Look]) -> Future[list[Unsent | None]]:

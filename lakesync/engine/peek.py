@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lakesync.engine.access import RulesCache
-from lakesync.engine.limits import MAX_PULL
 from lakesync.exceptions import ResyncRequiredError, ValidationError
 from lakesync.feed import pull_page
 from lakesync.feed.positions import NOTHING, Access, Position, Reach
@@ -55,12 +54,6 @@ class _Place(NamedTuple):
         return self.rules_version == access.rules_version and known
 
 
-def check_peek(limit: int) -> None:
-    """Raises: ValidationError: the limit is out of range."""
-    if not 1 <= limit <= MAX_PULL:
-        raise ValidationError(f"limit is {limit}, it must be from 1 to {MAX_PULL}")
-
-
 def peek(view: View, claims: Claims, since: str | None, limit: int, rules: RulesCache) -> PeekPage:
     """A page of the rows that the claims show, or of their changes.
 
@@ -90,10 +83,15 @@ def peek(view: View, claims: Claims, since: str | None, limit: int, rules: Rules
     return PeekPage(page.deltas, after.text(), page.has_more)
 
 
+def no_cursor(since: str) -> ValidationError:
+    """The error of a text that this route has not handed out."""
+    return ValidationError(f"since is {since[:60]!r}, which is no cursor of this route: leave it out at first")
+
+
 def _place(since: str) -> _Place:
     found = _CURSOR.fullmatch(since)
     if found is None:
-        raise ValidationError(f"since is {since[:60]!r}, which is no cursor of this route: leave it out at first")
+        raise no_cursor(since)
     rules_version, after, base, until = found.groups()
     if base is None:
         return _Place(int(rules_version), int(after), int(after))

@@ -12,13 +12,14 @@ from msgspec.structs import replace as with_fields
 from lakesync.actions import Runner
 from lakesync.adapters.base import StoredDelta
 from lakesync.connectors import Connectors
+from lakesync.engine.checks import check_limit
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.following import Found, Group, Standing
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.lag import Look, Unsent
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
-from lakesync.engine.peek import PeekPage, check_peek
+from lakesync.engine.peek import PeekPage
 from lakesync.engine.pulling import PullRequest
 from lakesync.engine.pushing import CheckedPush
 from lakesync.engine.rehydration import kept_by
@@ -86,7 +87,7 @@ class ShardedGateway(SyncGateway):
 
     def submit_peek(self, claims: Claims, since: str | None, limit: int) -> Future[PeekPage]:
         """As `SyncGateway`, shard after shard."""
-        check_peek(limit)
+        check_limit(limit)
         return run(peeking.peek(self._parts, claims, since, limit))
 
     def submit_unsent(self, looks: Sequence[Look]) -> Future[list[Unsent | None]]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lakesync.engine.peek import NOW, PeekPage
+from lakesync.engine.peek import NOW, PeekPage, no_cursor
 from lakesync.engine.sharding.part import Part
 from lakesync.engine.sharding.pulling import joined
 from lakesync.engine.sharding.steps import Steps, of_shard
-from lakesync.exceptions import ValidationError
 from lakesync.types import Claims, RowDelta
 
 
@@ -37,5 +36,5 @@ def peek(parts: Mapping[str, Part], claims: Claims, since: str | None, limit: in
 def _places(since: str) -> dict[str, str]:
     found = [each.partition("=") for each in since.split(",")]
     if not all(equals for _, equals, _ in found):
-        raise ValidationError(f"since is {since[:60]!r}, which is no cursor of this route: leave it out at first")
+        raise no_cursor(since)
     return {name: place for name, _, place in found}
