@@ -26,7 +26,7 @@ Arrivals = tuple[tuple[str, int], ...]
 
 
 class Followed(NamedTuple):
-    """A client that is connected and told of what is new."""
+    """A client that is connected and receives broadcasts."""
 
     follower: Follower
     owed: bool
@@ -321,7 +321,7 @@ def _holds(unsent: Unsent | None, shared: bool) -> bool:
 
 
 def _unsent_since(seen: _Seen, followed: Followed | None) -> int | None:
-    """Arrival of the oldest change that the client was not sent; 0 where there is none, None where nobody knows."""
+    """Arrival of the oldest change that the client was not sent; 0 where there is none; None: not looked at yet."""
     if _is_told(seen, followed):
         return 0
     unsent = seen.found.unsent if seen.found is not None else None

@@ -61,19 +61,21 @@ def standing(client: dict[str, Any]) -> dict[str, Any]:
 
 def in_words(client: dict[str, Any]) -> dict[str, Any]:
     """The same for people."""
-    lag = client["lagSeconds"]
     state = "connected" if client["connected"] else "offline"
     more = ", more waits for it" if client["hasMore"] else ""
     repeats = client.get("repeats")  # a gateway of before does not say
     again = f", asks for the same page again ({repeats} times)" if repeats else ""
     return {
         "clientId": client["clientId"],
-        "lag": ("never pulled" if client["pulledMs"] is None else "unknown yet")
-        if lag is None
-        else "none"
-        if lag == 0
-        else output.ago(lag),
+        "lag": _lag_in_words(client),
         "state": state + more + again,
         "offlineSince": output.moment(client.get("offlineSinceMs")),
         **{name: output.moment(client[f"{name}Ms"]) for name in ("pulled", "pushed")},
     }
+
+
+def _lag_in_words(client: dict[str, Any]) -> str | None:
+    lag = client["lagSeconds"]
+    if lag is None:
+        return "never pulled" if client["pulledMs"] is None else "unknown yet"
+    return output.ago(lag) if lag else "none"

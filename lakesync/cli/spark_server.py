@@ -159,7 +159,7 @@ def settings(config: Config, port: int) -> dict[str, str]:
     return {
         "spark.app.name": "lakesync",
         "spark.master": master,
-        # Other users reach its ports on loopback, and Java objects are read from whoever need not authenticate. In a
+        # Other local users reach its ports, and Spark deserialises Java objects of clients that need not log in. In a
         # cluster the operator shares the secret.
         "spark.authenticate": str(master.startswith("local")).lower(),
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -213,7 +213,7 @@ def _pages(config: Config) -> dict[str, str]:
 def _collector(config: Config) -> str:
     """The JVM's option for its garbage collector.
 
-    G1, the JVM's own choice, keeps pauses short, for which nobody waits here. On two cores a merge of three million
+    G1, the JVM's own choice, keeps pauses short, which batches do not need. On two cores a merge of three million
     deltas took 5.9 µs of the processor a delta with it, 4.6 with the serial one and 4.8 with the parallel one, and
     0.5 GiB more memory than with the serial one (`scripts/bench tables`).
     """

@@ -163,7 +163,7 @@ def too_wide(hot: Mapping[RowKey, HotRow], named: Named, most: int) -> dict[RowK
     alike = named.columns
     for key, changes in named.rows.items():
         before = hot.get(key)
-        if alike and before is not None and before.waiting == alike:
+        if alike and before is not None and before.unmerged_columns == alike:
             continue  # it has them all
         added = len(changes[0].columns) if len(changes) == 1 else sum([len(delta.columns) for delta in changes])
         if (before.most_columns if before is not None else 0) + added <= most:

@@ -91,7 +91,7 @@ class HotRow(msgspec.Struct, gc=False):
         return self._row if isinstance(self._row, Birth) and self._wrote is None else None
 
     @property
-    def waiting(self) -> tuple[str, ...]:
+    def unmerged_columns(self) -> tuple[str, ...]:
         """The columns whose newest values wait to be merged; the row has them already."""
         return self._columns
 

@@ -53,12 +53,12 @@ def _client(config: ConnectorConfig) -> bigquery.Client:
         from google.auth.credentials import AnonymousCredentials
         from google.auth.transport.requests import AuthorizedSession
 
-        nobody = AnonymousCredentials()  # type: ignore[no-untyped-call]
-        session = AuthorizedSession(nobody)  # type: ignore[no-untyped-call]
+        anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]
+        session = AuthorizedSession(anonymous)  # type: ignore[no-untyped-call]
         session.auth = no_auth
         for scheme in ("http://", "https://"):
             session.mount(scheme, PinnedAdapter(config.hosts))
-        return bigquery.Client(**place, credentials=nobody, client_options={"api_endpoint": endpoint}, _http=session)
+        return bigquery.Client(**place, credentials=anonymous, client_options={"api_endpoint": endpoint}, _http=session)
     if key := settings.get("keyFilename"):
         return bigquery.Client.from_service_account_json(key, **place)  # type: ignore[no-untyped-call,no-any-return]
     if not config.own_identity:
