@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -27,9 +27,10 @@ from lakesync.feed.memory import (
     with_broadcasts,
 )
 from lakesync.feed.positions import Access, furthest, rests
+from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.records import ClientRecord, Page
 from lakesync.staging.store import Commit
-from lakesync.types import Claims, PushResult, RowDelta, SyncPush
+from lakesync.types import Claims, PushResult, RowDelta, RowKey, SyncPush
 from lakesync.wire.log import PackedDeltas, old_identity, pack
 
 NEVER_PULLED = 1
@@ -89,7 +90,7 @@ def push_work(
     """
     push, claims = request.push, request.claims
     access = rules.access(commit, claims)
-    new = _admitted(commit, request, access, rules, limits, names)
+    admitted = _admitted(commit, request, access, rules, limits, names)
     known = current(commit.client(push.client_id), commit.epoch, access.keys)
     record = known or ClientRecord(push.client_id, commit.epoch, request.now_ms)
     seen = _believed(record, request.seen, access, commit.arrival)
@@ -98,14 +99,12 @@ def push_work(
     covered = _covered(commit, heard, access)
     clean = False
     sender = Sender(push.client_id, access.keys, in_line=access.directly is None)
+    new = admitted.deltas
     if new:
-        ready = request.ready if new is push.deltas and request.ready is not None else _ready(new)
-        hot = commit.hot_rows(ready.named.rows.keys())
-        if not request.admitted:
-            check_widths(hot, ready.named)
-        arrival = commit.next_arrivals(len(ready.named.rows))[-1]
-        commit.append(push.client_id, ready.packed, arrival, access.claims)
-        clean = apply(commit, ready.named, sender, arrival, rules.index(commit.config), hot).clean
+        arrival = commit.next_arrivals(len(admitted.named.rows))[-1]
+        packed = request.ready.packed if new is push.deltas and request.ready is not None else pack(new)
+        commit.append(push.client_id, packed, arrival, access.claims)
+        clean = apply(commit, admitted.named, sender, arrival, rules.index(commit.config), admitted.hot).clean
     if len(new) < len(push.deltas):
         added = {id(delta) for delta in new}
         again = [delta for delta in push.deltas if id(delta) not in added]
@@ -131,28 +130,51 @@ def check_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: 
     Raises:
         As `push_work`.
     """
-    new = _admitted(commit, request, rules.access(commit, request.claims), rules, limits, names)
-    if new:
-        named = by_row(new)
-        check_widths(commit.hot_rows(named.rows.keys()), named)
+    _admitted(commit, request, rules.access(commit, request.claims), rules, limits, names)
+
+
+class _Admitted(NamedTuple):
+    """What a push brings that is to be kept."""
+
+    deltas: Sequence[RowDelta]
+    named: Named
+    """The same row by row."""
+    hot: Mapping[RowKey, HotRow]
+    """Its rows as they are."""
+
+
+_NOTHING = _Admitted([], Named({}, ()), {})
 
 
 def _admitted(
     commit: Commit, request: CheckedPush, access: Access, rules: RulesCache, limits: EngineLimits, names: Names
-) -> Sequence[RowDelta]:
-    """The deltas to be kept."""
+) -> _Admitted:
+    """What a push brings that is to be kept, checked.
+
+    Raises:
+        As `push_work`.
+    """
     unknown = _unknown(commit, request)
     new = commit.spared(unknown)
-    kept = new if new is unknown else [delta for delta, came in zip(new, unknown, strict=True) if delta is came]
-    if kept and not request.admitted:  # what was accepted once is accepted, whatever is in force since
+    if not new:
+        return _NOTHING
+    kept: Sequence[RowDelta] = []
+    if not request.admitted:  # what was accepted once is accepted, whatever is in force since
+        kept = new if new is unknown else [delta for delta, came in zip(new, unknown, strict=True) if delta is came]
+    if kept:
         check_schemas(kept, commit.config)
         names.check_push(commit, kept)
         check_backlog(commit.backlog_bytes, limits)
-        scope = commit.config.write_scope or limits.write_scope
-        if scope != "any" and not request.trusted:
-            keys = access.keys if access.directly is None else frozenset[str]()
-            check_scope(commit, kept, request.claims, rules.index(commit.config), scope, request.now_ms, keys)
-    return new
+    whole = request.ready if new is request.push.deltas else None
+    named = whole.named if whole is not None else by_row(new)
+    hot = commit.hot_rows(named.rows.keys())
+    scope = commit.config.write_scope or limits.write_scope
+    if kept and scope != "any" and not request.trusted:
+        shown_by = access.keys if access.directly is None else frozenset[str]()
+        check_scope(commit, kept, request.claims, rules.index(commit.config), scope, request.now_ms, hot, shown_by)
+    if not request.admitted:
+        check_widths(hot, named)
+    return _Admitted(new, named, hot)
 
 
 class _Covered(NamedTuple):

@@ -10,6 +10,7 @@ from lakesync import hlc
 from lakesync.exceptions import ForbiddenError, Rejection
 from lakesync.lww import RowMerge, RowState
 from lakesync.rules.keys import BucketIndex
+from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.store import Commit
 from lakesync.types import Claims, RowDelta, RowKey
 
@@ -23,6 +24,7 @@ def check_scope(
     index: BucketIndex,
     scope: Literal["visible", "rules"],
     now_ms: int,
+    hot: Mapping[RowKey, HotRow],
     keys: AbstractSet[str] = frozenset(),
 ) -> None:
     """Refuse deltas of rows that are outside of the sender's buckets.
@@ -38,6 +40,7 @@ def check_scope(
         index: of the rules in force.
         scope: `visible` checks each row as it is, `rules` also as the push would make it.
         now_ms: the server's wall time.
+        hot: the rows of `deltas` as they are kept in memory.
         keys: the sender's, where the stored keys of all rows are those of the rules in force.
 
     Raises:
@@ -47,11 +50,7 @@ def check_scope(
         return
     asked = deltas
     if scope == "visible" and keys:  # what the stored keys show its sender is not looked at: a tenth of the time
-        shown = {
-            key
-            for key, row in commit.hot_rows({delta.key for delta in deltas}).items()
-            if not keys.isdisjoint(row.keys)
-        }
+        shown = {key for key, row in hot.items() if not keys.isdisjoint(row.keys)}
         asked = [delta for delta in deltas if delta.key not in shown]
     before = {key: row.state for key, row in commit.rows({delta.key for delta in asked}).items()} if asked else {}
     outside = _unfounded(before, asked, now_ms)
