@@ -40,6 +40,8 @@ FILLED = {"alive": [1, 2, 3, 4, 5, 6, 9], "deleted": [*ANY, 0, 0, 0, 5, 5, 5]}
 
 Often those without buckets, and those of which no row may have a key yet.
 """
+LATE = [5, 8]
+"""Rules by which no row has a key before it is brought in line with them: those by an order, and by what differs."""
 
 FATES = ["whole"] * 5 + ["answer lost", "request lost"]
 _EVEN = {
@@ -124,8 +126,9 @@ def history(
     while len(steps) < size:
         kind = random.choices(kinds, chances)[0]
         steps += _made(random, kind, random.randrange(people), keys, limits, rules)
+    late = [each for each in LATE if each in rules]
     if fill:  # at the end, where no later rules send everything again
-        steps += _changed_twice(random, 0, limits, rules)
+        steps += _changed_twice(random, 0, limits, rules, last=random.choice([late, rules]))
     return setting, steps
 
 
@@ -170,11 +173,21 @@ def _between_pages(
     return [*steps, ("pull", who, random.choice(limits), random.choice(FATES))]
 
 
-def _changed_twice(random: Random, who: int, limits: list[int], rules: list[int]) -> list[Step]:
-    """Rules that nobody pulls under, and others, under which everybody pulls while they are applied."""
+def _changed_twice(
+    random: Random, who: int, limits: list[int], rules: list[int], last: list[int] | None = None
+) -> list[Step]:
+    """Rules that nobody pulls under, and others, under which everybody pulls while they are applied.
+
+    Args:
+        random: what it is drawn with.
+        who: the first who pulls.
+        limits: of pages.
+        rules: the first change.
+        last: the second change; by default drawn from `rules`.
+    """
     people = [who, who + 1, who + 2]
     before = [("pull", each, 1000, "whole") for each in people if random.random() < 0.7]
-    change = [("rules", who, random.choice(rules)), ("rest", who), ("rules", who, random.choice(rules))]
+    change = [("rules", who, random.choice(rules)), ("rest", who), ("rules", who, random.choice(last or rules))]
     return [*before, *change, *[("pull", each, random.choice(limits), random.choice(FATES)) for each in people]]
 
 
