@@ -106,6 +106,7 @@ class Head(msgspec.Struct, frozen=True):
         flushed_ms: int | None = None,
         flushed_snapshot: int | None = None,
         uncut_rules: int | None = None,
+        cut_arrival: int | None = None,
     ) -> Backlog:
         """What waits.
 
@@ -114,6 +115,7 @@ class Head(msgspec.Struct, frozen=True):
             flushed_ms: that at which the batch up to `flushed_seq` was confirmed.
             flushed_snapshot: the lake's, in which it was read.
             uncut_rules: as `planning.uncut_rules` tells it.
+            cut_arrival: of the newest published cut.
         """
         return Backlog(
             gateway=self.gateway,
@@ -129,6 +131,7 @@ class Head(msgspec.Struct, frozen=True):
             flushed_ms=flushed_ms,
             flushed_snapshot=flushed_snapshot,
             uncut_rules=uncut_rules,
+            cut_arrival=cut_arrival,
         )
 
 

@@ -70,6 +70,9 @@ REINDEXED = "SELECT rules_version FROM reindex WHERE gateway = ? AND done = 1"
 NEWEST_CUT = "SELECT body FROM cut WHERE gateway = ? AND epoch = ? ORDER BY arrival DESC LIMIT 1"
 """The newest cut of an epoch."""
 
+CUT_ARRIVAL = "SELECT max(arrival) FROM cut WHERE gateway = ? AND epoch = ?"
+"""The arrival of that cut."""
+
 
 def uncut_rules(head: Head, in_line: tuple[int] | None, newest: tuple[bytes] | None) -> int | None:
     """The rules version that needs a cut, as that of the newest one is older.

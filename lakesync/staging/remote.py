@@ -100,6 +100,14 @@ class RemoteStore:
         """The newest published cut."""
         return self._find("newest_cut", Cut, gateway=gateway)
 
+    def marks(self) -> dict[str, str]:
+        """Return the stored marks."""
+        return self._call("marks", dict[str, str])
+
+    def put_mark(self, name: str, body: str) -> None:
+        """Store a mark."""
+        self._find("put_mark", bool, name=name, body=body)
+
     def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
         """Erase a row."""
         return self._call("erase_row", Erasure, gateway=gateway, table=table, row_id=row_id)

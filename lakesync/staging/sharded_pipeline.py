@@ -109,6 +109,14 @@ class ShardedPipeline:
             shards={name: HeldShard(cut.epoch, cut.rules_version) for name, cut in cuts.items()},
         )
 
+    def marks(self) -> dict[str, str]:
+        """Return the stored marks: the default shard has them."""
+        return self.main.marks()
+
+    def put_mark(self, name: str, body: str) -> None:
+        """Store a mark, in the default shard."""
+        self.main.put_mark(name, body)
+
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:
         """Where Spark reads a shard's committed log rows."""
         return self._named(shard).log_source(shard)

@@ -328,6 +328,12 @@ class PipelineStore(Protocol):
     def newest_cut(self, gateway: str) -> Cut | None:
         """The newest published cut of the store's epoch."""
 
+    def marks(self) -> dict[str, str]:
+        """Return the stored marks, name → JSON text: those of followers of the lake, and the pipeline's report."""
+
+    def put_mark(self, name: str, body: str) -> None:
+        """Store a mark, in place of an earlier one with its name."""
+
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:
         """Where Spark reads a shard's committed log rows.
 

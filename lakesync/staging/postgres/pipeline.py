@@ -13,7 +13,15 @@ from lakesync.exceptions import NotFoundError
 from lakesync.staging.decoding import decode_cut
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
-from lakesync.staging.planning import NEWEST_CUT, REINDEXED, check_cut, check_read_back, choose, uncut_rules
+from lakesync.staging.planning import (
+    CUT_ARRIVAL,
+    NEWEST_CUT,
+    REINDEXED,
+    check_cut,
+    check_read_back,
+    choose,
+    uncut_rules,
+)
 from lakesync.staging.postgres.connection import Connection, Database
 from lakesync.staging.postgres.journal import ConfigCache, load_head, save_head
 from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay
@@ -21,6 +29,7 @@ from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerD
 _BATCH = "batch_id, gateway, shard, epoch, from_seq, to_seq, deltas, bytes, arrival_low, arrival_high"
 _REINDEXED = sql.SQL(REINDEXED.replace("?", "%s"))
 _NEWEST_CUT = sql.SQL(NEWEST_CUT.replace("?", "%s"))
+_CUT_ARRIVAL = sql.SQL(CUT_ARRIVAL.replace("?", "%s"))
 _ROWS = "FROM log WHERE gateway = %s AND shard = %s AND epoch = %s AND seq"
 
 
@@ -58,7 +67,9 @@ class Pipeline:
             for (gateway,) in connection.execute("SELECT id FROM gateway ORDER BY id").fetchall():
                 head = load_head(connection, gateway, self._configs, lock=False)
                 uncut = _uncut_rules(connection, head)
-                waiting.append(head.backlog(_oldest_ms(connection, head), *_newest(connection, head), uncut))
+                cut = connection.execute(_CUT_ARRIVAL, (head.gateway, head.epoch)).fetchone()
+                newest = _newest(connection, head)
+                waiting.append(head.backlog(_oldest_ms(connection, head), *newest, uncut, cut[0] if cut else None))
         return waiting
 
     def plan(self, gateway: str, shard: str, max_deltas: int, through: int | None = None) -> Batch | None:
@@ -158,6 +169,18 @@ class Pipeline:
         """The newest cut of the epoch."""
         with self._database.reading() as connection:
             return _newest_cut(connection, load_head(connection, gateway, self._configs, lock=False))
+
+    def marks(self) -> dict[str, str]:
+        """Return the stored marks."""
+        with self._database.reading() as connection:
+            return dict(connection.execute("SELECT name, body FROM mark ORDER BY name").fetchall())
+
+    def put_mark(self, name: str, body: str) -> None:
+        """Store a mark."""
+        with self._database.writing() as connection:
+            connection.execute(
+                "INSERT INTO mark VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET body = excluded.body", (name, body)
+            )
 
 
 def _batch(connection: Connection, batch_id: str) -> tuple[Batch, int | None]:

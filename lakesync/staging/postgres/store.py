@@ -126,6 +126,14 @@ class PostgresStore(ErasingStore, HoldingStore):
         """The newest published cut."""
         return self._pipeline.newest_cut(gateway)
 
+    def marks(self) -> dict[str, str]:
+        """Return the stored marks."""
+        return self._pipeline.marks()
+
+    def put_mark(self, name: str, body: str) -> None:
+        """Store a mark."""
+        self._pipeline.put_mark(name, body)
+
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all of them stand in one table
         """The log, for Postgres' JDBC driver; its credentials are this store's."""
         url, properties = self._database.jdbc()

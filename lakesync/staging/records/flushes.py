@@ -43,6 +43,8 @@ class Backlog(msgspec.Struct, frozen=True):
     uncut_rules: int | None = None
     """The version of rules with which all rows are in line, where the newest cut is of older ones: it is handed out to
     nobody, so another has to be made."""
+    cut_arrival: int | None = None
+    """The arrival of the newest published cut; None before the first."""
 
 
 class LedgerDay(msgspec.Struct, frozen=True):

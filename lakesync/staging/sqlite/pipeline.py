@@ -10,7 +10,15 @@ from lakesync.exceptions import NotFoundError
 from lakesync.staging.decoding import decode_cut
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
-from lakesync.staging.planning import NEWEST_CUT, REINDEXED, check_cut, check_read_back, choose, uncut_rules
+from lakesync.staging.planning import (
+    CUT_ARRIVAL,
+    NEWEST_CUT,
+    REINDEXED,
+    check_cut,
+    check_read_back,
+    choose,
+    uncut_rules,
+)
 from lakesync.staging.records import Backlog, Batch, Cut, LedgerDay
 from lakesync.staging.sqlite.journal import Journal
 
@@ -33,7 +41,10 @@ class Pipeline:
     def backlog(self) -> list[Backlog]:
         """What waits, gateway by gateway."""
         heads = [head for _, head in sorted(self._journal.heads.items())]
-        return [head.backlog(self._oldest_ms(head), *self._flushed(head), self._uncut_rules(head)) for head in heads]
+        return [
+            head.backlog(self._oldest_ms(head), *self._flushed(head), self._uncut_rules(head), self._cut_arrival(head))
+            for head in heads
+        ]
 
     def _oldest_ms(self, head: Head) -> int | None:
         found = self._sql.execute(
@@ -49,6 +60,10 @@ class Pipeline:
             (head.gateway, head.shard, head.epoch, head.flushed_seq),
         ).fetchone()
         return found or (None, None)
+
+    def _cut_arrival(self, head: Head) -> int | None:
+        found: tuple[int | None] = self._sql.execute(CUT_ARRIVAL, (head.gateway, head.epoch)).fetchone()
+        return found[0]
 
     def _uncut_rules(self, head: Head) -> int | None:
         if head.config.rules_version == 0:
@@ -164,6 +179,15 @@ class Pipeline:
         """The newest cut of the epoch."""
         found = self._stored_cut(self._journal.head(gateway))
         return decode_cut(found[0]) if found else None
+
+    def marks(self) -> dict[str, str]:
+        """Return the stored marks."""
+        return dict(self._sql.execute("SELECT name, body FROM mark ORDER BY name"))
+
+    def put_mark(self, name: str, body: str) -> None:
+        """Store a mark."""
+        self._journal.direct()
+        self._sql.execute("INSERT OR REPLACE INTO mark VALUES (?, ?)", (name, body))
 
     def _stored_cut(self, head: Head) -> tuple[bytes] | None:
         found: tuple[bytes] | None = self._sql.execute(NEWEST_CUT, (head.gateway, head.epoch)).fetchone()

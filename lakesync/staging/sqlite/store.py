@@ -205,6 +205,14 @@ class SqliteStore(ErasingStore, HoldingStore):
         """The newest published cut."""
         return self._read(lambda: self._open.pipeline.newest_cut(gateway))
 
+    def marks(self) -> dict[str, str]:
+        """Return the stored marks."""
+        return self._read(self._open.pipeline.marks)
+
+    def put_mark(self, name: str, body: str) -> None:
+        """Store a mark."""
+        self._write(lambda: self._open.pipeline.put_mark(name, body))
+
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all of them stand in one table
         """`log.db`, for SQLite's JDBC driver, opened for reading alone."""
         path = (self._folder / LOG_FILE).absolute()
