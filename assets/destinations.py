@@ -4,14 +4,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import dagster as dg
+import msgspec
 
 from assets.backends import kind_of
 from assets.columns import followed_columns
 from assets.labels import DELTAS, OWNERS, leaf_key
 from assets.outcome import outcome
-from assets.series import Told, content_version, newest, through, version_of
+from assets.series import Told, content_version, through
 from lakesync.adapters.places import Leaf, leaves, place_of
 from lakesync.adapters.uri import without_password
+from lakesync.analysis.marks import Follower, FollowerMark
 from lakesync.config import Config
 from lakesync.config_places import DeclaredDestination
 from lakesync.hlc import wall_of
@@ -23,10 +25,31 @@ from resources.snapshot import registered
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
-    from resources.destinations import Followed, Follower
+    from resources import destinations as moving
 
-FOLLOWED = "deltas_version"
-"""Metadata: the data version of `deltas` that a leaf has followed."""
+
+def mark_name(name: str, leaf: Leaf) -> str:
+    """Return the name of a leaf's mark, at the destination and in staging."""
+    return f"destinations/{name}/{leaf.name}"
+
+
+def followers(config: Config, store: PipelineStore) -> list[Follower]:
+    """Return how far each leaf is, as its latest run told staging; one that never ran, or follows anew, has nothing."""
+    marks = store.marks()
+    found = []
+    for name, declared, leaf in all_leaves(config):
+        text = marks.get(mark_name(name, leaf))
+        mark = msgspec.json.decode(text, type=FollowerMark) if text is not None else None
+        is_of_choice = mark is not None and mark.choice == chosen(leaf, declared)
+        streams = mark.streams if mark is not None and is_of_choice else {}
+        found.append(Follower(mark_name(name, leaf), streams, frozenset(declared.gateways)))
+    return found
+
+
+def chosen(leaf: Leaf, declared: DeclaredDestination) -> str:
+    """Return what a leaf follows, as text."""
+    parts = [sorted(leaf.tables), sorted(leaf.without), sorted(declared.gateways)]
+    return msgspec.json.encode(parts).decode()
 
 
 def all_leaves(config: Config) -> Iterator[tuple[str, DeclaredDestination, Leaf]]:
@@ -73,13 +96,12 @@ def destination(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.Asse
     ) -> dg.MaterializeResult[None]:
         from resources.destinations import follow
 
-        version = version_of(newest(context.instance, DELTAS))
         with outcome(context, pyspark, retried=False):
             settled = run_state.settled_ms()
             found = follow(pyspark.spark_session, follower(staging.store, name, declared, leaf), lake.names)
+            mark = FollowerMark(chosen(leaf, declared), found.standing.streams, staging.now_ms())
+            staging.store.put_mark(mark_name(name, leaf), msgspec.json.encode(mark).decode())
             told = {**_told(found), **through(settled, staging.now_ms()), "dagster/uri": without_password(leaf.uri)}
-        if version is not None:
-            told[FOLLOWED] = version
         at = found.standing
         return dg.MaterializeResult(metadata=told, data_version=content_version([at.choice, at.deltas, str(at.id_sum)]))
 
@@ -128,9 +150,10 @@ def _nothing_missed(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.
     return check
 
 
-def follower(store: PipelineStore, name: str, declared: DeclaredDestination, leaf: Leaf) -> "Follower":
+def follower(store: PipelineStore, name: str, declared: DeclaredDestination, leaf: Leaf) -> "moving.Follower":
     """What a leaf is to a Spark task."""
-    from resources.destinations import Follower, choice_of
+    from resources.destinations import Follower as Task
+    from resources.destinations import choice_of
 
     choice = choice_of(leaf, declared.gateways)
     schemas = registered(store).tables if declared.rows else ()
@@ -139,10 +162,10 @@ def follower(store: PipelineStore, name: str, declared: DeclaredDestination, lea
         for schema in schemas
         if schema.table not in choice.without and (not choice.tables or schema.table in choice.tables)
     )
-    return Follower(f"destinations/{name}/{leaf.name}", leaf, choice, wanted)
+    return Task(mark_name(name, leaf), leaf, choice, wanted)
 
 
-def _told(found: "Followed") -> Told:
+def _told(found: "moving.Followed") -> Told:
     at = found.standing
     marks = {stream: str(arrival) for stream, arrival in sorted(at.streams.items())}
     return {

@@ -1,6 +1,5 @@
 """Whether each day of arrival is in the lake, and in the tables, in time: told day by day."""
 
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -9,10 +8,12 @@ import msgspec
 
 from assets.labels import DELTAS, state_key
 from assets.outcome import outcome
+from lakesync.analysis.marks import Lag
+from lakesync.config import Config
 from lakesync.staging.store import PipelineStore
 from resources.compat_dagster import AssetCheckEvaluationTargetMaterializationData
 from resources.gateways import StagingResource
-from resources.snapshot import SchemaSnapshot
+from resources.snapshot import SchemaSnapshot, merged_tables
 
 FRESH = "fresh"
 _TO_TELL = 31
@@ -29,16 +30,16 @@ class Day(msgspec.Struct, frozen=True):
     """Some of it should be in by now and is not."""
 
 
-def freshness_checks(snapshot: SchemaSnapshot, allowed: int) -> list[dg.AssetChecksDefinition]:
+def freshness_checks(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetChecksDefinition]:
     """Return one check for the history and one for each state table. None blocks, as lateness harms nothing downstream.
 
     The freshness sensor reports them without a run.
 
     Args:
         snapshot: names the state tables.
-        allowed: seconds after which an acknowledged delta that is not in an asset is late.
+        config: names the lake, and after how many seconds an acknowledged delta that is not in an asset is late.
     """
-    return [_check(key, allowed) for key in fresh_assets(snapshot)]
+    return [_check(key, snapshot, config) for key in fresh_assets(snapshot)]
 
 
 def fresh_assets(snapshot: SchemaSnapshot) -> list[dg.AssetKey]:
@@ -47,25 +48,30 @@ def fresh_assets(snapshot: SchemaSnapshot) -> list[dg.AssetKey]:
 
 
 def days_in_time(
-    instance: dg.DagsterInstance, store: PipelineStore, key: dg.AssetKey, *, allowed: int, now_ms: int, now: float
+    store: PipelineStore, key: dg.AssetKey, lags: Sequence[Lag], *, allowed: int, now_ms: int
 ) -> list[Day]:
     """Return the days of arrival that have deltas, each with whether the asset is late with it.
 
     Args:
-        instance: Dagster's.
         store: the staging store.
         key: the history or a state table.
+        lags: what the parts of the pipeline lack.
         allowed: seconds after which an acknowledged delta that is not in the asset is late.
-        now_ms: server wall time, by the gateways' clock, which stamps what is unflushed.
-        now: the time of Dagster's events, in seconds.
+        now_ms: server wall time, by the gateways' clock, which stamps arrivals.
     """
-    history = _days_of_history(store, now_ms - allowed * 1000)
-    if key == DELTAS:
+    due_ms = now_ms - allowed * 1000
+    history = _days_of_history(store, due_ms)
+    behind = [lag.since_ms for lag in lags if _is_of(key, lag) and lag.since_ms < due_ms]
+    if not behind:
         return history
-    through, behind_since = _behind(instance, key)
-    if behind_since is None or now - behind_since <= allowed:
-        return history
-    return [msgspec.structs.replace(day, late=day.late or _end(day.day) > through) for day in history]
+    first = datetime.fromtimestamp(min(behind) / 1000, UTC).date().isoformat()
+    return [msgspec.structs.replace(day, late=day.late or day.day >= first) for day in history]
+
+
+def _is_of(key: dg.AssetKey, lag: Lag) -> bool:
+    """Whether a lag is that of a state table's asset."""
+    namespace, _, table = lag.name.rpartition(".")
+    return lag.part == "table" and key == state_key(table, namespace)
 
 
 def evaluation(
@@ -95,16 +101,19 @@ def evaluation(
     )
 
 
-def _check(key: dg.AssetKey, allowed: int) -> dg.AssetChecksDefinition:
+def _check(key: dg.AssetKey, snapshot: SchemaSnapshot, config: Config) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=key,
         name=FRESH,
         description="Every day of arrival is in here within `late_after_seconds` of its acknowledgement.",
     )
     def fresh(context: dg.AssetCheckExecutionContext, staging: StagingResource) -> dg.AssetCheckResult:
+        from lakesync.analysis.lake_marks import MarkReader
+
         with outcome(context):
-            now_ms, now = staging.now_ms(), time.time()
-            days = days_in_time(context.instance, staging.store, key, allowed=allowed, now_ms=now_ms, now=now)
+            store, now_ms = staging.store, staging.now_ms()
+            lags = MarkReader(config).lags(store.backlog(), merged_tables(snapshot, config.namespaces), ())
+            days = days_in_time(store, key, lags, allowed=config.dagster.late_after_seconds, now_ms=now_ms)
             told = evaluation(key, days)
         return dg.AssetCheckResult(
             passed=told.passed, severity=told.severity, description=told.description, metadata=told.metadata
@@ -134,21 +143,3 @@ def newest_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.EventLogReco
     """An asset's newest materialisation."""
     records = instance.fetch_materializations(key, limit=1).records
     return records[0] if records else None
-
-
-def _behind(instance: dg.DagsterInstance, key: dg.AssetKey) -> tuple[float, float | None]:
-    """Up to which moment a table has everything, and since when the history has more; in seconds, None where not."""
-    newest = newest_of(instance, key)
-    made = newest.asset_materialization if newest is not None else None
-    through = made.metadata.get("valid_through") if made is not None else None
-    later = instance.fetch_materializations(
-        dg.AssetRecordsFilter(DELTAS, after_timestamp=newest.timestamp if newest is not None else None),
-        limit=1,
-        ascending=True,
-    ).records
-    moment = through.value if isinstance(through, dg.TimestampMetadataValue) else 0.0
-    return moment, later[0].timestamp if later else None
-
-
-def _end(day: str) -> float:
-    return datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp() + 86_400

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.columns import client_columns
-from assets.labels import LOG, OWNERS, POLL_SENSOR, REQUESTED_BY, days_of, polled_key
+from assets.labels import LOG, OWNERS, POLL_SENSOR, REQUESTED_BY, days_of, poll_mark, polled_key
 from assets.maintenance import GROUP as MAINTENANCE
 from assets.maintenance import limits_of
 from assets.outcome import outcome
@@ -102,6 +102,7 @@ def connector_tables(
         from resources.polls import Connection, poll_connector, replay_connector
 
         asks = config.poll or context.run.tags.get(REQUESTED_BY) == POLL_SENSOR
+        begun_ms = staging.now_ms()
         with outcome(context, pyspark):
             connection = Connection(settings, pyspark.spark_session, lake.names, staging, intake)
             done = (
@@ -109,6 +110,8 @@ def connector_tables(
                 if asks
                 else replay_connector(connection, gateway, name, days_of(context))
             )
+            if asks:  # also where a table failed: the next poll goes on from there
+                staging.store.put_mark(poll_mark(gateway, name), str(begun_ms))
         for table in done.tables:
             key = polled_key(gateway, name, table.table)
             if table.error is None and key in context.selected_asset_keys:

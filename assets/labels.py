@@ -40,6 +40,11 @@ def client_key(table: str) -> dg.AssetKey:
     return dg.AssetKey(["clients", table])
 
 
+def poll_mark(gateway: str, connector: str) -> str:
+    """Return the name of a connector's mark in staging: when its last poll that ended began."""
+    return f"ingest/{gateway}/{connector}"
+
+
 def polled_key(gateway: str, connector: str, table: str) -> dg.AssetKey:
     """The asset of what a connector brings into a table."""
     return dg.AssetKey(["ingest", gateway, connector, table])

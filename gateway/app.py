@@ -69,7 +69,7 @@ class _Application(FastAPI):
 
 def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
     """The server's application over an engine that is open; who opened the engine closes it."""
-    metrics = Metrics(engine.store.backlog)
+    metrics = Metrics(engine.store.backlog, engine.store.marks)
     app = _Application(
         title="LakeSync gateway",
         openapi_url=None,

@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.clients import Lag
+from lakesync.analysis.marks import report_in
 from lakesync.hlc import wall_of
 from lakesync.staging.records import Backlog
 
@@ -27,9 +28,13 @@ _SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
 class Metrics:
-    """The counters of one server; `backlog` is asked when they are read."""
+    """The counters of one server."""
 
-    def __init__(self, backlog: Callable[[], list[Backlog]]) -> None:
+    def __init__(self, backlog: Callable[[], list[Backlog]], marks: Callable[[], Mapping[str, str]]) -> None:
+        """Args:
+        backlog: asked when the metrics are read.
+        marks: of staging, among which is the pipeline's report; asked when the metrics are read.
+        """
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "lakesync_requests", "Requests answered", ["route", "method", "status"], registry=registry
@@ -67,6 +72,7 @@ class Metrics:
             registry=registry,
         )
         registry.register(_BacklogCollector(backlog))
+        registry.register(_PipelineCollector(marks))
         self.lags: Mapping[str, Lag] = {}
         """Gateway → how far its clients are behind, set before the text is asked for."""
         registry.register(_LagCollector(lambda: self.lags))
@@ -147,6 +153,50 @@ class _BacklogCollector(Collector):
             if backlog.flushed_ms is not None:
                 families["flushed"].add_metric(labels, backlog.flushed_ms / 1000)
         yield from families.values()
+
+
+class _PipelineCollector(Collector):
+    """What the pipeline reported last."""
+
+    def __init__(self, marks: Callable[[], Mapping[str, str]]) -> None:
+        self._marks = marks
+
+    def describe(self) -> Iterator[Metric]:
+        yield from _pipeline_families().values()
+
+    def collect(self) -> Iterator[Metric]:
+        families = _pipeline_families()
+        report = report_in(self._marks())
+        if report is not None:
+            families["reported"].add_metric([], report.at_ms / 1000)
+            families["queued"].add_metric([], len(report.queued))
+            for lag in report.lags:
+                labels = [lag.gateway, lag.part, lag.name]
+                families["deltas"].add_metric(labels, lag.deltas)
+                families["since"].add_metric(labels, lag.since_ms / 1000)
+                families["requests"].add_metric(labels, report.requests.get(lag.key, 0))
+        yield from families.values()
+
+
+def _pipeline_families() -> dict[str, GaugeMetricFamily]:
+    labels = ["gateway", "part", "name"]
+    return {
+        "reported": GaugeMetricFamily(
+            "lakesync_pipeline_report_timestamp_seconds", "When the pipeline last reported what is behind"
+        ),
+        "queued": GaugeMetricFamily(
+            "lakesync_pipeline_queued_runs", "Runs requested more than 30 s ago that have not started"
+        ),
+        "deltas": GaugeMetricFamily(
+            "lakesync_pipeline_behind_deltas", "Deltas that a part lacks, at most", labels=labels
+        ),
+        "since": GaugeMetricFamily(
+            "lakesync_pipeline_behind_timestamp_seconds", "Arrival of the oldest of these", labels=labels
+        ),
+        "requests": GaugeMetricFamily(
+            "lakesync_pipeline_behind_requests", "Runs requested for the part since its mark moved", labels=labels
+        ),
+    }
 
 
 def _families() -> dict[str, GaugeMetricFamily]:

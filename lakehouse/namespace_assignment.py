@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_gateways, set_properties, version_if_there
+from lakesync.analysis.catalogue import NAMESPACE_PROPERTY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lakesync.namespaces import Namespaces
-
-NAMESPACE_PROPERTY = "lakesync.namespace."
-"""Followed by the gateway id."""
 
 
 @lake_errors

@@ -6,6 +6,7 @@ import dagster as dg
 
 from assets.checks import checks
 from assets.cut import cut_and_checkpoint
+from assets.destinations import followers
 from assets.erasure import erasure
 from assets.external import sources
 from assets.flush import history
@@ -34,6 +35,7 @@ from sensors.erasure import erasure_sensor
 from sensors.failure import check_failure_sensor, run_failure_sensor
 from sensors.flush import WATCH_SECONDS, flush_sensor
 from sensors.freshness import freshness_sensor
+from sensors.lags import PipelineLags
 from sensors.polls import poll_sensor
 from sensors.schema import schema_sensor
 
@@ -51,7 +53,8 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
     alerts = Alerts(config.dagster.alert_webhook, config.dagster.alert_secret, config.dagster.url)
 
     open_staging = partial(pipeline_store, config)
-    moves = movement(config, days)
+    lags = PipelineLags(config, snapshot, partial(followers, config))
+    moves = movement(config, days, open_staging, lags)
 
     return dg.Definitions(
         assets=[
@@ -64,7 +67,7 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
             *erasure(snapshot, config),
             *moves.assets,
         ],
-        asset_checks=[*checks(snapshot), *freshness_checks(snapshot, config.dagster.late_after_seconds), *moves.checks],
+        asset_checks=[*checks(snapshot), *freshness_checks(snapshot, config), *moves.checks],
         jobs=[flush, tables, audit, tidying, erasing, *moves.jobs, *polls],
         schedules=[
             audit_schedule(audit),
@@ -72,14 +75,14 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
             *moves.schedules,
         ],
         sensors=[
-            flush_sensor(config, flush, days, open_staging, WATCH_SECONDS),
+            flush_sensor(config, flush, days, open_staging, lags, WATCH_SECONDS),
             schema_sensor(config, snapshot, open_staging),
-            erasure_sensor(erasing, open_staging),
-            freshness_sensor(config, snapshot, open_staging),
+            erasure_sensor(erasing, open_staging, lags),
+            freshness_sensor(config, snapshot, open_staging, lags),
             run_failure_sensor(alerts),
             check_failure_sensor(alerts),
             *moves.sensors,
-            *(poll_sensor(config, job, snapshot, days) for job in polls),
+            *(poll_sensor(config, job, snapshot, days, open_staging, lags) for job in polls),
         ],
         resources=run_resources(config),
         executor=dg.in_process_executor,

@@ -6,14 +6,18 @@ from typing import NamedTuple
 import dagster as dg
 
 from assets.backends import backends
-from assets.destinations import destinations, nothing_missed
+from assets.destinations import all_leaves, destinations, mark_name, nothing_missed
 from assets.flows import flows
+from assets.labels import leaf_key
 from assets.migration import migrations
 from assets.tiering import oldest_day, tiers
 from lakesync.config import Config
+from lakesync.staging.store import OpenStaging
+from lakesync_dagster.slots import MOVE as MOVING
+from lakesync_dagster.slots import SLOT
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.destinations import destination_sensor
-from sensors.pauses import pause
+from sensors.lags import PipelineLags, is_under_way
 
 MOVE = "lakesync/move"
 """Run tag: the flow or tiers that the run is for."""
@@ -29,19 +33,24 @@ class Movement(NamedTuple):
     sensors: Sequence[dg.SensorDefinition] = ()
 
 
-def movement(config: Config, days: dg.TimeWindowPartitionsDefinition) -> Movement:
+def movement(
+    config: Config, days: dg.TimeWindowPartitionsDefinition, open_staging: OpenStaging, lags: PipelineLags
+) -> Movement:
     """Everything that the configuration declares.
 
     Args:
         config: the configuration.
         days: UTC days, of the partitions of tiers.
+        open_staging: opens the staging store.
+        lags: of destinations.
 
     Raises:
         ConfigurationError: a destination or flow reaches one adapter in two ways.
     """
     leaves, moved = destinations(config), {"flows": flows(config), "tiers": tiers(config, days)}
     jobs = [_job("destinations", "Brings destinations up to what the lake holds.", config)] if leaves else []
-    sensors = [destination_sensor(job, [leaf.key for leaf in leaves]) for job in jobs]
+    keys = {mark_name(name, leaf): leaf_key(name, leaf.name) for name, _, leaf in all_leaves(config)}
+    sensors = [destination_sensor(job, keys, open_staging, lags) for job in jobs]
     schedules = []
     for group, of_group in moved.items():
         for asset in of_group:
@@ -73,9 +82,8 @@ def _schedule(
     )
     def ask(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         tags = {MOVE: job.name}
-        held = pause(context.instance, tags, job.name)
-        if held is not None:
-            return dg.SkipReason(held)
+        if is_under_way(context.instance, tags):
+            return dg.SkipReason(f"{job.name} is under way")
         if age is None:
             return dg.RunRequest(tags=tags)
         day = oldest_day(context.scheduled_execution_time, age, days)
@@ -89,7 +97,7 @@ def _job(group: str, description: str, config: Config) -> UnresolvedAssetJobDefi
         group,
         selection=dg.AssetSelection.groups(group) - dg.AssetSelection.all_asset_checks(),
         description=description,
-        tags={"dagster/max_runtime": str(config.dagster.max_run_seconds)},
+        tags={"dagster/max_runtime": str(config.dagster.max_run_seconds), SLOT: MOVING},
     )
 
 
@@ -97,5 +105,5 @@ def _job_of(asset: dg.AssetsDefinition, group: str, config: Config) -> Unresolve
     return dg.define_asset_job(
         f"{group}_{asset.key.path[-1]}",
         selection=dg.AssetSelection.assets(asset.key),
-        tags={"dagster/max_runtime": str(config.dagster.max_run_seconds)},
+        tags={"dagster/max_runtime": str(config.dagster.max_run_seconds), SLOT: MOVING},
     )

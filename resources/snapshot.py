@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from lakesync.analysis.marks import StateTable
 from lakesync.connectors import Connectors
 from lakesync.connectors.ingest import Ingest
 from lakesync.exceptions import ConfigurationError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from lakesync.config import Config
+    from lakesync.namespaces import Namespaces
     from lakesync.staging.store import PipelineStore
     from lakesync.types import StoredConnector
 
@@ -59,6 +61,11 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
         """A table's schema; one without columns where none is registered."""
         found = next((schema for schema in self.tables if schema.table == table), None)
         return found or TableSchema(table, columns=())
+
+
+def merged_tables(snapshot: SchemaSnapshot, namespaces: Namespaces) -> list[StateTable]:
+    """Return the state tables that every flush merges."""
+    return [StateTable(schema.table, where or namespaces.shared) for schema, where in snapshot.states]
 
 
 def registered(

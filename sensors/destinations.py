@@ -1,22 +1,33 @@
-"""Asks for a run of each destination's leaf that has not followed what `deltas` became; each leaf by itself."""
+"""Requests a run for each destination whose mark is behind `deltas`; each by itself."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import dagster as dg
 
-from assets.destinations import FOLLOWED
-from assets.labels import DELTAS, REQUESTED_BY
-from assets.series import newest, version_of
+from assets.labels import REQUESTED_BY
+from lakesync.analysis.marks import Lag
+from lakesync.exceptions import LakeUnavailableError
+from lakesync.staging.store import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
-from sensors.pauses import pause
+from sensors.attempts import Attempts
+from sensors.lags import PipelineLags, is_under_way
 
 DESTINATION_SENSOR = "destination_sensor"
 LEAF = "lakesync/leaf"
 """Run tag: the asset that the run is for."""
 
 
-def destination_sensor(job: UnresolvedAssetJobDefinition, keys: Sequence[dg.AssetKey]) -> dg.SensorDefinition:
-    """The sensor of destinations: a leaf that fails is asked for again after a pause that doubles, others go on."""
+def destination_sensor(
+    job: UnresolvedAssetJobDefinition, keys: Mapping[str, dg.AssetKey], open_staging: OpenStaging, lags: PipelineLags
+) -> dg.SensorDefinition:
+    """Create the sensor of destinations: one that fails is asked for again after a growing pause, others continue.
+
+    Args:
+        job: brings destinations up to the lake.
+        keys: name of a destination's mark → its asset.
+        open_staging: opens the staging store, which has the marks.
+        lags: of destinations.
+    """
 
     @dg.sensor(
         name=DESTINATION_SENSOR,
@@ -26,34 +37,37 @@ def destination_sensor(job: UnresolvedAssetJobDefinition, keys: Sequence[dg.Asse
         description="Requests a run for each destination that lacks what was flushed, also after it was unreachable.",
     )
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        wanted, held = due(context.instance, keys)
+        attempts = Attempts(context.cursor)
+        lags.note(DESTINATION_SENSOR, attempts.counts())
+        try:
+            with open_staging() as store:
+                behind = destinations(lags, context, store)
+                ready, held = attempts.ready(behind)
+                names = {lag.name for lag in ready}
+                busy = {name for name in sorted(names) if is_under_way(context.instance, tags(keys[name]))}
+                if names - busy:  # the run that moves these marks may have ended since they were read
+                    behind = destinations(lags, context, store, anew=True)
+                    ready, held = attempts.ready(behind)
+        except LakeUnavailableError as error:
+            return dg.SkipReason(str(error))
+        asked = [lag for lag in ready if lag.name not in busy and lag.name in names]
+        if not asked:
+            told = [f"a run for {name} is under way" for name in sorted(busy)]
+            return dg.SkipReason("; ".join([*told, *map(str, held)]) or "no destination is behind")
         requests = [
-            dg.RunRequest(asset_selection=[key], tags={REQUESTED_BY: DESTINATION_SENSOR, LEAF: key.to_user_string()})
-            for key in wanted
+            dg.RunRequest(asset_selection=[keys[name]], tags=tags(keys[name]))
+            for name in sorted({lag.name for lag in asked})
         ]
-        return dg.SensorResult(run_requests=requests) if requests else dg.SkipReason("; ".join(held) or "all follow")
+        others = [lag for lag in behind if lag not in asked]
+        return dg.SensorResult(run_requests=requests, cursor=attempts.requested(asked, others))
+
+    def destinations(
+        found: PipelineLags, context: dg.SensorEvaluationContext, store: PipelineStore, *, anew: bool = False
+    ) -> list[Lag]:
+        lagging = found.read(store, lambda: context.instance, anew=anew)
+        return [lag for lag in lagging if lag.part == "destination" and lag.name in keys]
+
+    def tags(key: dg.AssetKey) -> dict[str, str]:
+        return {REQUESTED_BY: DESTINATION_SENSOR, LEAF: key.to_user_string()}
 
     return watch
-
-
-def due(instance: dg.DagsterInstance, keys: Sequence[dg.AssetKey]) -> tuple[list[dg.AssetKey], list[str]]:
-    """The leaves for which a run is to be asked, and why others that lack something have to wait."""
-    version = version_of(newest(instance, DELTAS))
-    wanted, held = [], []
-    for key in keys:
-        followed = _followed(instance, key)
-        if version is None or followed == version:
-            continue
-        name = key.to_user_string()
-        why = pause(instance, {LEAF: name}, name)
-        if why is None:
-            wanted.append(key)
-        else:
-            held.append(why)
-    return wanted, held
-
-
-def _followed(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
-    made = newest(instance, key)
-    value = made.metadata.get(FOLLOWED) if made else None
-    return str(value.value) if value is not None else None

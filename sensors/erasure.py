@@ -1,39 +1,54 @@
-"""Asks for an erasure in the lake when staging has erased something."""
+"""Requests an erasure in the lake when staging has erased something."""
 
 import dagster as dg
 
 from assets.labels import REQUESTED_BY
-from lakesync.staging.store import OpenStaging
+from lakesync.analysis.marks import Lag
+from lakesync.staging.store import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
-from sensors.pauses import pause
+from sensors.attempts import Attempts
+from sensors.lags import PipelineLags, is_under_way
 
 ERASURE_SENSOR = "erasure_sensor"
 
 
-def erasure_sensor(job: UnresolvedAssetJobDefinition, open_staging: OpenStaging) -> dg.SensorDefinition:
-    """The sensor of the erasure job: one run for all requests that are open."""
+def erasure_sensor(
+    job: UnresolvedAssetJobDefinition, open_staging: OpenStaging, lags: PipelineLags
+) -> dg.SensorDefinition:
+    """Create the sensor of the erasure job: one run for all requests that are open."""
+    tags = {REQUESTED_BY: ERASURE_SENSOR}
 
     @dg.sensor(
         name=ERASURE_SENSOR,
         job=job,
-        minimum_interval_seconds=120,
+        minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests a run that erases from the lake what was erased from staging.",
     )
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        attempts = Attempts(context.cursor)
+        lags.note(ERASURE_SENSOR, attempts.counts())
         with open_staging() as store:
-            waiting = [
-                each
-                for gateway in store.gateways()
-                for each in store.erasures(gateway)
-                if each.done_ms is not None and each.lake_ms is None
-            ]
+            waiting = unerased(store)
         if not waiting:
             return dg.SkipReason("nothing is to be erased")
-        why = pause(context.instance, {REQUESTED_BY: ERASURE_SENSOR}, "an erasure")
-        if why is not None:
-            return dg.SkipReason(why)
-        context.log.info("%d requests of %s", len(waiting), ", ".join(sorted({each.gateway for each in waiting})))
-        return dg.SensorResult(run_requests=[dg.RunRequest(tags={REQUESTED_BY: ERASURE_SENSOR})])
+        ready, held = attempts.ready(waiting)
+        if not ready:
+            return dg.SkipReason("; ".join(map(str, held)))
+        if is_under_way(context.instance, tags):
+            return dg.SkipReason("an erasure is under way")
+        context.log.info("requests of %s", ", ".join(lag.gateway for lag in waiting))
+        return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)], cursor=attempts.requested(waiting))
 
     return watch
+
+
+def unerased(store: PipelineStore) -> list[Lag]:
+    """Return the gateways whose erasures the lake has yet to follow; the mark is the last request before those."""
+    found = []
+    for gateway in store.gateways():
+        still = [each for each in store.erasures(gateway) if each.done_ms is not None and each.lake_ms is None]
+        if still:
+            first = min(still, key=lambda each: each.seq)
+            found.append(Lag("erasure", "", gateway, first.seq - 1, 0, first.requested_ms))
+    return found

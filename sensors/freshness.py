@@ -8,13 +8,17 @@ import dagster as dg
 from assets.freshness import days_in_time, evaluation, fresh_assets, newest_of
 from lakesync.clock import WallClock
 from lakesync.config import Config
+from lakesync.exceptions import LakeUnavailableError
 from lakesync.staging.store import OpenStaging
 from resources.snapshot import SchemaSnapshot
+from sensors.lags import PipelineLags
 
 TELL_AGAIN_SECONDS = 3600
 
 
-def freshness_sensor(config: Config, snapshot: SchemaSnapshot, open_staging: OpenStaging) -> dg.SensorDefinition:
+def freshness_sensor(
+    config: Config, snapshot: SchemaSnapshot, open_staging: OpenStaging, lags: PipelineLags
+) -> dg.SensorDefinition:
     """The sensor of the checks named `fresh`; its cursor is what was told last, of which materialisation, and when."""
 
     @dg.sensor(
@@ -29,9 +33,13 @@ def freshness_sensor(config: Config, snapshot: SchemaSnapshot, open_staging: Ope
         allowed = config.dagster.late_after_seconds
         events = []
         with open_staging() as store:
+            try:
+                behind = lags.read(store, lambda: context.instance)
+            except LakeUnavailableError as error:
+                return dg.SkipReason(str(error))
             for key in fresh_assets(snapshot):
                 name = key.to_user_string()
-                days = days_in_time(context.instance, store, key, allowed=allowed, now_ms=now_ms, now=now)
+                days = days_in_time(store, key, behind, allowed=allowed, now_ms=now_ms)
                 newest = newest_of(context.instance, key)
                 state = ([day.day for day in days if day.late], newest.storage_id if newest else 0)
                 *before, at = told.get(name, ([], -1, 0.0))

@@ -1,16 +1,20 @@
-"""Asks for a poll of each connector when its interval has passed."""
+"""Requests a poll of each connector when its interval has passed since the last one that ended."""
 
-from datetime import UTC, datetime
+from collections.abc import Mapping
 
 import dagster as dg
+import msgspec
 
-from assets.labels import CONNECTOR, POLL_SENSOR, REQUESTED_BY, polled_key
+from assets.labels import CONNECTOR, POLL_SENSOR, REQUESTED_BY, poll_mark, polled_key
+from lakesync.analysis.marks import Lag
 from lakesync.clock import WallClock
 from lakesync.config import Config
+from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from resources.snapshot import PolledConnector, SchemaSnapshot
+from sensors.attempts import Attempts
 from sensors.flush import nearest_day
-from sensors.pauses import held
+from sensors.lags import PipelineLags, is_under_way
 
 
 def poll_sensor(
@@ -18,8 +22,21 @@ def poll_sensor(
     job: UnresolvedAssetJobDefinition,
     snapshot: SchemaSnapshot,
     days: dg.TimeWindowPartitionsDefinition,
+    open_staging: OpenStaging,
+    lags: PipelineLags,
 ) -> dg.SensorDefinition:
-    """One run a connector that is due, never two at once; one that fails is asked again after a growing pause."""
+    """Create the sensor of polls: one run for each connector that is due, never two at once.
+
+    A poll that was cut short left no mark, so it is requested again after a growing pause.
+
+    Args:
+        config: names the clock.
+        job: polls connectors.
+        snapshot: names the connectors and their intervals.
+        days: the time axis.
+        open_staging: opens the staging store, which has the marks.
+        lags: takes note of requests for the report.
+    """
 
     @dg.sensor(
         name=POLL_SENSOR,
@@ -29,25 +46,45 @@ def poll_sensor(
         description="Requests a poll of every connector whose interval has passed.",
     )
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        due = [each for each in snapshot.connectors if is_due(context.instance, each)]
-        if not due:
-            return dg.SkipReason(f"{len(snapshot.connectors)} connectors, none of them due")
-        today = nearest_day(days, WallClock(config.clock_offset_file).now_ms())
-        return dg.SensorResult(run_requests=[_request(each, today) for each in due])
+        attempts = Attempts(context.cursor)
+        lags.note(POLL_SENSOR, attempts.counts())
+        now_ms = WallClock(config.clock_offset_file).now_ms()
+        with open_staging() as store:
+            marks = store.marks()
+        found = {connector_tag(each): due(each, marks, now_ms) for each in snapshot.connectors}
+        behind = [lag for lag in found.values() if lag is not None]
+        ready, held = attempts.ready(behind)
+        asked = {lag.key for lag in ready if not is_under_way(context.instance, tags(f"{lag.gateway}/{lag.name}"))}
+        if not asked:
+            return dg.SkipReason("; ".join(map(str, held)) or f"{len(found)} connectors, none of them due")
+        today = nearest_day(days, now_ms)
+        requests = []
+        for each in snapshot.connectors:
+            lag = found[connector_tag(each)]
+            if lag is not None and lag.key in asked:
+                requests.append(_request(each, today))
+        kept = attempts.requested(
+            [lag for lag in behind if lag.key in asked], [lag for lag in behind if lag.key not in asked]
+        )
+        return dg.SensorResult(run_requests=requests, cursor=kept)
 
     return watch
 
 
-def is_due(instance: dg.DagsterInstance, connector: PolledConnector) -> bool:
-    """Whether a connector is to be polled now."""
-    tags = {REQUESTED_BY: POLL_SENSOR, CONNECTOR: connector_tag(connector)}
-    newest = instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
-    if not newest:
-        return True
-    begun = newest[0].create_timestamp.replace(tzinfo=UTC)
-    if (datetime.now(UTC) - begun).total_seconds() * 1000 < connector.interval_ms:
-        return False
-    return held(instance, tags) is None
+def due(connector: PolledConnector, marks: Mapping[str, str], now_ms: int) -> Lag | None:
+    """Return the lag of a connector whose interval has passed since its last poll began; None where it has not.
+
+    Args:
+        connector: the connector.
+        marks: of staging.
+        now_ms: server wall time.
+    """
+    text = marks.get(poll_mark(connector.gateway, connector.name))
+    polled_ms = msgspec.json.decode(text, type=int) if text is not None else 0
+    next_ms = polled_ms + connector.interval_ms if polled_ms else now_ms
+    if polled_ms <= now_ms < next_ms:  # a clock that was put back holds nothing up
+        return None
+    return Lag("poll", connector.name, connector.gateway, polled_ms, 0, next_ms)
 
 
 def connector_tag(connector: PolledConnector) -> str:
@@ -55,9 +92,14 @@ def connector_tag(connector: PolledConnector) -> str:
     return f"{connector.gateway}/{connector.name}"
 
 
+def tags(connector: str) -> dict[str, str]:
+    """Return the tags of a connector's runs."""
+    return {REQUESTED_BY: POLL_SENSOR, CONNECTOR: connector}
+
+
 def _request(connector: PolledConnector, day: str) -> dg.RunRequest:
     return dg.RunRequest(
         asset_selection=[polled_key(connector.gateway, connector.name, table) for table in connector.tables],
         partition_key=day,
-        tags={REQUESTED_BY: POLL_SENSOR, CONNECTOR: connector_tag(connector)},
+        tags=tags(connector_tag(connector)),
     )

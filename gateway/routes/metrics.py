@@ -17,6 +17,7 @@ from gateway.clients import ClientStanding
 from gateway.lag import look_at_clients, look_at_gateways
 from gateway.operations import Operation, Parameter
 from gateway.services import Services
+from lakesync.analysis.marks import QueuedRun, Report, report_in
 from lakesync.engine import GatewayStats
 from lakesync.exceptions import AuthError, StagingUnavailableError, ValidationError
 from lakesync.flush import TableStats
@@ -74,6 +75,40 @@ class CutStanding(msgspec.Struct, frozen=True, rename="camel"):
         )
 
 
+class PartStanding(msgspec.Struct, frozen=True, rename="camel"):
+    """A part of the pipeline that is behind the one upstream."""
+
+    part: str
+    """`deltas`, `table`, `checkpoint` or `destination`."""
+    name: str
+    """Of the table or destination; the shard of `deltas`; empty for the checkpoint."""
+    deltas: int
+    """How many it lacks: exact for `deltas`, else at most about so many."""
+    since_ms: int
+    """Arrival of the oldest of these."""
+    requests: int
+    """Runs that were requested for it since its mark moved; two or more: they fail."""
+
+
+class PipelineStanding(msgspec.Struct, frozen=True, rename="camel"):
+    """What the pipeline lacked of this gateway when its sensors last looked."""
+
+    reported_ms: int
+    """They look every ten seconds: an old report means that the pipeline does not run."""
+    behind: tuple[PartStanding, ...]
+    queued: tuple[QueuedRun, ...]
+    """Runs, of all gateways, that were requested more than half a minute ago and have not started."""
+
+    @staticmethod
+    def of(report: Report, gateway: str) -> PipelineStanding:
+        """As the pipeline reported it."""
+        behind = tuple(
+            PartStanding(lag.part, lag.name, lag.deltas, lag.since_ms, report.requests.get(lag.key, 0))
+            for lag in report.of(gateway)
+        )
+        return PipelineStanding(report.at_ms, behind, report.queued)
+
+
 class OperatorStats(GatewayStats, frozen=True, rename="camel"):
     """What the gateway holds, and how far its clients are."""
 
@@ -90,6 +125,8 @@ class OperatorStats(GatewayStats, frozen=True, rename="camel"):
     """What waits by table, where that was asked for."""
     shards: list[ShardStats]
     """One, unless tables are sharded; above, sequences are those of the shard that is furthest."""
+    pipeline: PipelineStanding | None
+    """None where no pipeline ever reported to this store."""
 
 
 async def gateway_metrics(request: Request) -> Response:
@@ -118,6 +155,7 @@ async def admin_metrics(request: Request) -> Response:
     clients = await run_in_threadpool(services.clients.standing, gateway.gateway_id, followed, limit)
     known: dict[str, Any] = msgspec.structs.asdict(stats)
     cut = await run_in_threadpool(services.engine.store.newest_cut, gateway.gateway_id)
+    report = report_in(await run_in_threadpool(services.engine.store.marks))
     told = OperatorStats(
         **known,
         rules_version=(await run_in_threadpool(gateway.config)).rules_version,
@@ -126,6 +164,7 @@ async def admin_metrics(request: Request) -> Response:
         clients=clients,
         tables=tables,
         shards=shards,
+        pipeline=PipelineStanding.of(report, gateway.gateway_id) if report is not None else None,
     )
     return bodies.json_response(told)
 

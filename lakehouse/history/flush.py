@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as sf
 
-from lakehouse.bounds import bounds_of
 from lakehouse.catalogue import current_snapshot, open_table, planned_files
 from lakehouse.history.held import Held, batch_files, held_in_lake, is_of
 from lakehouse.history.log_reading import decoded_log
 from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import brief, lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
+from lakesync.analysis.bounds import bounds_of
 from lakesync.crash import crash_point
 from lakesync.exceptions import CommitUnknownError, FlushError, IntegrityError, LakeSyncError, LakeUnavailableError
 

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
-from lakehouse.bounds import bounds_of
 from lakehouse.catalogue import planned_files
 from lakehouse.data_files import DataFile, read_rows, rows_in, shares
 from lakehouse.history.decoding import day_of
 from lakehouse.task_runner import in_tasks
 from lakesync.adapters.arrow import id_numbers
+from lakesync.analysis.bounds import bounds_of
 from lakesync.analysis.scans import both, holds
 
 if TYPE_CHECKING:

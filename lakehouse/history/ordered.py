@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse.bounds import bounds_of
 from lakehouse.catalogue import planned_files
 from lakehouse.data_files import DataFile, read_rows, rows_in
 from lakehouse.history.decoding import DELTAS_ARROW, day_of
+from lakesync.analysis.bounds import bounds_of
 from lakesync.exceptions import IntegrityError
 
 if TYPE_CHECKING:

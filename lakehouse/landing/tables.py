@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyiceberg.expressions import And
 from pyspark.sql import functions as sf
 
-from lakehouse.bounds import bounds_of
 from lakehouse.catalogue import open_table
 from lakehouse.landing.landed_files import BUCKETS, OLD_MARK, LandedFile
 from lakehouse.landing.row_versions import KNOWN
 from lakehouse.maintenance import join_deleted
 from lakehouse.table_definitions import BATCH_PROPERTY, NAMES, LakeNames
+from lakesync.analysis.bounds import bounds_of
 from lakesync.analysis.scans import holds
 
 if TYPE_CHECKING:

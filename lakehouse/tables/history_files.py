@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse.bounds import bounds_of
 from lakehouse.catalogue import open_table, planned_files
 from lakehouse.data_files import DataFile, rows_in, shares
 from lakehouse.history.decoding import day_of
 from lakehouse.tables.increment import ROWS_A_TASK, Increment
 from lakehouse.task_runner import in_tasks
+from lakesync.analysis.bounds import bounds_of
 from lakesync.analysis.scans import both, holds
 
 if TYPE_CHECKING:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from lakesync.config import Config
 
 MARKS_PROPERTY = "lakesync.merged"
+NAMESPACE_PROPERTY = "lakesync.namespace."
+"""Property of the table `gateways`: followed by a gateway's id, the namespace in which its rows are."""
 CUT_TAG = "cut-"
 """Begins a tag's name; `GATEWAY-ARRIVAL` follows."""
 
@@ -90,6 +92,11 @@ class Lake:
     def rejected(self) -> Table | None:
         """Live values that do not fit their column; None where there never was one."""
         return self._load(self.system, "rejected") if "rejected" in self._names(self.system) else None
+
+    @property
+    def gateways(self) -> Table | None:
+        """What the lake keeps about gateways; None before the first checkpoint."""
+        return self._load(self.system, "gateways") if "gateways" in self._names(self.system) else None
 
     def state(self, called: str) -> Table | None:
         """A state table, as it is called; None where there is none."""

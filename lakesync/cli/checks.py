@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-from lakesync.cli.pipeline import dagster_url
+from lakesync.cli.pipeline import dagster_url, troubles
 from lakesync.cli.remote import address, running, secret_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ _SPARK_BYTES = 450 << 20
 _DRIFT_SECONDS = 5.0
 _SECRET_BYTES = 32
 _TIMEOUT = 3.0
+_LOOKED_AT = 50
+"""Gateways that are asked about the pipeline."""
 
 
 class Check(NamedTuple):
@@ -229,6 +232,44 @@ def gateway(config: Config) -> Check:
     return Check("problem", f"{url} is not ready: {answer.text[:200]}", "docs/operations.md says what it waits for")
 
 
+def pipeline(config: Config) -> Check:
+    """Whether the pipeline keeps up: flushes succeed, runs start, and its sensors report."""
+    from lakesync.cli.remote import connect
+    from lakesync.exceptions import LakeSyncError
+
+    looked, found, failed = 0, [], ""
+    for name in _gateways(config):
+        try:
+            told = connect(None, name, None, config.data_dir).get("/admin/metrics/{gateway}", clients=0)["pipeline"]
+        except LakeSyncError as error:
+            failed = str(error)
+            continue
+        looked += told is not None
+        found += [f"{name}: {trouble}" for trouble in troubles(told, time.time() * 1000)]
+    if found:
+        logs = config.data_dir / "logs"
+        return Check(
+            "problem",
+            "\n".join(dict.fromkeys(found)),
+            f"`lakesync status` names the last run of each job, Dagster's pages its error; logs are in {logs}",
+        )
+    if not looked:
+        return Check("off", failed or "no pipeline ever reported to this gateway: `lakesync up` starts one")
+    return Check("ok", "flushes succeed, and its sensors report")
+
+
+def _gateways(config: Config) -> list[str]:
+    """Gateways that are declared, or that the store of this machine has."""
+    from lakesync.exceptions import LakeSyncError
+    from lakesync.staging import versions
+
+    named = {*config.gateways, *filter(None, [config.remote.gateway])}
+    if not config.staging.url.startswith("memory://"):
+        with contextlib.suppress(LakeSyncError):  # the check of staging says so
+            named |= {head.gateway for head in versions.status(config.staging.url).heads}
+    return sorted(named)[:_LOOKED_AT]
+
+
 def write_scope(config: Config) -> Check:
     """Whether a gateway's rules can be evaded by writing."""
     from lakesync.cli.remote import connect
@@ -292,6 +333,7 @@ def dagster(config: Config) -> Check:
 CHECKS: dict[str, Callable[[Config], Check]] = {
     each.__name__: each
     for each in (
+        pipeline,
         *(python, disk, memory, clock, ports, secret, java, jars),
         *(staging, catalogue, gateway, write_scope, spark, dagster),
     )

@@ -50,6 +50,7 @@ def doctor(
         raise typer.BadParameter(f"--only {unknown.pop()!r}: there are {', '.join(CHECKS)}")
     with output.working("looking"):
         found = list(_found(data, {name: CHECKS[name] for name in CHECKS if not only or name in only}))
+    found.sort(key=lambda each: each.state != "problem")
     if as_json:
         for each in found:
             output.record({"name": each.name, **each._asdict()})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import requests
 
+from lakesync.cli.output import ago
 from lakesync.client.errors import UnreachableError
 from lakesync.exceptions import NotFoundError, ValidationError
 
@@ -14,12 +15,26 @@ if TYPE_CHECKING:
     from lakesync.config import Config
 
 _TIMEOUT = 60.0
+_SHOWN = 3
+SILENT_SECONDS = 60.0
+"""Sensors report every ten seconds; after this long without a report they do not run."""
 
 RUNS = """
 query Runs($limit: Int!) {
   runsOrError(limit: $limit) {
     __typename
     ... on Runs { results { runId jobName status startTime endTime tags { key value } } }
+    ... on PythonError { message }
+  }
+}
+"""
+LAST_RUNS = """
+query LastRuns {
+  repositoriesOrError {
+    __typename
+    ... on RepositoryConnection {
+      nodes { jobs { name runs(limit: 1) { runId jobName status creationTime startTime endTime } } }
+    }
     ... on PythonError { message }
   }
 }
@@ -101,6 +116,15 @@ class Dagster:
         found: list[dict[str, Any]] = self._ask(RUNS, {"limit": limit}, "runsOrError", "Runs")["results"]
         return found
 
+    def last_runs(self) -> list[dict[str, Any]]:
+        """Return the newest run of each job that ever ran, the newest first.
+
+        Each has `runId`, `jobName`, `status`, and `creationTime`, `startTime` and `endTime` in seconds.
+        """
+        nodes = self._ask(LAST_RUNS, {}, "repositoriesOrError", "RepositoryConnection")["nodes"]
+        found: list[dict[str, Any]] = [run for node in nodes for job in node["jobs"] for run in job["runs"]]
+        return sorted(found, key=lambda run: -float(run["creationTime"]))
+
     def assets(self) -> dict[str, dict[str, Any]]:
         """Every asset that can be made, by its key with slashes."""
         nodes = self._query(ASSETS, {})["assetNodes"]
@@ -147,6 +171,37 @@ class Dagster:
             raise ValidationError(f"Dagster at {self.url} refused: {told['errors'][0]['message']}")
         found: dict[str, Any] = told["data"]
         return found
+
+
+def troubles(told: Mapping[str, Any] | None, now_ms: float) -> list[str]:
+    """Return what is wrong with the pipeline, each as a sentence; nothing where it keeps up.
+
+    Args:
+        told: `pipeline` of `/admin/metrics`; None where no pipeline ever reported.
+        now_ms: server wall time.
+    """
+    if told is None:
+        return []
+    found = []
+    failing = [part for part in told["behind"] if part["requests"] > 1]
+    if failing:
+        parts = ", ".join(f"{part_name(part)} ({part['requests']} runs)" for part in failing[:_SHOWN])
+        more = f" and {len(failing) - _SHOWN} more" if len(failing) > _SHOWN else ""
+        found.append(f"runs fail: requested again and again, and still behind: {parts}{more}")
+    for run in told["queued"][:_SHOWN]:
+        waited = ago((now_ms - run["sinceMs"]) / 1000)
+        found.append(f"a run of {run['job']} was requested {waited} ago and cannot start ({run['runId']})")
+    silent = (now_ms - told["reportedMs"]) / 1000
+    if silent > SILENT_SECONDS:
+        found.append(f"the pipeline last reported {ago(silent)} ago: its sensors do not run")
+    return found
+
+
+def part_name(part: Mapping[str, Any]) -> str:
+    """Return what people call a part of the pipeline."""
+    if part["part"] == "deltas":
+        return "deltas"
+    return f"{part['part']} {part['name']}".strip()
 
 
 def dagster_url(config: Config) -> str | None:

@@ -14,6 +14,7 @@ from lakesync.cli.clients import COLUMNS, in_words, standing
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
+from lakesync.cli.pipeline import part_name, troubles
 
 if TYPE_CHECKING:
     from lakesync.cli.remote import Remote
@@ -102,6 +103,7 @@ def _whole(
             }
             for name in names
         ],
+        "pipeline": told["pipeline"],
         "clients": [standing(each) for each in told["clients"]],
         "runs": runs,
     }
@@ -131,20 +133,33 @@ def _lake(config: Config, gateway: str) -> dict[str, int | None] | None:
 
 
 def _runs(config: Config) -> list[dict[str, Any]] | None:
-    """The newest runs; None where no Dagster is configured."""
+    """The newest run of each job, newest first; None where no Dagster is configured."""
     from lakesync.cli.pipeline import Dagster, dagster_url
 
     url = dagster_url(config)
     if url is None:
         return None
     return [
-        {name: run[name] for name in ("runId", "jobName", "status", "startTime", "endTime")}
-        for run in Dagster(url).runs(3)
+        {name: run[name] for name in ("runId", "jobName", "status", "creationTime", "startTime", "endTime")}
+        for run in Dagster(url).last_runs()
     ]
 
 
 def _show(whole: dict[str, Any]) -> None:
     output.facts(dict(_facts(whole)), as_json=False)
+    if whole["runs"]:
+        print()
+        rows = (
+            {
+                "job": each["jobName"],
+                "status": each["status"].lower(),
+                "requested": output.moment(int(each["creationTime"] * 1000)),
+                "ended": output.moment(int(each["endTime"] * 1000)) if each["endTime"] else None,
+                "run": each["runId"],
+            }
+            for each in whole["runs"]
+        )
+        output.records(rows, as_json=False, columns=("job", "status=last run", "requested", "ended", "run"))
     if whole["tables"]:
         print()
         rows = ({**each, "mergedMs": output.moment(each["mergedMs"])} for each in whole["tables"])
@@ -159,6 +174,9 @@ def _show(whole: dict[str, Any]) -> None:
 
 
 def _facts(whole: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    told, now = whole["pipeline"], time.time() * 1000
+    for number, trouble in enumerate(troubles(told, now)):
+        yield "pipeline" + " " * number, trouble  # the first line is what to look at first
     yield "gateway", f"{whole['gateway']} at {whole['url']}, {whole['ready']}"
     yield "newest commit", output.moment(whole["newestMs"]) or "none yet"
     deltas = whole["unflushedDeltas"]
@@ -177,9 +195,11 @@ def _facts(whole: dict[str, Any]) -> Iterator[tuple[str, str]]:
         stale = "" if cut["rulesVersion"] == whole["rulesVersion"] else ", older than the rules: not served"
         yield "checkpoint", f"as of {arrival}, {cut['rows']:,} rows, {cut['bytes']:,} bytes{stale}"
     yield "rules", f"version {whole['rulesVersion']}" if whole["rulesVersion"] else "none: every client sees every row"
-    for run in (whole["runs"] or ())[:1]:
-        began = run["startTime"]
-        when = output.moment(int(began * 1000)) if began else "not started"
-        yield "last run", f"{run['jobName']}: {run['status'].lower()}, {when}"
+    if told is not None:
+        lags = [
+            f"{part_name(part)} by {part['deltas']:,} deltas, for {output.ago((now - part['sinceMs']) / 1000)}"
+            for part in told["behind"]
+        ]
+        yield "behind", "; ".join(lags) or "nothing"
     if whole["runs"] == []:
         yield "last run", "none yet"

@@ -303,6 +303,33 @@ def test_a_killed_run_frees_its_place_and_the_flush_is_asked_for_again(system):
     assert system.numbers("checkpoint")["dagster/row_count"] == 100
 
 
+CANCEL = """mutation Cancel($run: String!) { terminateRun(runId: $run) { __typename } }"""
+
+
+def test_what_a_cancelled_flush_left_is_completed_without_a_push_while_the_code_server_was_away(carried):
+    system, flushed = carried, carried.newer()
+    system.push("flights", range(100, 120), delay=7)
+    system.flush()
+
+    def carried_to_deltas():
+        runs = [run for run in system.runs() if flushed(run)]
+        steps = {step["stepKey"]: step["status"] for run in runs for step in run["stepStats"]}
+        return runs[0]["runId"] if steps.get("deltas") == "SUCCESS" else None
+
+    run_id = system.until(carried_to_deltas, RUN_SECONDS, "the deltas to be written")
+    os.kill(system.told["code_server"]["pid"], signal.SIGKILL)
+    system.ask(CANCEL, run=run_id)
+    system.until(
+        lambda: all(run["status"] in {"SUCCESS", "FAILURE", "CANCELED"} for run in system.runs()),
+        RUN_SECONDS,
+        "the run to end",
+    )
+    begun = time.monotonic()
+    rows = system.numbers
+    system.until(lambda: rows("checkpoint")["dagster/row_count"] == 120, RUN_SECONDS, "the checkpoint to have all rows")
+    print(f"up to date again {time.monotonic() - begun:.0f} s after the run ended")
+
+
 def test_a_gateway_that_dies_is_started_again_a_second_start_refused_and_the_end_leaves_nothing(system):
     dead = system.told["gateway"]["pid"]
     os.kill(dead, signal.SIGKILL)

@@ -32,7 +32,7 @@ from lakesync_dagster.definitions import make_definitions
 from resources import destinations
 from resources.destinations import Follower
 from resources.snapshot import SchemaSnapshot, registered
-from sensors.destinations import LEAF, due
+from sensors.destinations import DESTINATION_SENSOR
 from tests.conformance.test_adapters import everything
 from tests.integration.gateway_support import SERVICE, until, wall_ms
 from tests.postgres_server import postgres_server
@@ -73,6 +73,7 @@ class Warehouse:
         )
         self.definitions = make_definitions(self.config, registered(served.engine.store))
         self.pushed = 0
+        self.cursor = None
 
     def push(self, table, rows, **values):
         now = (wall_ms() << 16) + self.pushed
@@ -84,27 +85,37 @@ class Warehouse:
         self.gateway.handle_push(SyncPush("c", tuple(deltas)))
 
     def flush(self, pushes):
-        """A flush after each push; the snapshots of the lake that they made, as Dagster is told of the last."""
+        """A flush after each push; the snapshots of the lake that they made."""
         made = []
         with a_run(self.config) as run:
             for push in pushes:
                 self.push(*push[:2], **push[2])
                 reports = flush_due(run.pyspark.spark_session, run.staging.store, names=run.lake.names)
                 made += [each.snapshot_id for each in reports]
-        tags = {"dagster/data_version": str(made[-1])}
-        self.instance.report_runless_asset_event(dg.AssetMaterialization("deltas", tags=tags))
         return made
 
     def follow(self):
         """What the sensor asks for, each in a run of its own: leaf → the run."""
-        wanted, _ = due(self.instance, list(LEAVES.values()))
         job = self.definitions.resolve_job_def("destinations")
         return {
-            key.path[-1]: job.execute_in_process(
-                instance=self.instance, asset_selection=[key], tags={LEAF: key.to_user_string()}, raise_on_error=False
+            request.asset_selection[0].path[-1]: job.execute_in_process(
+                instance=self.instance,
+                asset_selection=request.asset_selection,
+                tags=request.tags,
+                raise_on_error=False,
             )
-            for key in wanted
+            for request in self.requested()
         }
+
+    def requested(self):
+        """The runs that the sensor requests."""
+        sensor = self.definitions.get_repository_def().get_sensor_def(DESTINATION_SENSOR)
+        with dg.build_sensor_context(self.instance, cursor=self.cursor) as context:
+            found = sensor(context)
+        if isinstance(found, dg.SkipReason):
+            return []
+        self.cursor = found.cursor
+        return found.run_requests
 
     def check(self):
         """Every leaf against the lake."""
@@ -207,8 +218,7 @@ def test_a_leaf_that_is_away_holds_nobody_up_and_catches_up_by_itself(warehouse)
     assert told(runs["copy"])["dagster/row_count"] == 30 + 3 * away
 
     warehouse.postgres.restart("immediate")
-    until(lambda: due(warehouse.instance, [LEAVES["pg"]])[0], "the end of the pause")
-    last = warehouse.follow()
+    last = until(warehouse.follow, "the end of the pause")
     assert last["pg"].success
     assert told(last["pg"])["deltas_in"] == 3 * away
     assert warehouse.rows()["r1"] == (1 + away, "é", {"mine": 1})

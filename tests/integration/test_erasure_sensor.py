@@ -6,13 +6,16 @@ import dagster as dg
 import pytest
 
 from assets.labels import REQUESTED_BY
+from lakesync.config import load
 from lakesync.delta import extract_delta
 from lakesync.engine import Engine
 from lakesync.staging import open_store
 from lakesync.types import SyncPush
 from lakesync_dagster.jobs import erasure_job
-from sensors import pauses
+from resources.snapshot import SchemaSnapshot
+from sensors import attempts
 from sensors.erasure import ERASURE_SENSOR, erasure_sensor
+from sensors.lags import PipelineLags
 from tests.integration.gateway_support import wall_ms
 
 
@@ -27,23 +30,25 @@ def store(tmp_path):
 
 
 def test_it_asks_once_while_a_request_is_open(store, tmp_path, monkeypatch):
-    sensor = erasure_sensor(erasure_job(60), lambda: nullcontext(store))
+    lags = PipelineLags(load({"data_dir": tmp_path}), SchemaSnapshot())
+    sensor = erasure_sensor(erasure_job(60), lambda: nullcontext(store), lags)
     with dg.DagsterInstance.ephemeral() as instance:
 
-        def tick():
-            with dg.build_sensor_context(instance) as context:
+        def tick(cursor=None):
+            with dg.build_sensor_context(instance, cursor=cursor) as context:
                 return sensor(context)
 
         assert "nothing is to be erased" in tick().skip_message
         erasure = store.erase_client("g", "ann")
-        (request,) = tick().run_requests
+        asked = tick()
+        (request,) = asked.run_requests
         assert request.tags == {REQUESTED_BY: ERASURE_SENSOR}
         run = dg.DagsterRun("erasure", status=dg.DagsterRunStatus.STARTED, tags=request.tags)
         instance.add_run(run)
         assert "under way" in tick().skip_message
         instance.report_run_failed(run)
-        assert "failed 1 times in a row" in tick().skip_message  # a destination may be away for long
-        monkeypatch.setattr(pauses, "FIRST_PAUSE", 0)
-        assert tick().run_requests
+        assert "erasure/g was requested once" in tick(asked.cursor).skip_message  # a destination may be away for long
+        monkeypatch.setattr(attempts, "FIRST_PAUSE", 0)
+        assert tick(asked.cursor).run_requests
         store.confirm_erasure("g", erasure.seq)
         assert "nothing is to be erased" in tick().skip_message

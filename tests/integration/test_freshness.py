@@ -5,9 +5,11 @@ from contextlib import nullcontext
 
 import dagster as dg
 import pytest
+from msgspec.structs import replace
 
 from assets.freshness import days_in_time
 from assets.labels import DELTAS, state_key
+from lakesync.analysis.marks import Lag
 from lakesync.config import load
 from lakesync.delta import extract_delta
 from lakesync.engine import Engine
@@ -16,9 +18,11 @@ from lakesync.staging import open_store
 from lakesync.types import SyncPush
 from resources.snapshot import SchemaSnapshot
 from sensors.freshness import freshness_sensor
+from sensors.lags import PipelineLags
 
 NOON = 1_772_366_400_000  # of 2026-03-01
 DAYS = ["2026-03-01", "2026-03-02"]
+DAY = 86_400_000
 LATE = 900
 TABLE = state_key("t")
 
@@ -49,9 +53,8 @@ class House:
         moment = dg.MetadataValue.timestamp(through_ms / 1000)
         self.instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata={"valid_through": moment}))
 
-    def late(self, key, after=0):
-        late = {"allowed": LATE, "now_ms": self.now, "now": time.time() + after}
-        days = days_in_time(self.instance, self.engine.store, key, **late)
+    def late(self, key, lags=()):
+        days = days_in_time(self.engine.store, key, lags, allowed=LATE, now_ms=self.now)
         return [day.day for day in days if day.late]
 
 
@@ -74,28 +77,25 @@ def test_a_day_is_late_when_a_push_of_it_waits_too_long(house):
     assert house.late(DELTAS) == []
 
 
-def test_a_table_is_late_with_the_days_that_the_history_has_had_for_too_long(house):
+def test_a_table_is_late_with_the_days_from_the_oldest_delta_that_it_lacks(house):
     house.push("a")
     house.flush()
-    house.made(DELTAS, NOON)
-    house.made(TABLE, NOON)
-    assert house.late(TABLE, LATE + 5) == []
-    house.set(NOON + 86_400_000)
+    house.set(NOON + DAY)
     house.push("b")
     house.flush()
-    house.made(DELTAS, NOON + 86_400_000)
-    assert house.late(TABLE) == []
-    assert house.late(TABLE, LATE + 5) == DAYS
-    house.made(DELTAS, NOON + 86_400_000)  # later runs of the history do not put it off
-    assert house.late(TABLE, LATE + 5) == DAYS
-    house.made(TABLE, NOON + 86_400_000)
-    assert house.late(TABLE, LATE + 5) == []
+    lag = Lag("table", "t", "g", 0, 1, house.now)
+    assert house.late(TABLE, [lag]) == []
+    house.set(NOON + DAY + LATE * 1000 + 1000)
+    assert house.late(TABLE, [lag]) == DAYS[1:]
+    assert house.late(TABLE, [lag, replace(lag, since_ms=NOON)]) == DAYS
+    assert house.late(TABLE, [replace(lag, name="own.t")]) == house.late(DELTAS, [lag]) == []
+    assert house.late(state_key("t", "own"), [replace(lag, name="own.t")]) == DAYS[1:]
 
 
 def test_the_sensor_tells_without_a_run_and_once(house):
-    sensor = freshness_sensor(
-        house.config, SchemaSnapshot((TableSchema("t", ()),)), lambda: nullcontext(house.engine.store)
-    )
+    snapshot = SchemaSnapshot((TableSchema("t", ()),))
+    lags = PipelineLags(house.config, snapshot)
+    sensor = freshness_sensor(house.config, snapshot, lambda: nullcontext(house.engine.store), lags)
 
     def tick(cursor):
         with dg.build_sensor_context(house.instance, cursor=cursor) as context:

@@ -24,7 +24,9 @@ from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.jobs import flush_job
 from lakesync_dagster.partitions import arrival_days
 from resources.snapshot import SchemaSnapshot, read_snapshot, registered, snapshot_file
+from sensors import attempts
 from sensors.flush import due, flush_sensor
+from sensors.lags import PipelineLags
 from sensors.schema import ReloadError, schema_sensor
 
 DAY = "2026-03-01"
@@ -56,7 +58,8 @@ class House:
         self.watch(config)
 
     def watch(self, config):
-        self.sensor = flush_sensor(config, flush_job(60), DAYS, lambda: nullcontext(self.engine.store))
+        self.lags = PipelineLags(config, SchemaSnapshot())
+        self.sensor = flush_sensor(config, flush_job(60), DAYS, lambda: nullcontext(self.engine.store), self.lags)
 
     def push(self, gateway="nyc", rows=1, width=10):
         deltas = tuple(
@@ -173,15 +176,6 @@ def test_days_outside_the_time_axis_count_to_its_ends(house):
     assert asked == dg.PartitionKeyRange("2026-02-01", DAYS.get_last_partition_key())
 
 
-def test_the_cursor_is_the_sequence_that_was_seen(house):
-    house.push()
-    house.clock.set(NOON + 1)
-    house.push()
-    house.engine.gateway("nyc").request_flush()
-    (seen,) = json.loads(house.tick().cursor).values()
-    assert seen == 2
-
-
 @pytest.mark.parametrize("status", [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED])
 def test_nothing_is_asked_for_while_a_flush_lives(house, status):
     house.push()
@@ -197,52 +191,65 @@ def test_a_persons_run_does_not_hold_the_sensor(house):
     assert house.reason() == "request"
 
 
-def test_a_finished_flush_is_followed_by_the_next(house):
+def test_a_part_whose_mark_does_not_move_is_requested_again_after_a_growing_pause(house, monkeypatch):
     house.push()
     house.engine.gateway("nyc").request_flush()
-    house.run(dg.DagsterRunStatus.SUCCESS)
+    first = house.tick()
+    assert first.run_requests
+    told = house.tick(first.cursor).skip_message
+    assert told.startswith("deltas/main/nyc was requested once and is still behind; the next request is in ")
+    monkeypatch.setattr(attempts, "FIRST_PAUSE", 0)
+    again = house.tick(first.cursor)
+    assert again.run_requests
+    assert again.cursor != first.cursor
+    monkeypatch.undo()
+    assert "was requested 2 times" in house.tick(again.cursor).skip_message
+
+
+def test_pauses_are_short_for_minutes_and_long_for_what_fails_for_longer():
+    pauses = [attempts.Attempt(0, count, 0.0).pause for count in range(1, 13)]
+    assert pauses == [5, 10, 20, 40, 40, 40, 40, 40, 40, 40, 300, 300]
+
+
+def test_a_mark_that_moved_ends_the_pause(house):
+    house.push()
+    house.engine.gateway("nyc").request_flush()
+    first = house.tick()
+    store = house.engine.store
+    batch = store.plan("nyc", "main", 10)
+    store.confirm(batch.batch_id, batch.deltas, store.ledger("nyc")[0].id_sum)
+    house.clock.set(NOON + 1)
+    house.push()
+    house.engine.gateway("nyc").request_flush()
+    assert house.tick(first.cursor).run_requests
+
+
+def test_a_gateway_that_fails_holds_up_no_other(house):
+    house.push("nyc")
+    house.engine.gateway("nyc").request_flush()
+    first = house.tick()
+    house.push("ewr")
+    assert "deltas/main/nyc was requested once" in house.tick(first.cursor).skip_message
+    house.engine.gateway("ewr").request_flush()
+    assert house.tick(first.cursor).run_requests
+
+
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED])
+def test_how_a_run_ended_decides_nothing(house, status):
+    house.run(status)
+    assert house.tick().skip_message.startswith("nothing is due")
+    house.push()
+    house.engine.gateway("nyc").request_flush()
     assert house.reason() == "request"
 
 
-def test_after_a_failed_flush_there_is_a_pause(house):
+def test_a_cursor_of_another_form_counts_as_none(house):
     house.push()
     house.engine.gateway("nyc").request_flush()
-    run = house.run(dg.DagsterRunStatus.STARTED)
-    house.instance.report_run_failed(run)
-    assert house.tick().skip_message.startswith("1 flushes in a row failed")
+    assert house.tick('{"nyc/main/1": 7}').run_requests
 
 
-def test_a_flush_that_was_cut_short_is_asked_for_again_though_nothing_waits(house):
-    """Its batch may be in the lake, and the tables not merged."""
-    run = house.run(dg.DagsterRunStatus.STARTED)
-    house.instance.report_run_failed(run)
-    assert house.tick().skip_message.startswith("1 flushes in a row failed")
-    house.run(dg.DagsterRunStatus.SUCCESS)
-    assert house.tick().skip_message.startswith("nothing is due")
-
-
-@pytest.mark.parametrize("severity", dg.AssetCheckSeverity)
-def test_a_flush_that_a_check_ended_is_not_but_what_is_a_warning_ends_none(house, severity):
-    @dg.asset
-    def table():
-        pass
-
-    @dg.asset_check(asset=table, blocking=True)
-    def key_unique():
-        return dg.AssetCheckResult(passed=False, severity=severity)
-
-    @dg.asset(deps=[table])
-    def follows():
-        raise dg.Failure
-
-    tags = {REQUESTED_BY: FLUSH_SENSOR}
-    run = dg.materialize([table, key_unique, follows], instance=house.instance, tags=tags, raise_on_error=False)
-    assert house.instance.get_run_by_id(run.run_id).status is dg.DagsterRunStatus.FAILURE
-    ended = severity is dg.AssetCheckSeverity.ERROR
-    assert house.tick().skip_message.startswith("nothing is due" if ended else "1 flushes in a row failed")
-
-
-def test_rules_that_made_the_newest_checkpoint_useless_are_a_reason_once(house):
+def test_rules_that_made_the_newest_checkpoint_useless_are_a_reason(house):
     """Nobody pushes after it, and no row moves: still there is a newer cut to be made."""
     gateway, store = house.engine.gateway("nyc"), house.engine.store
     nothing = {"version": 1, "buckets": [{"name": "none", "tables": ["absent"], "filters": []}]}
@@ -254,13 +261,12 @@ def test_rules_that_made_the_newest_checkpoint_useless_are_a_reason_once(house):
     gateway.set_rules(parse_rules({**nothing, "version": 2}))
     asked = house.tick()
     assert asked.run_requests[0].tags[REASON] == "rules"
-    house.run(dg.DagsterRunStatus.SUCCESS)
-    assert house.tick(asked.cursor).skip_message.startswith("nothing is due"), (
-        "a run that made none is not asked for for ever"
+    assert house.tick(asked.cursor).skip_message.startswith("checkpoint/nyc was requested once"), (
+        "a run that made none is asked for again after a pause"
     )
     held = store.hold("nyc")
     assert store.publish_cut(Cut("nyc", held.epoch, held.arrival, held.rules_version, (), NOON))
-    assert house.tick().skip_message.startswith("nothing is due")
+    assert house.tick(asked.cursor).skip_message.startswith("nothing is due")
 
 
 class Webserver(http.server.BaseHTTPRequestHandler):

@@ -35,7 +35,8 @@ def test_every_code_is_named_with_its_status(kind):
 
 def test_every_metric_is_named():
     names = {
-        family.name + ("_total" if family.type == "counter" else "") for family in Metrics(list).registry.collect()
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in Metrics(list, dict).registry.collect()
     }
     assert len(names) > 10
     assert names == set(re.findall(r"^\| `(lakesync_\w+)` \|", PAGE, re.MULTILINE))

@@ -12,7 +12,7 @@ from lakesync.schema import parse_schema
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.partitions import arrival_days
 from resources.snapshot import SchemaSnapshot
-from sensors.destinations import DESTINATION_SENSOR, due
+from sensors.destinations import DESTINATION_SENSOR
 
 DECLARED = """
 [adapters]
@@ -142,28 +142,3 @@ def test_a_flow_is_asked_for_unless_it_runs_and_a_tier_by_its_day(definitions):
             repository.get_schedule_def("flows_slice").evaluate_tick(context).skip_message == "flows_slice is under way"
         )
     assert oldest_day(datetime(2026, 1, 5, tzinfo=UTC), 30, arrival_days("2026-01-01")) is None
-
-
-def test_a_leaf_is_due_when_the_history_is_another_and_waits_after_a_failure():
-    leaf = key("destinations/warehouse/pg")
-
-    def told(asset, version, **metadata):
-        return dg.AssetMaterialization(asset, metadata=metadata, tags={"dagster/data_version": version})
-
-    with dg.DagsterInstance.ephemeral() as instance:
-        assert due(instance, [leaf]) == ([], [])
-        instance.report_runless_asset_event(told(key("deltas"), "1"))
-        assert due(instance, [leaf]) == ([leaf], [])
-        instance.report_runless_asset_event(told(leaf, "x", deltas_version="1"))
-        assert due(instance, [leaf]) == ([], [])
-        instance.report_runless_asset_event(told(key("deltas"), "2"))
-
-        @dg.op
-        def failing():
-            raise ValueError("as it should")
-
-        job = dg.GraphDefinition(name="j", node_defs=[failing]).to_job(tags={"lakesync/leaf": leaf.to_user_string()})
-        job.execute_in_process(instance=instance, raise_on_error=False)
-        wanted, (why,) = due(instance, [leaf])
-        assert wanted == []
-        assert "failed 1 times in a row" in why

@@ -9,7 +9,7 @@ export function element(tag, properties = {}, ...children) {
 
 /** What an element shows from now on. */
 export function show(id, ...children) {
-  document.getElementById(id).replaceChildren(...children.flat());
+  document.getElementById(id).replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined));
 }
 
 /** A table: its columns' heads, and rows of cells, each an element or a text. */

@@ -25,6 +25,23 @@ function checkpoint(told) {
   return [ago(told.cut.createdMs), element("small", {}, served ? rows : `${rows}; not served, for rules are newer`)];
 }
 
+/** What the pipeline's sensors last reported: null where there is no pipeline. */
+function pipeline(told) {
+  const report = told.pipeline;
+  if (report === null) return null;
+  const silent = Date.now() - report.reportedMs > LATE_MS;
+  const failing = report.behind.filter((part) => part.requests > 1);
+  const named = (part) => [part.part, part.name].filter(Boolean).join(" ");
+  const lines = [];
+  if (failing.length) lines.push(`runs fail for ${failing.map((part) => `${named(part)} (${count(part.requests)} times)`).join(", ")}`);
+  if (report.queued.length) lines.push(`${count(report.queued.length)} ${report.queued.length === 1 ? "run" : "runs"} cannot start: ${report.queued[0].job}, requested ${ago(report.queued[0].sinceMs)}`);
+  if (silent) lines.push(`last reported ${ago(report.reportedMs)}: the pipeline does not run`);
+  const oldest = Math.min(...report.behind.map((part) => part.sinceMs));
+  const behind = report.behind.length ? `${report.behind.map(named).join(", ")} behind, the oldest for ${span(Date.now() - oldest)}` : "everything is up to date";
+  const value = silent ? "silent" : failing.length ? "failing" : report.behind.length ? `${count(report.behind.length)} behind` : "up to date";
+  return tile("Pipeline", value, element("small", {}, behind), ...lines.map((text) => element("small", { className: "bad" }, text)));
+}
+
 function tiles(told, newest) {
   const oldest = told.oldestMs === null ? "nothing waits" : `the oldest for ${span(Date.now() - told.oldestMs)}`;
   const full = told.shards.some((shard) => shard.byteSize > told.maxBackpressureBytes);
@@ -40,6 +57,7 @@ function tiles(told, newest) {
       line(remember(past.waiting, told.logSize), "deltas that waited, these five minutes"),
     ),
     tile("Last flush", ago(told.flushedMs) || "none yet"),
+    pipeline(told),
     tile("Checkpoint", ...checkpoint(told)),
     tile(
       "Clients",

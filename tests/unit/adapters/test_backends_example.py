@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from lakesync.adapters.following import Choice, follow_history
 from lakesync.adapters.places import leaves, open_place, place_of
 from lakesync_dagster.movement import movement
 from lakesync_dagster.partitions import arrival_days
+from resources.snapshot import SchemaSnapshot
+from resources.staging import pipeline_store
+from sensors.lags import PipelineLags
 from tests.conformance.book import make_delta
 from tests.conformance.told_history import history
 
@@ -33,7 +37,8 @@ def example(tmp_path, monkeypatch):
 
 
 def test_it_is_in_the_code_location(example):
-    found = movement(example, arrival_days("2026-01-01"))
+    lags = PipelineLags(example, SchemaSnapshot())
+    found = movement(example, arrival_days("2026-01-01"), partial(pipeline_store, example), lags)
     names = {
         key.to_user_string() for asset in found.assets for key in ([asset.key] if hasattr(asset, "key") else asset.keys)
     }

@@ -1,10 +1,12 @@
 """Connectors in the code location: an asset a table, one step and one place a connector, polled at its interval."""
 
+from contextlib import nullcontext
+
 import dagster as dg
 import pytest
 
 from assets.ingest import told
-from assets.labels import CONNECTOR, POLL_SENSOR, REQUESTED_BY
+from lakesync.analysis.marks import Lag
 from lakesync.config import load
 from lakesync.connectors import Connectors, Secrets
 from lakesync.connectors.polling import PollReport, TableReport
@@ -13,10 +15,14 @@ from lakesync.engine import Engine
 from lakesync.hlc import wall_clock
 from lakesync.staging import open_store
 from lakesync_dagster.definitions import make_definitions
+from lakesync_dagster.jobs import poll_job
+from lakesync_dagster.partitions import arrival_days
 from resources.delivery import Delivered
 from resources.polls import ConnectorPoll, TablePoll
 from resources.snapshot import PolledConnector, SchemaSnapshot, registered
-from sensors.polls import is_due
+from sensors import attempts
+from sensors.lags import PipelineLags
+from sensors.polls import due, poll_sensor
 
 DESK = PolledConnector("shop", "support-desk", "jira", ("jira_issues", "jira_projects"), 30_000)
 CRM = PolledConnector("shop", "support.desk", "salesforce", ("sf_accounts",), 3_600_000)
@@ -54,20 +60,41 @@ def test_an_erasure_waits_for_every_poll_and_forgets_what_landed(definitions):
     assert steps < graph.get(dg.AssetKey(["erasure", "report"])).parent_keys
 
 
-def test_a_connector_is_due_when_its_interval_has_passed_and_nothing_of_it_runs():
-    tags = {REQUESTED_BY: POLL_SENSOR, CONNECTOR: "shop/support-desk"}
+def test_a_connector_is_due_when_its_interval_has_passed_since_its_last_poll():
+    now = 1_772_366_400_000
+    assert due(DESK, {}, now) == Lag("poll", "support-desk", "shop", 0, 0, now)
+    marks = {"ingest/shop/support-desk": str(now)}
+    assert due(DESK, marks, now + 29_999) is None
+    assert due(DESK, marks, now + 30_000) == Lag("poll", "support-desk", "shop", now, 0, now + 30_000)
+    assert due(CRM, marks, now) is not None
+    assert due(DESK, marks, now - 3_600_000) is not None, "the clock was put back"
+
+
+def test_a_poll_that_was_cut_short_is_requested_again_and_never_beside_itself(tmp_path, monkeypatch):
+    config = load({"data_dir": tmp_path})
+    engine = Engine(open_store("memory://", wall_clock), wall_clock)
+    engine.open()
+    snapshot = SchemaSnapshot(connectors=(DESK,))
+    lags = PipelineLags(config, snapshot)
+    days = arrival_days("2026-01-01")
+    sensor = poll_sensor(config, poll_job(60), snapshot, days, lambda: nullcontext(engine.store), lags)
     with dg.instance_for_test() as instance:
-        assert is_due(instance, DESK)
-        run = instance.create_run_for_job(_job(), tags=tags, status=dg.DagsterRunStatus.STARTED)
-        soon = PolledConnector("shop", "support-desk", "jira", (), 0)
-        assert not is_due(instance, soon), "it runs"
-        instance.report_run_failed(run)
-        assert not is_due(instance, soon), "it failed just now"
-        assert is_due(instance, CRM)
-        done = instance.create_run_for_job(_job(), tags=tags, status=dg.DagsterRunStatus.SUCCESS)
-        assert done.is_finished
-        assert not is_due(instance, DESK), "its interval has not passed"
-        assert is_due(instance, soon)
+
+        def tick(cursor):
+            with dg.build_sensor_context(instance, cursor=cursor) as context:
+                return sensor(context)
+
+        first = tick(None)
+        (request,) = first.run_requests
+        assert "was requested once" in tick(first.cursor).skip_message
+        monkeypatch.setattr(attempts, "FIRST_PAUSE", 0)
+        run = instance.create_run_for_job(_job(), tags=request.tags, status=dg.DagsterRunStatus.STARTED)
+        assert isinstance(tick(first.cursor), dg.SkipReason)
+        instance.report_run_canceled(run)
+        assert tick(first.cursor).run_requests
+        engine.store.put_mark("ingest/shop/support-desk", str(wall_clock()))
+        assert isinstance(tick(first.cursor), dg.SkipReason)
+    engine.close()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ def schema():
     return create_schema().graphql_schema
 
 
-@pytest.mark.parametrize("name", ["RUNS", "ASSETS", "DAYS", "BACKFILL", "BACKFILL_STATUS", "LAUNCH"])
+@pytest.mark.parametrize("name", ["RUNS", "LAST_RUNS", "ASSETS", "DAYS", "BACKFILL", "BACKFILL_STATUS", "LAUNCH"])
 def test_the_query_fits_the_installed_dagster(schema, name):
     assert validate(schema, parse(getattr(pipeline, name))) == []
 
@@ -30,3 +30,30 @@ def test_a_backfill_without_a_dagster_says_how_to_name_one(run):
     assert "--dagster-url" in told.stderr
     gone = run("backfill", "--dagster-url", "http://127.0.0.1:1")
     assert gone.exit_code == 3
+
+
+def part(requests=0, kind="table", name="planes"):
+    return {"part": kind, "name": name, "deltas": 3, "sinceMs": 0, "requests": requests}
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (None, []),
+        ({"reportedMs": 99_000, "behind": [part(1)], "queued": []}, []),
+        (
+            {"reportedMs": 99_000, "behind": [part(2), part(3, "checkpoint", "")], "queued": []},
+            ["runs fail: requested again and again, and still behind: table planes (2 runs), checkpoint (3 runs)"],
+        ),
+        (
+            {"reportedMs": 99_000, "behind": [], "queued": [{"runId": "r1", "job": "flush", "sinceMs": 60_000}]},
+            ["a run of flush was requested 40.0 s ago and cannot start (r1)"],
+        ),
+        (
+            {"reportedMs": 0, "behind": [], "queued": []},
+            ["the pipeline last reported 100.0 s ago: its sensors do not run"],
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_pipeline_is_said(told, words):
+    assert pipeline.troubles(told, 100_000) == words

@@ -1,0 +1,128 @@
+"""What the sensors share: the lags of all parts of the pipeline, read from the lake every few seconds and reported."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import msgspec
+
+from lakesync.analysis.marks import QUEUED_SECONDS, REPORT, Follower, Lag, QueuedRun, Report
+from lakesync.clock import WallClock
+from lakesync.config import Config
+from lakesync.staging.records import Backlog
+from lakesync.staging.store import PipelineStore
+from resources.snapshot import SchemaSnapshot, merged_tables
+
+if TYPE_CHECKING:
+    from lakesync.analysis.lake_marks import MarkReader
+
+LOOK_SECONDS = 10.0
+"""Between two readings of the lake while no sensor needs a newer one."""
+
+UNSTARTED = (
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.STARTING,
+)
+UNFINISHED = (*UNSTARTED, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
+
+ReadFollowers = Callable[[PipelineStore], Sequence[Follower]]
+
+
+class PipelineLags:
+    """The lags of a code location's pipeline. One reading serves all sensors, which Dagster ticks in several threads.
+
+    Each reading is written to staging as the pipeline's report, for the gateway and the command line to show.
+    """
+
+    def __init__(self, config: Config, snapshot: SchemaSnapshot, followers: ReadFollowers = lambda _: ()) -> None:
+        """Args:
+        config: names the lake.
+        snapshot: names the state tables that every flush merges.
+        followers: reads the marks of destinations from staging.
+        """
+        self._config = config
+        self._followers = followers
+        self._tables = merged_tables(snapshot, config.namespaces)
+        self._reader: MarkReader | None = None
+        self._lock = threading.Lock()
+        self._read_at = -LOOK_SECONDS
+        self._read_for: list[tuple[str, str, int, int, int | None]] = []
+        self._found: list[Lag] = []
+        self._requests: dict[str, Mapping[str, int]] = {}
+
+    def note(self, sensor: str, requests: Mapping[str, int]) -> None:
+        """Note for the report how often a sensor requested runs for parts whose marks did not move.
+
+        Args:
+            sensor: its name.
+            requests: key of a part → the number.
+        """
+        self._requests[sensor] = requests
+
+    def read(
+        self,
+        store: PipelineStore,
+        instance: Callable[[], dg.DagsterInstance],
+        backlog: Sequence[Backlog] | None = None,
+        *,
+        anew: bool = False,
+    ) -> list[Lag]:
+        """Return the lags of tables, checkpoints and destinations.
+
+        Args:
+            store: the staging store.
+            instance: opens Dagster's records, which takes a tenth of a second; called where something is behind.
+            backlog: what the store said a moment ago; None: it is asked.
+            anew: read the lake now. Else it is read when staging says that something was flushed or published since,
+                and every `LOOK_SECONDS`.
+
+        Raises:
+            LakeUnavailableError: the catalogue cannot be read.
+        """
+        waiting = store.backlog() if backlog is None else backlog
+        marks = [(each.gateway, each.shard, each.epoch, each.flushed_seq, each.cut_arrival) for each in waiting]
+        with self._lock:
+            now = time.monotonic()
+            if anew or now - self._read_at >= LOOK_SECONDS or marks != self._read_for:
+                self._found = self._marks().lags(waiting, self._tables, self._followers(store))
+                self._read_at, self._read_for = now, marks
+                self._report(store, instance)
+            return [lag for lag in self._found if lag.part != "deltas"]
+
+    def _marks(self) -> "MarkReader":
+        if self._reader is None:
+            from lakesync.analysis.lake_marks import MarkReader  # pyiceberg, which loading the location does without
+
+            self._reader = MarkReader(self._config)
+        return self._reader
+
+    def _report(self, store: PipelineStore, instance: Callable[[], dg.DagsterInstance]) -> None:
+        made = {key: count for requests in self._requests.values() for key, count in requests.items()}
+        behind = {lag.key for lag in self._found}
+        report = Report(
+            WallClock(self._config.clock_offset_file).now_ms(),
+            tuple(self._found),
+            {key: count for key, count in made.items() if key in behind},
+            tuple(queued_runs(instance())) if self._found else (),
+        )
+        store.put_mark(REPORT, msgspec.json.encode(report).decode())
+
+
+def queued_runs(instance: dg.DagsterInstance) -> list[QueuedRun]:
+    """Return the runs that were requested more than `QUEUED_SECONDS` ago and have not started."""
+    records = instance.get_run_records(dg.RunsFilter(statuses=list(UNSTARTED)), limit=100)
+    found = []
+    for record in records:
+        since = record.create_timestamp.replace(tzinfo=UTC).timestamp()
+        if time.time() - since > QUEUED_SECONDS:
+            found.append(QueuedRun(record.dagster_run.run_id, record.dagster_run.job_name, round(since * 1000)))
+    return found
+
+
+def is_under_way(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> bool:
+    """Whether a run with these tags has not ended, so that another would do the same."""
+    return bool(instance.get_run_records(dg.RunsFilter(tags=tags, statuses=list(UNFINISHED)), limit=1))

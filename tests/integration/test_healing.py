@@ -1,0 +1,242 @@
+"""What a run that was cancelled, killed or failed left undone is completed within a minute, without another push."""
+
+import time
+from collections import Counter
+from contextlib import closing
+from functools import partial
+
+import dagster as dg
+import pytest
+from pydantic import SecretStr
+
+import assets.flush
+import lakehouse.tables.increments
+import sensors.lags
+from assets.destinations import followers, mark_name
+from assets.labels import leaf_key
+from lakehouse.checkpoints import cutting
+from lakehouse.sessions import session
+from lakesync.adapters import open_adapter
+from lakesync.adapters.places import Leaf
+from lakesync.analysis.lake_marks import MarkReader
+from lakesync.analysis.marks import StateTable, report_in
+from lakesync.config_places import DeclaredDestination
+from lakesync.delta import extract_delta
+from lakesync.exceptions import IntegrityError
+from lakesync.schema import parse_schema
+from lakesync.types import SyncPush
+from lakesync_dagster.definitions import make_definitions
+from lakesync_dagster.jobs import flush_job
+from lakesync_dagster.partitions import arrival_days
+from resources.snapshot import registered
+from resources.staging import pipeline_store
+from sensors.destinations import destination_sensor
+from sensors.flush import flush_sensor
+from sensors.lags import PipelineLags
+from tests.conformance.test_adapters import everything
+from tests.integration.gateway_support import SERVICE, wall_ms
+
+pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
+
+TABLES = ("flights", "planes")
+COPY = leaf_key("copy", "copy")
+BOUND = 60.0
+"""Seconds within which everything is up to date again."""
+
+
+class Pipeline:
+    """A gateway, a lake of its own, a destination, and the sensors and jobs over them."""
+
+    def __init__(self, served, spark_config, instance, folder):
+        self.engine, self.instance = served.engine, instance
+        config = spark_config.replace(
+            lake={"system_namespace": "sys_heal", "namespace": "tab_heal", "checkpoints": str(folder / "frames")},
+            gateway={"url": served.url},
+            service_token=SecretStr(SERVICE),
+        )
+        self.config = config.model_copy(
+            update={
+                "adapters": {"copy": f"sqlite://{folder}/copy.db"},
+                "destinations": {"copy": DeclaredDestination(to="copy")},
+            }
+        )
+        self.folder = folder
+        self.gateway = self.engine.gateway("heal")
+        for table in TABLES:
+            columns = [{"name": "number", "type": "number"}]
+            self.gateway.register_schema(parse_schema({"table": table, "columns": columns}))
+        self.snapshot = registered(self.engine.store)
+        self.definitions = make_definitions(self.config, self.snapshot)
+        self.pushed = 0
+        self.load()
+
+    def load(self):
+        """Make the sensors anew, as a code server does when it starts."""
+        open_staging = partial(pipeline_store, self.config)
+        lags = PipelineLags(self.config, self.snapshot, partial(followers, self.config))
+        days = arrival_days(self.config.dagster.partitions_start)
+        job = self.definitions.resolve_job_def
+        leaf = Leaf("copy", self.config.adapters["copy"])
+        self.sensors = {
+            "flush": flush_sensor(self.config, flush_job(600), days, open_staging, lags),
+            "destinations": destination_sensor(
+                job("destinations"), {mark_name("copy", leaf): COPY}, open_staging, lags
+            ),
+        }
+        self.cursors = dict.fromkeys(self.sensors)
+
+    def push(self):
+        self.pushed += 1
+        now = wall_ms() << 16
+        for table in TABLES:
+            row = extract_delta(
+                None, {"number": self.pushed}, table=table, row_id=f"{self.pushed}", client_id="c", hlc=now
+            )
+            self.gateway.handle_push(SyncPush("c", (row,)))
+
+    def tick(self, name):
+        """What a sensor requests, and its cursor afterwards."""
+        with dg.build_sensor_context(self.instance, cursor=self.cursors[name]) as context:
+            found = self.sensors[name](context)
+        if isinstance(found, dg.SkipReason):
+            return []
+        self.cursors[name] = found.cursor
+        return found.run_requests
+
+    def run(self, name, request, selection=None):
+        return self.definitions.resolve_job_def(name).execute_in_process(
+            instance=self.instance,
+            tags=request.tags,
+            asset_selection=selection or request.asset_selection,
+            raise_on_error=False,
+        )
+
+    def requested(self):
+        """The run that the flush sensor requests for what waits."""
+        self.gateway.request_flush()
+        (request,) = self.tick("flush")
+        return request
+
+    def lags(self):
+        """What is behind now, read without the sensors."""
+        with pipeline_store(self.config) as store:
+            tables = [StateTable(table, "tab_heal") for table in TABLES]
+            return MarkReader(self.config).lags(store.backlog(), tables, followers(self.config, store))
+
+    def behind(self):
+        return {lag.part for lag in self.lags()}
+
+    def heal(self):
+        """Tick the sensors and run what they request until nothing is behind; seconds that it took."""
+        begun = time.monotonic()
+        while self.lags():
+            assert time.monotonic() - begun < BOUND, self.lags()
+            for name in self.sensors:
+                for request in self.tick(name):
+                    self.run(name, request)
+            time.sleep(0.2)
+        return time.monotonic() - begun
+
+    def rows(self):
+        """Rows of the tables, the checkpoint and the destination."""
+        with session(self.config) as spark:
+            tables = {table: spark.table(f"lake.tab_heal.{table}").count() for table in TABLES}
+        cut = {table.table: table.rows for table in self.engine.store.newest_cut("heal").tables}
+        with closing(open_adapter(self.config.adapters["copy"])) as adapter:
+            found = everything(adapter)
+        taken = Counter(each.delta.table for each in found)
+        return tables, cut, taken
+
+
+@pytest.fixture(scope="module")
+def pipeline(serve, spark_server, tmp_path_factory):
+    with dg.instance_for_test() as instance:
+        made = Pipeline(serve(), spark_server["config"], instance, tmp_path_factory.mktemp("healing"))
+        made.push()
+        made.heal()
+        yield made
+
+
+def cancelling(pipeline):
+    """What cancels the run that calls it, as somebody does in Dagster's pages."""
+
+    def interrupted(*_, **__):
+        (run,) = pipeline.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
+        pipeline.instance.report_run_canceling(run)
+        raise dg.DagsterExecutionInterruptedError
+
+    return interrupted
+
+
+def cancelled_after_deltas(pipeline, monkeypatch):
+    """The run is cancelled when the first table is merged."""
+    request = pipeline.requested()
+    with monkeypatch.context() as patched:
+        patched.setattr(lakehouse.tables.increments, "merge_table", cancelling(pipeline))
+        run = pipeline.run("flush", request)
+    assert pipeline.instance.get_run_by_id(run.run_id).status is dg.DagsterRunStatus.CANCELED
+    return {"table", "checkpoint", "destination"}
+
+
+def killed_before_materialisation(pipeline, monkeypatch):
+    """The batch is confirmed, and Dagster never hears of it."""
+    request = pipeline.requested()
+    with monkeypatch.context() as patched:
+        patched.setattr(assets.flush, "sized", cancelling(pipeline))
+        run = pipeline.run("flush", request)
+    assert not run.get_asset_materialization_events()
+    return {"table", "checkpoint", "destination"}
+
+
+def backfilled_deltas(pipeline, monkeypatch):
+    """Somebody materialises `deltas` alone."""
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    request = dg.RunRequest(tags={f"dagster/asset_partition_range_{end}": today for end in ("start", "end")})
+    assert pipeline.run("flush", request, [dg.AssetKey("deltas")]).success
+    return {"table", "checkpoint", "destination"}
+
+
+def table_failed_once(pipeline, monkeypatch):
+    """The step of one table fails for good, so what follows it is not made."""
+    request, merge = pipeline.requested(), lakehouse.tables.increments.merge_table
+
+    def failing(spark, schema, *args, **options):
+        if schema.table == "planes":
+            raise IntegrityError("as it should")
+        return merge(spark, schema, *args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lakehouse.tables.increments, "merge_table", failing)
+        patched.setattr(cutting, "merge_table", failing)
+        assert not pipeline.run("flush", request).success
+    return {"table", "checkpoint", "destination"}
+
+
+def code_server_away(pipeline, monkeypatch):
+    """It was away when the run failed, and another one starts."""
+    behind = cancelled_after_deltas(pipeline, monkeypatch)
+    pipeline.load()
+    return behind
+
+
+@pytest.mark.parametrize(
+    "accident",
+    [
+        cancelled_after_deltas,
+        killed_before_materialisation,
+        pytest.param(backfilled_deltas, marks=pytest.mark.deep),
+        pytest.param(table_failed_once, marks=pytest.mark.deep),
+        pytest.param(code_server_away, marks=pytest.mark.deep),
+    ],
+)
+def test_everything_is_up_to_date_again_without_a_push(pipeline, accident, monkeypatch):
+    monkeypatch.setattr(sensors.lags, "LOOK_SECONDS", 1.0)
+    pipeline.push()
+    expected = accident(pipeline, monkeypatch)
+    assert all(each.oldest_ms is None for each in pipeline.engine.store.backlog()), "nothing waits in staging"
+    assert pipeline.behind() == expected
+    seconds = pipeline.heal()
+    print(f"{accident.__name__}: up to date again after {seconds:.1f} s")
+    every = dict.fromkeys(TABLES, pipeline.pushed)
+    assert pipeline.rows() == (every, every, every)
+    assert report_in(pipeline.engine.store.marks()) is not None

@@ -1,0 +1,138 @@
+"""The comparison of marks: what is behind, and by how much."""
+
+import msgspec
+import pytest
+
+from lakesync.analysis.marks import (
+    Follower,
+    Lag,
+    LakeMarks,
+    Piece,
+    Report,
+    StateTable,
+    lags,
+    least_mark,
+    positions,
+    report_in,
+)
+from lakesync.namespaces import Namespaces
+from lakesync.staging.records import Backlog
+from lakesync.staging.shards import ShardMap
+
+SHARED = Namespaces("tables", {})
+TABLES = [StateTable("flights", "tables"), StateTable("planes", "tables")]
+
+
+def at(second):
+    return second * 1000 << 16
+
+
+def waiting(gateway="nyc", shard="main", **changes):
+    fields = {"flushed_seq": 5, "last_seq": 5, "last_arrival": at(20), "deltas": 0, "bytes": 0, "oldest_ms": None}
+    fields |= {"flush_requested_ms": None, "cut_arrival": at(20)}
+    return Backlog(gateway, shard, 1, **{**fields, **changes})
+
+
+def piece(first=11, last=20, tables=("flights", "planes"), gateway="nyc", shard="main", deltas=10):
+    return Piece(gateway, shard, at(first), at(last), deltas, *tables)
+
+
+def merged(**marks):
+    return {table: {"nyc": at(second)} for table, second in marks.items()}
+
+
+def behind(backlog, marks, pieces, followers=(), namespaces=SHARED, shards=None, tables=TABLES, **lake):
+    found = positions(backlog, LakeMarks(marks, **lake), tables, followers, namespaces, shards)
+    return {lag.key: lag for lag in lags(backlog, found, pieces)}
+
+
+def test_nothing_is_behind_where_all_marks_are_equal():
+    copy = Follower("copy", {"nyc/main": at(20)})
+    assert behind([waiting()], merged(flights=20, planes=20), [piece()], [copy]) == {}
+
+
+def test_each_part_is_compared_by_itself():
+    waits = waiting(last_seq=8, deltas=3, oldest_ms=21_000, cut_arrival=at(10))
+    found = behind([waits], merged(flights=20, planes=10), [piece()], [Follower("copy", {"nyc/main": at(15)})])
+    assert found == {
+        "deltas/main/nyc": Lag("deltas", "main", "nyc", 5, 3, 21_000),
+        "table/planes/nyc": Lag("table", "planes", "nyc", at(10), 10, 11_000),
+        "checkpoint/nyc": Lag("checkpoint", "", "nyc", at(10), 10, 11_000),
+        "destination/copy/nyc": Lag("destination", "copy", "nyc", at(15), 6, 15_000),
+    }
+
+
+def test_a_table_lacks_nothing_of_files_without_its_deltas():
+    assert behind([waiting()], merged(flights=20, planes=10), [piece(tables=("cabs", "flights"))]) == {}
+
+
+def test_a_table_that_was_never_merged_lacks_everything_that_may_be_its_own():
+    found = behind([waiting()], merged(flights=20), [piece(1, 10), piece()])
+    assert found.keys() == {"table/planes/nyc"}
+    assert found["table/planes/nyc"].deltas == 20
+
+
+def test_a_gateway_without_anything_in_the_lake_lacks_nothing():
+    new = waiting("ewr", flushed_seq=0, last_seq=0, cut_arrival=None)
+    assert behind([waiting(), new], merged(flights=20, planes=20), [piece()]) == {}
+
+
+def test_a_rebuilt_store_wants_its_checkpoint_though_it_has_flushed_nothing_yet():
+    rebuilt = waiting(flushed_seq=0, cut_arrival=None)
+    assert behind([rebuilt], merged(flights=20, planes=20), [piece()]).keys() == {"checkpoint/nyc"}
+
+
+def test_an_unregistered_table_is_followed_for_gateways_that_wrote_it():
+    marks = {**merged(flights=20, planes=20), "loose": {"nyc": at(10)}}
+    both = [waiting(), waiting("ewr")]
+    marks = {table: {**of, "ewr": at(20)} if table != "loose" else of for table, of in marks.items()}
+    assert behind(both, marks, [piece(), piece(gateway="ewr")]).keys() == {"table/loose/nyc"}
+
+
+def test_tables_of_a_namespace_are_of_its_gateways_alone():
+    own = Namespaces("tables", {"ewr": "east"})
+    tables = [*TABLES, StateTable("flights", "east")]
+    marks = {**merged(flights=20, planes=20), "east.flights": {"ewr": at(10)}}
+    both = [waiting(), waiting("ewr")]
+    pieces = [piece(), piece(gateway="ewr")]
+    assert behind(both, marks, pieces, namespaces=own, tables=tables).keys() == {"table/east.flights/ewr"}
+    moved = behind(both, marks, pieces, namespaces=own, tables=tables, moved=frozenset({"ewr"}))
+    assert moved == {}
+
+
+def test_a_sharded_table_follows_its_own_streams():
+    shards = ShardMap({"planes": "side"}, "home")
+    both = [waiting(shard="home"), waiting(shard="side")]
+    pieces = [piece(shard="side", tables=("planes", "planes")), piece(shard="main", tables=("flights", "planes"))]
+    found = behind(both, merged(flights=10, planes=10), pieces, shards=shards)
+    assert found.keys() == {"table/flights/nyc", "table/planes/nyc"}
+    assert found["table/planes/nyc"].deltas == 10
+
+
+def test_the_checkpoint_of_a_sharded_gateway_is_as_old_as_its_oldest_part():
+    both = [waiting(shard="home"), waiting(shard="side", cut_arrival=at(10))]
+    found = behind(both, merged(flights=20, planes=20), [piece(shard="home")], shards=ShardMap({}, "home"))
+    assert found.keys() == {"checkpoint/nyc"}
+
+
+@pytest.mark.parametrize(("gateways", "lacking"), [((), True), (("nyc",), True), (("ewr",), False)])
+def test_a_destination_follows_the_gateways_that_it_names(gateways, lacking):
+    copy = Follower("copy", {}, frozenset(gateways))
+    found = behind([waiting()], merged(flights=20, planes=20), [piece()], [copy])
+    assert bool(found) is lacking
+
+
+def test_no_file_below_the_least_mark_is_looked_at():
+    found = positions([waiting()], LakeMarks(merged(flights=20, planes=12)), TABLES, (), SHARED)
+    assert least_mark(found) == at(12)
+    assert least_mark(positions([waiting()], LakeMarks(merged(flights=20)), TABLES, (), SHARED)) == 0
+    assert least_mark([]) == 0
+
+
+def test_a_report_names_what_was_requested_again_and_again():
+    lag = Lag("checkpoint", "", "nyc", 1, 2, 3)
+    report = Report(5, (lag,), {lag.key: 2})
+    assert report.failing() == [lag]
+    assert Report(5, (lag,), {lag.key: 1}).failing() == []
+    assert report_in({"pipeline": msgspec.json.encode(report).decode()}) == report
+    assert report_in({}) is None
