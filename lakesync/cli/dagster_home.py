@@ -6,9 +6,11 @@ import hashlib
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from lakesync.adapters.places import leaves, place_of
 from lakesync.config import Config
 from lakesync.exceptions import ConfigurationError
 
@@ -22,8 +24,8 @@ storage:
   sqlite:
     base_dir: {storage}
 run_coordinator:
-  module: dagster.core.run_coordinator
-  class: QueuedRunCoordinator
+  module: lakesync_dagster.run_coordinator
+  class: SlotCoordinator
   config:
     dequeue_interval_seconds: 1
 run_launcher:
@@ -36,13 +38,12 @@ concurrency:
     default_limit: 1
     granularity: run
   runs:
-    max_concurrent_runs: 4
+    # the sum of what follows: no kind of run takes the slot of another
+    max_concurrent_runs: {runs}
     tag_concurrency_limits:
+{slots}
       - key: lakesync/upkeep
         limit: 1
-      # polls may wait for a flush, which must find room beside them
-      - key: lakesync/connector
-        limit: 2
 run_monitoring:
   enabled: true
   start_timeout_seconds: 120
@@ -61,6 +62,12 @@ retention:
       failure: 30
       success: 30
 """
+_SLOT = """\
+      - key: lakesync/slot
+        value: {kind}
+        limit: {limit}"""
+_MOST_MOVES = 8
+"""A run takes about 60 MB."""
 _LONGEST_SOCKET = 100
 """Bytes: some systems allow 104."""
 _WORKSPACE = """\
@@ -82,6 +89,8 @@ def write(config: Config, code_port: int) -> Path:
             storage=_quoted(home / "storage"),
             socket=_quoted(run_socket(config)),
             max_run_seconds=config.dagster.max_run_seconds,
+            runs=sum(run_slots(config).values()),
+            slots="\n".join(_SLOT.format(kind=kind, limit=limit) for kind, limit in run_slots(config).items()),
         ),
         "utf-8",
     )
@@ -92,6 +101,21 @@ def write(config: Config, code_port: int) -> Path:
     workspace = home / "workspace.yaml"
     workspace.write_text(_WORKSPACE.format(port=code_port), "utf-8")
     return workspace
+
+
+def run_slots(config: Config) -> dict[str, int]:
+    """Return how many runs of each kind may be under way at the same time.
+
+    Each destination, flow and pair of tiers has a slot of its own, up to `_MOST_MOVES`: one that hangs delays no other.
+    Flushes have theirs, so that neither moves nor polls, which wait for a flush, keep one from starting.
+    """
+    moves = len(config.flows) + len(config.tiers) + sum(_leaves(config))
+    return {"flush": 2, "move": min(max(2, moves), _MOST_MOVES), "poll": 2, "upkeep": 2, "other": 2}
+
+
+def _leaves(config: Config) -> Iterator[int]:
+    for declared in config.destinations.values():
+        yield len(leaves(place_of(config, declared.to), declared.tables))
 
 
 def run_socket(config: Config) -> Path:

@@ -108,6 +108,11 @@ def test_dagsters_files_are_yaml_that_dagster_takes(conf):
         assert not instance.telemetry_enabled
         assert instance.get_settings("concurrency")["pools"] == {"default_limit": 1, "granularity": "run"}
         assert type(instance.run_launcher).__name__ == "RunHostLauncher"
+        assert type(instance.run_coordinator).__name__ == "SlotCoordinator"
+        runs = instance.get_settings("concurrency")["runs"]
+        slots = {each["value"]: each["limit"] for each in runs["tag_concurrency_limits"] if "value" in each}
+        assert slots == {"flush": 2, "move": 2, "poll": 2, "upkeep": 2, "other": 2}
+        assert runs["max_concurrent_runs"] == sum(slots.values())
 
 
 def test_spark_of_ones_own_means_none_is_started(conf, tmp_path):
