@@ -18,12 +18,25 @@ if TYPE_CHECKING:
     Part = Callable[[int], Iterator[pa.RecordBatch]]
     """What the part of a number makes; goes to tasks as a value."""
 
+_PARALLELISM = "spark.default.parallelism"
 _KEPT = ((-3, 32 << 20), (-1, 64 << 20), (-2, 16 << 20))
 """glibc's M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD, in bytes."""
 
 
-def in_tasks(spark: SparkSession, count: int, part: Part, schema: str | StructType) -> DataFrame:
-    """What the parts make, in columns of a schema, each in a task of its own."""
+def in_tasks(
+    spark: SparkSession, count: int, part: Part, schema: str | StructType, *, waiting: bool = False
+) -> DataFrame:
+    """Return what the parts make, in columns of a schema.
+
+    Args:
+        spark: a session.
+        count: how many parts there are.
+        part: makes the part of a number, in a task.
+        schema: of the columns.
+        waiting: each part has a task of its own, as it mostly waits for others and may hang. Else the parts share as
+            many tasks as there are cores, which leaves the memory of each task what it is.
+    """
+    tasks = count if waiting else min(count, _cores(spark) or count)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare_worker()
@@ -31,7 +44,13 @@ def in_tasks(spark: SparkSession, count: int, part: Part, schema: str | StructTy
             for number in numbers.column(0).to_pylist():
                 yield from part(number)
 
-    return spark.range(0, count, 1, max(1, count)).mapInArrow(run, schema)
+    return spark.range(0, count, 1, max(1, tasks)).mapInArrow(run, schema)
+
+
+def _cores(spark: SparkSession) -> int | None:
+    """Return how many cores the embedded server has; None for a cluster, whose executors have as many slots."""
+    found = spark.conf.get(_PARALLELISM, None)
+    return int(found) if found is not None else None
 
 
 @cache

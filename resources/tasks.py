@@ -49,7 +49,7 @@ def on_executors(spark: SparkSession, works: Sequence[Work], report: type[R]) ->
         LakeSyncError: the first error that one raised; the others are done, or have failed, too.
         LakeUnavailableError: Spark is gone.
     """
-    rows = in_tasks(spark, len(works), _Task(works), _TOLD).collect()
+    rows = in_tasks(spark, len(works), _Task(works), _TOLD, waiting=True).collect()
     raise_failure(row["failure"] for row in rows)
     told: list[list[R]] = [[] for _ in works]
     for row in rows:

@@ -71,6 +71,9 @@ _POOLS = """\
 """
 
 
+WAITING_TASKS = 12
+"""Tasks beyond the cores that the embedded server runs at the same time: as many as polls and moves, which wait for
+others most of their time, may have at once. Ones that hang keep no task of a flush from starting."""
 _FIRST_HEAP_MB = 64
 _SESSION_TIMEOUT = "25h"
 """Runs share a session for a day (`lakehouse.sessions`), and Spark refuses the id of one that it has ended."""
@@ -155,10 +158,12 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
 def settings(config: Config, port: int) -> dict[str, str]:
     """The `spark.…` settings of the server; those of `[spark.settings]` win."""
     folder = config.data_dir / "spark"
-    master = config.spark.master or f"local[{config.spark.cores}]"
+    cores = os.cpu_count() or 1 if config.spark.cores == "*" else config.spark.cores
+    master = config.spark.master or f"local[{cores + WAITING_TASKS}]"
     return {
         "spark.app.name": "lakesync",
         "spark.master": master,
+        **({} if config.spark.master else {"spark.default.parallelism": str(cores)}),
         # Other local users reach its ports, and Spark deserialises Java objects of clients that need not log in. In a
         # cluster the operator shares the secret.
         "spark.authenticate": str(master.startswith("local")).lower(),
