@@ -14,6 +14,7 @@ from gateway import bodies
 from gateway.admission import Caller, admit
 from gateway.operations import Operation, Parameter
 from gateway.services import Services
+from lakesync.analysis.marks import report_in
 from lakesync.exceptions import ValidationError
 from lakesync.staging.records import Backlog
 
@@ -32,7 +33,9 @@ class FlushRequested(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
     requested: bool
     flushed: bool | None = None
-    """Where it was waited for: whether all that waited when it was asked is in the lake."""
+    """Where it was waited for: whether all that waited when it was asked is in the lake's `deltas`."""
+    merged: bool | None = None
+    """Whether it is in the state tables and the checkpoint too; absent without a pipeline."""
     snapshot_id: str | None = None
     """The snapshot of the lake's `deltas` in which that was read back; absent without a pipeline."""
 
@@ -42,21 +45,27 @@ async def flush(request: Request) -> Response:
     caller = await admit(request, admin=True)
     seconds = _wait(request.query_params.get("wait"))
     seconds = min(seconds, max(0.0, Services.of(request).settings.request_timeout - _MARGIN_SECONDS))
-    wanted = {shard.shard: shard.last_seq for shard in await run_in_threadpool(caller.gateway.backlog)}
+    wanted = {shard.shard: shard for shard in await run_in_threadpool(caller.gateway.backlog)}
     await run_in_threadpool(caller.gateway.request_flush)
-    answer = await _served(caller, wanted, seconds) if seconds else FlushRequested(True)
+    if not seconds:
+        return bodies.json_response(FlushRequested(True), 202)
+    marks = await run_in_threadpool(Services.of(request).engine.store.marks)
+    answer = await _served(caller, wanted, seconds, by_pipeline=report_in(marks) is not None)
     return bodies.json_response(answer, 202)
 
 
-async def _served(caller: Caller, wanted: dict[str, int], seconds: float) -> FlushRequested:
+async def _served(caller: Caller, wanted: dict[str, Backlog], seconds: float, *, by_pipeline: bool) -> FlushRequested:
+    """Wait until everything wanted is in `deltas`; with a pipeline, say whether tables and checkpoint have it too."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while True:
         shards = await run_in_threadpool(caller.gateway.backlog)
-        if all(shard.flushed_seq >= wanted.get(shard.shard, 0) for shard in shards):
-            return FlushRequested(True, True, _newest_snapshot(shards))
-        if loop.time() >= deadline:
-            return FlushRequested(True, False)
+        known = [(shard, wanted[shard.shard]) for shard in shards if shard.shard in wanted]
+        flushed = all(now.flushed_seq >= before.last_seq for now, before in known)
+        merged = flushed and all((now.cut_arrival or 0) >= before.last_arrival for now, before in known)
+        if flushed or loop.time() >= deadline:
+            snapshot = _newest_snapshot(shards) if flushed else None
+            return FlushRequested(True, flushed, merged if by_pipeline else None, snapshot)
         await asyncio.sleep(LOOK_SECONDS)
 
 

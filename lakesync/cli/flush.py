@@ -15,6 +15,8 @@ from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
 
 app = command_app()
 
+_LOOK_SECONDS = 0.5
+
 
 @app.command(
     epilog=examples(
@@ -43,9 +45,12 @@ def flush(
         while True:
             left = max(0.0, deadline - time.monotonic())
             told = remote.post("/admin/flush/{gateway}", wait=round(min(left, 20.0), 1) or None)
-            if told.get("flushed") or time.monotonic() >= deadline:
+            done = bool(told.get("flushed")) and told.get("merged", True)
+            if done or time.monotonic() >= deadline:
                 break
-            if not patient:
+            if told.get("flushed"):
+                time.sleep(_LOOK_SECONDS)  # until the tables and the checkpoint follow
+            elif not patient:
                 patient = True
                 output.note(
                     f"not in the lake yet, waiting up to {wait:g} s: what carries it there is `lakesync up`, or a "
@@ -55,10 +60,15 @@ def flush(
         output.record(told)
     elif not wait:
         print("asked for")
-    elif told.get("flushed"):
+    elif done:
         snapshot = told.get("snapshotId")
         print(f"all that waited is in the lake{f', snapshot {snapshot}' if snapshot else ''}")
+    elif told.get("flushed"):
+        output.note(
+            f"all that waited is in the lake's history, and after {wait:g} s not in all state tables and the "
+            "checkpoint: `lakesync status` says what is behind, and why"
+        )
     else:
         output.note(f"not all that waited is in the lake after {wait:g} s: `lakesync status` says what waits, and why")
-    if wait and not told.get("flushed"):
+    if wait and not done:
         raise typer.Exit(ExitCode.FAILED)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
+import msgspec
 import pytest
 from websockets.sync.client import connect
 
+from lakesync.analysis.marks import REPORT, Report
 from lakesync.delta import id_number
+from lakesync.staging.records import Cut
 from lakesync.types import SyncPull
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, decode_frame, encode_frame
@@ -143,6 +146,13 @@ def test_a_flush_that_is_waited_for_is_answered_with_its_snapshot(served):
         assert answer.result().json() == {"requested": True, "flushed": True, "snapshotId": "77"}
     again = admin.call("POST", "/admin/flush/{gw}?wait=20")
     assert again.json() == {"requested": True, "flushed": True, "snapshotId": "77"}, "nothing waits"
+
+    store.put_mark(REPORT, msgspec.json.encode(Report(0)).decode())
+    told = [admin.call("POST", "/admin/flush/{gw}?wait=20").json()["merged"]]
+    held = store.hold(client.gateway)
+    assert store.publish_cut(Cut(client.gateway, held.epoch, held.arrival, 0, (), 0))
+    told.append(admin.call("POST", "/admin/flush/{gw}?wait=20").json()["merged"])
+    assert told == [False, True], "the tables and the checkpoint follow"
 
 
 def test_an_admin_reads_the_same_metrics(served):
