@@ -1,15 +1,20 @@
 """The asset `deltas`: acknowledged deltas on their way from the gateway's log into the lake."""
 
+from collections.abc import Sequence
+from datetime import date
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from assets.columns import delta_columns, history_lineage
-from assets.labels import DELTAS, LOG, OWNERS
+from assets.labels import DELTAS, LOG, OWNERS, days_of, is_sensor_run, ms_of_days
 from assets.outcome import outcome, set_aside
 from assets.series import Told, kept_version, sized, through
 from lakesync.config import Config
-from lakesync.exceptions import LakeSyncError, TransientError
+from lakesync.exceptions import LakeSyncError, TransientError, ValidationError
+from lakesync.hlc import start_of
+from lakesync.staging.ledger import day_of
+from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
 from resources.run_state import RunState
@@ -21,7 +26,11 @@ if TYPE_CHECKING:
 
 
 def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinition:
-    """The history table, partitioned by day of arrival."""
+    """The history table, partitioned by day of arrival.
+
+    A run of the flush sensor flushes everything that is unflushed. Any other run flushes what is unflushed of its days,
+    and compares each of them between staging's ledger and the lake.
+    """
 
     @dg.asset(
         key=DELTAS,
@@ -48,8 +57,10 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
     ) -> dg.MaterializeResult[None]:
         from lakehouse.history.flush import MAX_DELTAS, flush_due
 
+        days = None if is_sensor_run(context) else days_of(context)
         with outcome(context, pyspark):
-            run_state.note_cut_points()
+            if days is None:
+                run_state.note_cut_points()
             reports: list[FlushReport] = []
             failed: dict[str, LakeSyncError] = {}
             flush_due(
@@ -57,21 +68,28 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
                 staging.store,
                 max_deltas=config.flush.batch_deltas or MAX_DELTAS,
                 names=lake.names,
-                holds=run_state.cut_points(),
+                holds=run_state.cut_points() if days is None else None,
+                within=_arrivals(days) if days is not None else None,
                 on_flushed=reports.append,
                 on_failed=failed.setdefault,
             )
             passing = context.op_execution_context.retry_number == 0 and any(
                 isinstance(error, TransientError) for error in failed.values()
             )
-            if passing or (failed and failed.keys() >= set(staging.store.gateways())):
+            all_failed = failed.keys() >= set(staging.store.gateways())
+            if passing or (failed and (days is not None or all_failed)):
                 raise ExceptionGroup("gateways could not be flushed", list(failed.values()))
             for gateway, error in failed.items():
                 set_aside(context, run_state, error, f"gateway {gateway} was not flushed", gateway)
                 run_state.drop_cut_point(gateway)
             run_state.flushed(anew=True)
+            _report_by_day(context, reports)
+            if days is not None:
+                _compare(context, days, pyspark, lake, staging.store)
             told = {
-                **_told(reports),
+                **_flushed(reports),
+                "snapshot_ids": dg.MetadataValue.json([str(report.snapshot_id) for report in reports]),
+                "seconds": round(sum(report.seconds for report in reports), 2),
                 **sized(pyspark.spark_session, lake.names.deltas),
                 **through(run_state.settled_ms(), staging.now_ms()),
                 "dagster/uri": lake.uri(lake.system_namespace, "deltas"),
@@ -83,7 +101,59 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
     return deltas
 
 
-def _told(reports: list["FlushReport"]) -> Told:
+def _arrivals(days: Sequence[date]) -> tuple[int, int]:
+    """The first and the last arrival of a range of days."""
+    first_ms, end_ms = ms_of_days(days)
+    return start_of(first_ms), start_of(end_ms) - 1
+
+
+def _report_by_day(context: dg.AssetExecutionContext, reports: "Sequence[FlushReport]") -> None:
+    """Add to each partition what was flushed of it. A batch is of one day, that of its first arrival."""
+    keys = context.partition_keys
+    by_day: dict[str, list[FlushReport]] = {key: [] for key in keys}
+    for report in reports:
+        by_day[min(max(day_of(report.arrival_low), keys[0]), keys[-1])].append(report)
+    for key, mine in by_day.items():
+        context.add_asset_metadata(_flushed(mine), DELTAS, key)
+
+
+def _compare(
+    context: dg.AssetExecutionContext,
+    days: Sequence[date],
+    pyspark: SparkConnectResource,
+    lake: LakeResource,
+    store: PipelineStore,
+) -> None:
+    """Add to each partition what staging's ledger and the lake have of it.
+
+    Raises:
+        ValidationError: deltas of these days are in the log behind those of an earlier day.
+    """
+    from lakehouse.checks import days_against_lake
+
+    for day in days_against_lake(pyspark.spark_session, store, days, lake.names):
+        compared: Told = {
+            "acknowledged": day.acknowledged,
+            "unflushed": day.unflushed,
+            "dagster/partition_row_count": day.in_lake,
+            "ledger_equals_lake": not day.differing,
+        }
+        if day.differing:
+            compared["gateways_that_differ"] = ", ".join(day.differing)
+        context.add_asset_metadata(compared, DELTAS, day.day)
+    asked = {day.isoformat() for day in days}
+    for gateway in store.gateways():
+        unflushed = [day.day for day in store.ledger(gateway) if day.flushed_count < day.count]
+        behind = sorted(asked.intersection(unflushed))
+        if behind and unflushed[0] < min(asked):
+            raise ValidationError(
+                f"{', '.join(behind)} of gateway {gateway!r} cannot be flushed: its log goes to the lake in order, and "
+                f"deltas of {unflushed[0]} come first. Include {unflushed[0]} in the backfill, or run `lakesync flush`"
+            )
+
+
+def _flushed(reports: "Sequence[FlushReport]") -> Told:
+    """What was flushed, of the run or of a partition."""
     return {
         "deltas_in": sum(report.deltas for report in reports if not report.already_there),
         "duplicates": sum(report.deltas for report in reports if report.already_there),
@@ -91,6 +161,4 @@ def _told(reports: list["FlushReport"]) -> Told:
             "\n".join(f"- `{report.batch_id}`: {report.deltas:,} deltas" for report in reports)
         ),
         "gateways": ", ".join(sorted({report.gateway for report in reports})),
-        "snapshot_ids": dg.MetadataValue.json([str(report.snapshot_id) for report in reports]),
-        "seconds": round(sum(report.seconds for report in reports), 2),
     }

@@ -1,6 +1,6 @@
 """What every asset says about itself, and how LakeSync's values read in the catalogue."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
@@ -74,6 +74,13 @@ def days_asked(tags: Mapping[str, str]) -> list[date] | None:
         return None
     start, end = day_of_key(first), day_of_key(last)
     return [start + timedelta(days=number) for number in range((end - start).days + 1)]
+
+
+def ms_of_days(days: Sequence[date]) -> tuple[int, int]:
+    """Where a range of UTC days begins and ends, in milliseconds; the end is the first of the day after."""
+    first, after = min(days), max(days) + timedelta(days=1)
+    start, end = (int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000) for day in (first, after))
+    return start, end
 
 
 def day_of_key(key: str) -> date:

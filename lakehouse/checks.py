@@ -13,11 +13,12 @@ from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames, ens
 from lakesync.hlc import COUNTER_BITS, MAX_DRIFT_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from datetime import date
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
+    from lakesync.staging.records import LedgerDay
     from lakesync.staging.store import PipelineStore
 
 
@@ -34,6 +35,18 @@ class LedgerDifference(msgspec.Struct, frozen=True):
     lake_count: int
     ledger_id_sum: int
     lake_id_sum: int
+
+
+class DayCounts(msgspec.Struct, frozen=True):
+    """A UTC day of arrival over all gateways: what staging acknowledged, and what the lake holds."""
+
+    day: str
+    """`YYYY-MM-DD`."""
+    acknowledged: int
+    unflushed: int
+    in_lake: int
+    differing: tuple[str, ...]
+    """The gateways of which the lake holds other deltas than staging's ledger says were flushed."""
 
 
 class DuplicateKey(msgspec.Struct, frozen=True):
@@ -119,6 +132,42 @@ def ledger_against_lake(
 
 
 @lake_errors
+def days_against_lake(
+    spark: SparkSession, store: PipelineStore, days: Collection[date], names: LakeNames = NAMES
+) -> list[DayCounts]:
+    """Compare staging's ledger with the lake for each of these days. Call it while no flush runs.
+
+    Args:
+        spark: a session.
+        store: the staging store.
+        days: UTC days of arrival.
+        names: of the lake's tables.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+        StagingUnavailableError: the ledger cannot be read.
+    """
+    ensure_deltas(spark, names)
+    lake = _lake_sums(id_sums(_deltas(spark, names, days), ["gateway", "day"]).collect())
+    ledger = _ledger(store, days)
+    differences = _differing(lake, ledger)
+    found = []
+    for day in sorted(each.isoformat() for each in days):
+        of_day = [each for each in ledger.values() if each.day == day]
+        acknowledged = sum(each.count for each in of_day)
+        found.append(
+            DayCounts(
+                day,
+                acknowledged,
+                acknowledged - sum(each.flushed_count for each in of_day),
+                sum(count for (_, of), (count, _) in lake.items() if of == day),
+                tuple(each.gateway for each in differences if each.day == day),
+            )
+        )
+    return found
+
+
+@lake_errors
 def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES, limit: int = 100) -> list[DuplicateKey]:
     """Rows that a state table holds more than once."""
     return _duplicates(spark.table(names.state(table)), ("_gateway", "_row"), limit)
@@ -158,23 +207,39 @@ def unfit_values(spark: SparkSession, table: str, names: LakeNames = NAMES, limi
 
 
 def _differences(sums: Sequence[Row], store: PipelineStore, days: Collection[date] | None) -> list[LedgerDifference]:
+    return _differing(_lake_sums(sums), _ledger(store, days))
+
+
+def _lake_sums(sums: Sequence[Row]) -> dict[tuple[str, str], tuple[int, int]]:
+    """(gateway, day) → count and sum of ids."""
     lake: dict[tuple[str, str], tuple[int, int]] = {}
     for row in sums:
         key = row["gateway"], row["day"].isoformat()
         count, total = lake.get(key, (0, 0))
         lake[key] = count + row["count"], (total + int(row["total"])) % 2**64
+    return lake
+
+
+def _ledger(store: PipelineStore, days: Collection[date] | None) -> dict[tuple[str, str], LedgerDay]:
+    """(gateway, day) → what staging has of it."""
     asked = None if days is None else {day.isoformat() for day in days}
-    ledger = {
-        (day.gateway, day.day): (day.flushed_count, day.flushed_id_sum)
+    return {
+        (day.gateway, day.day): day
         for gateway in store.gateways()
         for day in store.ledger(gateway)
         if asked is None or day.day in asked
     }
+
+
+def _differing(
+    lake: Mapping[tuple[str, str], tuple[int, int]], ledger: Mapping[tuple[str, str], LedgerDay]
+) -> list[LedgerDifference]:
     nothing = (0, 0)
+    flushed = {key: (day.flushed_count, day.flushed_id_sum) for key, day in ledger.items()}
     return [
         LedgerDifference(gateway, day, here[0], there[0], here[1], there[1])
-        for gateway, day in sorted(lake.keys() | ledger.keys())
-        if (here := ledger.get((gateway, day), nothing)) != (there := lake.get((gateway, day), nothing))
+        for gateway, day in sorted(lake.keys() | flushed.keys())
+        if (here := flushed.get((gateway, day), nothing)) != (there := lake.get((gateway, day), nothing))
     ]
 
 

@@ -119,16 +119,30 @@ def flush_due(
     max_deltas: int = MAX_DELTAS,
     names: LakeNames = NAMES,
     holds: Mapping[str, Hold] | None = None,
+    within: tuple[int, int] | None = None,
     on_flushed: Callable[[FlushReport], object] | None = None,
     on_failed: Callable[[str, LakeSyncError], object] | None = None,
 ) -> list[FlushReport]:
     """Plan, flush, confirm and trim every shard until all that waited at the start is in the lake.
 
-    What is pushed meanwhile may come along, and is not waited for. With `holds` it does not, nor do gateways that are
-    not held: tables and cuts are made at the hold, and nobody would make them of what is flushed beyond it. A gateway
-    that fails does not hold the others: they are carried first, then its error is raised (several as an
-    ExceptionGroup), so reports go to `on_flushed` as they come. `gateways` limits the work to these. With `on_failed`,
-    that is told of a gateway's error, which is not raised.
+    What is pushed meanwhile may be flushed too, and is not waited for. A gateway that fails does not stop the others:
+    they are flushed first, then its error is raised (several as an ExceptionGroup).
+
+    Args:
+        spark: a session.
+        store: the staging store.
+        gateways: the only ones that are flushed; None: all.
+        max_deltas: bounds a batch.
+        names: of the lake's tables.
+        holds: gateway → where its tables and checkpoint are made afterwards: nothing beyond is flushed, nor any gateway
+            without one.
+        within: the first and the last arrival that are flushed. The log goes to the lake in order, so a shard whose
+            unflushed deltas begin before the first one is left as it is.
+        on_flushed: called with each report as soon as its batch is confirmed.
+        on_failed: called with a gateway and its error, which is then not raised.
+
+    Returns:
+        The reports, in order.
 
     Raises:
         LakeUnavailableError: Spark is gone; nothing further was tried.
@@ -143,8 +157,11 @@ def flush_due(
         lake_errors(ensure_deltas)(spark, names)
     for waiting in due:
         try:
-            through = holds[waiting.gateway].arrival if holds is not None else None
-            for report in _flush_shard(spark, store, waiting, max_deltas, names, through):
+            since, through = within if within is not None else (None, None)
+            if holds is not None:
+                held = holds[waiting.gateway].arrival
+                through = held if through is None else min(held, through)
+            for report in _flush_shard(spark, store, waiting, max_deltas, names, since, through):
                 reports.append(report)
                 if on_flushed is not None:
                     on_flushed(report)
@@ -210,13 +227,14 @@ def _flush_shard(
     waiting: Backlog,
     max_deltas: int,
     names: LakeNames,
+    since: int | None,
     through: int | None,
 ) -> Iterator[FlushReport]:
     """Batch after batch, up to what waited; a trim follows also where an earlier run died before its own."""
     done = waiting.flushed_seq
     while done < waiting.last_seq:
-        batch = store.plan(waiting.gateway, waiting.shard, max_deltas, through)
-        if batch is None:
+        batch = store.plan(waiting.gateway, waiting.shard, max_deltas, through, since)
+        if batch is None or not _is_within(batch, since, through):  # one that another run has planned stays open
             break
         report = _carry(spark, store, batch, names)
         store.confirm(batch.batch_id, report.deltas, report.id_sum, report.snapshot_id)
@@ -225,6 +243,10 @@ def _flush_shard(
         done = batch.to_seq
     store.trim(waiting.gateway, waiting.shard)
     crash_point("flush.trimmed")
+
+
+def _is_within(batch: Batch, since: int | None, through: int | None) -> bool:
+    return (since is None or since <= batch.arrival_low) and (through is None or batch.arrival_high <= through)
 
 
 def _held(spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[int | None, Held | None]:

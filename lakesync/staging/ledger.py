@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
-from lakesync.hlc import wall_of
+from lakesync.hlc import start_of, wall_of
 from lakesync.wire.log import packed_digests
 
 _MODULUS = 1 << 64
@@ -50,6 +50,11 @@ def unsigned(stored: int) -> int:
 def day_of(arrival: int) -> str:
     """The UTC day of an arrival, `YYYY-MM-DD`."""
     return _day(wall_of(arrival) // _DAY_MS)
+
+
+def last_arrival_of_day(arrival: int) -> int:
+    """The last arrival that the UTC day of an arrival can have."""
+    return start_of((wall_of(arrival) // _DAY_MS + 1) * _DAY_MS) - 1
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from lakesync.exceptions import IntegrityError
 from lakesync.staging.decoding import decode_cut_rules
 from lakesync.staging.head import Head
-from lakesync.staging.ledger import Tally
+from lakesync.staging.ledger import Tally, last_arrival_of_day
 from lakesync.staging.records import Batch, Cut
 
 MOST_PUSHES = 100_000
@@ -15,14 +15,26 @@ MOST_PUSHES = 100_000
 
 
 def choose(
-    head: Head, waiting: Iterable[tuple[int, int, int, int]], max_deltas: int, through: int | None = None
+    head: Head,
+    waiting: Iterable[tuple[int, int, int, int]],
+    max_deltas: int,
+    through: int | None = None,
+    since: int | None = None,
 ) -> Batch | None:
-    """A batch over a whole prefix of what waits: one push at least, else within `max_deltas` and `MOST_PUSHES`.
+    """A batch over a whole prefix of the unflushed log: at least one push, and pushes of one UTC day only.
+
+    A batch of one day is whole in one partition of the lake, so that a backfill of a day flushes no other.
 
     Args:
-        through: the highest arrival that is taken; None where what waits is above it.
+        head: the shard's.
         waiting: `(seq, arrival, count, bytes)` of the unflushed log rows in order; at least one, read no further
             than needed.
+        max_deltas: bounds a batch of several pushes, as `MOST_PUSHES` does.
+        through: the highest arrival that is taken; None: no bound.
+        since: the lowest arrival at which the batch may begin; None: no bound.
+
+    Returns:
+        The batch; None where the first unflushed push is outside the bounds.
     """
     taken: list[tuple[int, int, int, int]] = []
     deltas = 0
@@ -31,6 +43,11 @@ def choose(
             break
         if through is not None and row[1] > through:
             break
+        if not taken:
+            if since is not None and row[1] < since:
+                break
+            last_of_day = last_arrival_of_day(row[1])
+            through = last_of_day if through is None else min(through, last_of_day)
         taken.append(row)
         deltas += row[2]
     if not taken:

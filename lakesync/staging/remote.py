@@ -68,9 +68,13 @@ class RemoteStore:
         """The connectors registered at run time."""
         return self._call("connectors", list[StoredConnector], gateway=gateway)
 
-    def plan(self, gateway: str, shard: str, max_deltas: int, through: int | None = None) -> Batch | None:
+    def plan(
+        self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
+    ) -> Batch | None:
         """The open batch, or a new one; None when nothing waits."""
-        return self._find("plan", Batch, gateway=gateway, shard=shard, max_deltas=max_deltas, through=through)
+        return self._find(
+            "plan", Batch, gateway=gateway, shard=shard, max_deltas=max_deltas, through=through, since=since
+        )
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
         """Record that the lake was read and holds the batch."""

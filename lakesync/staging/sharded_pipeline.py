@@ -48,9 +48,11 @@ class ShardedPipeline:
         """The connectors registered at run time."""
         return self.main.connectors(gateway)
 
-    def plan(self, gateway: str, shard: str, max_deltas: int, through: int | None = None) -> Batch | None:
+    def plan(
+        self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
+    ) -> Batch | None:
         """The open batch of a shard, or a new one."""
-        return self._named(shard).plan(gateway, shard, max_deltas, through)
+        return self._named(shard).plan(gateway, shard, max_deltas, through, since)
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
         """Record that the lake was read and holds the batch."""

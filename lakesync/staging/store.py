@@ -289,11 +289,14 @@ class PipelineStore(Protocol):
     def connectors(self, gateway: str) -> list[StoredConnector]:
         """The connectors registered at run time, by name; their secrets are sealed or references."""
 
-    def plan(self, gateway: str, shard: str, max_deltas: int, through: int | None = None) -> Batch | None:
+    def plan(
+        self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
+    ) -> Batch | None:
         """The open batch, or a new one over a whole prefix of the unflushed log; None when nothing waits.
 
         A planned batch stays as it is until it is confirmed, whatever is pushed meanwhile and whoever asks. A batch
-        holds at least one push and otherwise at most `max_deltas`; a new one nothing above the arrival `through`.
+        holds at least one push, of one UTC day of arrival, and otherwise at most `max_deltas`. A new one holds nothing
+        above the arrival `through`, and is not planned where the unflushed log begins below the arrival `since`.
         """
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:

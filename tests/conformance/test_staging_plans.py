@@ -57,6 +57,32 @@ def test_what_is_pushed_after_a_hold_is_in_no_batch_through_it(place, store, boo
     assert store.plan("g", "main", 100, store.hold("g").arrival).from_seq == 3
 
 
+def test_a_batch_is_of_one_day_of_arrival(store, book, clock):
+    sent: dict[str, list] = {}
+    for deltas in many("c", 6, width=2):
+        entry = push(store, book, *deltas)
+        sent.setdefault(day_of(entry.arrival), []).extend(deltas)
+        clock.advance(DAY_MS // 2)
+    assert len(sent) >= 3
+    for day in sorted(sent):
+        batch = flush(store, sent[day])
+        assert day_of(batch.arrival_low) == day_of(batch.arrival_high) == day
+    assert store.plan("g", "main", 100) is None
+
+
+def test_no_batch_is_planned_that_would_begin_before_since(store, book, clock):
+    first, second = many("c", 2)
+    early = push(store, book, *first)
+    clock.advance(DAY_MS)
+    late = push(store, book, *second)
+    assert store.plan("g", "main", 100, since=late.arrival) is None
+    batch = store.plan("g", "main", 100, since=early.arrival)
+    assert (batch.from_seq, batch.to_seq) == (1, 1)
+    assert store.plan("g", "main", 100, since=late.arrival) == batch  # an open batch stays as it is
+    store.confirm(batch.batch_id, 1, id_sum(first))
+    assert store.plan("g", "main", 100, since=late.arrival).from_seq == 2
+
+
 def test_it_stays_while_pushes_go_on_and_across_a_restart(place, store, book):
     first, *rest = many("c", 4)
     push(store, book, *first)
@@ -154,8 +180,8 @@ def test_the_ledger_sums_by_arrival_day(store, book, clock):
     assert [day.day for day in ledger] == sorted(sent)
     assert len(sent) >= 3
     assert [(day.count, day.id_sum) for day in ledger] == [(len(sent[d]), id_sum(sent[d])) for d in sorted(sent)]
-    everything = [delta for day in sorted(sent) for delta in sent[day]]
-    flush(store, everything)
+    for day in sorted(sent):
+        flush(store, sent[day])
     for day in store.ledger("g"):
         assert (day.flushed_count, day.flushed_id_sum) == (day.count, day.id_sum)
 

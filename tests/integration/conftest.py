@@ -50,6 +50,7 @@ def serve(tmp_path_factory) -> Iterator[Serve]:
         auto_create: bool = True,
         shards: ShardMap | None = None,
         staging: str | None = None,
+        wall: Callable[[], int] = wall_ms,
         **changes: Any,
     ) -> Served:
         settings = GatewaySettings(
@@ -61,11 +62,11 @@ def serve(tmp_path_factory) -> Iterator[Serve]:
                 **changes,
             }
         )
-        store = open_staging(staging or f"sqlite://{tmp_path_factory.mktemp('staging')}", shards, wall_ms)
+        store = open_staging(staging or f"sqlite://{tmp_path_factory.mktemp('staging')}", shards, wall)
         connectors = Connectors(
             Secrets(["the key that seals these tests' secrets"]), hosts=HostPolicy(("*", "127.0.0.1"))
         )
-        engine = Engine(store, wall_ms, settings.limits, auto_create=auto_create, connectors=connectors)
+        engine = Engine(store, wall, settings.limits, auto_create=auto_create, connectors=connectors)
         engine.open()
         bound = listen(settings.host, 0)
         server = GatewayServer(create_app(settings, engine), settings)

@@ -72,7 +72,9 @@ class Pipeline:
                 waiting.append(head.backlog(_oldest_ms(connection, head), *newest, uncut, cut[0] if cut else None))
         return waiting
 
-    def plan(self, gateway: str, shard: str, max_deltas: int, through: int | None = None) -> Batch | None:
+    def plan(
+        self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
+    ) -> Batch | None:
         """The open batch, or a new one over a prefix of what waits."""
         with self._locked(gateway, shard) as (connection, head):
             found = connection.execute(
@@ -89,7 +91,7 @@ class Pipeline:
                     f"SELECT seq, arrival, count, bytes {_ROWS} > %s ORDER BY seq",
                     (gateway, shard, head.epoch, head.flushed_seq),
                 )
-                batch = choose(head, waiting, max_deltas, through)
+                batch = choose(head, waiting, max_deltas, through, since)
             if batch is None:
                 return None
             connection.execute(

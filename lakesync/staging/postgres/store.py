@@ -98,9 +98,11 @@ class PostgresStore(ErasingStore, HoldingStore):
         """The connectors registered at run time."""
         return self.read(gateway, lambda view: view.connectors()).result()
 
-    def plan(self, gateway: str, shard: str, max_deltas: int, through: int | None = None) -> Batch | None:
+    def plan(
+        self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
+    ) -> Batch | None:
         """The open batch, or a new one, durable before it is returned."""
-        return self._pipeline.plan(gateway, shard, max_deltas, through)
+        return self._pipeline.plan(gateway, shard, max_deltas, through, since)
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
         """Record that the lake was read and holds the batch."""

@@ -79,7 +79,9 @@ class Pipeline:
         ).fetchone()
         return Batch(*found) if found else None
 
-    def plan(self, gateway: str, shard: str, max_deltas: int, through: int | None = None) -> Batch | None:
+    def plan(
+        self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
+    ) -> Batch | None:
         """The open batch, or a new one over a prefix of what waits."""
         self._journal.direct()
         head = self._shard(gateway, shard)
@@ -87,7 +89,7 @@ class Pipeline:
         if planned is not None or head.last_seq == head.flushed_seq:
             return planned
         waiting = self._sql.execute(_WAITING, (gateway, shard, head.epoch, head.flushed_seq))
-        batch = choose(head, waiting, max_deltas, through)
+        batch = choose(head, waiting, max_deltas, through, since)
         if batch is None:
             return None
         self._sql.execute(
