@@ -55,7 +55,7 @@ COMMANDS: dict[str, Named] = {
     "schema": Named("schema", _OPERATE, "Register table schemas, and list them."),
     "flush": Named("flush", _OPERATE, "Carry what waits to the lake now."),
     "materialise": Named("materialise", _OPERATE, "Bring a destination's tables in line after a gateway's flushes."),
-    "backfill": Named("backfill", _OPERATE, "Make days of an asset again, in one run."),
+    "backfill": Named("backfill", _OPERATE, "Run partitions of assets again: days, and tables or gateways."),
     "checkpoint": Named("checkpoint", _OPERATE, "Look at what a new client starts from, and fetch it."),
     "dlq": Named("dlq", _OPERATE, "Look at what was set aside: values that fit no column, work that failed."),
     "connectors": Named("connectors", _OPERATE, "Register the systems that actions and ingestion talk to."),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import requests
 
@@ -44,9 +44,32 @@ query Assets {
   assetNodes { assetKey { path } groupName isMaterializable isPartitioned repository { name location { name } } }
 }
 """
-DAYS = """
-query Days($key: AssetKeyInput!) {
-  assetNodeOrError(assetKey: $key) { __typename ... on AssetNode { partitionKeys } }
+PARTITIONS = """
+query Partitions($key: AssetKeyInput!) {
+  assetNodeOrError(assetKey: $key) {
+    __typename
+    ... on AssetNode { opNames partitionKeys partitionDefinition { dimensionTypes { name type } } }
+  }
+}
+"""
+MADE = """
+query Made($key: AssetKeyInput!, $partitions: [String!]!) {
+  assetOrError(assetKey: $key) {
+    __typename
+    ... on Asset {
+      assetMaterializations(partitions: $partitions) {
+        partition
+        runId
+        metadataEntries {
+          label
+          ... on IntMetadataEntry { intValue }
+          ... on FloatMetadataEntry { floatValue }
+          ... on BoolMetadataEntry { boolValue }
+          ... on TextMetadataEntry { text }
+        }
+      }
+    }
+  }
 }
 """
 BACKFILL = """
@@ -86,6 +109,39 @@ mutation Launch($params: ExecutionParams!) {
 """
 ENDED = frozenset({"COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"})
 GOOD = frozenset({"COMPLETED", "COMPLETED_SUCCESS"})
+
+
+class Partition(NamedTuple):
+    """A partition of an asset."""
+
+    key: str
+    day: str | None
+    """`YYYY-MM-DD`, where a dimension of the partitions is time."""
+    others: tuple[str, ...]
+    """Its key in every other dimension, such as a table or a gateway."""
+
+    def is_chosen(self, first: str | None, last: str | None, wanted: Collection[str]) -> bool:
+        """Whether it is in a range of days and named by `wanted`, by its whole key or in a dimension; empty: all."""
+        if self.day is not None and not (first or "") <= self.day <= (last or self.day):
+            return False
+        return not wanted or self.key in wanted or any(other in wanted for other in self.others)
+
+
+def partitions_of(keys: Iterable[str], dimensions: Sequence[Mapping[str, str]]) -> list[Partition]:
+    """Take partition keys apart; with several dimensions a key has a part for each, in the order of their names.
+
+    Args:
+        keys: as Dagster has them.
+        dimensions: `name` and `type` of each.
+    """
+    is_time = [each["type"] == "TIME_WINDOW" for each in sorted(dimensions, key=lambda each: each["name"])]
+    found = []
+    for key in keys:
+        parts = key.split("|") if len(is_time) > 1 else [key]
+        days = [part for part, time in zip(parts, is_time, strict=True) if time]
+        others = tuple(part for part, time in zip(parts, is_time, strict=True) if not time)
+        found.append(Partition(key, days[0] if days else None, others))
+    return found
 
 
 class Dagster:
@@ -130,26 +186,49 @@ class Dagster:
         nodes = self._query(ASSETS, {})["assetNodes"]
         return {"/".join(node["assetKey"]["path"]): node for node in nodes if node["isMaterializable"]}
 
-    def days(self, asset: str) -> list[str]:
+    def partitions(self, asset: str) -> list[Partition]:
         """The partitions of an asset, in order."""
-        key = {"path": asset.split("/")}
-        found: list[str] = self._ask(DAYS, {"key": key}, "assetNodeOrError", "AssetNode")["partitionKeys"]
-        return found
+        node = self._node(asset)
+        return partitions_of(node["partitionKeys"], node["partitionDefinition"]["dimensionTypes"])
 
-    def backfill(self, assets: list[str], days: list[str], title: str) -> str:
-        """Make days of assets again; the backfill's id."""
-        params = {
+    def backfill(self, assets: list[str], partitions: list[str], title: str, *, rebuild: bool = False) -> str:
+        """Launch a backfill and return its id.
+
+        Args:
+            assets: their keys, with slashes.
+            partitions: the keys of the partitions, which every asset has.
+            title: of the backfill.
+            rebuild: run the assets with `rebuild: true`.
+        """
+        params: dict[str, Any] = {
             "assetSelection": [{"path": asset.split("/")} for asset in assets],
-            "partitionNames": days,
+            "partitionNames": partitions,
             "title": title,
             "tags": [{"key": "lakesync/requested_by", "value": "lakesync backfill"}],
         }
+        if rebuild:
+            ops = [name for asset in assets for name in self._node(asset)["opNames"]]
+            params["runConfigData"] = {"ops": {name: {"config": {"rebuild": True}} for name in ops}}
         told = self._ask(BACKFILL, {"params": params}, "launchPartitionBackfill", "LaunchBackfillSuccess")
         return str(told["backfillId"])
 
     def backfill_status(self, backfill: str) -> dict[str, Any]:
         """How far a backfill is: `status`, `numPartitions`, `runs`, `error`."""
         return self._ask(BACKFILL_STATUS, {"id": backfill}, "partitionBackfillOrError", "PartitionBackfill")
+
+    def made(self, asset: str, partitions: list[str], runs: Collection[str]) -> dict[str, dict[str, Any]]:
+        """Partition → the metadata of its newest materialisation by one of these runs."""
+        variables = {"key": {"path": asset.split("/")}, "partitions": partitions}
+        found: dict[str, dict[str, Any]] = {}
+        for each in self._ask(MADE, variables, "assetOrError", "Asset")["assetMaterializations"]:
+            if each["runId"] in runs:
+                told = {entry["label"]: _value(entry) for entry in each["metadataEntries"]}
+                plain = {label: value for label, value in told.items() if value is not None}
+                found.setdefault(each["partition"], {"run": each["runId"], **plain})
+        return found
+
+    def _node(self, asset: str) -> dict[str, Any]:
+        return self._ask(PARTITIONS, {"key": {"path": asset.split("/")}}, "assetNodeOrError", "AssetNode")
 
     def _ask(self, query: str, variables: dict[str, Any], field: str, wanted: str) -> dict[str, Any]:
         found: dict[str, Any] = self._query(query, variables)[field]
@@ -202,6 +281,11 @@ def part_name(part: Mapping[str, Any]) -> str:
     if part["part"] == "deltas":
         return "deltas"
     return f"{part['part']} {part['name']}".strip()
+
+
+def _value(entry: Mapping[str, Any]) -> Any:
+    """A metadata entry's value; None for kinds that are shown on Dagster's pages alone."""
+    return next((entry[name] for name in ("intValue", "floatValue", "boolValue", "text") if name in entry), None)
 
 
 def dagster_url(config: Config) -> str | None:

@@ -48,9 +48,15 @@ def test_status_checkpoint_and_backfill_see_what_was_pushed(up):
     up.wait(lambda: "tables/todos" in assets(), 120)
     today = time.strftime("%Y-%m-%d", time.gmtime(after["newestMs"] / 1000))
     days = up.ask("backfill", "tables/todos", "--from", today, "--dry-run", "--json").splitlines()
-    assert json.loads(days[0]) == {"day": today}
-    made = json.loads(up.ask("backfill", "tables/todos", "--from", today, "--to", today, "--wait", "300", "--json"))
+    assert json.loads(days[0]) == {"asset": "tables/todos", "partition": today}
+    both = ("deltas", "tables/todos", "--from", today, "--to", today)
+    made, *partitions = map(json.loads, up.ask("backfill", *both, "--wait", "300", "--json").splitlines())
     assert made["status"] in ("COMPLETED", "COMPLETED_SUCCESS")
     assert set(made["runs"].values()) == {"SUCCESS"}
+    reports = {(each["asset"], each["partition"]): each["report"] for each in partitions}
+    assert reports["tables/todos", today]["deltas_in"] == ROWS
+    of_deltas = reports["deltas", today]
+    assert (of_deltas["deltas_in"], of_deltas["dagster/partition_row_count"]) == (0, ROWS)
+    assert of_deltas["ledger_equals_lake"] is True
     up.ask("backfill", "tables/nothing", "--from", today, code=5)
     assert json.loads(up.ask("query", "SELECT count(*) AS n FROM todos", "--json")) == {"n": ROWS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dagster as dg
 import pytest
 from dagster_graphql.schema import create_schema
 from graphql import parse, validate
@@ -14,7 +15,9 @@ def schema():
     return create_schema().graphql_schema
 
 
-@pytest.mark.parametrize("name", ["RUNS", "LAST_RUNS", "ASSETS", "DAYS", "BACKFILL", "BACKFILL_STATUS", "LAUNCH"])
+@pytest.mark.parametrize(
+    "name", ["RUNS", "LAST_RUNS", "ASSETS", "PARTITIONS", "MADE", "BACKFILL", "BACKFILL_STATUS", "LAUNCH"]
+)
 def test_the_query_fits_the_installed_dagster(schema, name):
     assert validate(schema, parse(getattr(pipeline, name))) == []
 
@@ -57,3 +60,21 @@ def part(requests=0, kind="table", name="planes"):
 )
 def test_what_is_wrong_with_the_pipeline_is_said(told, words):
     assert pipeline.troubles(told, 100_000) == words
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "wanted", "chosen"),
+    [
+        ("2026-01-31", "2026-01-31", (), {"2026-01-31|orders", "2026-01-31|users"}),
+        ("2026-01-30", None, ("orders",), {"2026-01-30|orders", "2026-01-31|orders"}),
+        (None, None, ("2026-01-30|users",), {"2026-01-30|users"}),
+        ("2026-02-01", None, (), set()),
+    ],
+)
+def test_partitions_of_a_day_and_a_table_are_chosen_by_both(first, last, wanted, chosen):
+    days = dg.DailyPartitionsDefinition("2026-01-30", end_date="2026-02-01")
+    tables = dg.StaticPartitionsDefinition(["orders", "users"])
+    keys = dg.MultiPartitionsDefinition({"table": tables, "day": days}).get_partition_keys()
+    dimensions = [{"name": "table", "type": "STATIC"}, {"name": "day", "type": "TIME_WINDOW"}]
+    found = pipeline.partitions_of(map(str, keys), dimensions)
+    assert {each.key for each in found if each.is_chosen(first, last, wanted)} == chosen
