@@ -1,5 +1,6 @@
 """One asset a migration, partitioned by day (hlc) and table: copied, compared, and resumed where it was cut short."""
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,8 @@ def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> d
         keys = [key for key in context.partition_keys if isinstance(key, dg.MultiPartitionKey)]
         with outcome(context, pyspark):
             reports = migrate(pyspark.spark_session, [_work(config, name, declared, key) for key in keys])
+        for key, report in zip(keys, reports, strict=True):
+            context.add_asset_metadata(_copied([report]), partition_key=key)
         return dg.MaterializeResult(metadata=_told(keys, reports))
 
     return migrated
@@ -72,6 +75,33 @@ def _partitions(declared: DeclaredMigration) -> dg.MultiPartitionsDefinition:
         end_offset=1 if end is None else 0,
     )
     return dg.MultiPartitionsDefinition({"day": days, "table": dg.StaticPartitionsDefinition(list(declared.tables))})
+
+
+def ended_days(
+    instance: dg.DagsterInstance, name: str, declared: DeclaredMigration, now: datetime
+) -> tuple[str, str] | None:
+    """Return the first and last partition of what has ended and was not copied whole; None where there is nothing.
+
+    Args:
+        instance: Dagster's.
+        name: of the migration.
+        declared: the migration.
+        now: the days before its own have ended.
+    """
+    made = instance.get_materialized_partitions(migration_key(name))
+    today = f"{now:%Y-%m-%d}"
+    left = [
+        key.keys_by_dimension["day"]
+        for key in _partitions(declared).get_partition_keys()
+        if key.keys_by_dimension["day"] < today and key not in made
+    ]
+    if not left:
+        return None
+    first, last = (
+        dg.MultiPartitionKey({"day": day, "table": table})
+        for day, table in ((min(left), declared.tables[0]), (max(left), declared.tables[-1]))
+    )
+    return first, last
 
 
 def _work(config: Config, name: str, declared: DeclaredMigration, key: dg.MultiPartitionKey) -> "Migration":
@@ -95,6 +125,14 @@ def _start(day: date) -> int:
     return hlc.encode(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000), 0)
 
 
+def _copied(reports: "Sequence[MigrationReport]") -> dict[str, int]:
+    return {
+        "dagster/row_count": sum(report.deltas for report in reports),
+        "copied": sum(report.copied for report in reports),
+        "pages": sum(report.pages for report in reports),
+    }
+
+
 def _told(
     keys: list[dg.MultiPartitionKey], reports: "list[MigrationReport]"
 ) -> dict[str, dg.MetadataValue | str | int | float]:
@@ -103,9 +141,7 @@ def _told(
         part = key.keys_by_dimension
         lines.append(f"| {part['day']} | `{part['table']}` | {report.deltas:,} | {report.copied:,} |")
     return {
-        "dagster/row_count": sum(report.deltas for report in reports),
-        "copied": sum(report.copied for report in reports),
-        "pages": sum(report.pages for report in reports),
+        **_copied(reports),
         "seconds": round(sum(report.seconds for report in reports), 2),
         "report": dg.MetadataValue.md("\n".join(["| day | table | deltas | copied |", "|---|---|---:|---:|", *lines])),
     }

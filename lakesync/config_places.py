@@ -103,6 +103,8 @@ class DeclaredMigration(_Section):
     """The last one; unset, today."""
     at_once: PositiveInt = 10_000
     """Deltas a page."""
+    schedule: str | None = None
+    """When the days that have ended and were not copied yet are copied, as cron has it, in UTC; unset: on request."""
 
 
 def check_places(config: Config) -> None:

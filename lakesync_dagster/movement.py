@@ -9,9 +9,10 @@ from assets.backends import backends
 from assets.destinations import all_leaves, destinations, mark_name, nothing_missed
 from assets.flows import flows
 from assets.labels import leaf_key
-from assets.migration import migrations
+from assets.migration import ended_days, migrations
 from assets.tiering import oldest_day, tiers
 from lakesync.config import Config
+from lakesync.config_places import DeclaredMigration
 from lakesync.staging.store import OpenStaging
 from lakesync_dagster.slots import MOVE as MOVING
 from lakesync_dagster.slots import SLOT
@@ -57,8 +58,15 @@ def movement(
             job = _job_of(asset, group, config)
             jobs.append(job)
             schedules.append(_schedule(config, job, asset.key.path[-1], days, group))
+    migrated = migrations(config)
+    for asset in migrated:
+        declared = config.migrations[asset.key.path[-1]]
+        if declared.schedule is not None:
+            job = _job_of(asset, "migrations", config)
+            jobs.append(job)
+            schedules.append(_migration_schedule(job, asset.key.path[-1], declared, declared.schedule))
     return Movement(
-        [*backends(config), *leaves, *moved["flows"], *moved["tiers"], *migrations(config)],
+        [*backends(config), *leaves, *moved["flows"], *moved["tiers"], *migrated],
         nothing_missed(config),
         jobs,
         schedules,
@@ -88,6 +96,36 @@ def _schedule(
             return dg.RunRequest(tags=tags)
         day = oldest_day(context.scheduled_execution_time, age, days)
         return dg.RunRequest(partition_key=day, tags=tags) if day else dg.SkipReason("nothing is old enough yet")
+
+    return ask
+
+
+def _migration_schedule(
+    job: UnresolvedAssetJobDefinition, name: str, declared: DeclaredMigration, cron: str
+) -> dg.ScheduleDefinition:
+    @dg.schedule(
+        name=job.name,
+        job=job,
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=f"`[migrations.{name}]` in lakesync.toml says when; one run for all days that were not copied.",
+    )
+    def ask(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        tags = {MOVE: job.name}
+        if is_under_way(context.instance, tags):
+            return dg.SkipReason(f"{job.name} is under way")
+        span = ended_days(context.instance, name, declared, context.scheduled_execution_time)
+        if span is None:
+            return dg.SkipReason("every day that has ended was copied")
+        first, last = span
+        return dg.RunRequest(
+            tags={
+                **tags,
+                "dagster/asset_partition_range_start": first,
+                "dagster/asset_partition_range_end": last,
+            }
+        )
 
     return ask
 

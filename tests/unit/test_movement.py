@@ -48,6 +48,7 @@ to = "bq"
 tables = ["flights", "planes"]
 since = 2026-01-01
 until = 2026-01-03
+schedule = "40 1 * * *"
 """
 FLIGHTS = parse_schema({"table": "flights", "columns": [{"name": "delay", "type": "number"}]})
 
@@ -142,3 +143,27 @@ def test_a_flow_is_asked_for_unless_it_runs_and_a_tier_by_its_day(definitions):
             repository.get_schedule_def("flows_slice").evaluate_tick(context).skip_message == "flows_slice is under way"
         )
     assert oldest_day(datetime(2026, 1, 5, tzinfo=UTC), 30, arrival_days("2026-01-01")) is None
+
+
+def test_a_migration_is_asked_for_the_days_that_have_ended_and_were_not_copied(definitions):
+    schedule = definitions.get_repository_def().get_schedule_def("migrations_away")
+    assert schedule.cron_schedule == "40 1 * * *"
+
+    def asked(instance, day):
+        moment = datetime(2026, 1, day, 1, 40, tzinfo=UTC)
+        repository = definitions.get_repository_def()
+        with dg.build_schedule_context(instance, moment, repository_def=repository) as context:
+            told = schedule.evaluate_tick(context)
+        if not told.run_requests:
+            return told.skip_message
+        (request,) = told.run_requests
+        return tuple(request.tags[f"dagster/asset_partition_range_{end}"] for end in ("start", "end"))
+
+    with dg.instance_for_test() as instance:
+        assert asked(instance, 1) == "every day that has ended was copied"
+        assert asked(instance, 3) == ("2026-01-01|flights", "2026-01-02|planes")
+        for partition in ("2026-01-01|flights", "2026-01-01|planes", "2026-01-02|flights"):
+            made = dg.AssetMaterialization(key("migrations/away"), partition=partition)
+            instance.report_runless_asset_event(made)
+        assert asked(instance, 3) == ("2026-01-02|flights", "2026-01-02|planes")
+        assert asked(instance, 9) == ("2026-01-02|flights", "2026-01-03|planes")
