@@ -93,8 +93,8 @@ class DagsterSection(_Section):
     port: Port = 3000
     url: str | None = None
     """Where the webserver answers; `lakesync up` sets it."""
-    partitions_start: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] = "2024-01-01"
-    """The first day (UTC) of the time axis."""
+    partitions_start: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
+    """The first day (UTC) of the partitions, `YYYY-MM-DD`; unset: the day of the first push."""
     max_run_seconds: PositiveInt = 3600
     late_after_seconds: PositiveInt = 900
     """What was acknowledged and is not in the lake for longer is late, and so is a table that lacks it."""

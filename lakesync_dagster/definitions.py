@@ -26,7 +26,7 @@ from lakesync_dagster.jobs import (
     tables_job,
 )
 from lakesync_dagster.movement import movement
-from lakesync_dagster.partitions import arrival_days
+from lakesync_dagster.partitions import arrival_days, first_day
 from lakesync_dagster.resources import run_resources
 from resources.snapshot import SchemaSnapshot, read_snapshot, snapshot_file
 from resources.staging import pipeline_store
@@ -42,7 +42,7 @@ from sensors.schema import schema_sensor
 
 def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions:
     """Everything that Dagster shows and runs, for the tables of a snapshot."""
-    days = arrival_days(config.dagster.partitions_start)
+    days = arrival_days(first_day(config, snapshot))
     told_by_sensor = [dg.AssetCheckKey(key, FRESH) for key in fresh_assets(snapshot)]
     flush = flush_job(config.dagster.max_run_seconds, told_by_sensor)
     tables = tables_job(config.dagster.max_run_seconds, told_by_sensor)

@@ -1,6 +1,17 @@
 """The time axis of the pipeline."""
 
+from datetime import UTC, datetime
+
 import dagster as dg
+
+from lakesync.config import Config
+from resources.snapshot import SchemaSnapshot
+
+
+def first_day(config: Config, snapshot: SchemaSnapshot) -> str:
+    """Return the first day of the partitions: as configured, else that of the first push, and today before it."""
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    return config.dagster.partitions_start or min(snapshot.first_day or today, today)
 
 
 def arrival_days(start: str) -> dg.DailyPartitionsDefinition:

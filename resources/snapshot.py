@@ -45,6 +45,8 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
     namespaces: dict[str, tuple[TableSchema, ...]] = {}
     """Where gateways have namespaces of their own: each one's tables, its gateways' schemas joined; `""` is the one
     that the others share."""
+    first_day: str | None = None
+    """The first UTC day of arrival, `YYYY-MM-DD`, where the configuration does not say where partitions begin."""
 
     @property
     def states(self) -> tuple[tuple[TableSchema, str], ...]:
@@ -96,6 +98,15 @@ def registered(
         tuple(polled),
         {namespace: _by_name(tables) for namespace, tables in sorted(apart.items())},
     )
+
+
+def first_arrival_day(store: PipelineStore) -> str | None:
+    """Return the first UTC day on which a gateway of a store took a push; None before that.
+
+    Raises:
+        StagingUnavailableError: the store cannot be reached.
+    """
+    return min((days[0].day for gateway in store.gateways() if (days := store.ledger(gateway))), default=None)
 
 
 def _by_name(tables: Mapping[str, TableSchema]) -> tuple[TableSchema, ...]:

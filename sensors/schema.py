@@ -1,11 +1,12 @@
 """Brings tables that are registered while the pipeline runs into the code location."""
 
 import dagster as dg
+import msgspec
 import requests
 
 from lakesync.config import Config
 from lakesync.staging.store import OpenStaging
-from resources.snapshot import SchemaSnapshot, registered, snapshot_file, write_snapshot
+from resources.snapshot import SchemaSnapshot, first_arrival_day, registered, snapshot_file, write_snapshot
 
 LOCATION = "lakesync"
 """The code location's name in every workspace."""
@@ -45,6 +46,9 @@ def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStag
     def watch(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         with open_staging() as store:
             now = registered(store, config.namespaces.own)
+            if config.dagster.partitions_start is None:
+                first_day = loaded.first_day or first_arrival_day(store)
+                now = msgspec.structs.replace(now, first_day=first_day)
         if now == loaded:
             return dg.SkipReason(f"{len(now.tables)} tables, none of them new")
         write_snapshot(snapshot_file(config), now)
@@ -53,6 +57,8 @@ def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStag
             f"{where}.{each.table}" if where else each.table for each, where in now.states if (each, where) not in known
         ]
         new += [each.name for each in now.connectors if each not in loaded.connectors]
+        if now.first_day != loaded.first_day:
+            new.append(f"partitions from {now.first_day} on")
         tables = ", ".join(new)
         url = config.dagster.url
         if url is None:

@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from contextlib import nullcontext
+from datetime import UTC, datetime
 
 import dagster as dg
 import pytest
@@ -22,7 +23,7 @@ from lakesync.staging.records import Backlog, Cut
 from lakesync.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.jobs import flush_job
-from lakesync_dagster.partitions import arrival_days
+from lakesync_dagster.partitions import arrival_days, first_day
 from resources.snapshot import SchemaSnapshot, read_snapshot, registered, snapshot_file
 from sensors import attempts
 from sensors.flush import due, flush_sensor
@@ -321,6 +322,19 @@ def test_a_new_table_is_written_to_the_snapshot_and_the_location_reloaded(house,
     assert written == SchemaSnapshot((FLIGHTS,), {"flights": ("nyc",)})
     assert watch(written) == "1 tables, none of them new"
     assert len(webserver.asked) == 1
+
+
+def test_partitions_begin_with_the_first_push_unless_the_settings_say_otherwise(house, webserver, watch):
+    assert first_day(house.config, SchemaSnapshot()) == f"{datetime.now(UTC):%Y-%m-%d}"
+    house.push()
+    assert watch(SchemaSnapshot()) == f"loaded again with partitions from {DAY} on"
+    written = read_snapshot(snapshot_file(house.config))
+    assert first_day(house.config, written) == DAY
+    house.clock.set(NOON + 86_400_000)
+    house.push(gateway="ewr")
+    assert watch(written) == "0 tables, none of them new"
+    said = house.config.replace(dagster={"partitions_start": "2026-02-02"})
+    assert first_day(said, written) == "2026-02-02"
 
 
 def test_a_connector_registered_while_all_runs_becomes_assets_polled_at_its_own_interval(house, webserver, watch):
