@@ -1,41 +1,60 @@
-"""What `lakesync.toml` says of a gateway before anybody said anything at run time: its schemas and its rules."""
+"""What `lakesync.toml` declares of gateways: their schemas, rules and connectors, applied when the server starts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 import structlog
 
-from lakesync.config_sections import DeclaredGateway
+from lakesync.config_sections import DeclaredConnector, DeclaredGateway
 from lakesync.engine import Engine
 from lakesync.exceptions import ConfigurationError, SchemaError, ValidationError
+from lakesync.references import KINDS
 from lakesync.rules.model import SyncRules, parse_rules
 from lakesync.schema import TableSchema, parse_schema
 
+NO_CONNECTORS: Mapping[str, DeclaredConnector] = MappingProxyType({})
 log = structlog.get_logger("gateway")
 
 
 class Declarations:
-    """The files that the gateways of a configuration name, read and checked."""
+    """The files that the gateways of a configuration name, read and checked, and the connectors."""
 
-    def __init__(self, gateways: Mapping[str, DeclaredGateway]) -> None:
-        """Read them.
+    def __init__(
+        self, gateways: Mapping[str, DeclaredGateway], connectors: Mapping[str, DeclaredConnector] = NO_CONNECTORS
+    ) -> None:
+        """Read the files.
+
+        Args:
+            gateways: by id.
+            connectors: by name.
 
         Raises:
             ConfigurationError: a file is missing, or not of the documented form; the message names it.
         """
         self._schemas = {name: [_schema(path) for path in declared.schemas] for name, declared in gateways.items()}
         self._rules = {name: _rules(declared.rules) for name, declared in gateways.items() if declared.rules}
+        self._connectors = connectors
 
     def apply(self, engine: Engine) -> None:
-        """Tell the gateways of an open engine. What was told at run time stays: rules, and columns that were added.
+        """Apply them to the gateways of an open engine.
+
+        Rules that were activated at run time stay, and so do columns that were added. A declared connector replaces
+        one that is registered under its name with other settings.
 
         Raises:
             SchemaError: a file contradicts what is registered.
+            ConfigurationError: a connector cannot be registered.
         """
+        self._apply_files(engine)
+        for name, connector in self._connectors.items():
+            _register(engine, name, connector)
+
+    def _apply_files(self, engine: Engine) -> None:
         for name, schemas in self._schemas.items():
             gateway = engine.gateway(name)
             known = gateway.config()
@@ -50,6 +69,23 @@ class Declarations:
                 gateway.set_rules(rules)
             else:
                 log.info("other rules were set since than the file has; they stay in force", gateway=name)
+
+
+def _register(engine: Engine, name: str, declared: DeclaredConnector) -> None:
+    """Register a connector, unless it is registered like this already."""
+    kind = engine.connectors.find(declared.type)
+    for field in sorted(kind.descriptor.secrets & declared.settings.keys()) if kind is not None else ():
+        if not str(declared.settings[field]).startswith(KINDS):
+            raise ConfigurationError(
+                f"connectors.{name}.{declared.type}.{field} is a secret: write a reference, such as "
+                f'"env:CONNECTOR_{declared.gateway}_{name.upper()}"'
+            )
+    try:
+        is_new = engine.gateway(declared.gateway).declare_connector(declared.body(name))
+    except ValidationError as error:
+        raise ConfigurationError(f"connectors.{name} cannot be registered: {error}") from error
+    if is_new:
+        log.info("a declared connector was registered", gateway=declared.gateway, connector=name)
 
 
 def _schema(path: str) -> TableSchema:

@@ -35,7 +35,7 @@ class Backends:
             ConfigurationError: a URI names no adapter, or a declared gateway's file cannot be used.
             AdapterError: a backend cannot be opened.
         """
-        self._declared = Declarations(config.gateways)
+        self._declared = Declarations(config.gateways, config.connectors.declared)
         self._materialises = not config.flush.queue
         with ExitStack() as opening:
             self.outlet = _outlet(config, opening)

@@ -386,6 +386,8 @@ def _free_disk(folder: Path) -> int:
 def _explain(problem: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
     """One problem in words and where it stands, without the value where it may be a secret, or hold one."""
     parts = [str(part) for part in problem["loc"]]
+    if parts[:2] == ["connectors", "declared"]:
+        del parts[1]  # in a file the names of connectors are keys of the section
     name = ".".join(parts)
     if not name:
         return str(problem["msg"]).removeprefix("Value error, ") + "."

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, SecretStr
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, SecretStr, model_validator
+
+from lakesync.validation import GATEWAY_ID
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 """A TCP port; 0 lets the system choose a free one."""
+
+ConnectorName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
 _MIB = 1 << 20
 
@@ -163,8 +168,37 @@ class DeclaredTable(_Section):
     until somebody decides; or they are left out."""
 
 
+class DeclaredConnector(_Section):
+    """`[connectors.NAME]`: a connector that is registered when the gateway starts.
+
+    In the file its settings have the key that is the name of its type, as in a registration:
+    `jira = { domain = "example" }`.
+    """
+
+    gateway: Annotated[str, Field(pattern=f"^{GATEWAY_ID}$")]
+    """The gateway that it belongs to."""
+    type: str
+    settings: dict[str, Any] = {}
+    """Those of its type. Secrets are references."""
+    ingest: dict[str, Any] | None = None
+    """How it is polled; unset: it only takes actions."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_settings(cls, data: Any) -> Any:
+        kind = data.get("type") if isinstance(data, Mapping) else None
+        if not isinstance(kind, str) or kind not in data or kind in cls.model_fields:
+            return data
+        return {**{name: value for name, value in data.items() if name != kind}, "settings": data[kind]}
+
+    def body(self, name: str) -> dict[str, Any]:
+        """Return the body of a registration under a name."""
+        found = {"name": name, "type": self.type, self.type: self.settings}
+        return found if self.ingest is None else {**found, "ingest": self.ingest}
+
+
 class ConnectorsSection(_Section):
-    """`[connectors]`: what connectors may refer to."""
+    """`[connectors]`: what connectors may refer to, and `[connectors.NAME]`: connectors."""
 
     references: tuple[str, ...] = ("env:CONNECTOR_{gateway}_*",)
     """Patterns of the references that a registered connector may have in place of a secret; `{gateway}` is its gateway.
@@ -178,6 +212,17 @@ class ConnectorsSection(_Section):
     allowed_hosts: tuple[str, ...] = ("*",)
     """Hosts that connectors may call: names with `*` and networks, which may be private; `*` alone stands for
     every host at a public address."""
+    declared: dict[ConnectorName, DeclaredConnector] = {}
+    """`[connectors.NAME]`, by name."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _collect(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        tables = {name: each for name, each in data.items() if name not in cls.model_fields and isinstance(each, dict)}
+        others = {name: each for name, each in data.items() if name not in tables}
+        return {**others, "declared": {**data.get("declared", {}), **tables}} if tables else data
 
 
 class DeclaredGateway(_Section):

@@ -92,6 +92,25 @@ class ImperativeGateway:
 
         return self._store.submit(self.gateway_id, work).result()
 
+    def declare_connector(self, body: Any) -> bool:
+        """Register a connector in place of one with its name.
+
+        Returns:
+            Whether it was not registered like this before.
+
+        Raises:
+            ValidationError: the object is not of the form of its type; the message names the field.
+        """
+        connector = self._connectors.take(self.gateway_id, body)
+
+        def work(commit: Commit) -> bool:
+            if connector in commit.connectors():
+                return False
+            commit.put_connector(connector)
+            return True
+
+        return self._store.submit(self.gateway_id, work).result()
+
     def unregister_connector(self, name: str) -> None:
         """Forget a connector.
 

@@ -7,9 +7,11 @@ import json
 import pytest
 
 from gateway.declared import Declarations
+from lakesync.config import load
 from lakesync.config_sections import DeclaredGateway
+from lakesync.connectors import Connectors, Secrets
 from lakesync.engine import Engine
-from lakesync.exceptions import SchemaError
+from lakesync.exceptions import ConfigurationError, SchemaError
 from lakesync.rules.model import parse_rules
 from lakesync.schema import parse_schema
 from lakesync.staging import open_store
@@ -64,3 +66,60 @@ def test_a_file_that_contradicts_what_is_registered_is_refused(start):
     start({"title": "string"}, RULES)
     with pytest.raises(SchemaError, match="title"):
         start({"title": "number"}, RULES)
+
+
+JIRA = """
+[connectors]
+allowed_hosts = ["*"]
+[connectors.support]
+gateway = "shop"
+type = "jira"
+jira = {{ domain = "example", email = "sync@example.com", apiToken = "{token}", jql = "{jql}" }}
+ingest = {{ intervalMs = 60000 }}
+"""
+TOKEN = "env:CONNECTOR_shop_TOKEN"
+
+
+@pytest.fixture
+def declare(tmp_path, monkeypatch):
+    """Starts one engine, again and again, with what lakesync.toml says by then, as a gateway's process reads it."""
+    connectors = Connectors(Secrets([], ["env:CONNECTOR_{gateway}_*"]))
+    engine = Engine(open_store("memory://", lambda: 1 << 40), lambda: 1 << 40, connectors=connectors)
+    engine.open()
+
+    def begin(text):
+        monkeypatch.delenv("LAKESYNC_CONNECTORS_DECLARED", raising=False)
+        monkeypatch.setenv("LAKESYNC_CONFIG", str(tmp_path / "lakesync.toml"))
+        (tmp_path / "lakesync.toml").write_text(text)
+        variables = load().environment()
+        for name in ("LAKESYNC_CONFIG", "LAKESYNC_CONNECTORS_DECLARED"):
+            monkeypatch.setenv(name, variables[name])
+        Declarations({}, load().connectors.declared).apply(engine)
+        return engine.gateway("shop").connectors()
+
+    yield begin
+    engine.close()
+
+
+def test_a_declared_connector_is_registered_at_the_start_and_a_changed_one_replaces_it(declare):
+    (first,) = declare(JIRA.format(token=TOKEN, jql="project = SUP"))
+    assert (first.name, first.type, first.ingest) == ("support", "jira", {"intervalMs": 60000})
+    assert first.settings["apiToken"] == TOKEN
+    assert declare(JIRA.format(token=TOKEN, jql="project = SUP")) == [first]
+    (changed,) = declare(JIRA.format(token=TOKEN, jql="project = OPS"))
+    assert changed.settings["jql"] == "project = OPS"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (JIRA.format(token="plain", jql="x"), "connectors.support.jira.apiToken is a secret"),
+        (JIRA.format(token="env:OTHER", jql="x"), "connectors.support cannot be registered: .*CONNECTOR_shop"),
+        ('[connectors.support]\ntype = "jira"\n', "connectors.support.gateway is not set"),
+        ('[connectors.support]\ngateway = "shop"\ntype = "jora"\n', "type 'jora' is unknown"),
+        ("[connectors]\nallowd_hosts = []\n", "connectors.allowd_hosts is not a setting"),
+    ],
+)
+def test_a_declared_connector_that_cannot_be_used_is_refused_by_name(declare, text, named):
+    with pytest.raises(ConfigurationError, match=named):
+        declare(text)
