@@ -1,4 +1,6 @@
-"""The schemas and sync rules of gateways, kept in the lake: `lakesync staging rebuild` restores a lost store from them.
+"""What is registered at gateways, kept in the lake: `lakesync staging rebuild` restores a lost store from it.
+
+That is schemas, sync rules and connectors; the secrets of connectors are references, or sealed.
 
 Table `gateways` of the system namespace has one row for each gateway. A property of the table holds the digest of each
 row, so that an unchanged configuration costs no Spark job.
@@ -16,22 +18,33 @@ from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_gateways, set_properties
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import SparkSession
 
     from lakesync.staging.records import GatewayConfig
+    from lakesync.types import StoredConnector
 
 DIGEST_PROPERTY = "lakesync.config-digest."
 """Followed by the gateway id."""
+_COLUMNS = {"config": "schemas and rules, as JSON", "connectors": "registered connectors, as JSON"}
 
 
 @lake_errors
-def keep_config(spark: SparkSession, gateway: str, config: GatewayConfig, names: LakeNames = NAMES) -> bool:
+def keep_config(
+    spark: SparkSession,
+    gateway: str,
+    config: GatewayConfig,
+    connectors: Sequence[StoredConnector],
+    names: LakeNames = NAMES,
+) -> bool:
     """Write a gateway's configuration to the lake where it has changed.
 
     Args:
         spark: a session.
         gateway: the gateway's id.
         config: its schemas and rules. They travel as a column's value, never as SQL text.
+        connectors: those that are registered.
         names: of the lake's tables.
 
     Returns:
@@ -40,17 +53,21 @@ def keep_config(spark: SparkSession, gateway: str, config: GatewayConfig, names:
     Raises:
         LakeUnavailableError: Spark is gone.
     """
-    if config.version == 0:
+    if config.version == 0 and not connectors:
         return False
-    text = msgspec.json.encode(config).decode()
-    key, digest = f"{DIGEST_PROPERTY}{gateway}", hashlib.sha256(text.encode()).hexdigest()
+    values = zip(_COLUMNS, (config, connectors), strict=True)
+    texts = {name: msgspec.json.encode(value).decode() for name, value in values}
+    key, digest = f"{DIGEST_PROPERTY}{gateway}", hashlib.sha256("\0".join(texts.values()).encode()).hexdigest()
     if ensure_gateways(spark, names).properties.get(key) == digest:
         return False
-    if "config" not in spark.table(names.gateways).columns:
-        spark.sql(f"ALTER TABLE {names.gateways} ADD COLUMNS (config string COMMENT 'schemas and rules, as JSON')")
-    new = spark.createDataFrame([(gateway, text)], "new_gateway string, new_config string")
-    values = {"gateway": sf.col("new_gateway"), "config": sf.col("new_config")}
+    there = spark.table(names.gateways).columns
+    for name, comment in _COLUMNS.items():
+        if name not in there:
+            spark.sql(f"ALTER TABLE {names.gateways} ADD COLUMNS ({name} string COMMENT '{comment}')")
+    columns = ("gateway", *_COLUMNS)
+    new = spark.createDataFrame([(gateway, *texts.values())], ", ".join(f"new_{name} string" for name in columns))
+    changes = {name: sf.col(f"new_{name}") for name in columns}
     writer = new.mergeInto(names.gateways, sf.col("gateway") == sf.col("new_gateway"))
-    writer.whenMatched().update(values).whenNotMatched().insert(values).merge()
+    writer.whenMatched().update(changes).whenNotMatched().insert(changes).merge()
     set_properties(spark, names.gateways, {key: digest})
     return True

@@ -67,7 +67,7 @@ def make_cut(
             f"at {arrival} the rows of {gateway} were still being brought in line with rules that changed; make the "
             "cut at a later arrival"
         )
-    keep_config(spark, gateway, store.gateway_config(gateway), names)
+    keep_config(spark, gateway, store.gateway_config(gateway), store.connectors(gateway), names)
     newest = store.newest_cut(gateway)
     if newest is not None and newest.arrival >= arrival:
         return newest

@@ -21,7 +21,7 @@ from lakesync.config import Config
 from lakesync.engine.rebuilding import LakePush
 from lakesync.exceptions import LakeUnavailableError
 from lakesync.staging.records import GatewayConfig
-from lakesync.types import ColumnValue, RowDelta
+from lakesync.types import ColumnValue, RowDelta, StoredConnector
 
 CONFIG_PROPERTY = "lakesync.config."
 """Property of table `gateways`, followed by a gateway id: its configuration as JSON, in a lake of before November 23rd,
@@ -57,6 +57,11 @@ class LakeHistory:
         """The configuration that the newest cut saw."""
         found = self._configs().get(gateway)
         return msgspec.json.decode(found, type=GatewayConfig) if found else None
+
+    def connectors(self, gateway: str) -> list[StoredConnector]:
+        """The connectors that the newest flush saw."""
+        found = self._kept("connectors").get(gateway)
+        return msgspec.json.decode(found, type=list[StoredConnector]) if found else []
 
     def pushes(self, gateway: str) -> Iterator[LakePush]:
         """Every push, in order of arrival; a day, or a part of a busy day, is in memory at a time."""
@@ -96,16 +101,26 @@ class LakeHistory:
         return self._deltas.scan(row_filter=wanted, selected_fields=columns).to_arrow()
 
     def _configs(self) -> dict[str, str]:
-        try:
-            table: Table = self._catalogue.load_table((self._system, "gateways"))
-        except NoSuchTableError:
+        table = self._gateways()
+        if table is None:
             return {}
         properties = {name: value for name, value in table.properties.items() if name.startswith(CONFIG_PROPERTY)}
         found = {name.removeprefix(CONFIG_PROPERTY): value for name, value in properties.items()}
-        if "config" in table.schema().column_names:
-            rows = table.scan(selected_fields=("gateway", "config")).to_arrow().to_pylist()
-            found |= {row["gateway"]: row["config"] for row in rows}
-        return found
+        return found | self._kept("config")
+
+    def _kept(self, column: str) -> dict[str, str]:
+        """A column of table `gateways`, by gateway; nothing where the table lacks it."""
+        table = self._gateways()
+        if table is None or column not in table.schema().column_names:
+            return {}
+        rows = table.scan(selected_fields=("gateway", column)).to_arrow().to_pylist()
+        return {row["gateway"]: row[column] for row in rows if row[column] is not None}
+
+    def _gateways(self) -> Table | None:
+        try:
+            return self._catalogue.load_table((self._system, "gateways"))
+        except NoSuchTableError:
+            return None
 
 
 def _dicts(rows: pa.Table) -> Iterator[dict[str, Any]]:

@@ -50,6 +50,7 @@ def run(
         return done
     for each in done:
         told = "its schemas and rules" if each.rules else f"{each.schemas} schemas and no rules"
+        told += f", {each.connectors} connectors" if each.connectors else ""
         where = f" shard {each.shard}" if shards is not None else ""
         print(
             f"gateway {each.gateway}{where}: {each.deltas:,} deltas in {each.pushes:,} pushes, {told}, "

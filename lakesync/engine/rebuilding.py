@@ -8,6 +8,7 @@ are gone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -26,7 +27,7 @@ from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.records import GatewayConfig, Move, StoredRow
 from lakesync.staging.restored_log import Restoring
 from lakesync.staging.shards import ShardMap, shard_urls
-from lakesync.types import RowDelta
+from lakesync.types import RowDelta, StoredConnector
 
 MARGIN_MS = 60_000
 """How far above the clock, and all that the lake holds, arrivals go on.
@@ -55,6 +56,9 @@ class History(Protocol):
     def config(self, gateway: str) -> GatewayConfig | None:
         """The newest schemas and rules that the lake was told; None where it was told of none."""
 
+    def connectors(self, gateway: str) -> list[StoredConnector]:
+        """The newest registered connectors that the lake has."""
+
     def pushes(self, gateway: str) -> Iterator[LakePush]:
         """Every push, in order of arrival."""
 
@@ -72,6 +76,7 @@ class Rebuilt(msgspec.Struct, frozen=True, rename="camel"):
     """Those handed out from here on are above it."""
     schemas: int
     rules: bool
+    connectors: int = 0
     shard: str = MAIN_SHARD
 
 
@@ -112,12 +117,13 @@ def rebuild(
 
     urls = {MAIN_SHARD: url} if shards is None else _chosen(shard_urls(shards, url), only)
     home = shards.of if shards is not None else lambda _: MAIN_SHARD
+    main = shards.default if shards is not None else MAIN_SHARD
     replayer = Engine(open_store("memory://", wall), wall)  # never opened: a fresh store has nothing to replay
     with fresh_stores(urls, wall, replayer, replace=replace) as stores:
         return [
             made
             for gateway in history.gateways()
-            for made in _rebuild_gateway(stores, home, gateway, history, above, on_progress)
+            for made in _rebuild_gateway(stores, main, home, gateway, history, above, on_progress)
         ]
 
 
@@ -136,6 +142,7 @@ def _chosen(urls: dict[str, str], only: str | None) -> dict[str, str]:
 
 def _rebuild_gateway(
     stores: Mapping[str, FreshStore],
+    main: str,
     home: Callable[[str], str],
     gateway: str,
     history: History,
@@ -147,6 +154,9 @@ def _rebuild_gateway(
         store.ensure_gateway(gateway)
         if config is not None:
             store.run(gateway, lambda commit: commit.restore_config(config))
+    connectors = history.connectors(gateway) if main in stores else []
+    for connector in connectors:
+        stores[main].run(gateway, partial(_put_connector, connector))
     rules = RulesCache()
     told = dict.fromkeys(stores, (0, 0, 0))
     for some in _chunks(history.pushes(gateway)):
@@ -173,10 +183,15 @@ def _rebuild_gateway(
                 arrival=arrival,
                 schemas=len(config.schemas) if config else 0,
                 rules=config is not None and config.rules is not None,
+                connectors=len(connectors),
                 shard=name,
             )
         )
     return made
+
+
+def _put_connector(connector: StoredConnector, commit: Restoring) -> None:
+    commit.put_connector(connector)
 
 
 def _by_shard(pushes: Iterable[LakePush], home: Callable[[str], str]) -> dict[str, list[LakePush]]:

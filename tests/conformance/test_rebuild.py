@@ -43,6 +43,7 @@ class Lake:
     def __init__(self) -> None:
         self.entries = {}
         self.configs = {}
+        self.registered = {}
 
     def carry(self, engine: Engine, entries) -> None:
         """The pushes that went to the lake."""
@@ -56,6 +57,9 @@ class Lake:
 
     def config(self, gateway):
         return self.configs.get(gateway)
+
+    def connectors(self, gateway):
+        return self.registered.get(gateway, [])
 
     def pushes(self, gateway):
         return iter(self.entries[gateway])
@@ -126,6 +130,7 @@ def carry(lake, engine):
         LakePush(arrival, client, decode_body(body)) for arrival, client, body in entries_of(engine) if body
     ]
     lake.configs["g"] = engine.store.gateway_config("g")
+    lake.registered["g"] = engine.store.connectors("g")
 
 
 def story(engine, clock):
@@ -145,6 +150,8 @@ def test_clients_with_old_cursors_end_right(url, clock, ours):
     engine = opened(url, clock)
     engine.gateway("g").register_schema(SCHEMA)
     engine.gateway("g").set_rules(RULES)
+    settings = {"projectId": "p", "dataset": "d"}
+    registered = engine.gateway("g").register_connector({"name": "bq", "type": "bigquery", "bigquery": settings})
     a, b = story(engine, clock)
     a.rows = {f"r{n}": {"team": "red", "x": n} for n in range(10)}  # what it wrote itself
     a.pull(engine)
@@ -163,11 +170,12 @@ def test_clients_with_old_cursors_end_right(url, clock, ours):
     clock.advance(1000)
     (done,) = rebuild(url, clock, lake, replace=True)
     assert (done.pushes, done.deltas, done.newest) == (3, 17, newest)
-    assert (done.schemas, done.rules) == (1, True)
+    assert (done.schemas, done.rules, done.connectors) == (1, True, 1)
     assert done.arrival > known
     assert done.epoch != epoch
     engine = opened(url, clock)
     assert engine.store.gateway_config("g") == config
+    assert engine.store.connectors("g") == [registered]
     assert everything(engine, "red") == red
     assert everything(engine, "blue") == blue
     for client, expected in ((a, red), (b, blue)):

@@ -41,7 +41,7 @@ def test_a_destroyed_store_comes_back_and_its_clients_go_on(spawn, spark_server,
     names = LakeNames(config.lake.catalog, "sys_rebuild", "tab_rebuild")
     with pytest.raises(LakeUnavailableError, match=r"sys_rebuild\.deltas"):
         LakeHistory(config)
-    first = spawn()
+    first = spawn(LAKESYNC_SECRET_KEY="the key that seals this test's connectors")
     alice, bob = first.client("alice", team="red"), first.client("bob", team="blue")
     store = RemoteStore(first.url, SERVICE)
     sent = []
@@ -53,17 +53,22 @@ def test_a_destroyed_store_comes_back_and_its_clients_go_on(spawn, spark_server,
     admin = alice.admin()
     assert admin.call("POST", "/admin/schema/{gw}", json=SCHEMA).status_code == 200
     assert admin.call("POST", "/admin/sync-rules/{gw}", json=RULES).status_code == 200
+    hook = {"name": "hook", "type": "webhook", "webhook": {"url": "https://example.com/", "secret": "a plain secret"}}
+    assert admin.call("POST", "/admin/connectors/{gw}", json=hook).status_code == 200
+    registered = store.connectors("gw")
     before = alice.pull(limit=1000).json()
     with session(config) as spark:
         hold = store.hold("gw")
         flush_due(spark, store, names=names)
         make_cut(spark, store, hold, [parse_schema(SCHEMA)], directory_uri=tmp_path.as_uri(), names=names)
-        assert keep_config(spark, "gw", store.gateway_config("gw"), names) is False
+        assert keep_config(spark, "gw", store.gateway_config("gw"), store.connectors("gw"), names) is False
         assert spark.table(names.gateways).count() == 1
         (newest,) = spark.table(f"{names.gateways}.snapshots").collect()
     assert newest["summary"]["engine-name"] == "spark"
     kept = LakeHistory(config).config("gw")
     assert kept == store.gateway_config("gw")
+    assert LakeHistory(config).connectors("gw") == registered
+    assert "a plain secret" not in msgspec.json.encode(registered).decode()
     assert ODD in {part.value for bucket in kept.rules.buckets for part in bucket.filters}
     lost = delta("lost", {"team": "red", "size": 1}, client="alice")
     assert alice.push(lost).status_code == 200
@@ -79,7 +84,7 @@ def test_a_destroyed_store_comes_back_and_its_clients_go_on(spawn, spark_server,
         app, ["staging", "rebuild", "--from-lake", "--staging", url, "--json"], catch_exceptions=False
     )
     (done,) = msgspec.json.decode(told.stdout, type=list[Rebuilt])
-    assert (done.gateway, done.deltas, done.schemas, done.rules) == ("gw", 30, 1, True)
+    assert (done.gateway, done.deltas, done.schemas, done.rules, done.connectors) == ("gw", 30, 1, True, 1)
     again = CliRunner().invoke(app, ["staging", "rebuild", "--from-lake", "--staging", url])
     assert "--replace" in again.stderr
 

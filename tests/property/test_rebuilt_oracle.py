@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 
 from lakesync.engine.rebuilding import LakePush, rebuild
 from lakesync.staging.records import GatewayConfig
+from lakesync.types import StoredConnector
 from lakesync.wire.log import decode_body
 from tests.property.feed_history import History, play
 from tests.property.feed_model import StockClient
@@ -56,6 +57,9 @@ class RebuiltHistory(History):
     def gateways(self) -> list[str]:
         """As `rebuilding.History`."""
         return ["g"]
+
+    def connectors(self, gateway: str) -> list[StoredConnector]:  # noqa: ARG002 as the protocol has it
+        return []
 
     def config(self, gateway: str) -> GatewayConfig:  # noqa: ARG002 as the protocol has it
         """As `rebuilding.History`."""
