@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from lakesync.exceptions import ConfigurationError
 from lakesync.staging import open_staging
 from lakesync.staging.shards import ShardMap
 from lakesync.testing.clock import ManualClock
+from lakesync_dagster.definitions import make_definitions
+from resources.snapshot import SchemaSnapshot
 
 
 def test_what_init_writes_is_what_up_reads(run):
@@ -27,6 +30,64 @@ def test_what_init_writes_is_what_up_reads(run):
     assert loaded.gateways["shop"].write_scope == "rules"
     Declarations(loaded.gateways)
     assert run("rules", "validate", "rules.json", "--schemas", "schemas").exit_code == 0
+
+
+SWITCHED_OFF = re.compile(r"^#(?=\S)", re.MULTILINE)
+
+
+def named(loaded):
+    """The names in each section that moves something."""
+    sections = ("tiers", "destinations", "flows", "migrations")
+    found = {section: set(getattr(loaded, section)) for section in sections} | {
+        "connectors": set(loaded.connectors.declared)
+    }
+    return {section: names for section, names in found.items() if names}
+
+
+def test_each_section_that_init_writes_switched_off_works_alone_and_beside_the_others(run):
+    run("init", "--gateway", "shop")
+    written = Path("lakesync.toml").read_text()
+    parts = written.split("\n\n# ")
+    off = [part for part in parts if SWITCHED_OFF.search(part)]
+    assert named(config.load()) == {}
+    names = {}
+    for part in off:
+        Path("lakesync.toml").write_text(written.replace(part, SWITCHED_OFF.sub("", part)))
+        found = named(config.load())
+        assert found, part
+        for section, each in found.items():
+            names[section] = names.get(section, set()) | each
+    Path("lakesync.toml").write_text(SWITCHED_OFF.sub("", written))
+    everything = config.load()
+    assert named(everything) == names
+    assert names == {
+        "tiers": {"aged"},
+        "destinations": {"reports", "aged"},
+        "flows": {"finished"},
+        "migrations": {"away"},
+        "connectors": {"support", "store"},
+    }
+    make_definitions(everything, SchemaSnapshot()).get_repository_def()
+
+
+@pytest.mark.parametrize(
+    ("example", "section"),
+    [("tiers", "tiers"), ("migration", "migrations"), ("jira", "connectors"), ("postgres", "connectors")],
+)
+def test_init_switches_an_example_on(run, example, section):
+    assert run("init", "--example", example).exit_code == 0
+    assert section in named(config.load())
+
+
+def test_init_refuses_an_unknown_example(run):
+    told = run("init", "--example", "oracle")
+    assert told.exit_code == ExitCode.USAGE
+    assert "tiers, migration, jira, postgres" in told.stderr.replace("\n", " ").replace("│", "")
+
+
+def test_partitions_begin_on_the_day_of_init(run):
+    run("init")
+    assert config.load().dagster.partitions_start == f"{datetime.now(UTC):%Y-%m-%d}"
 
 
 def test_a_token_is_for_the_projects_gateway_unless_told_otherwise(run, monkeypatch):
