@@ -75,7 +75,7 @@ def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at
     Only of a row that it could see at some time: an id must not leak. Arguments as `of_visible`.
     """
     written = _written_since(row, client_id, at)
-    if written is not None and (written != DELETED or at.own is not None):
+    if written is not None and (written != DELETED or at.own is not None or at.resync):
         return True  # a database that was put back may be from before its own DELETE
     return any(_may_hold(entry, at) for entry in history)
 

@@ -151,6 +151,11 @@ CASES = {
         edit(0, "INSERT", "notes/r1", x=1), edit(0, "INSERT", "tasks/t2", team="g"), pull(0), push(0), ("backup", 0),
         edit(0, "DELETE", "notes/r1"), push(0), ("restore", 0),
     ),
+    "a backup has a row that its client deleted since, before it ever pulled": case(
+        "stock named", 1,
+        edit(0, "INSERT", "notes/r1", team="a"), push(0), ("backup", 0),
+        edit(0, "DELETE", "notes/r1"), push(0), ("restore", 0),
+    ),
     "a backup lacks a row that its client made and others overwrote": case(
         "named stock", 0,
         pull(0), ("backup", 0), edit(1, "INSERT", "misc/m1", x=1), push(1),
