@@ -43,8 +43,8 @@ class Declarations:
     def apply(self, engine: Engine) -> None:
         """Apply them to the gateways of an open engine.
 
-        Rules that were activated at run time stay, and so do columns that were added. A declared connector replaces
-        one that is registered under its name with other settings.
+        Rules that were activated at run time stay, and so do columns that were added and schemas that were retired. A
+        declared connector replaces one that is registered under its name with other settings.
 
         Raises:
             SchemaError: a file contradicts what is registered.
@@ -59,6 +59,9 @@ class Declarations:
             gateway = engine.gateway(name)
             known = gateway.config()
             for schema in schemas:
+                if schema.table in known.retired:
+                    log.info("the schema was retired and is not registered again", gateway=name, table=schema.table)
+                    continue
                 registered = known.schemas.get(schema.table)
                 if registered is None or not schema.types.items() <= registered.schema.types.items():
                     gateway.register_schema(schema)

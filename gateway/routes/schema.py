@@ -50,6 +50,13 @@ class SavedSchema(msgspec.Struct, frozen=True, rename="camel"):
     version: int
 
 
+class RetiredSchema(msgspec.Struct, frozen=True):
+    """The answer to a retirement; a schema that is registered later has a higher version."""
+
+    retired: bool
+    version: int
+
+
 async def table_schema(request: Request) -> Response:
     """One table's schema."""
     caller = await admit(request)
@@ -77,6 +84,13 @@ async def register(request: Request) -> Response:
     return bodies.json_response(SavedSchema(True, version))
 
 
+async def retire(request: Request) -> Response:
+    """Retire a schema."""
+    caller = await admit(request, admin=True)
+    version = await run_in_threadpool(caller.gateway.retire_schema, request.path_params["table"])
+    return bodies.json_response(RetiredSchema(True, version))
+
+
 def _known(table: str, known: SchemaVersion) -> KnownSchema:
     return KnownSchema(table, known.version, known.schema)
 
@@ -101,5 +115,15 @@ OPERATIONS = (
         body=GivenSchema,
         answer=SavedSchema,
         errors=(ValidationError, PayloadTooLargeError, SchemaError),
+    ),
+    Operation(
+        "DELETE",
+        "/admin/schema/{gateway}/{table}",
+        retire,
+        "Retire a table's schema: pushes to the table are no longer checked; rows and the lake's columns stay",
+        access="admin",
+        parameters=(Parameter("table", "The table", IDENTIFIER, "path", example="todos"),),
+        answer=RetiredSchema,
+        errors=(NotFoundError,),
     ),
 )

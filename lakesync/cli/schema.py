@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -13,14 +14,14 @@ from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, read_json
 
 app = command_app(
-    "Register table schemas, and list them.",
+    "Register table schemas, list them, and retire them.",
     examples(("lakesync schema apply schemas/*.json", "new tables, and columns that were added")),
 )
 
 
 @app.callback()
 def schema() -> None:
-    """Register table schemas, and list them."""
+    """Register table schemas, list them, and retire them."""
 
 
 @app.command("list", epilog=examples(("lakesync schema list --json", "every column and its type")))
@@ -57,6 +58,30 @@ def apply(
             output.record({"table": table, **told})
         else:
             print(f"{table}: version {told['version']}")
+
+
+@app.command(epilog=examples(("lakesync schema retire drafts", "its rows stay, in the lake and at clients")))
+def retire(
+    table: Annotated[str, typer.Argument(help="The table.", show_default=False)],
+    url: Url = None,
+    gateway: Gateway = None,
+    token_file: TokenFile = None,
+    data: Data = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Retire a table's schema: pushes to the table are no longer checked.
+
+    Rows, and the columns that the lake's table has, stay. A schema of lakesync.toml that was retired is registered
+    again by `lakesync schema apply` alone.
+    """
+    from lakesync.cli.remote import connect
+
+    told = connect(url, gateway, token_file, data).delete(f"/admin/schema/{{gateway}}/{quote(table, safe='')}")
+    if as_json:
+        output.record({"table": table, **told})
+    else:
+        print(f"{table}: retired, version {told['version']}")
 
 
 def _table(file: Path, found: Any) -> str:

@@ -269,18 +269,32 @@ class SyncGateway(ImperativeGateway, Embedding):
 
         return self._store.submit(self.gateway_id, work).result()
 
+    def retire_schema(self, table: str) -> int:
+        """Retire a table's schema: pushes to it are no longer checked, and the lake gets no further columns for it.
+
+        Rows, and the columns that the lake's table has, stay as they are.
+
+        Returns:
+            The version of that; a schema that is registered later has a higher one.
+
+        Raises:
+            NotFoundError: the table has none.
+        """
+        return self._store.submit(self.gateway_id, lambda commit: commit.retire_schema(table)).result()
+
     def add_names(self) -> None:
         """Add the names of registered schemas to those of the namespace, where they are missing."""
         if self._store.read(self.gateway_id, self.names.missing).result():
             self._store.submit(self.gateway_id, self.names.add_registered).result()
 
     def ensure_schema(self, schema: TableSchema) -> bool:
-        """Register a table's schema unless the table has one already; whether it was registered.
+        """Register a table's schema unless the table has one, or had one that was retired; whether it was registered.
 
         Raises:
             SchemaError: as `register_schema`.
         """
-        if schema.table in self.config().schemas:
+        config = self.config()
+        if schema.table in config.schemas or schema.table in config.retired:
             return False
         self.register_schema(schema)
         return True

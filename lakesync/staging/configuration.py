@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lakesync.exceptions import SchemaError
+from lakesync.exceptions import NotFoundError, SchemaError
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema, evolve
 from lakesync.staging.records import GatewayConfig, SchemaVersion, WriteScope
@@ -21,14 +21,29 @@ def with_schema(config: GatewayConfig, schema: TableSchema) -> GatewayConfig:
         for other in config.schemas:
             if other.lower() == schema.table.lower():
                 raise SchemaError(f"table {schema.table!r} differs from {other!r} only in case: choose another name")
-        registered = SchemaVersion(1, schema)
+        registered = SchemaVersion(config.retired.get(schema.table, 0) + 1, schema)
     else:
         evolved = evolve(known.schema, schema)
         if evolved == known.schema:
             return config
         registered = SchemaVersion(known.version + 1, evolved)
     schemas = {**config.schemas, schema.table: registered}
-    return msgspec.structs.replace(config, version=config.version + 1, schemas=schemas)
+    retired = {table: version for table, version in config.retired.items() if table != schema.table}
+    return msgspec.structs.replace(config, version=config.version + 1, schemas=schemas, retired=retired)
+
+
+def without_schema(config: GatewayConfig, table: str) -> GatewayConfig:
+    """With a table's schema retired, at a version of its own.
+
+    Raises:
+        NotFoundError: the table has none.
+    """
+    if table not in config.schemas:
+        known = ", ".join(sorted(config.schemas)) or "none"
+        raise NotFoundError(f"table {table!r} has no schema to retire; tables with one: {known}")
+    schemas = {name: registered for name, registered in config.schemas.items() if name != table}
+    retired = {**config.retired, table: config.schemas[table].version + 1}
+    return msgspec.structs.replace(config, version=config.version + 1, schemas=schemas, retired=retired)
 
 
 def with_rules(config: GatewayConfig, rules: SyncRules) -> GatewayConfig:

@@ -194,6 +194,13 @@ class Commit(View, Protocol):
             SchemaError: the change is not additive; the message names the column.
         """
 
+    def retire_schema(self, table: str) -> int:
+        """Retire a table's schema; the version of that. Versions of another schema follow it.
+
+        Raises:
+            NotFoundError: the table has none.
+        """
+
     def put_rules(self, rules: SyncRules) -> int:
         """Set the rules in force from here on; the new rules version. The caller re-indexes rows in the same commit."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lakesync.exceptions import SchemaError
+from lakesync.exceptions import NotFoundError, SchemaError
 from lakesync.rules.model import SyncRules
 from lakesync.schema import Column, TableSchema
 from tests.conformance.book import contents, make_delta
@@ -27,6 +27,20 @@ def test_schemas_evolve_by_addition(place, store, book):
     config = store.gateway_config("g")
     assert config.version == 2
     assert (config.schemas["notes"].version, config.schemas["notes"].schema) == (2, schema_of("a", "b"))
+
+
+def test_a_retired_schema_is_gone_and_versions_go_on(place, store, book):
+    store.submit("g", lambda commit: commit.put_schema(schema_of("a"))).result()
+    assert store.submit("g", lambda commit: commit.retire_schema("notes")).result() == 2
+    with pytest.raises(NotFoundError, match="'notes' has no schema to retire; tables with one: none"):
+        store.submit("g", lambda commit: commit.retire_schema("notes")).result()
+    store = place.reopen(store, book)
+    config = store.gateway_config("g")
+    assert (config.schemas, config.retired, config.version) == ({}, {"notes": 2}, 2)
+    assert store.submit("g", lambda commit: commit.put_schema(schema_of("b"))).result() == 3
+    store = place.reopen(store, book)
+    config = store.gateway_config("g")
+    assert (config.schemas["notes"].schema, config.retired) == (schema_of("b"), {})
 
 
 def test_names_that_differ_in_case_alone_are_refused(store):

@@ -51,6 +51,19 @@ def test_both_forms_of_a_reference_are_described_and_taken(served, references):
     assert read["schema"]["columns"][0]["references"] == "users.name"
 
 
+def test_a_retired_schema_checks_nothing_and_its_successor_has_a_higher_version(served):
+    client = served.client()
+    admin = client.admin()
+    admin.call("POST", "/admin/schema/{gw}", json=TODOS)
+    retired = admin.call("DELETE", "/admin/schema/{gw}/todos")
+    assert retired.json() == {"retired": True, "version": 2}
+    assert client.call("GET", "/sync/{gw}/schema", params={"table": "todos"}).status_code == 404
+    assert admin.call("DELETE", "/admin/schema/{gw}/todos").status_code == 404
+    assert client.call("DELETE", "/admin/schema/{gw}/todos").status_code == 403
+    other = {"table": "todos", "columns": [{"name": "n", "type": "string"}]}
+    assert admin.call("POST", "/admin/schema/{gw}", json=other).json() == {"saved": True, "version": 3}
+
+
 def test_a_schema_that_is_not_there_is_not_found(served):
     client = served.client()
     assert client.call("GET", "/sync/{gw}/schema", params={"table": "todos"}).status_code == 404

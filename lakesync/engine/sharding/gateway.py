@@ -147,6 +147,14 @@ class ShardedGateway(SyncGateway):
             part.register_schema(parsed)
         return version
 
+    def retire_schema(self, table: str) -> int:
+        """As `SyncGateway`, in every shard."""
+        version = self._main.retire_schema(table)
+        for part in self._others():
+            if table in part.config().schemas:
+                part.retire_schema(table)
+        return version
+
     def add_names(self) -> None:
         """As `SyncGateway`, in every shard."""
         for part in self._parts.values():
@@ -178,6 +186,8 @@ class ShardedGateway(SyncGateway):
         wanted = self.config()
         for part in self._others():
             found = part.config()
+            for table in wanted.retired.keys() & found.schemas.keys():
+                part.retire_schema(table)
             for table, known in wanted.schemas.items():
                 if table not in found.schemas or found.schemas[table].schema != known.schema:
                     part.register_schema(known.schema)

@@ -9,7 +9,7 @@ from psycopg import sql
 
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
-from lakesync.staging.configuration import with_rules, with_schema, with_write_scope
+from lakesync.staging.configuration import with_rules, with_schema, with_write_scope, without_schema
 from lakesync.staging.head import Head
 from lakesync.staging.head_view import HeadView
 from lakesync.staging.hot_rows import HotRow
@@ -95,8 +95,10 @@ class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
 
     def restore_config(self, config: GatewayConfig) -> None:
         """Put schemas and rules in force with the versions that they had."""
-        for registered in config.schemas.values():
-            self._journal.put_schema(registered.version, registered.schema)
+        for table, known in config.schemas.items():
+            self._journal.put_schema(table, known.version, known.schema)
+        for table, version in config.retired.items():
+            self._journal.put_schema(table, version, None)
         self._journal.put_config(config)
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
@@ -151,9 +153,16 @@ class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
         config = with_schema(self.config, schema)
         registered = config.schemas[schema.table]
         if config is not self.config:
-            self._journal.put_schema(registered.version, registered.schema)
+            self._journal.put_schema(schema.table, registered.version, registered.schema)
             self._journal.put_config(config)
         return registered.version
+
+    def retire_schema(self, table: str) -> int:
+        """Retire a table's schema; the version of that."""
+        config = without_schema(self.config, table)
+        self._journal.put_schema(table, config.retired[table], None)
+        self._journal.put_config(config)
+        return config.retired[table]
 
     def put_rules(self, rules: SyncRules) -> int:
         """Set the rules in force from here on; the new rules version."""

@@ -9,13 +9,13 @@ import msgspec
 
 from lakesync.exceptions import NotFoundError
 from lakesync.schema import TableSchema
-from lakesync.staging.decoding import decode_client, decode_rules, decode_schema
+from lakesync.staging.decoding import RETIRED, decode_client, decode_rules, decode_schemas
 from lakesync.staging.head import MAIN_SHARD, Head
 from lakesync.staging.ledger import Tally, day_of, signed, tally_of, unsigned
 from lakesync.staging.log_rows import next_entry, row_of, size_of
 from lakesync.staging.notices import Announcement
 from lakesync.staging.postgres.connection import Connection
-from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry, SchemaVersion
+from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry
 from lakesync.staging.restored_log import ANYONE
 from lakesync.types import Claims
 from lakesync.wire.log import PackedDeltas, unpack_ids
@@ -53,9 +53,11 @@ class ConfigCache:
         rows = connection.execute(
             "SELECT table_name, version, body FROM table_schema WHERE gateway = %s", (gateway,)
         ).fetchall()
+        schemas, retired = decode_schemas(rows)
         config = GatewayConfig(
             version=version,
-            schemas={table: SchemaVersion(number, decode_schema(body)) for table, number, body in rows},
+            schemas=schemas,
+            retired=retired,
             rules=decode_rules(rules) if rules is not None else None,
             rules_version=rules_version,
             write_scope=write_scope,
@@ -155,12 +157,12 @@ class Journal:
             (self.head.gateway, record.client_id, msgspec.json.encode(record)),
         )
 
-    def put_schema(self, version: int, schema: TableSchema) -> None:
-        """Write a table's schema under its new version."""
+    def put_schema(self, table: str, version: int, schema: TableSchema | None) -> None:
+        """Write a table's schema under its new version; None: it is retired."""
         self.connection.execute(
             "INSERT INTO table_schema VALUES (%s, %s, %s, %b) ON CONFLICT (gateway, table_name) DO UPDATE"
             " SET version = excluded.version, body = excluded.body",
-            (self.head.gateway, schema.table, version, msgspec.json.encode(schema)),
+            (self.head.gateway, table, version, msgspec.json.encode(schema) if schema is not None else RETIRED),
         )
 
     def put_config(self, config: GatewayConfig) -> None:

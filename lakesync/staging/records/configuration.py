@@ -35,6 +35,8 @@ class GatewayConfig(msgspec.Struct, frozen=True):
     """0 before rules were ever set; counts every change, unlike the version inside the rules."""
     write_scope: WriteScope | None = None
     """What a push may change, where it was set at run time."""
+    retired: dict[str, int] = {}
+    """Table → the version at which its schema was retired; versions of another schema follow it."""
 
 
 class Reindex(msgspec.Struct, frozen=True):

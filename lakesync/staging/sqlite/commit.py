@@ -8,7 +8,7 @@ from typing import Any
 
 from lakesync.rules.model import SyncRules
 from lakesync.schema import TableSchema
-from lakesync.staging.configuration import with_rules, with_schema, with_write_scope
+from lakesync.staging.configuration import with_rules, with_schema, with_write_scope, without_schema
 from lakesync.staging.head import Head
 from lakesync.staging.head_view import HeadView
 from lakesync.staging.hot_rows import HotRow
@@ -163,9 +163,16 @@ class SqliteCommit(SqliteView, SideCommit):
         config = with_schema(self.config, schema)
         version = config.schemas[schema.table].version
         if config is not self.config:
-            self._journal.put_schema(self.gateway, version, config.schemas[schema.table].schema)
+            self._journal.put_schema(self.gateway, schema.table, version, config.schemas[schema.table].schema)
             self._journal.put_config(self.gateway, config)
         return version
+
+    def retire_schema(self, table: str) -> int:
+        """Retire a table's schema; the version of that."""
+        config = without_schema(self.config, table)
+        self._journal.put_schema(self.gateway, table, config.retired[table], None)
+        self._journal.put_config(self.gateway, config)
+        return config.retired[table]
 
     def put_rules(self, rules: SyncRules) -> int:
         """Set the rules in force from here on.

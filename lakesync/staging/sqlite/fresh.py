@@ -29,8 +29,10 @@ class _RestoringCommit(SqliteCommit, RestoringCommit):
         self._journal.set_head(head)
 
     def restore_config(self, config: GatewayConfig) -> None:
-        for registered in config.schemas.values():
-            self._journal.put_schema(self.gateway, registered.version, registered.schema)
+        for table, registered in config.schemas.items():
+            self._journal.put_schema(self.gateway, table, registered.version, registered.schema)
+        for table, version in config.retired.items():
+            self._journal.put_schema(self.gateway, table, version, None)
         self._journal.put_config(self.gateway, config)
 
 

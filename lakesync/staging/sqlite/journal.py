@@ -222,10 +222,10 @@ class Journal(JournalFile):
         self.write_gateway(gateway, epoch)
         self.set_head(Head(gateway=gateway, epoch=epoch, config=new_config(), shard=self._shard))
 
-    def put_schema(self, gateway: str, version: int, schema: TableSchema) -> None:
-        """Write a table's schema under its new version."""
+    def put_schema(self, gateway: str, table: str, version: int, schema: TableSchema | None) -> None:
+        """Write a table's schema under its new version; None: it is retired."""
         self.direct()
-        self.write_schema(gateway, version, schema)
+        self.write_schema(gateway, table, version, schema)
 
     def put_config(self, gateway: str, config: GatewayConfig) -> None:
         """Write a gateway's configuration, its schemas excepted."""

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from lakesync.schema import TableSchema
-from lakesync.staging.decoding import decode_client, decode_rules, decode_schema
+from lakesync.staging.decoding import RETIRED, decode_client, decode_rules, decode_schemas
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import NOTHING, Tally, day_of, signed, unsigned
 from lakesync.staging.log_rows import row_of
@@ -67,19 +67,20 @@ class JournalFile:
         """Every gateway's head."""
         heads = self.sql.execute(_HEADS).fetchall()
         for gateway, epoch, version, rules, rules_version, write_scope, *progress in heads:
+            schemas, retired = self._schemas(gateway)
             config = GatewayConfig(
                 version=version,
-                schemas=dict(self._schemas(gateway)),
+                schemas=schemas,
+                retired=retired,
                 rules=decode_rules(rules) if rules is not None else None,
                 rules_version=rules_version,
                 write_scope=write_scope,
             )
             yield Head(gateway, epoch, config, *progress)
 
-    def _schemas(self, gateway: str) -> Iterator[tuple[str, SchemaVersion]]:
+    def _schemas(self, gateway: str) -> tuple[dict[str, SchemaVersion], dict[str, int]]:
         query = "SELECT table_name, version, body FROM table_schema WHERE gateway = ?"
-        for table, version, body in self.sql.execute(query, (gateway,)):
-            yield table, SchemaVersion(version, decode_schema(body))
+        return decode_schemas(self.sql.execute(query, (gateway,)))
 
     def write_gateway(self, gateway: str, epoch: int) -> None:
         """Add a gateway."""
@@ -96,11 +97,11 @@ class JournalFile:
             (head.gateway, head.shard, *head.progress),
         )
 
-    def write_schema(self, gateway: str, version: int, schema: TableSchema) -> None:
-        """Write a table's schema under its new version."""
+    def write_schema(self, gateway: str, table: str, version: int, schema: TableSchema | None) -> None:
+        """Write a table's schema under its new version; None: it is retired."""
         self.sql.execute(
             "INSERT OR REPLACE INTO table_schema VALUES (?, ?, ?, ?)",
-            (gateway, schema.table, version, _encode(schema)),
+            (gateway, table, version, _encode(schema) if schema is not None else RETIRED),
         )
 
     def write_config(self, gateway: str, config: GatewayConfig) -> None:
