@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from lakesync.crash import crash_point
 from lakesync.exceptions import SchemaError
 from lakesync.schema import RESERVED_COLUMNS
 
@@ -24,6 +25,9 @@ MARKS_PROPERTY = "lakesync.merged"
 REJECTED_PROPERTY = "lakesync.rejected"
 """State table property: how many of its values are in the table `rejected`; absent where none ever was."""
 
+UNFILLED_PROPERTY = "lakesync.unfilled"
+"""State table property: JSON array of columns that were added and that rows merged before do not have yet."""
+
 BATCH_PROPERTY = "lakesync.batch"
 """Snapshot property: the batch that the commit carried; of `landing` and `known`, its parts as a JSON array."""
 
@@ -36,13 +40,14 @@ BUCKETS = 2
 _DICTIONARY_BYTES = str(64 << 10)
 """A column of ids is soon written plainly. With the 2 MiB that Parquet allows, each value is looked up first."""
 
-_DELTAS_COLUMNS = """
+DELTAS_FIELDS = """
 gateway string, shard string, epoch bigint, batch_id string, seq bigint,
 ordinal int COMMENT 'place in its push', arrival bigint,
 day date COMMENT 'UTC day of the arrival', table_name string, row_id string,
 op string, client_id string, hlc bigint, delta_id string,
 width int COMMENT 'columns it came with', columns map<string, string> COMMENT 'JCS text of each value'
 """
+"""The history's columns, as Spark's SQL declares them."""
 
 _DELTAS_PROPERTIES = {
     "format-version": "2",
@@ -154,7 +159,7 @@ class StateTable(msgspec.Struct, frozen=True):
     snapshot_id: int | None
     marks: dict[str, int]
     grown: bool
-    """Columns were added just now: what was merged before lacks them."""
+    """Columns were added, by this merge or by one that did not end: rows that were merged before lack them."""
     rejects: bool = False
     """Values of it are in the table of rejected ones."""
     discarded: tuple[str, ...] = ()
@@ -205,7 +210,7 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
     if not _exists(spark, names.catalogue, names.system, "deltas"):
         _ensure_namespace(spark, names.catalogue, names.system)
         spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {names.deltas} ({_DELTAS_COLUMNS}) USING iceberg "
+            f"CREATE TABLE IF NOT EXISTS {names.deltas} ({DELTAS_FIELDS}) USING iceberg "
             f"PARTITIONED BY (bucket(4, gateway), day) TBLPROPERTIES ({_properties(_DELTAS_PROPERTIES)})"
         )
     return read_version(spark, names.deltas)
@@ -226,6 +231,9 @@ def ensure_state(
 ) -> StateTable:
     """Make or grow a table's state table, so that it has every column of the schema that its contract lets in.
 
+    A column keeps the type that it has in the lake, whatever the schema says: values that do not fit it are kept in
+    `_cells` and in the table `rejected`. So no tenant's schema stops the merge of a table that others share.
+
     Args:
         spark: a session.
         schema: of the table, its gateways' schemas joined.
@@ -233,8 +241,8 @@ def ensure_state(
         contract: what becomes of columns that the table lacks once it is there.
 
     Raises:
-        SchemaError: a column has another type in the lake, or differs from one there in case alone; the table's name
-            differs so from another table's; or the table is frozen and the schema has further columns.
+        SchemaError: the table's name differs from another table's in case alone, or the table is frozen and the schema
+            has further columns.
     """
     wanted: dict[str, str] = dict(schema.types)
     name = names.state(schema.table)
@@ -249,18 +257,24 @@ def ensure_state(
     elif version is not None:
         _upgrade(spark, name, version, _STATE_PROPERTIES)
     stored = typed_columns(spark, name)
-    missing = _missing(schema.table, wanted, stored)
-    discarded: tuple[str, ...] = ()
+    held = {column.lower(): column for column in stored}
+    missing = {column: kind for column, kind in wanted.items() if column.lower() not in held}
+    discarded = tuple(column for column in wanted if held.get(column.lower(), column) != column)
     if missing and contract == "freeze":
         raise SchemaError(
             f"the schema of {schema.table} has the columns {', '.join(missing)}, which its state table lacks, and its "
             f"contract is freeze: in [tables.{schema.table}], evolve would add them and discard leave them out"
         )
     if missing and contract == "discard":
-        discarded, missing = tuple(missing), {}
+        discarded, missing = (*discarded, *missing), {}
+    unfilled = json.loads(version.properties.get(UNFILLED_PROPERTY, "[]")) if version is not None else []
     if missing:
+        if version is not None:
+            set_properties(spark, name, {UNFILLED_PROPERTY: json.dumps([*unfilled, *missing])})
+        crash_point("tables.growing")
         added = ", ".join(_column(column, kind) for column, kind in missing.items())
         spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({added})")
+        crash_point("tables.grown")
         stored |= missing
     if version is None or missing:
         version = read_version(spark, name)
@@ -270,10 +284,15 @@ def ensure_state(
         tuple(stored.items()),
         version.snapshot_id,
         marks_of(version),
-        grown=bool(missing),
+        grown=bool(missing or unfilled),
         rejects=REJECTED_PROPERTY in version.properties,
         discarded=discarded,
     )
+
+
+def filled(spark: SparkSession, table: StateTable) -> None:
+    """Note that all rows of a table have the columns that were added."""
+    spark.sql(f"ALTER TABLE {table.name} UNSET TBLPROPERTIES IF EXISTS ('{UNFILLED_PROPERTY}')")
 
 
 def set_properties(spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:
@@ -332,28 +351,6 @@ def _exists(spark: SparkSession, catalogue: str, namespace: str, table: str) -> 
                 "apart; give it another name"
             )
     return False
-
-
-def _missing(table: str, wanted: dict[str, str], stored: dict[str, str]) -> dict[str, str]:
-    """Columns that the stored table lacks.
-
-    Raises:
-        SchemaError: a stored column has another type, or a name that differs in case alone.
-    """
-    by_lower = {column.lower(): column for column in stored}
-    missing: dict[str, str] = {}
-    for column, kind in wanted.items():
-        other = by_lower.get(column.lower())
-        if other is None:
-            missing[column] = kind
-        elif other != column:
-            raise SchemaError(f"the column {table}.{column} differs from the lake's {other} in case alone; rename it")
-        elif stored[column] != kind:
-            raise SchemaError(
-                f"the column {table}.{column} is {kind} in this schema and {stored[column]} in the lake; a column's "
-                "type cannot change, so add another column"
-            )
-    return missing
 
 
 def _column(name: str, kind: str) -> str:

@@ -23,6 +23,10 @@ class Gateways(NamedTuple):
     others: bool
     """Whether it is all gateways but `names`."""
 
+    def has(self, gateway: str) -> bool:
+        """Whether a gateway is among them."""
+        return (gateway in self.names) != self.others
+
 
 class Namespaces(NamedTuple):
     """Where gateways have their state tables."""

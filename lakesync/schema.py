@@ -79,6 +79,11 @@ def is_identifier(name: str) -> bool:
     return _IDENTIFIER.fullmatch(name) is not None
 
 
+def is_reserved_column(name: str) -> bool:
+    """Whether no column of a schema may have a name: it is the lake's, Iceberg's, or LakeSync's own."""
+    return name.lower() in RESERVED_COLUMNS or name.lower().startswith(_OF_CLIENTS[0])
+
+
 def parse_schema(obj: Any) -> TableSchema:
     """The schema in a decoded JSON object; one that is a schema already is given back.
 

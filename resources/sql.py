@@ -1,37 +1,48 @@
-"""`python -m resources.sql`: a query on Spark, over the same tables and moments as `lakesync query` has on DuckDB.
+"""`python -m resources.sql FD`: a query on Spark, over the same tables and moments as `lakesync query` has on DuckDB.
 
-Reads `{"sql", "arrival", "snapshot"}` as JSON on stdin; writes the answer as an Arrow stream on stdout, or one line of
-JSON, `{"code", "error"}`, with exit code 3.
+Reads `{"sql", "arrival", "snapshot"}` as JSON on stdin; writes the answer to the descriptor as an Arrow stream, or as
+JSON, `{"code", "error"}`, with exit code 3. Libraries may write to stdout.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import sys
+from functools import reduce
 from typing import TYPE_CHECKING
 
-import msgspec
 import pyarrow as pa
 import sqlglot
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from sqlglot import exp
+from sqlglot.optimizer.scope import traverse_scope
 
+from lakehouse.merge.kernel import STORED
 from lakehouse.sessions import session
 from lakehouse.spark_errors import brief, is_lost, lake_errors
-from lakehouse.table_definitions import LakeNames, at, marks_of, read_version, typed_columns
-from lakehouse.tables.merge_job import merged_frames
+from lakehouse.table_definitions import DELTAS_FIELDS, LakeNames, at
+from lakehouse.tables.merge_job import ROWS_A_SLICE, Division, merged_frames
+from lakesync.analysis.catalogue import Lake
 from lakesync.analysis.moments import AsOf
-from lakesync.analysis.statement import Named, read_statement
+from lakesync.analysis.plans import KEYS, KIND, HistoryPlan, Plans, StatePlan, suggestion
+from lakesync.analysis.statement import Statement, read_statement
 from lakesync.analysis.unflushed import unflushed
 from lakesync.config import Config, load
-from lakesync.exceptions import LakeSyncError, NotFoundError, ValidationError
+from lakesync.exceptions import LakeSyncError, ValidationError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from lakesync.analysis.sources import Base
+    from lakesync.analysis.statement import Named
+
 PLACE = ["gateway", "shard", "epoch", "seq", "ordinal"]
-HISTORY = "deltas"
+_REFUSED = 3
 
 
 def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
@@ -43,134 +54,158 @@ def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
         LakeUnavailableError: no Spark answers.
         StagingUnavailableError: what is not flushed yet cannot be read.
     """
+    with session(config) as spark:
+        return ask(spark, config, sql, as_of)
+
+
+def ask(spark: SparkSession, config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
+    """Run a query in a session. Views of earlier queries in it are replaced.
+
+    Raises:
+        ValidationError, NotFoundError, LakeUnavailableError, StagingUnavailableError: as `query`.
+    """
     statement = read_statement(sql, dialect="spark")
     waiting = unflushed(config)  # before the lake: what moves meanwhile is seen twice rather than never
-    with session(config) as spark:
-        return _answer(_Views(spark, config, waiting, as_of), statement.tables, sql)
+    with Lake(config) as lake:
+        return _answer(_Views(spark, config, Plans(lake, waiting, as_of, statement.tables), waiting), statement)
 
 
 @lake_errors
-def _answer(views: _Views, tables: tuple[Named, ...], sql: str) -> pa.Table:
+def _answer(views: _Views, statement: Statement) -> pa.Table:
     try:
-        return views.run(tables, sql)
+        return views.run(statement)
     except PySparkException as error:
         if is_lost(error):
             raise
-        raise ValidationError(f"Spark cannot run this: {brief(error)}") from error
+        named = (error.getMessageParameters() or {}).get("objectName", "")
+        better = suggestion(named.rpartition(".")[2].strip("`"), views.columns) if named else None
+        raise ValidationError(better or f"Spark cannot run this: {brief(error)}") from error
 
 
 class _Views:
     """Makes a view of each table at the moment that is asked for."""
 
-    def __init__(self, spark: SparkSession, config: Config, waiting: pa.Table, as_of: AsOf | None) -> None:
+    def __init__(self, spark: SparkSession, config: Config, plans: Plans, waiting: pa.Table) -> None:
+        self.columns: dict[str, list[str]] = {}
+        """The columns of each table that was made, as the statement names it."""
         self._spark = spark
+        self._plans = plans
         self._names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
-        self._where = config.namespaces
-        self._arrival = as_of.arrival if as_of else None
-        self._snapshot = as_of.snapshot if as_of else None
-        self._moment: str | None = None
-        self._waiting = spark.createDataFrame(waiting) if waiting.num_rows and self._snapshot is None else None
+        counts = waiting.num_rows and plans.moment is None
+        self._waiting = spark.createDataFrame(waiting) if counts else None
 
-    def run(self, tables: tuple[Named, ...], sql: str) -> pa.Table:
-        namespaces = (None, self._names.system, self._names.tables, *self._where.apart)
-        mine = [each for each in tables if each.namespace in namespaces]
-        if self._snapshot is not None:
-            self._moment = self._moment_of([self._full(each) for each in mine], self._snapshot)
+    def run(self, statement: Statement) -> pa.Table:
+        """Make every view and run the statement.
+
+        Raises:
+            NotFoundError: there is no such table, or nothing of it at that moment.
+        """
         views = {}
-        for number, each in enumerate(mine):
-            view = f"__lake_{number}"
-            make = self._history if self._is_history(each) else self._state
-            make(self._full(each)).createOrReplaceTempView(view)
-            views[each.namespace, each.name] = view
-        return self._spark.sql(_renamed(sql, views)).toArrow()
+        for number, each in enumerate(self._plans.wanted):
+            if self._plans.is_history(each):
+                rows = self._history(self._plans.history())
+            else:
+                rows = self._state(each, self._plans.state(each), statement)
+            self.columns.setdefault(each.shown, rows.columns)
+            rows.createOrReplaceTempView(f"__lake_{number}")
+            views[each.namespace, each.name] = f"__lake_{number}"
+        return self._spark.sql(_renamed(statement.sql, views)).toArrow()
 
-    def _is_history(self, wanted: Named) -> bool:
-        return wanted.name.lower() == HISTORY and wanted.namespace in (None, self._names.system)
-
-    def _full(self, wanted: Named) -> str:
-        """Raises: NotFoundError: there is no such table."""
-        namespace = wanted.namespace if wanted.namespace in self._where.apart else self._names.tables
-        names = msgspec.structs.replace(self._names, tables=namespace)
-        name = names.deltas if self._is_history(wanted) else names.state(wanted.name)
-        if not self._spark.catalog.tableExists(name):
-            known = self._spark.sql(f"SHOW TABLES IN `{names.catalogue}`.`{namespace}`").collect()
-            shown = ", ".join(sorted({HISTORY, *(row["tableName"] for row in known)}))
-            raise NotFoundError(f"there is no table {wanted.shown!r} in the lake; there are {shown}")
-        return name
-
-    def _moment_of(self, tables: list[str], snapshot: int) -> str:
-        for name in tables:
-            found = self._spark.table(f"{name}.snapshots").where(sf.col("snapshot_id") == snapshot).collect()
-            if found:
-                return str(found[0]["committed_at"])
-        raise NotFoundError(f"no table of the query has snapshot {snapshot}: it may have expired, a time never does")
-
-    def _at_moment(self, name: str) -> DataFrame:
-        """A table's snapshot: the one that was asked for, or that of its moment."""
-        of_moment = (
-            self._spark.table(f"{name}.history")
-            .where(f"made_current_at <= TIMESTAMP '{self._moment}'")
-            .orderBy(sf.desc("made_current_at"))
-        )
-        known = self._spark.table(f"{name}.snapshots").where(sf.col("snapshot_id") == sf.lit(self._snapshot))
-        if not known.isEmpty() and self._snapshot is not None:
-            return at(self._spark, name, self._snapshot)
-        first = of_moment.limit(1).collect()
-        return at(self._spark, name, first[0]["snapshot_id"]) if first else self._spark.table(name).where("false")
-
-    def _history(self, name: str) -> DataFrame:
-        if self._snapshot is not None:
-            return self._at_moment(name)
-        rows = self._spark.table(name)
+    def _history(self, plan: HistoryPlan) -> DataFrame:
+        """The history; rows that are not flushed yet have no batch."""
+        rows = self._spark.createDataFrame([], DELTAS_FIELDS)
+        if plan.snapshot is not None:
+            rows = at(self._spark, self._names.deltas, plan.snapshot)
         if self._waiting is not None:
             new = self._waiting.join(rows.select(*PLACE), PLACE, "anti")
             day = sf.to_date(sf.timestamp_millis(sf.shiftright("arrival", 16)))
             rows = rows.unionByName(new.withColumn("day", day), allowMissingColumns=True)
-        return rows if self._arrival is None else rows.where(sf.col("arrival") <= self._arrival)
+        return rows if plan.upto is None else rows.where(sf.col("arrival") <= plan.upto)
 
-    def _state(self, name: str) -> DataFrame:
-        columns = list(typed_columns(self._spark, name).items())
-        shown = ["_gateway", "_row", "_arrival", *(column for column, _ in columns)]
-        if self._snapshot is not None:
-            return self._at_moment(name).where(~sf.col("_gone")).select(*shown)
-        version = read_version(self._spark, name)
-        new = self._spark.table(self._names.deltas).where(self._above(marks_of(version)))
-        new = self._of(new, name)
-        if self._waiting is not None:
-            new = new.unionByName(self._of(self._waiting, name), allowMissingColumns=True)
-        whole = self._spark.table(name)
-        if self._arrival is None and new.isEmpty():
-            return whole.where(~sf.col("_gone")).select(*shown)
-        base = whole if self._arrival is None and version.snapshot_id is not None else None
-        return merged_frames(new, base, columns).where(~sf.col("_gone")).select(*shown)
+    def _state(self, wanted: Named, plan: StatePlan, statement: Statement) -> DataFrame:
+        """The visible rows, with the typed columns, and those without a type by what their values fit."""
+        bases = [self._base(plan, base) for base in plan.parts.bases]
+        new = self._new(plan)
+        count = new.count() if new is not None else 0
+        if plan.table is None and not count:
+            raise self._plans.missing(wanted)
+        stored = [base.select(*STORED.names) for base in bases]
+        base = reduce(lambda first, second: first.unionAll(second), stored) if stored else None
+        increment = new if new is not None and count else self._spark.createDataFrame([], DELTAS_FIELDS)
+        total = count + sum(plan.rows_of(each.snapshot) for each in plan.parts.bases)
+        division = Division.of(total, max(1, -(-total // ROWS_A_SLICE)))
+        untyped: dict[str, str] = {}
+        if plan.table is None or statement.reads_others([*KEYS, *plan.typed]):
+            cells = merged_frames(increment, base, (), division) if count or base is None else base
+            kinds = self._kinds(cells, plan)
+            self.columns[wanted.shown] = [*KEYS, *plan.typed, *kinds]
+            untyped = {name: kind for name, kind in kinds.items() if statement.reads(name)}
+        shown = [*KEYS, *plan.typed, *untyped]
+        has_all = all(plan.typed.keys() <= plan.fields_of(each.snapshot) for each in plan.parts.bases)
+        if bases and has_all and not count and not untyped:
+            stored = [base.select(*shown, "_gone") for base in bases]
+            rows = reduce(lambda first, second: first.unionAll(second), stored)
+        else:
+            rows = merged_frames(increment, base, [*plan.typed.items(), *untyped.items()], division)
+        return rows.where(~sf.col("_gone")).select(*shown)
 
-    def _above(self, marks: dict[str, int]) -> Column:
-        """What a state table has not merged; for a moment in the past, everything up to it."""
-        if self._arrival is not None:
-            return sf.col("arrival") <= self._arrival
-        above = ~sf.col("gateway").isin(*marks) if marks else sf.lit(True)
-        for gateway, mark in marks.items():
-            above |= (sf.col("gateway") == gateway) & (sf.col("arrival") > mark)
-        return above
+    def _base(self, plan: StatePlan, base: Base) -> DataFrame:
+        name = LakeNames(self._names.catalogue, self._names.system, plan.namespace).state(plan.name)
+        rows = at(self._spark, name, base.snapshot)
+        return rows if base.gateway is None else rows.where(sf.col("_gateway") == base.gateway)
 
-    def _of(self, deltas: DataFrame, name: str) -> DataFrame:
-        namespace, table = name.replace("`", "").split(".")[1:]
-        whose = self._where.within(namespace)
-        mine = deltas.where(sf.col("table_name") == table)
-        if whose.names:
-            among = sf.col("gateway").isin(*whose.names)
-            mine = mine.where(~among if whose.others else among)
-        return mine if self._arrival is None else mine.where(sf.col("arrival") <= self._arrival)
+    def _kinds(self, rows: DataFrame, plan: StatePlan) -> dict[str, str]:
+        """The columns that have no type in the lake's table, and the types that the values of visible rows fit."""
+        cells = rows.select(sf.explode("_cells").alias("name", "cell"))
+        texts = cells.select("name", sf.col("cell.value").alias("value")).where(~sf.col("name").isin(*plan.typed))
+        found = {row["name"]: row["kind"] for row in texts.groupBy("name").agg(sf.expr(KIND).alias("kind")).collect()}
+        return {name: found[name] for name in plan.untyped(found)}
+
+    def _new(self, plan: StatePlan) -> DataFrame | None:
+        """The deltas that are merged onto the bases; None: none are."""
+        if plan.parts.above is None:
+            return None
+        deltas = self._plans.deltas
+        current = deltas.current_snapshot() if deltas is not None else None
+        found = [self._waiting] if self._waiting is not None else []
+        if current is not None:
+            rows = at(self._spark, self._names.deltas, current.snapshot_id)
+            found.append(rows.where(_above(plan.parts.above)))
+        wanted = sf.col("table_name") == plan.name
+        if plan.whose.names:
+            among = sf.col("gateway").isin(*plan.whose.names)
+            wanted &= ~among if plan.whose.others else among
+        if plan.parts.upto is not None:
+            wanted &= sf.col("arrival") <= plan.parts.upto
+        if not found:
+            return None
+        return reduce(lambda first, second: first.unionByName(second, allowMissingColumns=True), found).where(wanted)
+
+
+def _above(marks: Mapping[str, int]) -> Column:
+    """Deltas above the marks of their gateways; all of gateways that have none."""
+    above = ~sf.col("gateway").isin(*marks) if marks else sf.lit(True)
+    for gateway, mark in marks.items():
+        above |= (sf.col("gateway") == gateway) & (sf.col("arrival") > mark)
+    return above
 
 
 def _renamed(sql: str, views: dict[tuple[str | None, str], str]) -> str:
     """The query with each table's view in its place, called as the table was, and without our own function."""
     tree = sqlglot.parse_one(sql, read="spark")
-    hidden = {cte.alias for cte in tree.find_all(exp.CTE)}
-    for table in list(tree.find_all(exp.Table)):
+    found = [source for scope in traverse_scope(tree) for source in scope.sources.values()]
+    for table in (each for each in found if isinstance(each, exp.Table)):
         view = views.get((table.db or None, table.name))
-        if view is not None and (table.db or table.name not in hidden):
-            table.replace(exp.alias_(exp.to_table(view), table.alias or table.name, table=True))
+        if view is not None:
+            if not table.alias:
+                table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
+            table.set("this", exp.to_identifier(view))
+            table.set("db", None)
+            table.set("catalog", None)
+    for column in tree.find_all(exp.Column):
+        if column.db and (column.db, column.table) in views:
+            column.set("db", None)
+            column.set("catalog", None)
     for call in list(tree.find_all(exp.Anonymous)):
         if call.name.lower() == "hlc_time" and len(call.expressions) == 1:
             moment = f"timestamp_millis(shiftright({call.expressions[0].sql(dialect='spark')}, 16))"
@@ -181,14 +216,16 @@ def _renamed(sql: str, views: dict[tuple[str | None, str], str]) -> str:
 def main() -> int:
     """Answer one request."""
     asked = json.load(sys.stdin)
-    as_of = AsOf(asked["arrival"], asked["snapshot"]) if asked["arrival"] or asked["snapshot"] else None
-    try:
-        answer = query(load(), asked["sql"], as_of)
-    except LakeSyncError as error:
-        print(json.dumps({"code": error.code, "error": str(error)}))
-        return 3
-    with pa.ipc.new_stream(sys.stdout.buffer, answer.schema) as stream:
-        stream.write_table(answer)
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # the error says it already
+    with os.fdopen(int(sys.argv[1]), "wb") as answers:
+        as_of = AsOf(asked["arrival"], asked["snapshot"]) if asked["arrival"] or asked["snapshot"] else None
+        try:
+            answer = query(load(), asked["sql"], as_of)
+        except LakeSyncError as error:
+            answers.write(json.dumps({"code": error.code, "error": str(error)}).encode())
+            return _REFUSED
+        with pa.ipc.new_stream(answers, answer.schema) as stream:
+            stream.write_table(answer)
     return 0
 
 

@@ -19,6 +19,7 @@ from lakehouse.table_definitions import (
     StateTable,
     ensure_deltas,
     ensure_state,
+    filled,
     marks_of,
     read_version,
     set_properties,
@@ -103,6 +104,8 @@ def merge_table(
         written = write_state(spark, table, increment, found, upto if rebuild else None)
         if written.snapshot_id is not None and (written.rejected or table.rejects):
             keep_rejected(spark, table, written.snapshot_id, names)
+        if table.grown:
+            filled(spark, table)
     crash_point("tables.merged")
     marks = _advance(spark, table, upto, days, exactly=rebuild)
     return MergeReport(

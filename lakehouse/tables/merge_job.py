@@ -39,9 +39,11 @@ MOST_TASKS = 256
 SEARCHED_ROWS_A_TASK = 1_000_000
 """Stored rows among which one task looks for touched ones: mostly their ids alone are read."""
 
-REJECTED, DUPLICATES, DIFFERENCE = "_rejected", "_duplicates", "_difference"
-"""Further columns of merged rows: how many values do not fit their column; in a slice's first row how many stored rows
-there were beyond the first of their key, and how a sampled row differs from what the gateway's own code makes of it."""
+REJECTED, DUPLICATES, DIFFERENCE = "_lakesync_rejected", "_lakesync_duplicates", "_lakesync_difference"
+"""Further columns of merged rows, whose names no schema may use.
+
+How many values do not fit their column; in a slice's first row how many stored rows there were beyond the first of
+their key, and how a sampled row differs from what the gateway's own code makes of it."""
 
 CHECKS = (REJECTED, DUPLICATES, DIFFERENCE)
 STATE_NAMES = ("_gateway", "_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
@@ -225,18 +227,23 @@ def merged_rows(spark: SparkSession, fields: StructType, merge: Merge) -> DataFr
     return _merged_chunks(chunks, names, schema, merge.division, merge.merged)
 
 
-def merged_frames(deltas: DataFrame, state: DataFrame | None, columns: Sequence[tuple[str, str]]) -> DataFrame:
+def merged_frames(
+    deltas: DataFrame,
+    state: DataFrame | None,
+    columns: Sequence[tuple[str, str]],
+    division: Division = Division(8, 16, 8),  # noqa: B008 immutable
+) -> DataFrame:
     """The same of rows of the history and of a state table that are not in files of their own.
 
     Args:
         deltas: rows of one table of the history.
         state: rows of its state table; None: none are stored.
         columns: typed columns with their schema types.
+        division: of the keys.
 
     Returns:
         The columns of a state table, `columns` last, without `CHECKS`.
     """
-    division = Division(8, 16, 8)
     typed = (f"`{name}` {SPARK_TYPES[kind]}" for name, kind in columns)
     schema = ", ".join([STATE_FIELDS, *typed, f"{REJECTED} int, {DUPLICATES} bigint, {DIFFERENCE} string"])
     names = [*STATE_NAMES, *(name for name, _ in columns), *CHECKS]
@@ -256,8 +263,8 @@ def merged_frames(deltas: DataFrame, state: DataFrame | None, columns: Sequence[
         stored = state.select(*STORED.names).mapInArrow(cut(STORED, "_row", is_deltas=False), _CHUNKS)
         chunks = chunks.unionAll(stored)
     known = tuple(columns)
-    rows = _merged_chunks(chunks, names, schema, division, lambda new, old: merged_slice(new, old, known))
-    return rows.drop(*CHECKS)
+    merged = _merged_chunks(chunks, names, schema, division, lambda new, old: merged_slice(new, old, known))
+    return merged.drop(*CHECKS)
 
 
 def merged_slice(deltas: pa.Table, stored: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:

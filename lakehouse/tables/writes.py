@@ -57,6 +57,9 @@ TRIES = 3
 """Commits of one increment while another writer keeps committing in between."""
 
 
+TOUCHED = ("_lakesync_gateway", "_lakesync_row")
+"""Columns of the keys of an increment beside those of its table; no schema may use their names."""
+
 _NAMES = ["rows", "tombstones", "rejected"]
 _COUNTED = pa.schema([*(STORED.field(name) for name in ("_gateway", "_row", "_cells")), ("_gone", pa.bool_())])
 
@@ -175,7 +178,7 @@ def _merge_on_read(
     branch = f"{table.name}.`branch_{BRANCH}`"
     spark.sql(f"ALTER TABLE {table.name} CREATE OR REPLACE BRANCH {BRANCH} AS OF VERSION {state.snapshot}")
     touched = _touched(spark, increment, history).hint("broadcast")
-    is_touched = (sf.col("_gateway") == sf.col("_touched_gateway")) & (sf.col("_row") == sf.col("_touched_row"))
+    is_touched = (sf.col("_gateway") == sf.col(TOUCHED[0])) & (sf.col("_row") == sf.col(TOUCHED[1]))
     touched.mergeInto(branch, is_touched).whenMatched().delete().merge()
     merge = Merge.of(increment, history, state.files, table.columns, state.buckets, touched_only=True)
     observed = Observation()
@@ -189,17 +192,16 @@ def _merge_on_read(
 
 
 def _touched(spark: SparkSession, increment: Increment, history: History) -> DataFrame:
-    """The keys of an increment, each once, in columns whose names no table has."""
+    """The keys of an increment, each once, as `TOUCHED`."""
     parts = shares(history.files, ROWS_A_TASK)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         own = [rows for file in parts[number] for rows in increment.keys(file)]
         if own:
             once = pa.concat_tables(own).group_by(["gateway", "row_id"], use_threads=False).aggregate([])
-            yield from once.rename_columns(names).combine_chunks().to_batches()
+            yield from once.rename_columns(list(TOUCHED)).combine_chunks().to_batches()
 
-    names = ["_touched_gateway", "_touched_row"]
-    keys = in_tasks(spark, len(parts), part, ", ".join(f"{name} string" for name in names))
+    keys = in_tasks(spark, len(parts), part, ", ".join(f"{name} string" for name in TOUCHED))
     return keys.distinct() if len(parts) > 1 else keys
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MARKS_PROPERTY = "lakesync.merged"
 NAMESPACE_PROPERTY = "lakesync.namespace."
 """Property of the table `gateways`: followed by a gateway's id, the namespace in which its rows are."""
+UNFILLED_PROPERTY = "lakesync.unfilled"
 CUT_TAG = "cut-"
 """Begins a tag's name; `GATEWAY-ARRIVAL` follows."""
 
@@ -134,6 +135,11 @@ def marks_of(table: Table) -> dict[str, int]:
     """Gateway → the arrival up to which all of its deltas are merged into a state table."""
     marks: dict[str, int] = json.loads(table.properties.get(MARKS_PROPERTY, "{}"))
     return marks
+
+
+def unfilled_of(table: Table) -> set[str]:
+    """The columns of a state table that were added, and that rows merged before lack yet."""
+    return set(json.loads(table.properties.get(UNFILLED_PROPERTY, "[]")))
 
 
 def cuts_of(table: Table) -> dict[str, dict[int, int]]:

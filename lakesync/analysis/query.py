@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import duckdb
 
 from lakesync.analysis.catalogue import Lake
+from lakesync.analysis.plans import Plans, suggestion
 from lakesync.analysis.statement import read_statement
 from lakesync.analysis.tables import Tables
 from lakesync.analysis.unflushed import unflushed
@@ -31,11 +33,17 @@ def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
     statement = read_statement(sql)
     waiting = unflushed(config)  # before the lake: what moves meanwhile is seen twice rather than never
     with Lake(config) as lake:
-        tables = Tables(lake, waiting, as_of)
+        plans = Plans(lake, waiting, as_of, statement.tables)
+        tables = Tables(config.lake.catalog, plans, waiting)
         try:
-            tables.make(statement.tables, statement.identifiers)
-            return tables.database.sql(statement.sql).to_arrow_table()
+            return tables.answer(statement)
         except duckdb.Error as error:
-            raise ValidationError(f"DuckDB cannot run this: {str(error).strip()}") from error
+            unknown = _UNKNOWN_COLUMN.search(str(error))
+            better = suggestion(unknown[1], tables.columns) if unknown is not None else None
+            raise ValidationError(better or f"DuckDB cannot run this: {str(error).strip()}") from error
         finally:
             tables.database.close()
+
+
+_UNKNOWN_COLUMN = re.compile(r"(?:Referenced column|does not have a column named|column) \"([^\"]+)\"")
+"""What DuckDB says of a column that is not there."""

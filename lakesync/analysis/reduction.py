@@ -68,32 +68,30 @@ _TYPED = {
 """Schema type → a value's JSON text as a value of the typed column, as `lakehouse.merge.typed` has it."""
 
 
-def visible_rows(columns: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The query over `pieces` that gives every visible row: `_gateway`, `_row`, `_arrival` and the typed columns.
+def typed_value(kind: str, text: str) -> str:
+    """A value of a column as SQL.
 
     Args:
-        columns: name → schema type.
+        kind: the column's schema type.
+        text: SQL for the value's JSON text.
+    """
+    return _TYPED[kind].format(text)
+
+
+def visible_rows(columns: Mapping[str, str | None]) -> tuple[str, dict[str, str]]:
+    """The query over `pieces` that gives every visible row: `_gateway`, `_row`, `_arrival` and the columns.
+
+    Args:
+        columns: name → schema type; None: its JSON text.
 
     Returns:
         The query, and its parameters by name.
     """
-    typed = "".join(
-        f", {_TYPED[kind].format(f'texts[$column{place}]')} AS {named(name)}"
-        for place, (name, kind) in enumerate(columns.items())
-    )
+    texts = {name: f"texts[$column{place}]" for place, name in enumerate(columns)}
+    values = {name: typed_value(kind, texts[name]) if kind else texts[name] for name, kind in columns.items()}
+    wanted = "".join(f", {value} AS {named(name)}" for name, value in values.items())
     parameters = {f"column{place}": name for place, name in enumerate(columns) if columns[name] != "null"}
-    return _ROWS % typed, parameters
-
-
-KINDS = """
-SELECT cell.key AS name,
-    CASE WHEN bool_and(cell.value LIKE '"%') THEN 'string'
-        WHEN bool_and(cell.value IN ('true', 'false')) THEN 'boolean'
-        WHEN bool_and(cell.value >= '-' AND cell.value < ':') THEN 'number'
-        ELSE 'json' END AS kind
-FROM (SELECT unnest(map_entries(columns)) AS cell FROM pieces) WHERE cell.value <> 'null' GROUP BY ALL
-"""
-"""What the columns of `pieces` look like, for those that no schema in the lake names."""
+    return _ROWS % wanted, parameters
 
 
 def named(identifier: str) -> str:

@@ -39,6 +39,7 @@ def scan_into(
     snapshot: int | None = None,
     select: str = "SELECT *",
     where: str = "true",
+    values: Mapping[str, object] | None = None,
     create: bool = False,
 ) -> None:
     """Insert into a DuckDB table what a scan gives, a batch at a time.
@@ -46,6 +47,7 @@ def scan_into(
     Args:
         target: the table, and how columns meet: `name` by place, `name BY NAME`.
         select, where: over what is read, which is called `scanned`.
+        values: the parameters of `select`, by name.
         create: whether the table is made of it.
     """
     if snapshot is None and table.current_snapshot() is None:
@@ -53,7 +55,7 @@ def scan_into(
     scan = table.scan(row_filter=wanted, selected_fields=tuple(columns), snapshot_id=snapshot)
     database.register("scanned", scan.to_arrow_batch_reader())
     into = f"CREATE TABLE {target} AS" if create else f"INSERT INTO {target}"
-    database.execute(f"{into} {select} FROM scanned WHERE {where}")
+    database.execute(f"{into} {select} FROM scanned WHERE {where}", values or None)
     database.unregister("scanned")
 
 

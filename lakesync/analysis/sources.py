@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyiceberg import expressions as ice
-
 from lakesync.analysis.catalogue import cuts_of, marks_of
-from lakesync.analysis.scans import both, either, holds
 from lakesync.exceptions import NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import Table
 
 
@@ -25,46 +21,39 @@ class Base(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What makes a state table."""
+    """What makes a state table: rows of snapshots, and the deltas that are merged onto them."""
 
     bases: tuple[Base, ...]
-    deltas: BooleanExpression | None
-    """Which of the table's deltas in the history are merged onto them; None: none."""
+    above: Mapping[str, int] | None
+    """Gateway → the arrival above which its deltas are merged; all deltas of gateways that are not listed. None: no
+    deltas are merged."""
     upto: int | None
-    """The last arrival; None: no bound."""
-    unflushed: bool
-    """Whether what is not flushed yet counts."""
+    """The last arrival of a delta; None: no bound."""
 
 
 def newest(state: Table | None) -> Parts:
-    """Everything that was acknowledged: the current snapshot, and what is above the marks of its gateways."""
+    """Everything that was acknowledged: the current snapshot, and the deltas above the marks of its gateways."""
     current = state.current_snapshot() if state is not None else None
     if state is None or current is None:
-        return Parts((), ice.AlwaysTrue(), None, unflushed=True)
-    marks = marks_of(state)
-    above = [both(holds("gateway", "=", gateway), holds("arrival", ">", mark)) for gateway, mark in marks.items()]
-    others = holds("gateway", "not in", set(marks)) if marks else ice.AlwaysTrue()
-    return Parts((Base(current.snapshot_id, None),), either([*above, others]), None, unflushed=True)
+        return Parts((), {}, None)
+    return Parts((Base(current.snapshot_id, None),), marks_of(state), None)
 
 
 def as_of_arrival(state: Table | None, arrival: int) -> Parts:
     """What had arrived by then: for each gateway its last cut before, and the deltas since."""
     bases: list[Base] = []
-    since: dict[str, int] = {}
+    above: dict[str, int] = {}
     for gateway, cuts in (cuts_of(state) if state is not None else {}).items():
         reached = [cut for cut in cuts if cut <= arrival]
         if reached:
-            since[gateway] = max(reached)
-            bases.append(Base(cuts[since[gateway]], gateway))
-    above = [both(holds("gateway", "=", gateway), holds("arrival", ">", cut)) for gateway, cut in since.items()]
-    others = holds("gateway", "not in", set(since)) if since else ice.AlwaysTrue()
-    deltas = both(either([*above, others]), holds("arrival", "<=", arrival))
-    return Parts(tuple(bases), deltas, arrival, unflushed=True)
+            above[gateway] = max(reached)
+            bases.append(Base(cuts[above[gateway]], gateway))
+    return Parts(tuple(bases), above, arrival)
 
 
 def at_snapshot(snapshot: int | None) -> Parts:
     """A snapshot as it is."""
-    return Parts((Base(snapshot, None),) if snapshot is not None else (), None, None, unflushed=False)
+    return Parts((Base(snapshot, None),) if snapshot is not None else (), None, None)
 
 
 def moment_of(snapshot: int, tables: Iterable[Table]) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import date
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import sqlglot
 from sqlglot import exp
@@ -16,6 +16,9 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from lakesync.analysis.predicate import Literal, Predicate
 from lakesync.exceptions import ValidationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "=",
@@ -47,8 +50,16 @@ class Statement(NamedTuple):
     sql: str
     tables: tuple[Named, ...]
     """Each once."""
-    identifiers: frozenset[str] | None
-    """Every name in the statement in lower case, so every column that it may read; None: all columns."""
+    columns: frozenset[str] | None
+    """Every column that it may read, in lower case, and perhaps names of other things; None: all columns."""
+
+    def reads(self, column: str) -> bool:
+        """Whether it may read a column."""
+        return self.columns is None or column.lower() in self.columns
+
+    def reads_others(self, columns: Iterable[str]) -> bool:
+        """Whether it may read a column that is not among these."""
+        return self.columns is None or bool(self.columns - {column.lower() for column in columns})
 
 
 def read_statement(sql: str, dialect: str = "duckdb") -> Statement:
@@ -76,22 +87,34 @@ def read_statement(sql: str, dialect: str = "duckdb") -> Statement:
         Named(namespace, name, uses[0] if len(uses) == 1 and seen[name.lower()] == 1 else ())
         for (namespace, name), uses in found.items()
     )
-    return Statement(sql, tables, _identifiers(tree))
+    return Statement(sql, tables, _columns(tree))
 
 
-def _identifiers(tree: exp.Expr) -> frozenset[str] | None:
-    names = {table.alias_or_name.lower() for table in tree.find_all(exp.Table)}
-    for star in tree.find_all(exp.Star):
-        if not isinstance(star.parent, exp.Count):
-            return None
-    for column in tree.find_all(exp.Column):
-        if not column.table and column.name.lower() in names:
-            return None  # a row as a whole
-    if any(True for _ in tree.find_all(exp.Pivot, exp.Columns)):
+def _columns(tree: exp.Expr) -> frozenset[str] | None:
+    tables = list(tree.find_all(exp.Table))
+    names = {table.alias_or_name.lower() for table in tables}
+    sources = names | {alias.name.lower() for alias in tree.find_all(exp.TableAlias)}
+    if any(True for _ in tree.find_all(exp.Pivot, exp.Columns, exp.PositionalColumn)):
+        return None
+    if any(not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star)):
         return None
     if any(join.method == "NATURAL" for join in tree.find_all(exp.Join)):
         return None
-    return frozenset(identifier.name.lower() for identifier in tree.find_all(exp.Identifier))
+    if any(table.alias_column_names for table in tables):
+        return None  # other names for its columns, by position
+    found: set[str] = set()
+    for identifier in tree.find_all(exp.Identifier):
+        parent, name = identifier.parent, identifier.name.lower()
+        if isinstance(parent, exp.Column) and name in sources and identifier.arg_key != "this":
+            continue  # the table of a column
+        if isinstance(parent, exp.Column) and name in names and not parent.table:
+            return None  # a row as a whole
+        if isinstance(parent, exp.Table | exp.TableAlias) or (
+            isinstance(parent, exp.Alias) and identifier.arg_key == "alias"
+        ):
+            continue
+        found.add(name)
+    return frozenset(found)
 
 
 def _predicates(scope: Scope, alias: str) -> tuple[Predicate, ...]:

@@ -7,28 +7,24 @@ from typing import TYPE_CHECKING
 import duckdb
 from pyiceberg import expressions as ice
 
-from lakesync.analysis import sources
-from lakesync.analysis.moments import AsOf, shown
-from lakesync.analysis.reduction import KINDS, OF_DELTAS, OF_STATE, PIECES, named, visible_rows
+from lakesync.analysis.plans import KEYS, KIND, cell_names
+from lakesync.analysis.reduction import OF_DELTAS, OF_STATE, PIECES, named, typed_value, visible_rows
 from lakesync.analysis.scans import both, either, holds, pushed, scan_into
-from lakesync.exceptions import NotFoundError
-from lakesync.schema import RESERVED_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
+    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import Table
 
-    from lakesync.analysis.catalogue import Lake
+    from lakesync.analysis.plans import HistoryPlan, Plans, StatePlan
     from lakesync.analysis.predicate import Predicate
-    from lakesync.analysis.sources import Parts
-    from lakesync.analysis.statement import Named
-    from lakesync.namespaces import Gateways
+    from lakesync.analysis.sources import Base
+    from lakesync.analysis.statement import Named, Statement
 
-HISTORY = "deltas"
-KEYS = ("_gateway", "_row", "_arrival")
-"""Columns of every state table, beside its own."""
+_OWN = named("lakesync.own")
+"""The database of tables that no statement may see. Names of synced tables have no full stop."""
 
 _TYPES = {"string": "VARCHAR", "number": "DOUBLE", "boolean": "BOOLEAN", "json": "VARCHAR", "null": "VARCHAR"}
 _PIECES_OF_DELTAS = ("gateway", "row_id", "arrival", "hlc", "client_id", "delta_id", "op", "columns")
@@ -45,163 +41,177 @@ _HISTORY = (
 
 
 class Tables:
-    """Makes the tables that a statement names, at one moment, in a DuckDB database of its own."""
+    """Makes the tables that a statement names in a DuckDB database of its own.
 
-    def __init__(self, lake: Lake, waiting: pa.Table, as_of: AsOf | None = None) -> None:
-        """Args: lake: read after `waiting` was; waiting: what is not flushed yet, as `unflushed.SCHEMA`."""
+    What the statement sees is in the database that is called as the catalogue is. Everything else is in another one, so
+    that no table of its own can be taken for a synced one.
+    """
+
+    def __init__(self, catalogue: str, plans: Plans, waiting: pa.Table) -> None:
+        """Args: catalogue: its name; waiting: the deltas that are not flushed yet, as `unflushed.SCHEMA`."""
         self.database = duckdb.connect()
-        self.database.execute("ATTACH ':memory:' AS lake; USE lake; SET TimeZone = 'UTC'")
-        self.database.execute("CREATE MACRO hlc_time(hlc) AS make_timestamp((hlc >> 16) * 1000)")
+        self.columns: dict[str, list[str]] = {}
+        """The columns of each table that was made, as the statement names it."""
+        self._plans = plans
+        self._seen = named(catalogue)
+        self._made = 0
+        self.database.execute(
+            f"ATTACH ':memory:' AS {self._seen}; ATTACH ':memory:' AS {_OWN}; USE {_OWN}; DETACH memory; "
+            "SET TimeZone = 'UTC'; SET python_enable_replacements = false"
+        )
+        for place in (self._seen, _OWN):
+            self.database.execute(f"CREATE MACRO {place}.main.hlc_time(hlc) AS make_timestamp((hlc >> 16) * 1000)")
         self.database.register("waiting_now", waiting)
         self.database.execute("CREATE TABLE waiting AS FROM waiting_now")
-        self._lake = lake
-        self._where = lake.namespaces
-        self._as_of = as_of
-        self._moment: int | None = None
-        """The commit time of the snapshot asked for, in ms."""
-        self._made: set[str] = set()
+        self.database.unregister("waiting_now")
 
-    def make(self, wanted: Iterable[Named], identifiers: frozenset[str] | None) -> None:
-        """Make every table, with the columns that the identifiers name.
+    def answer(self, statement: Statement) -> pa.Table:
+        """Make every table and run the statement.
 
         Raises:
             NotFoundError: there is no such table, or nothing of it at that moment.
+            duckdb.Error: the statement cannot be run.
         """
-        namespaces = (None, self._lake.system, self._where.shared, *self._where.apart)
-        mine = [each for each in wanted if each.namespace in namespaces]
-        if self._as_of is not None and self._as_of.snapshot is not None:
-            there = [self._lake.deltas if self._is_history(each) else self._state(each) for each in mine]
-            self._moment = sources.moment_of(self._as_of.snapshot, [table for table in there if table is not None])
-        for each in mine:
-            make = self._make_history if self._is_history(each) else self._make_state
-            table = make(each, identifiers)
-            schema = each.namespace or "main"
-            self.database.execute(f"CREATE SCHEMA IF NOT EXISTS {named(schema)}")
-            self.database.execute(f"CREATE VIEW IF NOT EXISTS {named(schema)}.{named(each.name)} AS FROM main.{table}")
+        for each in self._plans.wanted:
+            if self._plans.is_history(each):
+                made = self._make_history(each, self._plans.history(), statement)
+            else:
+                made = self._make_state(each, self._plans.state(each), statement)
+            schema = f"{self._seen}.{named(each.namespace or 'main')}"
+            self.database.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            self.database.execute(f"CREATE VIEW IF NOT EXISTS {schema}.{named(each.name)} AS FROM {_OWN}.main.{made}")
+        self.database.execute(f"USE {self._seen}")
+        return self.database.sql(statement.sql).to_arrow_table()
 
-    def _is_history(self, wanted: Named) -> bool:
-        return wanted.name.lower() == HISTORY and wanted.namespace in (None, self._lake.system)
-
-    def _namespace(self, wanted: Named) -> str:
-        return wanted.namespace if wanted.namespace in self._where.apart else self._where.shared
-
-    def _state(self, wanted: Named) -> Table | None:
-        called = self._where.called(self._namespace(wanted), wanted.name)
-        return self._lake.state(next((name for name in self._lake.states if name.lower() == called.lower()), called))
-
-    def _make_history(self, wanted: Named, identifiers: frozenset[str] | None) -> str:
+    def _make_history(self, wanted: Named, plan: HistoryPlan, statement: Statement) -> str:
         """The history; rows that are not flushed yet have no batch."""
-        target = f"__made_{len(self._made)}"
-        self._made.add(target)
+        target = self._new_name()
         names = [column.split()[0] for column in _HISTORY.split(", ")]
+        self.columns[wanted.shown] = names
         self.database.execute(f"CREATE TABLE {target} ({_HISTORY})")
-        deltas = self._lake.deltas
-        columns = [name for name in names if identifiers is None or name in identifiers] or ["seq"]
-        upto = self._as_of.arrival if self._as_of else None
-        bound = holds("arrival", "<=", upto) if upto is not None else ice.AlwaysTrue()
-        if deltas is not None:
-            snapshot = self._snapshot(deltas)
-            if snapshot is not None:
-                filters = both(pushed(wanted.predicates, deltas.schema()), bound)
-                scan_into(self.database, f"{target} BY NAME", deltas, columns, filters, snapshot=snapshot)
-        if self._moment is None:
-            self._drop_flushed(deltas)
+        columns = [name for name in names if statement.reads(name)] or ["seq"]
+        bound = holds("arrival", "<=", plan.upto) if plan.upto is not None else ice.AlwaysTrue()
+        if plan.table is not None and plan.snapshot is not None:
+            filters = both(pushed(wanted.predicates, plan.table.schema()), bound)
+            scan_into(self.database, f"{target} BY NAME", plan.table, columns, filters, snapshot=plan.snapshot)
+        if self._plans.moment is None:
+            self._drop_flushed(plan.table)
             self.database.execute(
                 f"INSERT INTO {target} BY NAME SELECT *, CAST(hlc_time(arrival) AS DATE) AS day FROM waiting"
-                + (f" WHERE arrival <= {upto}" if upto is not None else "")
+                + (f" WHERE arrival <= {plan.upto}" if plan.upto is not None else "")
             )
-        self._check_begun(deltas, upto)
         return target
 
-    def _make_state(self, wanted: Named, identifiers: frozenset[str] | None) -> str:
-        state = self._state(wanted)
-        name = state.name()[-1] if state is not None else wanted.name
-        parts = self._parts(state)
-        self._load_pieces(name, parts, wanted.predicates, self._where.within(self._namespace(wanted)))
-        kinds = self._kinds(state)
-        if state is None and not kinds and not self._count("pieces"):
-            self._refuse(wanted)
-        columns = {
-            column: kind for column, kind in kinds.items() if identifiers is None or column.lower() in identifiers
-        }
-        target = f"__made_{len(self._made)}"
-        self._made.add(target)
-        typed = "".join(f", {named(column)} {_TYPES[kind]}" for column, kind in columns.items())
-        self.database.execute(f"CREATE TABLE {target} (_gateway VARCHAR, _row VARCHAR, _arrival BIGINT{typed})")
+    def _make_state(self, wanted: Named, plan: StatePlan, statement: Statement) -> str:
+        """The visible rows, with the typed columns that are read, and those without a type by what their values fit.
+
+        Which columns there are without a type, and what they fit, is a matter of all rows: no filter goes before.
+        """
+        has_others = plan.table is None or statement.reads_others([*KEYS, *plan.typed])
+        self._load_pieces(plan, () if has_others else wanted.predicates)
+        untyped = self._untyped(plan) if has_others else []
+        if plan.table is None and not self._count("pieces"):
+            raise self._plans.missing(wanted)
+        self.columns[wanted.shown] = [*KEYS, *plan.typed, *untyped]
+        columns: dict[str, str | None] = {name: kind for name, kind in plan.typed.items() if statement.reads(name)}
+        read = [name for name in untyped if statement.reads(name)]
+        columns |= dict.fromkeys(read)
+        target = self._new_name()
+        stored = "".join(f", {named(name)} {_TYPES[kind] if kind else 'VARCHAR'}" for name, kind in columns.items())
+        self.database.execute(f"CREATE TABLE {target} (_gateway VARCHAR, _row VARCHAR, _arrival BIGINT{stored})")
         self.database.execute("CREATE OR REPLACE TABLE touched AS SELECT DISTINCT _gateway, _row FROM pieces")
-        if state is not None:
-            for base in parts.bases:
-                self._load_base(state, base, target, list(columns), wanted.predicates)
+        for base in plan.parts.bases:
+            self._load_base(plan, base, target, columns, () if read else wanted.predicates)
         query, parameters = visible_rows(columns)
         self.database.execute(f"INSERT INTO {target} BY NAME {query}", parameters)
-        if not parts.bases:
-            self._check_begun(self._lake.deltas, parts.upto)
-        return target
+        return self._with_kinds(target, read) if read else target
 
-    def _parts(self, state: Table | None) -> Parts:
-        if self._as_of is None:
-            return sources.newest(state)
-        if self._as_of.arrival is not None:
-            return sources.as_of_arrival(state, self._as_of.arrival)
-        return sources.at_snapshot(self._snapshot(state) if state is not None else None)
+    def _untyped(self, plan: StatePlan) -> list[str]:
+        """The columns that have no type in the lake's table."""
+        pieces = "SELECT DISTINCT unnest(map_keys(columns)) FROM pieces"
+        names = {name for (name,) in self.database.execute(pieces).fetchall()}
+        if plan.table is not None:
+            snapshots = {base.snapshot for base in plan.parts.bases}
+            names = names.union(*(cell_names(plan.table, snapshot) for snapshot in snapshots))
+        return plan.untyped(names)
 
-    def _snapshot(self, table: Table) -> int | None:
-        """The snapshot of a table to read: the one that was asked for, that of its moment, or the current one."""
-        if self._as_of is not None and self._as_of.snapshot is not None:
-            if table.snapshot_by_id(self._as_of.snapshot) is not None:
-                return self._as_of.snapshot
-            then = table.snapshot_as_of_timestamp(self._moment or 0)
-            return then.snapshot_id if then else None
-        current = table.current_snapshot()
-        return current.snapshot_id if current else None
+    def _with_kinds(self, rows: str, untyped: Sequence[str]) -> str:
+        """A view of rows whose columns without a type have the one that their JSON texts fit.
 
-    def _load_pieces(self, name: str, parts: Parts, predicates: tuple[Predicate, ...], whose: Gateways) -> None:
+        Columns of which no row has a value are left out.
+        """
+        found = {
+            name: self.database.execute(
+                f"SELECT {KIND} FROM (SELECT {named(name)} AS value FROM {rows}) WHERE value IS NOT NULL "
+                "HAVING count(*) > 0"
+            ).fetchone()
+            for name in untyped
+        }
+        kinds = {name: kind[0] for name, kind in found.items() if kind is not None}
+        typed = "".join(f", {typed_value(kind, named(name))} AS {named(name)}" for name, kind in kinds.items())
+        rest = f"* EXCLUDE ({', '.join(map(named, untyped))})"
+        view = self._new_name()
+        self.database.execute(f"CREATE VIEW {view} AS SELECT {rest}{typed} FROM {_OWN}.main.{rows}")
+        return view
+
+    def _load_pieces(self, plan: StatePlan, predicates: tuple[Predicate, ...]) -> None:
         """What is merged onto the bases, from the history and from staging: of the gateways whose table it is."""
         self.database.execute(f"CREATE OR REPLACE TABLE pieces ({PIECES})")
-        deltas = self._lake.deltas
-        if deltas is not None and parts.deltas is not None:
+        above, upto, whose = plan.parts.above, plan.parts.upto, plan.whose
+        if above is None:
+            return
+        deltas = self._plans.deltas
+        if deltas is not None:
             keyed = pushed(predicates, deltas.schema(), {"_gateway": "gateway", "_row": "row_id"})
             mine = holds("gateway", "not in" if whose.others else "in", set(whose.names)) if whose.names else both()
-            filters = both(holds("table_name", "=", name), parts.deltas, keyed, mine)
+            bound = holds("arrival", "<=", upto) if upto is not None else both()
+            filters = both(holds("table_name", "=", plan.name), _above(above), bound, keyed, mine)
             scan_into(self.database, "pieces", deltas, _PIECES_OF_DELTAS, filters, select=OF_DELTAS)
-        if parts.unflushed:
-            where, values = ["table_name = ?"], list[object]([name])
-            if parts.upto is not None:
-                where.append("arrival <= ?")
-                values.append(parts.upto)
-            if whose.names:
-                where.append(f"{'NOT ' * whose.others}list_contains(?, gateway)")
-                values.append(sorted(whose.names))
-            self.database.execute(f"INSERT INTO pieces {OF_DELTAS} FROM waiting WHERE {' AND '.join(where)}", values)
-
-    def _kinds(self, state: Table | None) -> dict[str, str]:
-        """A table's columns and their schema types; guessed for those that the lake's table lacks."""
-        guessed = dict(self.database.execute(KINDS).fetchall())
-        fields = state.schema().fields if state is not None else ()
-        known = {field.name: str(field.doc) for field in fields if field.name not in RESERVED_COLUMNS}
-        return known | {name: kind for name, kind in sorted(guessed.items()) if name not in known}
+        where, values = ["table_name = ?"], list[object]([plan.name])
+        if upto is not None:
+            where.append("arrival <= ?")
+            values.append(upto)
+        if whose.names:
+            where.append(f"{'NOT ' * whose.others}list_contains(?, gateway)")
+            values.append(sorted(whose.names))
+        self.database.execute(f"INSERT INTO pieces {OF_DELTAS} FROM waiting WHERE {' AND '.join(where)}", values)
 
     def _load_base(
-        self, state: Table, base: sources.Base, target: str, columns: list[str], predicates: tuple[Predicate, ...]
+        self,
+        plan: StatePlan,
+        base: Base,
+        target: str,
+        columns: Mapping[str, str | None],
+        predicates: tuple[Predicate, ...],
     ) -> None:
-        """Rows of a snapshot: those that nothing is merged onto as they are, the others as pieces."""
-        snapshot = state.snapshot_by_id(base.snapshot)
-        assert snapshot is not None
-        schema = state.scan(snapshot_id=base.snapshot).projection()
-        there = {field.name for field in schema.fields}
+        """Rows of a snapshot: those that nothing is merged onto as they are, the others as pieces.
+
+        Values of columns that the snapshot has no type for are read from its cells.
+        """
+        state = plan.table
+        assert state is not None
+        there = plan.fields_of(base.snapshot)
         mine = holds("_gateway", "=", base.gateway) if base.gateway is not None else ice.AlwaysTrue()
-        plain = both(mine, holds("_gone", "=", False), pushed(predicates, schema))
-        read = [*KEYS, *(column for column in columns if column in there)]
-        untouched = f"SELECT {', '.join(map(named, read))}"
+        as_stored = [each for each in predicates if each.column.lower() in {name.lower() for name in {*there, *KEYS}}]
+        plain = both(mine, holds("_gone", "=", False), pushed(as_stored, state.schema()))
+        stored = [name for name in columns if name in there]
+        of_cells = {f"column{place}": name for place, name in enumerate(columns) if name not in there}
+        texts = {name: f"_cells[${parameter}].value" for parameter, name in of_cells.items()}
+        read_from_cells = "".join(
+            f", {typed_value(kind, texts[name]) if (kind := columns[name]) else texts[name]} AS {named(name)}"
+            for name in of_cells.values()
+        )
+        values = {parameter: name for parameter, name in of_cells.items() if columns[name] != "null"}
         scan_into(
             self.database,
             f"{target} BY NAME",
             state,
-            read,
+            [*KEYS, *stored, *(["_cells"] if of_cells else [])],
             plain,
             snapshot=base.snapshot,
-            select=untouched,
+            select=f"SELECT {', '.join(map(named, [*KEYS, *stored]))}{read_from_cells}",
             where="NOT EXISTS (FROM touched WHERE touched._gateway = scanned._gateway AND touched._row = scanned._row)",
+            values=values,
         )
         touched = [row for (row,) in self.database.execute("SELECT DISTINCT _row FROM touched").fetchall()]
         if touched:
@@ -236,35 +246,20 @@ class Tables:
         scan_into(self.database, "flushed BY NAME", deltas, _PLACE, filters)
         self.database.execute("DELETE FROM waiting USING flushed WHERE " + _SAME_PLACE)
 
-    def _check_begun(self, deltas: Table | None, upto: int | None) -> None:
-        """Raises: NotFoundError: nothing at all had arrived by then."""
-        if upto is None:
-            return
-        first = self._first_arrival(deltas)
-        if first is not None and upto < first:
-            raise NotFoundError(
-                f"nothing had arrived by {shown(upto)}: the first delta came at {shown(first)}; ask for that or later"
-            )
-
-    def _first_arrival(self, deltas: Table | None) -> int | None:
-        found = self.database.execute("SELECT min(arrival) FROM waiting").fetchone()
-        firsts = [found[0]] if found and found[0] is not None else []
-        if deltas is not None and deltas.current_snapshot() is not None:
-            field = deltas.schema().find_field("arrival")
-            for task in deltas.scan().plan_files():
-                bound = (task.file.lower_bounds or {}).get(field.field_id)
-                if bound is not None:
-                    firsts.append(int.from_bytes(bound, "little", signed=True))
-        return min(firsts, default=None)
+    def _new_name(self) -> str:
+        self._made += 1
+        return f"made_{self._made}"
 
     def _count(self, table: str) -> int:
         counted = self.database.execute(f"SELECT count(*) FROM {table}").fetchone()
         return int(counted[0]) if counted else 0
 
-    def _refuse(self, wanted: Named) -> None:
-        waiting = self.database.execute("SELECT DISTINCT table_name FROM waiting").fetchall()
-        known = sorted({HISTORY, *self._lake.states, *(name for (name,) in waiting)})
-        raise NotFoundError(f"there is no table {wanted.shown!r} in the lake; there are {', '.join(known)}")
+
+def _above(marks: Mapping[str, int]) -> BooleanExpression:
+    """Deltas above the marks of their gateways; all of gateways that have none."""
+    above = [both(holds("gateway", "=", gateway), holds("arrival", ">", mark)) for gateway, mark in marks.items()]
+    others = holds("gateway", "not in", set(marks)) if marks else ice.AlwaysTrue()
+    return either([*above, others])
 
 
 _PLACE_COLUMNS = "gateway VARCHAR, shard VARCHAR, epoch BIGINT, seq BIGINT, ordinal INTEGER"

@@ -19,12 +19,15 @@ from lakesync.exceptions import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
     from lakesync.analysis.moments import AsOf
     from lakesync.config import Config
 
 _REFUSED = 3
+_STDERR = 2
 _ERRORS: tuple[type[LakeSyncError], ...] = (
     ValidationError,
     NotFoundError,
@@ -45,25 +48,40 @@ def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
     if importlib.util.find_spec("resources") is None:
         raise StartupError("--engine spark needs LakeSync's platform, which runs from a checkout (scripts/install)")
     asked = {"sql": sql, "arrival": as_of.arrival if as_of else None, "snapshot": as_of.snapshot if as_of else None}
-    done = subprocess.run(
-        [sys.executable, "-m", "resources.sql"],
-        input=json.dumps(asked).encode(),
-        env={**os.environ, **config.environment(), **_running(config)},
-        stdout=subprocess.PIPE,
-        check=False,
-    )
-    if done.returncode == _REFUSED:
-        told = json.loads(done.stdout)
+    code, answer = _run(json.dumps(asked).encode(), {**config.environment(), **_running(config)})
+    if code == _REFUSED:
+        told = json.loads(answer)
         kind = next((each for each in _ERRORS if each.code == told["code"]), LakeSyncError)
         raise kind(told["error"])
-    if done.returncode:
+    if code:
         raise LakeUnavailableError("the process that asks Spark ended with an error; its last lines are above")
-    return pa.ipc.open_stream(done.stdout).read_all()
+    return pa.ipc.open_stream(answer).read_all()
+
+
+def _run(asked: bytes, variables: Mapping[str, str]) -> tuple[int, bytes]:
+    """The exit code and the answer, which has a pipe of its own: warnings of libraries go to stderr."""
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as answers:  # noqa: PTH123 a descriptor
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "resources.sql", str(write_end)],
+                env={**os.environ, **variables},
+                stdin=subprocess.PIPE,
+                stdout=_STDERR,
+                pass_fds=(write_end,),
+            )
+        finally:
+            os.close(write_end)
+        assert process.stdin is not None
+        with process.stdin:
+            process.stdin.write(asked)
+        answer = answers.read()
+        return process.wait(), answer
 
 
 def _running(config: Config) -> dict[str, str]:
-    """Where the Spark of a `lakesync up` over this data folder listens, unless one is configured."""
-    if config.spark.remote or config.spark.port:
+    """Where the Spark of a `lakesync up` over this data folder listens, and its token, unless one is configured."""
+    if config.spark.remote:
         return {}
     try:
         told = json.loads((config.data_dir / "up.json").read_text("utf-8"))["spark"]

@@ -2,9 +2,12 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from lakehouse.tables.merge_job import CHECKS, STATE_NAMES
+from lakehouse.tables.writes import TOUCHED
 from lakesync.adapters.sql import incoming, tables
 from lakesync.adapters.sql.marks import MARKS
 from lakesync.adapters.sql.stored import DELTAS
+from lakesync.analysis.plans import KEYS
 from lakesync.exceptions import SchemaError
 from lakesync.schema import RESERVED_COLUMNS, RESERVED_TABLES, check_delta, evolve, parse_schema
 from lakesync.types import ColumnValue, RowDelta
@@ -139,3 +142,9 @@ def test_an_unknown_column_is_named_and_a_delete_fits():
     unknown = RowDelta("UPDATE", "todos", "r", "c", (ColumnValue.of("nope", 1),), 1, "i")
     assert "'nope'" in check_delta(schema(), unknown)
     assert check_delta(schema(), RowDelta("DELETE", "todos", "r", "c", (), 1, "i")) is None
+
+
+@pytest.mark.parametrize("name", [*CHECKS, *TOUCHED, *STATE_NAMES, *KEYS])
+def test_no_column_may_have_a_name_that_merges_and_queries_use(name):
+    with pytest.raises(SchemaError, match="choose another"):
+        parse_schema({"table": "t", "columns": [{"name": name.upper(), "type": "string"}]})
