@@ -14,18 +14,21 @@ import dagster as dg
 import msgspec
 from pyspark.sql import SparkSession
 
-from assets.labels import CHECKPOINT, DELTAS, days_asked, state_key
-from assets.outcome import outcome
+from assets.labels import CHECKPOINT, DELTAS, days_asked, goes_on, state_key
+from assets.outcome import brief, is_final, outcome, set_aside
+from lakesync.exceptions import IntegrityError
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
-from resources.run_state import RunState
+from resources.run_state import RunState, Unmerged
 from resources.snapshot import SchemaSnapshot
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
     from lakehouse.checks import HistoryFaults
 
+LIMIT = 100
+"""Findings that a check lists at most."""
 NAMED = 3
 """Of what was found, told in a check's description; its metadata have them all."""
 
@@ -66,11 +69,15 @@ class Check(NamedTuple):
 def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
     """Those of the history, of each state table and of the checkpoint; each asset's in one step.
 
-    In a run for some days they look at those; in one for none, such as the nightly audit, at everything.
+    In a run for some days they look at those; in one for none, such as the nightly audit, at everything. What they find
+    in a run of the flush sensor holds up the checkpoints of the gateways that it is about, and nobody else's.
     """
     return [
         _held(DELTAS, _OF_HISTORY),
-        *(_held(state_key(schema.table, where), _of_table(schema.table, where)) for schema, where in snapshot.states),
+        *(
+            _held(state_key(schema.table, where), _of_table(schema.table, where), (where, schema.table))
+            for schema, where in snapshot.states
+        ),
         _held(CHECKPOINT, _OF_CHECKPOINT),
     ]
 
@@ -167,7 +174,8 @@ def named(found: Sequence[msgspec.Struct]) -> str:
     return ", ".join(first) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
 
 
-def _held(key: dg.AssetKey, held: Sequence[Check]) -> dg.AssetChecksDefinition:
+def _held(key: dg.AssetKey, held: Sequence[Check], table: tuple[str, str] | None = None) -> dg.AssetChecksDefinition:
+    """The checks of an asset as one step; `table` is the namespace and the name of a state table."""
     by_key = {dg.AssetCheckKey(key, check.name): check for check in held}
 
     @dg.multi_asset_check(
@@ -186,24 +194,64 @@ def _held(key: dg.AssetKey, held: Sequence[Check]) -> dg.AssetChecksDefinition:
     ) -> Iterator[dg.AssetCheckResult]:
         days, seed = days_asked(context.run.tags), int(context.run.run_id[:8], 16)
         wanted = {one: by_key[one] for one in by_key if one in context.selected_asset_check_keys}
+        found: dict[dg.AssetCheckKey, Sequence[msgspec.Struct]] = {}
         with outcome(context, pyspark):
             scope = Scope(pyspark.spark_session, lake, staging.store, run_state, days, seed)
-            found = {one: check.find(scope) for one, check in wanted.items()}
+            for one, check in wanted.items():
+                try:
+                    found[one] = check.find(scope)
+                except Exception as error:
+                    if table is None or not (goes_on(context.run) and is_final(context, error)):
+                        raise
+                    run_state.unmerged.setdefault(table, Unmerged(f"{one.name} could not look: {brief(error)}", None))
+                    set_aside(context, run_state, error, f"{one.name} of {key.to_user_string()} could not look")
         for one, check in wanted.items():
-            yield _result(one, check, found[one], days)
+            if one not in found:
+                yield dg.AssetCheckResult(
+                    passed=False,
+                    asset_key=one.asset_key,
+                    check_name=one.name,
+                    severity=dg.AssetCheckSeverity.WARN,
+                    description="the table could not be read; the run's failure says why",
+                )
+                continue
+            holds_up = check.blocking
+            if found[one] and check.blocking and key != CHECKPOINT and goes_on(context.run):
+                _hold_back(context, run_state, one, found[one])
+                holds_up = False
+            yield _result(one, check, found[one], days, blocking=holds_up)
 
     return check
 
 
+def _hold_back(
+    context: dg.AssetCheckExecutionContext,
+    run_state: RunState,
+    key: dg.AssetCheckKey,
+    found: Sequence[msgspec.Struct],
+) -> None:
+    """Have the gateways that something was found of keep their checkpoints; all where not everything is listed."""
+    gateways = {getattr(one, "gateway", None) for one in found} if len(found) < LIMIT else {None}
+    what = f"{key.name} of {key.asset_key.to_user_string()} found {len(found)}"
+    for gateway in gateways:
+        run_state.faults.setdefault(gateway, []).append(what)
+    set_aside(context, run_state, IntegrityError(named(found)), what)
+
+
 def _result(
-    key: dg.AssetCheckKey, check: Check, found: Sequence[msgspec.Struct], days: list[date] | None
+    key: dg.AssetCheckKey,
+    check: Check,
+    found: Sequence[msgspec.Struct],
+    days: list[date] | None,
+    *,
+    blocking: bool,
 ) -> dg.AssetCheckResult:
     looked_at = "everything" if days is None else ", ".join(day.isoformat() for day in days)
     return dg.AssetCheckResult(
         passed=not found,
         asset_key=key.asset_key,
         check_name=key.name,
-        severity=dg.AssetCheckSeverity.ERROR if check.blocking else dg.AssetCheckSeverity.WARN,
+        severity=dg.AssetCheckSeverity.ERROR if blocking else dg.AssetCheckSeverity.WARN,
         description=f"{len(found)} found: {named(found)}. {check.remedy}" if found else None,
         metadata={
             "count": len(found),

@@ -7,11 +7,12 @@ import dagster as dg
 from pyspark.sql import SparkSession
 
 from assets.labels import CHECKPOINT, CUT, DELTAS, OWNERS, state_key
-from assets.outcome import outcome, raise_set_aside, set_aside
+from assets.outcome import brief, outcome, raise_set_aside, set_aside
 from assets.series import Told, content_version, through
 from lakesync.config import Config
-from lakesync.exceptions import LakeSyncError, TransientError
+from lakesync.exceptions import IntegrityError, TransientError
 from lakesync.hlc import wall_of
+from lakesync.schema import TableSchema
 from lakesync.staging.records import Cut
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
@@ -69,19 +70,21 @@ def cut_and_checkpoint(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDef
         run_state: dg.ResourceParam[RunState],
     ) -> Iterator[dg.MaterializeResult[None]]:
         with outcome(context, pyspark):
-            failed: dict[str, LakeSyncError] = {}
+            failed: dict[str, Exception] = {}
             spark = pyspark.spark_session
             cuts = make_cuts(spark, lake, staging.store, run_state, config, failed.setdefault)
             if failed and (not cuts or any(isinstance(error, TransientError) for error in failed.values())):
                 raise ExceptionGroup("cuts failed", list(failed.values()))
             for gateway, error in failed.items():
-                set_aside(context, run_state, error, f"gateway {gateway} was not cut")
+                set_aside(context, run_state, error, f"gateway {gateway} was not cut and keeps its checkpoint")
         snapshots = {cut.gateway: {table.table: str(table.snapshot_id) for table in cut.tables} for cut in cuts}
         version = content_version([snapshots, {cut.gateway: cut.rules_version for cut in cuts}])
         valid = through(min((_valid_ms(run_state, cut) for cut in cuts), default=None), staging.now_ms())
         frames = _frames_told(cuts, lake.checkpoints_uri)
+        reasons = {gateway: brief(error) for gateway, error in failed.items()}
+        left_out: Told = {"left_out": dg.MetadataValue.json(reasons)} if failed else {}
         yield dg.MaterializeResult(
-            asset_key=CUT, metadata={**_cuts_told(cuts, snapshots), **valid}, data_version=version
+            asset_key=CUT, metadata={**_cuts_told(cuts, snapshots), **valid, **left_out}, data_version=version
         )
         yield dg.MaterializeResult(asset_key=CHECKPOINT, metadata={**frames, **valid}, data_version=version)
         raise_set_aside(context, run_state)
@@ -95,12 +98,13 @@ def make_cuts(
     store: PipelineStore,
     run_state: RunState,
     config: Config,
-    on_failed: Callable[[str, LakeSyncError], object] | None = None,
+    on_failed: Callable[[str, Exception], object] | None = None,
 ) -> list[Cut]:
     """Cut each gateway that has anything in the lake, all of its shards at one arrival.
 
     A gateway with more deltas than this run flushed is not cut, nor one whose rows still follow a change of rules. A
-    gateway that fails does not stop the others.
+    gateway that fails does not stop the others, and keeps the checkpoint that it has: one without some of its tables
+    would hide their rows from new clients.
 
     Args:
         spark: the run's session.
@@ -123,7 +127,7 @@ def make_cuts(
     own = lake.gateway_namespaces
     registered_now = registered(store, own)
     cuts: list[Cut] = []
-    errors: dict[str, LakeSyncError] = {}
+    errors: dict[str, Exception] = {}
     in_the_lake = run_state.flushed()
     for gateway, hold in sorted(run_state.cut_points().items()):
         if gateway not in in_the_lake or hold.rules_version is None:
@@ -131,7 +135,9 @@ def make_cuts(
         try:
             names = run_state.names_of(gateway)
             tables = _tables(spark, lake, store, gateway, hold.arrival)
-            schemas = [registered_now.state(table, own.get(gateway, "")) for table in sorted(tables)]
+            if (reason := run_state.left_out(gateway, tables)) is not None:
+                raise IntegrityError(reason)
+            schemas = [_schema(registered_now, store, gateway, table, config) for table in sorted(tables)]
             cut = make_cut(
                 spark,
                 store,
@@ -142,7 +148,7 @@ def make_cuts(
                 kept=cuts_kept(config.maintenance),
                 contracts=config.contracts,
             )
-        except LakeSyncError as error:
+        except Exception as error:
             error.add_note(f"in the cut of gateway {gateway} at {hold.arrival}")
             errors[gateway] = error
         else:
@@ -154,6 +160,16 @@ def make_cuts(
         for gateway, failure in errors.items():
             on_failed(gateway, failure)
     return cuts
+
+
+def _schema(
+    registered_now: SchemaSnapshot, store: PipelineStore, gateway: str, table: str, config: Config
+) -> TableSchema:
+    """A table's schema for a gateway's cut: of a frozen table its own, so that no other gateway's holds it up."""
+    if config.contracts.get(table) == "freeze":
+        known = store.gateway_config(gateway).schemas.get(table)
+        return known.schema if known is not None else TableSchema(table, columns=())
+    return registered_now.state(table, config.namespaces.own.get(gateway, ""))
 
 
 def _valid_ms(run_state: RunState, cut: Cut) -> int:

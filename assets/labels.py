@@ -60,6 +60,15 @@ def is_sensor_run(context: dg.AssetExecutionContext) -> bool:
     return context.run.tags.get(REQUESTED_BY) == FLUSH_SENSOR
 
 
+def goes_on(run: dg.DagsterRun) -> bool:
+    """Whether a run continues without a part that fails: it is the flush sensor's, and ends with the checkpoint.
+
+    Its last step fails for what it left out.
+    """
+    selected = run.asset_selection
+    return run.tags.get(REQUESTED_BY) == FLUSH_SENSOR and (not selected or CUT in selected)
+
+
 def days_of(context: dg.AssetExecutionContext) -> list[date]:
     """The run's partitions as UTC days of arrival."""
     return [day_of_key(key) for key in context.partition_keys]

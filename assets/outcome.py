@@ -60,8 +60,18 @@ def outcome(
         raise dg.RetryRequested(max_retries=RETRIES, seconds_to_wait=wait) from raised
 
 
+def is_final(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, error: Exception) -> bool:
+    """Whether a step is not tried again after an error."""
+    is_transient = any(isinstance(each, TransientError) for each in _leaves(error))
+    return not is_transient or context.op_execution_context.retry_number >= RETRIES
+
+
 def set_aside(
-    context: dg.AssetExecutionContext, run_state: RunState, error: LakeSyncError, what: str, gateway: str | None = None
+    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
+    run_state: RunState,
+    error: Exception,
+    what: str,
+    gateway: str | None = None,
 ) -> None:
     """Continue the run without one table or gateway; the run's last step fails for it.
 
@@ -72,9 +82,20 @@ def set_aside(
         what: the table or gateway, and what was not done.
         gateway: the gateway, if it could not be flushed.
     """
-    description = f"{what}: {error.code}: {error}"
-    context.log.error("the run continues without this: %s", description)
+    description = f"{what}: {brief(error)}"
+    known = isinstance(error, LakeSyncError | ExceptionGroup)
+    context.log.error("the run continues without this: %s", description, exc_info=None if known else error)
     run_state.set_aside.append(SetAside(description, gateway))
+
+
+def brief(error: Exception) -> str:
+    """An error in one line: its code, or its type where it is none of LakeSync's, and its message."""
+    texts = (f"{getattr(each, 'code', type(each).__name__)}: {_first_line(each)}" for each in _leaves(error))
+    return "; ".join(texts)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def raise_set_aside(context: dg.AssetExecutionContext, run_state: RunState) -> None:

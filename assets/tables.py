@@ -1,24 +1,26 @@
 """One asset a state table, made from the schema snapshot."""
 
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from assets.columns import state_columns, state_lineage
-from assets.labels import DELTAS, OWNERS, days_of, is_sensor_run, state_key, table_pool
-from assets.outcome import outcome, set_aside
+from assets.labels import DELTAS, OWNERS, days_of, goes_on, is_sensor_run, state_key, table_pool
+from assets.outcome import brief, is_final, outcome, set_aside
 from assets.series import Told, kept_version, merged_through, sized, through
 from lakesync.config import Config
 from lakesync.exceptions import SchemaError
 from lakesync.schema import TableSchema
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
-from resources.run_state import RunState
+from resources.run_state import RunState, Unmerged
 from resources.snapshot import SchemaSnapshot
 from resources.spark import SparkConnectResource
 from resources.uris import table_uri
 
 if TYPE_CHECKING:
+    from lakehouse.table_definitions import Contract
     from lakehouse.tables.increments import MergeReport
 
 
@@ -42,8 +44,8 @@ def state_table(
     """A table's merged state, of the gateways that have a namespace; `""` is the one that they share.
 
     A run of the flush sensor merges what lies above the table's mark; any other run merges exactly its days again,
-    whatever the marks say, and `rebuild` makes the table anew. Where a frozen table's schema has grown, a run of the
-    sensor goes on without it.
+    whatever the marks say, and `rebuild` makes the table anew. A run of the sensor goes on without a table that cannot
+    be merged, and without gateways whose schema has columns that a frozen table lacks.
     """
     key = state_key(schema.table, namespace)
     called = f"{namespace}.{schema.table}" if namespace else schema.table
@@ -72,6 +74,7 @@ def state_table(
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
     ) -> dg.MaterializeResult[None]:
+        from lakehouse.table_definitions import typed_columns
         from lakehouse.tables.increments import merge_table
 
         with outcome(context, pyspark):
@@ -79,19 +82,33 @@ def state_table(
             flushed = run_state.flushed_of(schema.table, namespace)
             days = None if is_sensor_run(context) else days_of(context)
             contract = settings.contracts.get(schema.table, "evolve")
-            try:
-                report = merge_table(
-                    spark, schema, flushed, days=days, rebuild=config.rebuild, names=names, contract=contract
+
+            def merge(upto: Mapping[str, int], contract: "Contract") -> "MergeReport":
+                return merge_table(
+                    spark, schema, upto, days=days, rebuild=config.rebuild, names=names, contract=contract
                 )
-            except SchemaError as error:
-                if contract != "freeze" or not is_sensor_run(context):
+
+            left_out: Told = {}
+            try:
+                report = merge(flushed, contract)
+            except Exception as error:
+                if not (goes_on(context.run) and is_final(context, error)):
                     raise
-                set_aside(context, run_state, error, f"table {called} is frozen and was not merged")
-                return dg.MaterializeResult(metadata={"frozen": str(error)}, data_version=kept_version(context, key))
+                is_frozen = contract == "freeze" and isinstance(error, SchemaError)
+                stored = typed_columns(spark, names.state(schema.table)) if is_frozen else {}
+                grown = _with_other_columns(staging, flushed, schema.table, stored) if is_frozen else None
+                run_state.unmerged[namespace, schema.table] = Unmerged(brief(error), grown)
+                who = f" for {', '.join(sorted(grown))}" if grown is not None else ""
+                set_aside(context, run_state, error, f"table {called} was not merged{who}")
+                left_out = {"left_out": f"{brief(error)}{who}"}
+                if grown is None:
+                    return dg.MaterializeResult(metadata=left_out, data_version=kept_version(context, key))
+                report = merge({name: mark for name, mark in flushed.items() if name not in grown}, "discard")
             run_state.merged[namespace, schema.table] = report
             settled = merged_through(report.marks, flushed, run_state.settled_ms())
             told = {
                 **_merged(report),
+                **left_out,
                 **sized(spark, names.state(schema.table)),
                 **through(settled, staging.now_ms()),
                 "dagster/uri": lake.uri(names.tables, schema.table),
@@ -102,6 +119,16 @@ def state_table(
         return dg.MaterializeResult(metadata=told, data_version=version)
 
     return state
+
+
+def _with_other_columns(
+    staging: StagingResource, gateways: Iterable[str], table: str, stored: Collection[str]
+) -> frozenset[str]:
+    """The gateways whose schema of a table has columns that the lake's table lacks."""
+    found = ((gateway, staging.store.gateway_config(gateway).schemas.get(table)) for gateway in gateways)
+    return frozenset(
+        gateway for gateway, known in found if known is not None and not known.schema.types.keys() <= set(stored)
+    )
 
 
 def _merged(report: "MergeReport") -> Told:

@@ -11,7 +11,7 @@ from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.shards import shard_map
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from lakehouse.table_definitions import LakeNames
     from lakehouse.tables.increments import MergeReport
@@ -30,6 +30,18 @@ class SetAside(NamedTuple):
     """The gateway that was not flushed, if the failure was that."""
 
 
+class Unmerged(NamedTuple):
+    """A state table that the run could not merge."""
+
+    reason: str
+    gateways: frozenset[str] | None
+    """Those whose deltas were not merged; None: all."""
+
+    def holds_up(self, gateway: str) -> bool:
+        """Whether a gateway's rows of the table are not up to date."""
+        return self.gateways is None or gateway in self.gateways
+
+
 class RunState:
     """The positions that all steps of a run agree on. Each is read once, when a step first asks for it."""
 
@@ -46,6 +58,10 @@ class RunState:
         self.set_aside: list[SetAside] = []
         self.merged: dict[tuple[str, str], MergeReport] = {}
         """`(namespace, table)` → what this run merged into a state table; no entry for one that it did not merge."""
+        self.unmerged: dict[tuple[str, str], Unmerged] = {}
+        """`(namespace, table)` → why this run goes on without a state table."""
+        self.faults: dict[str | None, list[str]] = {}
+        """Gateway → what checks of this run found; None: of every gateway. Such a gateway keeps its checkpoint."""
 
     def names_of(self, gateway: str) -> LakeNames:
         """The lake's names with the state tables of a gateway.
@@ -86,6 +102,21 @@ class RunState:
     def drop_cut_point(self, gateway: str) -> None:
         """Do not cut a gateway in this run, because it could not be flushed."""
         self._cut_points.pop(gateway, None)
+
+    def left_out(self, gateway: str, tables: Iterable[str]) -> str | None:
+        """Why a gateway gets no checkpoint in this run; None where nothing speaks against it.
+
+        Args:
+            gateway: its id.
+            tables: those that it has rows of.
+        """
+        namespace = self._lake.gateway_namespaces.get(gateway, "")
+        reasons = [*self.faults.get(None, []), *self.faults.get(gateway, [])]
+        for table in sorted(tables):
+            unmerged = self.unmerged.get((namespace, table))
+            if unmerged is not None and unmerged.holds_up(gateway):
+                reasons.append(f"its table {table} was not merged ({unmerged.reason})")
+        return "; ".join(reasons) or None
 
     def cut_points(self) -> Mapping[str, Hold]:
         """The position at which each gateway can be cut: noted before the run's flush, or where nothing is unflushed.

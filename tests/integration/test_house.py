@@ -171,7 +171,7 @@ def test_what_is_at_fault_alone_holds_back_nothing_else(house, monkeypatch):
     assert not run.success
     assert set(told(run)) == set(EVERY)
     assert told(run)["deltas"]["deltas_in"] == 5
-    assert "added, which its state table lacks" in told(run)["tables/planes"]["frozen"]
+    assert "added, which its state table lacks" in told(run)["tables/planes"]["left_out"]
     assert house.instance.get_run_by_id(run.run_id).tags["lakesync/set_aside"] == "broken"
     assert [table.rows for table in store.newest_cut("fine").tables] == [1]
     assert store.newest_cut("house") == before
