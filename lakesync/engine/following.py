@@ -188,7 +188,7 @@ def _begin(
     known = current(commit.client(client_id), commit.epoch)
     record = known or ClientRecord(client_id, commit.epoch, now_ms)
     if not record.scopes and standing.cursor <= NEVER_PULLED:
-        record = in_scope(record, access, commit.arrival, 0)
+        record = in_scope(record, access, commit.arrival)
         record = msgspec.structs.replace(record, scopes=(msgspec.structs.replace(record.scopes[0], start=0),))
     record = follows(record, access)
     if record != known:

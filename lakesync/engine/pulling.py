@@ -142,7 +142,8 @@ def remember_page(
         last_seen_ms=request.now_ms,
         haunted=record.haunted or (reading.record is not None and reading.record.haunted),
     )
-    record = in_scope(record, reading.access, reading.newest, reading.page.told, reading.page.older)
+    page = reading.page
+    record = in_scope(record, reading.access, reading.newest, page.told, page.given, page.older)
     if not request.confirmed:
         record = follows(record, reading.access, loose=request.unplaced and bool(reading.page.deltas))
     if request.confirmed and not reading.complete:  # the walk goes on in doubt, also where the server does it
@@ -167,7 +168,7 @@ def begin_again(commit: Commit, request: PullRequest, rules: RulesCache) -> bool
     known = current(commit.client(client_id), commit.epoch, reading.access.keys)
     if reading.page.deltas and reading.record is not None and at.base == NOTHING and at.after == 0:
         record = replace(known or reading.record, seen=0, haunted=reading.record.haunted)
-        record = in_scope(record, reading.access, reading.newest, 0)
+        record = in_scope(record, reading.access, reading.newest)
         record = keep(record, replace(_page(record, 0, at, at.after, at.redo), serial=-1))
         if record != known:
             commit.put_client(replace(record, last_seen_ms=request.now_ms))
@@ -190,7 +191,7 @@ def tell_followers(commit: Commit, record: ClientRecord, *, live: bool) -> None:
 def first_contact(commit: Commit, client_id: str, arrival: int, access: Access, now_ms: int) -> None:
     """Remember that a client was given the state at `arrival`, which it may or may not receive."""
     record = current(commit.client(client_id), commit.epoch) or ClientRecord(client_id, commit.epoch, now_ms)
-    record = in_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, max(arrival, 1))
+    record = in_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, max(arrival, 1), max(arrival, 1))
     *earlier, scope = record.scopes
     nothing = Page(0, 0, NOTHING, commit.arrival, False, 0, scope.number, 0, (), True, -1)
     record = keep(replace(record, scopes=(*earlier, replace(scope, start=arrival)), seen=0, last=arrival), nothing)

@@ -118,7 +118,7 @@ def push_work(
     if new:
         if is_of_others(record, access):
             tell_followers(commit, record, live=False)
-        record = in_scope(record, access, commit.arrival, 0)
+        record = in_scope(record, access, commit.arrival)
     if record != known:
         commit.put_client(replace(record, last_seen_ms=request.now_ms))
     return PushResult(cursor, len(push.deltas))

@@ -39,7 +39,7 @@ def with_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
     if not record.scopes or not record.scopes[-1].followed:
         return record
     *earlier, scope = record.scopes
-    return replace(record, scopes=(*earlier, replace(scope, told=max(scope.told, newest))))
+    return replace(record, scopes=(*earlier, _sent(scope, newest, newest)))
 
 
 def scope_under(record: ClientRecord, access: Access) -> Scope | None:
@@ -81,30 +81,37 @@ def stranger(client_id: str, epoch: int, keys: Iterable[str]) -> ClientRecord:
 
 
 def in_scope(
-    record: ClientRecord, access: Access, newest: int, told: int, older: AbstractSet[str] = frozenset()
+    record: ClientRecord,
+    access: Access,
+    newest: int,
+    told: int = 0,
+    given: int = 0,
+    older: AbstractSet[str] = frozenset(),
 ) -> ClientRecord:
-    """With what the client may see as the newest scope, and that it was told of rows up to a place in the feed.
+    """With what the client may see as the newest scope, and that it was sent rows up to a place in the feed.
 
     Args:
         record: the client's.
         access: what it may see.
         newest: the newest arrival.
-        told: no row was told at a later place; 0 where none was told.
+        told: no row was sent at a later place; 0 where none was sent.
+        given: of the same no INSERT or UPDATE.
         older: bucket keys that some of the rows were told by and that are not in `access`: rows that are still to be
             brought in line with the rules in force.
     """
     if older:
-        scopes = tuple(_told_by(scope, older, told) for scope in record.scopes)
-        past = tuple(replace(key, told=max(key.told, told)) if key.key in older else key for key in record.past)
+        scopes = tuple(scope if older.isdisjoint(scope.keys) else _sent(scope, told, given) for scope in record.scopes)
+        past = tuple(replace(key, told=max(key.told, given)) if key.key in older else key for key in record.past)
         record = replace(record, scopes=scopes, past=past)
     if record.scopes and access.same_as(record.scopes[-1]):
         *earlier, scope = record.scopes
         keys = tuple(sorted(access.keys.union(scope.keys)))
-        scope = replace(scope, keys=keys, told=max(scope.told, told))
+        scope = _sent(replace(scope, keys=keys), told, given)
     else:
         earlier = [replace(scope, followed=False) for scope in with_broadcasts(record, newest).scopes]
         number = earlier[-1].number + 1 if earlier else 1
-        scope = Scope(number, access.claims, access.rules_version, tuple(sorted(access.keys)), newest, -1, told)
+        keys = tuple(sorted(access.keys))
+        scope = Scope(number, access.claims, access.rules_version, keys, newest, -1, told, given=given)
     kept, forgotten = _within_bounds(record, (*earlier, scope))
     return replace(record, scopes=kept, past=_past(record.past, forgotten), told=record.told + (told > 0))
 
@@ -125,8 +132,9 @@ def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tup
     return tuple(kept), forgotten
 
 
-def _told_by(scope: Scope, keys: AbstractSet[str], told: int) -> Scope:
-    return scope if keys.isdisjoint(scope.keys) else replace(scope, told=max(scope.told, told))
+def _sent(scope: Scope, told: int, given: int) -> Scope:
+    """With rows sent under it up to a place in the feed, and INSERTs or UPDATEs among them up to another."""
+    return replace(scope, told=max(scope.told, told), given=max(scope.reached, given))
 
 
 def started(record: ClientRecord, newest: int) -> tuple[ClientRecord, int]:
@@ -246,8 +254,10 @@ def _from_there(record: ClientRecord, seen: Page, newest: int, told: int) -> Pag
 def _past(past: tuple[PastKey, ...], forgotten: Iterable[Scope]) -> tuple[PastKey, ...]:
     """With the keys of scopes that are forgotten; of too many, those of the earliest rows that were sent go.
 
-    A scope without keys, under which DELETEs were sent, keeps its place under the empty key.
+    The place of DELETEs that were sent beyond these rows, or under no key, is kept under the empty key.
     """
-    named = [(scope, scope.keys or (("",) if scope.told else ())) for scope in forgotten]
-    added = [PastKey(name, scope.at, scope.told) for scope, names in named for name in names]
+    forgotten = list(forgotten)
+    added = [PastKey(name, scope.at, scope.reached) for scope in forgotten for name in scope.keys]
+    beyond = [scope for scope in forgotten if scope.told > (scope.reached if scope.keys else 0)]
+    added += [PastKey("", scope.at, scope.told) for scope in beyond]
     return tuple(sorted(dict.fromkeys((*past, *added)), key=lambda key: key.told)[-PAST_KEPT:])

@@ -57,8 +57,8 @@ class Reach(NamedTuple):
 
     at: int
     """The newest arrival when it was first sent any."""
-    told: int
-    """No row was sent at a later place."""
+    given: int
+    """No INSERT or UPDATE was sent at a later place."""
 
 
 class Position(NamedTuple):
@@ -246,15 +246,16 @@ def _since(record: ClientRecord, base: int, origin: Scope) -> tuple[dict[str, li
 
 
 def _reach(past: Iterable[PastKey], scopes: Iterable[Scope]) -> tuple[dict[str, list[Reach]], int]:
-    """What a client was told by key, and the latest place at which it was told a row.
+    """What a client was given by key, and the latest place at which it was sent a row, be it a DELETE.
 
     The place under a scope without keys counts too: its client was sent DELETEs.
     """
     past, scopes = list(past), list(scopes)
     reach: dict[str, list[Reach]] = {}
     for key in past:
-        reach.setdefault(key.key, []).append(Reach(key.at, key.told))
+        if key.key:
+            reach.setdefault(key.key, []).append(Reach(key.at, key.told))
     for scope in scopes:
         for name in scope.keys:
-            reach.setdefault(name, []).append(Reach(scope.at, scope.told))
+            reach.setdefault(name, []).append(Reach(scope.at, scope.reached))
     return reach, max(furthest(past), furthest(scopes))

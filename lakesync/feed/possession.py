@@ -94,8 +94,8 @@ def _may_hold(entry: Entry, at: Position) -> bool:
 
 def _was_there(entry: Entry, reach: Reach, base: int) -> bool:
     """Whether the row may have been inside while a client was sent rows under the key."""
-    stayed = entry.inside and entry.since <= reach.told
-    return entry.first <= reach.told and (stayed or entry.left > max(reach.at, base))
+    stayed = entry.inside and entry.since <= reach.given
+    return entry.first <= reach.given and (stayed or entry.left > max(reach.at, base))
 
 
 def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
@@ -128,7 +128,7 @@ def _of_entry(entry: Entry, row: StoredRow, at: Position) -> Has:
 def _by_entry(entry: Entry, at: Position) -> Has:
     if not entry.first or entry.bucket.startswith("@"):
         return Has.NO
-    reached = max((reach.told for reach in at.reach.get(entry.bucket, ())), default=0)
+    reached = max((reach.given for reach in at.reach.get(entry.bucket, ())), default=0)
     if entry.bucket not in at.then:
         return Has.NO if entry.first > reached or _not_met(entry, at) else Has.UNSURE
     return _since_base(entry, at, reached)

@@ -43,7 +43,9 @@ class PulledPage(NamedTuple):
     after: int
     redo: tuple[Range, ...]
     told: int
-    """No row was told at a later place; 0 where none was told."""
+    """No row was sent at a later place; 0 where none was sent."""
+    given: int
+    """No INSERT or UPDATE was sent at a later place; 0 where none was sent."""
     older: frozenset[str] = frozenset()
     """Bucket keys of rows that were told by none of the keys in force, as they are not in line with the rules yet."""
 
@@ -73,7 +75,8 @@ def pull_page(
         after = walk.through(walk.buckets, after, view.arrival)
     if not walk.full:
         redo = walk.again(redo)
-    return PulledPage(SpelledDeltas(walk.parts, walk.count), walk.full, after, redo, walk.told, frozenset(walk.older))
+    deltas = SpelledDeltas(walk.parts, walk.count)
+    return PulledPage(deltas, walk.full, after, redo, walk.told, walk.given, frozenset(walk.older))
 
 
 class _Walk:
@@ -93,7 +96,7 @@ class _Walk:
         self.parts: list[bytes] = []
         self.count = 0
         """Of the deltas in `parts`."""
-        self.told = 0
+        self.told = self.given = 0
         self.older: set[str] = set()
         self.full = False
         self.reads_left: int | None = None
@@ -161,7 +164,7 @@ class _Walk:
             last = self._view.entries_after(buckets, cursor, entries)[-1].changed
         if deltas:
             self._send(text, deltas)
-            self.told = max(self.told, last)
+            self.told = self.given = max(self.told, last)
         return last
 
     def _by_history(self, buckets: Sequence[str], low: int, high: int) -> int:
@@ -204,7 +207,7 @@ class _Walk:
             if plain and spelled is not None and certainly_lacks(entry, at):
                 self._met.add(key)
                 self._send(spelled, deltas)
-                self.told = max(self.told, changed)
+                self.told = self.given = max(self.told, changed)
             else:
                 rows = rows or self._view.rows([(other.table, other.row_id) for other in found])
                 self._tell(rows[key], [entry], changed)
@@ -249,6 +252,8 @@ class _Walk:
             for delta in lacks:
                 self._send(encode_delta(delta), 1)
             self.told = max(self.told, place, self._at.turn)
+            if lacks[-1].op != "DELETE":
+                self.given = self.told
             if self._access.sees(row) and not self._access.shows(row):
                 self.older.update(row.keys)
 

@@ -260,6 +260,12 @@ CASES = {
         ("rules", 0, 0), ("rest", 0), ("rules", 0, 5), pull(0),
         fill="deleted",
     ),
+    "a row comes and goes twice under claims that its client had for one page": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "notes/r3", team="a"), push(1), edit(1, "INSERT", "notes/r1", team="b"), push(1), pull(0),
+        edit(1, "UPDATE", "notes/r1", team="e"), push(1), claims(0, team="b"), pull(0, 1), claims(0, team="a"),
+        edit(1, "UPDATE", "notes/r1", team="b"), push(1), edit(1, "UPDATE", "notes/r1", team="g"), push(1),
+    ),
     "lines of several claims are left behind": case(
         "stock stock", 1,
         edit(1, "INSERT", "notes/r1", team="a"), edit(1, "INSERT", "notes/r2", team="a"),

@@ -27,13 +27,20 @@ class Scope(msgspec.Struct, frozen=True, array_like=True):
     start: int
     """Complete cursors from here on, below the next scope's, are of this one; -1: none was handed out."""
     told: int
-    """No row was ever told under it at a later place in the feed."""
+    """No row was ever sent under it at a later place in the feed, not even a DELETE."""
     end: int = 0
     """Complete cursors from here on are not of this one, as the next scope was forgotten before it; 0: no such."""
     followed: bool = False
     """Pages may be sent under it unasked, of which nothing is kept here. Only the newest one is."""
     loose: bool = False
     """Pages were sent under it whose cursors the client does not take: it may have them at any cursor."""
+    given: int = -1
+    """No INSERT or UPDATE was ever sent under it at a later place in the feed; -1: not known apart from `told`."""
+
+    @property
+    def reached(self) -> int:
+        """No row that the client may hold was sent under it at a later place in the feed."""
+        return self.given if self.given >= 0 else self.told
 
 
 class Page(msgspec.Struct, frozen=True, array_like=True):
@@ -69,9 +76,10 @@ class PastKey(msgspec.Struct, frozen=True, array_like=True):
     """A bucket key of a scope that is forgotten."""
 
     key: str
-    """Empty where the scope had no keys."""
+    """Empty for what was sent under the scope beyond rows that the client may hold: DELETEs."""
     at: int
     told: int
+    """No row that the client may hold, with the empty key no row at all, was sent at a later place in the feed."""
 
 
 class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
