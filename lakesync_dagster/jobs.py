@@ -7,9 +7,8 @@ from datetime import UTC
 
 import dagster as dg
 
-from assets.labels import UPKEEP as ONE_AT_A_TIME
+from assets.labels import FLUSH_SLOT, OTHER_SLOT, POLL_SLOT, SLOT, UPKEEP, UPKEEP_SLOT
 from assets.maintenance import GROUP
-from lakesync_dagster.slots import FLUSH, OTHER, POLL, SLOT, UPKEEP
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 
 _SOON, _LATER = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
@@ -24,7 +23,7 @@ def flush_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> Unres
         "flush",
         selection=_without(apart, "flush", "tables", "cut", "checkpoint"),
         description="Carries what waits into the lake, merges the state tables and publishes a checkpoint.",
-        tags={"dagster/max_runtime": str(max_seconds), SLOT: FLUSH, **_SOON},
+        tags={"dagster/max_runtime": str(max_seconds), SLOT: FLUSH_SLOT, **_SOON},
     )
 
 
@@ -34,7 +33,7 @@ def tables_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> Unre
         "tables",
         selection=_without(apart, "tables"),
         description="Merges the state tables again from the history, for the chosen days of arrival or from nothing.",
-        tags={"dagster/max_runtime": str(max_seconds), SLOT: OTHER},
+        tags={"dagster/max_runtime": str(max_seconds), SLOT: OTHER_SLOT},
     )
 
 
@@ -44,7 +43,7 @@ def audit_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
         "audit",
         selection=dg.AssetSelection.all_asset_checks(),
         description="Checks the whole history, every state table and every checkpoint, and changes nothing.",
-        tags={"dagster/max_runtime": str(max_seconds), SLOT: UPKEEP},
+        tags={"dagster/max_runtime": str(max_seconds), SLOT: UPKEEP_SLOT},
     )
 
 
@@ -54,7 +53,7 @@ def maintenance_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
         "maintenance",
         selection=dg.AssetSelection.groups("maintenance"),
         description="Joins small files, expires snapshots, removes orphans, trims the log, deletes old runs.",
-        tags={"dagster/max_runtime": str(max_seconds), SLOT: UPKEEP, ONE_AT_A_TIME: "", **_LATER},
+        tags={"dagster/max_runtime": str(max_seconds), SLOT: UPKEEP_SLOT, UPKEEP: "one at a time", **_LATER},
     )
 
 
@@ -103,7 +102,7 @@ def erasure_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
         "erasure",
         selection=dg.AssetSelection.groups("erasure"),
         description="Carries requests to erase through history, tables, snapshots, destinations and checkpoints.",
-        tags={"dagster/max_runtime": str(max_seconds), SLOT: UPKEEP},
+        tags={"dagster/max_runtime": str(max_seconds), SLOT: UPKEEP_SLOT},
     )
 
 
@@ -113,7 +112,7 @@ def poll_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
         "poll",
         selection=dg.AssetSelection.groups("ingest"),
         description="Polls connectors, or pushes again what they brought on the chosen days.",
-        tags={"dagster/max_runtime": str(max_seconds), SLOT: POLL},
+        tags={"dagster/max_runtime": str(max_seconds), SLOT: POLL_SLOT},
     )
 
 

@@ -8,14 +8,12 @@ import dagster as dg
 from assets.backends import backends
 from assets.destinations import all_leaves, destinations, mark_name, nothing_missed
 from assets.flows import flows
-from assets.labels import leaf_key
+from assets.labels import MOVE_SLOT, SLOT, leaf_key
 from assets.migration import ended_days, migrations
 from assets.tiering import oldest_day, tiers
 from lakesync.config import Config
 from lakesync.config_places import DeclaredMigration
 from lakesync.staging.store import OpenStaging
-from lakesync_dagster.slots import MOVE as MOVING
-from lakesync_dagster.slots import SLOT
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.destinations import destination_sensor
 from sensors.lags import PipelineLags, is_under_way
@@ -135,7 +133,7 @@ def _job(group: str, description: str, config: Config) -> UnresolvedAssetJobDefi
         group,
         selection=dg.AssetSelection.groups(group) - dg.AssetSelection.all_asset_checks(),
         description=description,
-        tags={"dagster/max_runtime": str(config.dagster.max_run_seconds), SLOT: MOVING},
+        tags={"dagster/max_runtime": str(config.dagster.max_run_seconds), SLOT: MOVE_SLOT},
     )
 
 
@@ -143,5 +141,5 @@ def _job_of(asset: dg.AssetsDefinition, group: str, config: Config) -> Unresolve
     return dg.define_asset_job(
         f"{group}_{asset.key.path[-1]}",
         selection=dg.AssetSelection.assets(asset.key),
-        tags={"dagster/max_runtime": str(config.dagster.max_run_seconds), SLOT: MOVING},
+        tags={"dagster/max_runtime": str(config.dagster.max_run_seconds), SLOT: MOVE_SLOT},
     )

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from lakesync_dagster.slots import OTHER, SLOT
+from assets.labels import OTHER_SLOT, SLOT
 
 
 class SlotCoordinator(dg.QueuedRunCoordinator):
@@ -16,5 +16,5 @@ class SlotCoordinator(dg.QueuedRunCoordinator):
         """Queue a run."""
         run = context.dagster_run
         if SLOT not in run.tags:
-            self._instance.add_run_tags(run.run_id, {SLOT: OTHER})
+            self._instance.add_run_tags(run.run_id, {SLOT: OTHER_SLOT})
         return super().submit_run(context)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import msgspec
 
+from assets.labels import SLOT, UPKEEP_SLOT
 from lakesync.analysis.marks import QUEUED_SECONDS, REPORT, Follower, Lag, QueuedRun, Report
 from lakesync.clock import WallClock
 from lakesync.config import Config
@@ -113,12 +114,15 @@ class PipelineLags:
 
 
 def queued_runs(instance: dg.DagsterInstance) -> list[QueuedRun]:
-    """Return the runs that were requested more than `QUEUED_SECONDS` ago and have not started."""
+    """Return the runs that were requested more than `QUEUED_SECONDS` ago and have not started.
+
+    Upkeep is left out: its runs wait for each other, and for the pools of flushes.
+    """
     records = instance.get_run_records(dg.RunsFilter(statuses=list(UNSTARTED)), limit=100)
     found = []
     for record in records:
         since = record.create_timestamp.replace(tzinfo=UTC).timestamp()
-        if time.time() - since > QUEUED_SECONDS:
+        if time.time() - since > QUEUED_SECONDS and record.dagster_run.tags.get(SLOT) != UPKEEP_SLOT:
             found.append(QueuedRun(record.dagster_run.run_id, record.dagster_run.job_name, round(since * 1000)))
     return found
 

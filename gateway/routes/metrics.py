@@ -87,7 +87,7 @@ class PartStanding(msgspec.Struct, frozen=True, rename="camel"):
     since_ms: int
     """Arrival of the oldest of these."""
     requests: int
-    """Runs that were requested for it since its mark moved; two or more: they fail."""
+    """Runs that were requested for it since its mark moved; three or more: they fail."""
 
 
 class PipelineStanding(msgspec.Struct, frozen=True, rename="camel"):

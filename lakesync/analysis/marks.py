@@ -137,7 +137,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     at_ms: int
     lags: tuple[Lag, ...] = ()
     requests: dict[str, int] = {}
-    """Key of a part → runs that were requested for it since its mark moved. Two or more: these runs fail."""
+    """Key of a part → runs that were requested for it since its mark moved. From `FAILING` on these runs fail."""
     queued: tuple[QueuedRun, ...] = ()
     """Runs that have waited for longer than `QUEUED_SECONDS`."""
 
@@ -147,9 +147,11 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
 
     def failing(self) -> list[Lag]:
         """The parts for which runs fail: they were requested again and again, and their marks do not move."""
-        return [lag for lag in self.lags if self.requests.get(lag.key, 0) > 1]
+        return [lag for lag in self.lags if self.requests.get(lag.key, 0) >= FAILING]
 
 
+FAILING = 3
+"""Requests without a move of the mark: two runs at least were in vain, the third may be under way."""
 QUEUED_SECONDS = 30
 """A run that has not started by then is reported."""
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-from lakesync.cli.pipeline import dagster_url, troubles
+from lakesync.cli.pipeline import dagster_url, failing_parts, idle_runs
 from lakesync.cli.remote import address, running, secret_of
 
 if TYPE_CHECKING:
@@ -244,8 +244,10 @@ def pipeline(config: Config) -> Check:
         except LakeSyncError as error:
             failed = str(error)
             continue
-        looked += told is not None
-        found += [f"{name}: {trouble}" for trouble in troubles(told, time.time() * 1000)]
+        if told is not None:
+            looked += 1
+            found += [f"{name}: {trouble}" for trouble in failing_parts(told)]
+            found += idle_runs(told, time.time() * 1000)
     if found:
         logs = config.data_dir / "logs"
         return Check(

@@ -30,11 +30,11 @@ function pipeline(told) {
   const report = told.pipeline;
   if (report === null) return null;
   const silent = Date.now() - report.reportedMs > LATE_MS;
-  const failing = report.behind.filter((part) => part.requests > 1);
+  const failing = report.behind.filter((part) => part.requests > 2);
   const named = (part) => [part.part, part.name].filter(Boolean).join(" ");
   const lines = [];
   if (failing.length) lines.push(`runs fail for ${failing.map((part) => `${named(part)} (${count(part.requests)} times)`).join(", ")}`);
-  if (report.queued.length) lines.push(`${count(report.queued.length)} ${report.queued.length === 1 ? "run" : "runs"} cannot start: ${report.queued[0].job}, requested ${ago(report.queued[0].sinceMs)}`);
+  if (report.queued.length) lines.push(`${count(report.queued.length)} ${report.queued.length === 1 ? "run" : "runs"} not started: ${report.queued[0].job}, requested ${ago(report.queued[0].sinceMs)}`);
   if (silent) lines.push(`last reported ${ago(report.reportedMs)}: the pipeline does not run`);
   const oldest = Math.min(...report.behind.map((part) => part.sinceMs));
   const behind = report.behind.length ? `${report.behind.map(named).join(", ")} behind, the oldest for ${span(Date.now() - oldest)}` : "everything is up to date";

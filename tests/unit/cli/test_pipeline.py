@@ -43,14 +43,14 @@ def part(requests=0, kind="table", name="planes"):
     ("told", "words"),
     [
         (None, []),
-        ({"reportedMs": 99_000, "behind": [part(1)], "queued": []}, []),
+        ({"reportedMs": 99_000, "behind": [part(2)], "queued": []}, []),
         (
-            {"reportedMs": 99_000, "behind": [part(2), part(3, "checkpoint", "")], "queued": []},
-            ["runs fail: requested again and again, and still behind: table planes (2 runs), checkpoint (3 runs)"],
+            {"reportedMs": 99_000, "behind": [part(3), part(4, "checkpoint", "")], "queued": []},
+            ["runs fail: requested again and again, and still behind: table planes (3 runs), checkpoint (4 runs)"],
         ),
         (
             {"reportedMs": 99_000, "behind": [], "queued": [{"runId": "r1", "job": "flush", "sinceMs": 60_000}]},
-            ["a run of flush was requested 40.0 s ago and cannot start (r1)"],
+            ["a run of flush was requested 40.0 s ago and has not started (r1)"],
         ),
         (
             {"reportedMs": 0, "behind": [], "queued": []},
