@@ -106,10 +106,12 @@ def write(config: Config, code_port: int) -> Path:
 def run_slots(config: Config) -> dict[str, int]:
     """Return how many runs of each kind may be under way at the same time.
 
-    Each destination, flow and pair of tiers has a slot of its own, up to `_MOST_MOVES`: one that hangs delays no other.
-    Flushes have theirs, so that neither moves nor polls, which wait for a flush, keep one from starting.
+    Each destination, flow, pair of tiers and scheduled migration has a slot of its own, up to `_MOST_MOVES`: one that
+    hangs delays no other. Flushes have theirs, so that neither moves nor polls, which wait for a flush, keep one from
+    starting.
     """
-    moves = len(config.flows) + len(config.tiers) + sum(_leaves(config))
+    scheduled = sum(each.schedule is not None for each in config.migrations.values())
+    moves = len(config.flows) + len(config.tiers) + scheduled + sum(_leaves(config))
     return {"flush": 2, "move": min(max(2, moves), _MOST_MOVES), "poll": 2, "upkeep": 2, "other": 2}
 
 
