@@ -14,7 +14,7 @@ import dagster as dg
 import msgspec
 from pyspark.sql import SparkSession
 
-from assets.labels import CHECKPOINT, DELTAS, days_asked, goes_on, state_key
+from assets.labels import CHECKPOINT, DELTAS, check_step, days_asked, goes_on, state_key
 from assets.outcome import brief, is_final, outcome, set_aside
 from lakesync.exceptions import IntegrityError
 from lakesync.staging.store import PipelineStore
@@ -179,7 +179,7 @@ def _held(key: dg.AssetKey, held: Sequence[Check], table: tuple[str, str] | None
     by_key = {dg.AssetCheckKey(key, check.name): check for check in held}
 
     @dg.multi_asset_check(
-        name=f"{'__'.join(key.path)}_checks",
+        name=check_step(key),
         specs=[
             dg.AssetCheckSpec(one.name, asset=key, description=one.description, blocking=one.blocking) for one in held
         ],

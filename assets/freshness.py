@@ -1,12 +1,12 @@
 """Whether each day of arrival is in the lake, and in the tables, in time: told day by day."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import dagster as dg
 import msgspec
 
-from assets.labels import DELTAS, state_key
+from assets.labels import DELTAS, check_step, state_key
 from assets.outcome import outcome
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
@@ -102,12 +102,12 @@ def evaluation(
 
 
 def _check(key: dg.AssetKey, snapshot: SchemaSnapshot, config: Config) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=key,
-        name=FRESH,
-        description="Every day of arrival is in here within `late_after_seconds` of its acknowledgement.",
+    description = "Every day of arrival is in here within `late_after_seconds` of its acknowledgement."
+
+    @dg.multi_asset_check(
+        name=check_step(key, FRESH), specs=[dg.AssetCheckSpec(FRESH, asset=key, description=description)]
     )
-    def fresh(context: dg.AssetCheckExecutionContext, staging: StagingResource) -> dg.AssetCheckResult:
+    def fresh(context: dg.AssetCheckExecutionContext, staging: StagingResource) -> Iterator[dg.AssetCheckResult]:
         from lakesync.analysis.lake_marks import MarkReader
 
         with outcome(context):
@@ -115,7 +115,7 @@ def _check(key: dg.AssetKey, snapshot: SchemaSnapshot, config: Config) -> dg.Ass
             lags = MarkReader(config).lags(store.backlog(), merged_tables(snapshot, config.namespaces), ())
             days = days_in_time(store, key, lags, allowed=config.dagster.late_after_seconds, now_ms=now_ms)
             told = evaluation(key, days)
-        return dg.AssetCheckResult(
+        yield dg.AssetCheckResult(
             passed=told.passed, severity=told.severity, description=told.description, metadata=told.metadata
         )
 

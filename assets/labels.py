@@ -33,6 +33,11 @@ def state_key(table: str, namespace: str = "") -> dg.AssetKey:
     return dg.AssetKey([f"tables_{namespace}" if namespace else "tables", table])
 
 
+def check_step(key: dg.AssetKey, checks: str = "checks") -> str:
+    """The name of the step that checks an asset: no asset's step begins like it, whatever its table is called."""
+    return "__".join([checks, *key.path])
+
+
 def table_pool(table: str, namespace: str = "") -> str:
     """The pool of whoever writes a state table."""
     return f"lakesync_table_{namespace}__{table}" if namespace else f"lakesync_table_{table}"

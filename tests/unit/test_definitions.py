@@ -67,6 +67,27 @@ def test_the_location_loads_without_a_connection_and_without_spark_connect(confi
     assert not done.stderr
 
 
+def test_the_location_loads_whatever_tables_are_called(config):
+    """One tenant's table name must not stop the pipeline of all."""
+    names = (
+        "orders",
+        "orders_checks",
+        "orders_fresh",
+        "orders__checks",
+        "checks",
+        "fresh",
+        "cut",
+        "deltas",
+        "a",
+        "a__b",
+    )
+    tables = tuple(schema(name, carrier="string") for name in names)
+    graph = make_definitions(config, SchemaSnapshot(tables, dict.fromkeys(names, ("nyc",)))).resolve_asset_graph()
+    for name in names:
+        checks = graph.get_check_keys_for_assets({dg.AssetKey(["tables", name])})
+        assert {check.name for check in checks} == {"row_once", "state_equals_merge", "values_fit", "fresh"}
+
+
 def test_spark_is_a_resource_of_its_own_and_no_setting_of_a_resource_holds_a_secret(config):
     secrets = {"service_token": "hush-1234567890", "spark": {"remote": "sc://localhost:1", "token": "hush-spark"}}
     staging = {"url": "postgresql://pipeline:hush@database/staging"}
@@ -141,7 +162,7 @@ def test_the_flush_job_holds_everything_and_the_tables_job_the_state_tables(conf
 
 def test_each_writer_has_a_pool_of_its_own(config):
     job = make_definitions(config, SNAPSHOT).resolve_job_def("flush")
-    writers = [node for node in job.nodes if not node.name.endswith("_checks")]
+    writers = [node for node in job.nodes if not node.name.startswith("checks__")]
     pools = {node.name: node.definition.pool for node in writers}
     assert len(set(pools.values())) == len(pools)
     assert all(pools.values())
