@@ -235,6 +235,8 @@ def _hold_back(
     what = f"{key.name} of {key.asset_key.to_user_string()} found {len(found)}"
     for gateway in gateways:
         run_state.faults.setdefault(gateway, []).append(what)
+    if key.asset_key == DELTAS:
+        run_state.doubted |= gateways
     set_aside(context, run_state, IntegrityError(named(found)), what)
 
 

@@ -62,6 +62,8 @@ class RunState:
         """`(namespace, table)` → why this run goes on without a state table."""
         self.faults: dict[str | None, list[str]] = {}
         """Gateway → what checks of this run found; None: of every gateway. Such a gateway keeps its checkpoint."""
+        self.doubted: set[str | None] = set()
+        """Gateways whose history is at fault; None: all. Their deltas are not merged, and their marks stay."""
 
     def names_of(self, gateway: str) -> LakeNames:
         """The lake's names with the state tables of a gateway.
@@ -167,13 +169,17 @@ class RunState:
         return self._flushed
 
     def flushed_of(self, table: str, namespace: str = "") -> dict[str, int]:
-        """`flushed` for the rows of one state table: its namespace's gateways, by its own shard.
+        """`flushed` for the rows of one state table: its namespace's gateways, by its own shard, without doubted ones.
 
         Raises:
             LakeUnavailableError: Spark cannot be reached.
         """
         flushed = self._flushed_in_shard_of(table)
-        return {gateway: arrival for gateway, arrival in flushed.items() if self._is_in(namespace, gateway)}
+        return {
+            gateway: arrival
+            for gateway, arrival in flushed.items()
+            if self._is_in(namespace, gateway) and not self.doubted & {gateway, None}
+        }
 
     def _flushed_in_shard_of(self, table: str) -> dict[str, int]:
         shards = shard_map(self._config.shard_config)

@@ -159,14 +159,14 @@ def test_what_is_at_fault_alone_holds_back_nothing_else(house, monkeypatch):
     house.push("flights", range(3, 5), 3)
     house.push("planes", range(2), 3)
     house.declare({"planes": DeclaredTable(contract="freeze")})
-    flush = deltas.flush
+    flush = deltas._carry
 
     def failing(spark, store, batch, names):
         if batch.gateway == "broken":
             raise IntegrityError("the lake holds another number")
         return flush(spark, store, batch, names)
 
-    monkeypatch.setattr(deltas, "flush", failing)
+    monkeypatch.setattr(deltas, "_carry", failing)
     run = house.run()
     assert not run.success
     assert set(told(run)) == set(EVERY)
