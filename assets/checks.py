@@ -122,6 +122,14 @@ def _of_table(table: str, namespace: str) -> tuple[Check, ...]:
         names, whose = scope.lake.names_in(namespace), scope.run_state.gateways_in(namespace)
         return unlike_merge(scope.spark, table, names, gateways=whose, days=scope.days, seed=scope.seed)
 
+    def unlike_whole_history(scope: Scope) -> Sequence[msgspec.Struct]:
+        from lakehouse.tables.history_check import unlike_history
+
+        if scope.days is not None:  # a run for some days has compared what it merged
+            return []
+        names, whose = scope.lake.names_in(namespace), scope.run_state.gateways_in(namespace)
+        return unlike_history(scope.spark, table, names, gateways=whose)
+
     def unfit(scope: Scope) -> Sequence[msgspec.Struct]:
         from lakehouse.checks import unfit_values
 
@@ -134,6 +142,12 @@ def _of_table(table: str, namespace: str) -> tuple[Check, ...]:
             "state_equals_merge",
             f"A sample of rows of `{table}` is what the gateway's own merge makes of their deltas.",
             unmerged_rows,
+            remedy,
+        ),
+        Check(
+            "state_equals_history",
+            f"In the audit: `{table}` has the rows and values that its whole history makes, by gateway and day.",
+            unlike_whole_history,
             remedy,
         ),
         Check(

@@ -12,6 +12,7 @@ from lakehouse.checks import duplicate_deltas, duplicate_keys, future_deltas, hi
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakehouse.table_stats import TableFigures, figures
+from lakehouse.tables.history_check import unlike_history
 from lakehouse.tables.increments import merge_table
 from lakehouse.tables.samples import unlike_merge
 from lakesync.delta import delta_id
@@ -72,6 +73,7 @@ def lake(spark, serve, tmp_path_factory):
 def test_nothing_is_found_where_all_is_well(lake, spark):
     assert unlike_merge(spark, "t", lake.names) == []
     assert unlike_merge(spark, "t", lake.names, days=DAYS[:1], seed=3) == []
+    assert unlike_history(spark, "t", lake.names) == []
     assert future_deltas(spark, lake.names) == []
     assert unlike_cut(spark, lake.cut, lake.names) == []
     counted = figures(spark, lake.names.state("t"))
@@ -90,6 +92,19 @@ def test_a_state_that_is_not_the_merge_is_found_in_the_whole_history_and_on_its_
     # What no delta of a day says is found by the whole history alone, what is missing by its day too.
     assert [each.row for each in unlike_merge(spark, "t", lake.names, days=DAYS[:1])] == ["row-1"]
     assert unlike_merge(spark, "t", lake.names, days=DAYS[1:]) == []
+    (by_day,) = unlike_history(spark, "t", lake.names)
+    assert (by_day.gateway, by_day.day, by_day.held.rows, by_day.merged.rows) == ("g", DAYS[0].isoformat(), 1, 2)
+
+
+def test_a_value_that_was_altered_is_found_by_its_day_however_large_the_table(lake, spark):
+    before = unlike_history(spark, "t", lake.names)
+    lake.sql(
+        "UPDATE {state} SET _cells = map('title', named_struct('hlc', _cells['title'].hlc, 'client_id', 'a',"
+        " 'delta_id', _cells['title'].delta_id, 'width', 1, 'value', '\"by hand\"')) WHERE _row = 'row-4'"
+    )
+    (found,) = [each for each in unlike_history(spark, "t", lake.names) if each not in before]
+    assert (found.day, found.held.cells) == (DAYS[1].isoformat(), found.merged.cells)
+    assert found.held.cell_sum != found.merged.cell_sum
 
 
 def test_a_row_that_is_there_twice_is_found(lake, spark):

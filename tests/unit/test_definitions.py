@@ -123,7 +123,7 @@ def test_every_check_blocks_what_follows_but_those_of_being_late_and_of_types(gr
         names.setdefault(key.asset_key.to_user_string(), set()).add(key.name)
         assert graph.get(key).blocking == (key.name not in {"fresh", "values_fit"})
         assert graph.get(key).description.endswith(".")
-    of_table = {"row_once", "state_equals_merge", "values_fit", "fresh"}
+    of_table = {"row_once", "state_equals_merge", "state_equals_history", "values_fit", "fresh"}
     assert names == {
         "deltas": {"ledger_equals_lake", "delta_once", "no_future_hlc", "fresh"},
         "tables/flights": of_table,

@@ -1,0 +1,148 @@
+"""State tables against the history, whole: figures by gateway and day of each row's newest delta, for the audit.
+
+The law of the merge is spelled here a second time, as SQL, so that the check does not share a fault with the kernel:
+a column's value is that of the greatest `(hlc, client id, JCS text)` above the row's tombstone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.sql import functions as sf
+
+from lakehouse.spark_errors import lake_errors
+from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas, marks_of, read_version
+from lakesync.hlc import COUNTER_BITS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pyspark.sql import DataFrame, SparkSession
+
+_DAY = 86_400_000 << COUNTER_BITS
+_FIGURES = ("rows", "visible", "cells", "row_sum", "cell_sum")
+
+
+class StateFigures(msgspec.Struct, frozen=True):
+    """What a state table has of one gateway's rows whose newest delta arrived on one day."""
+
+    rows: int = 0
+    visible: int = 0
+    cells: int = 0
+    """Live values."""
+    row_sum: int = 0
+    """Of the hashes of the rows' ids, newest arrivals, tombstones and INSERTs."""
+    cell_sum: int = 0
+    """Of the hashes of the values with their stamps."""
+
+
+class StateDay(msgspec.Struct, frozen=True):
+    """A day on which a state table does not have what the history makes."""
+
+    gateway: str
+    day: str
+    """`YYYY-MM-DD`, UTC."""
+    held: StateFigures
+    merged: StateFigures
+
+
+@lake_errors
+def unlike_history(
+    spark: SparkSession, table: str, names: LakeNames = NAMES, *, gateways: Collection[str] | None = None
+) -> list[StateDay]:
+    """Return the days on which a state table is not the merge of its history up to its marks.
+
+    Args:
+        spark: a session.
+        table: the synced table's name.
+        names: of the lake.
+        gateways: those whose rows the table has; None for all.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    ensure_deltas(spark, names)
+    marks = marks_of(read_version(spark, names.state(table)))
+    entries = [part for gateway, arrival in marks.items() for part in (sf.lit(gateway), sf.lit(arrival))]
+    mark = sf.create_map(*entries)[sf.col("gateway")] if entries else sf.lit(None).cast("bigint")
+    deltas = spark.table(names.deltas).where((sf.col("table_name") == table) & (sf.col("arrival") <= mark))
+    state = spark.table(names.state(table)).where(sf.col("_gateway").isin(*marks) if marks else sf.lit(True))
+    if gateways is not None:
+        deltas = deltas.where(sf.col("gateway").isin(*gateways))
+        state = state.where(sf.col("_gateway").isin(*gateways))
+    held, merged = _figures(_held_rows(state)), _figures(_merged_rows(deltas))
+    return [
+        StateDay(gateway, day, held.get((gateway, day), StateFigures()), merged.get((gateway, day), StateFigures()))
+        for gateway, day in sorted({*held, *merged})
+        if held.get((gateway, day)) != merged.get((gateway, day))
+    ]
+
+
+def _held_rows(state: DataFrame) -> DataFrame:
+    """`gateway, row_id, arrival, tombstone, inserted, visible, cells, cell_sum` of each row of a state table."""
+    hashes = "transform(map_entries(_cells), e -> xxhash64(e.key, e.value.hlc, e.value.client_id, e.value.value))"
+    return state.selectExpr(
+        "_gateway AS gateway",
+        "_row AS row_id",
+        "_arrival AS arrival",
+        "_tombstone AS tombstone",
+        "_inserted AS inserted",
+        "NOT _gone AS visible",
+        "coalesce(size(_cells), 0) AS cells",
+        f"aggregate({hashes}, 0L, (total, one) -> total + pmod(one, 1000000007L)) AS cell_sum",
+    )
+
+
+def _merged_rows(deltas: DataFrame) -> DataFrame:
+    """The same, of each row of a history."""
+    stamp = "struct(hlc, client_id)"
+    rows = deltas.groupBy("gateway", "row_id").agg(
+        sf.max("arrival").alias("arrival"),
+        sf.max(sf.expr(f"CASE WHEN op = 'DELETE' THEN {stamp} END")).alias("tombstone"),
+        sf.max(sf.expr(f"CASE WHEN op = 'INSERT' THEN {stamp} END")).alias("inserted"),
+    )
+    values = deltas.where("op <> 'DELETE'").selectExpr(
+        "gateway", "row_id", "hlc", "client_id", "explode(columns) AS (name, value)"
+    )
+    greatest = (
+        values.groupBy("gateway", "row_id", "name")
+        .agg(sf.max(sf.struct("hlc", "client_id", "value")).alias("cell"))
+        .join(rows.select("gateway", "row_id", "tombstone"), ["gateway", "row_id"])
+        .where("tombstone IS NULL OR struct(cell.hlc AS hlc, cell.client_id AS client_id) > tombstone")
+        .groupBy("gateway", "row_id")
+        .agg(
+            sf.count("*").alias("cells"),
+            sf.sum(sf.expr("pmod(xxhash64(name, cell.hlc, cell.client_id, cell.value), 1000000007L)")).alias(
+                "cell_sum"
+            ),
+        )
+    )
+    is_inserted = "(inserted IS NOT NULL AND (tombstone IS NULL OR inserted > tombstone))"
+    return rows.join(greatest, ["gateway", "row_id"], "left").selectExpr(
+        "gateway",
+        "row_id",
+        "arrival",
+        "tombstone",
+        f"CASE WHEN {is_inserted} THEN inserted END AS inserted",
+        f"cells IS NOT NULL OR {is_inserted} AS visible",
+        "coalesce(cells, 0) AS cells",
+        "coalesce(cell_sum, 0) AS cell_sum",
+    )
+
+
+def _figures(rows: DataFrame) -> dict[tuple[str, str], StateFigures]:
+    stamps = "tombstone.hlc, tombstone.client_id, inserted.hlc, inserted.client_id"
+    summed = (
+        rows.withColumn("day", sf.expr(f"cast(date_add(DATE'1970-01-01', cast(arrival div {_DAY} as int)) as string)"))
+        .groupBy("gateway", "day")
+        .agg(
+            sf.count("*").alias("rows"),
+            sf.sum(sf.expr("CASE WHEN visible THEN 1 ELSE 0 END")).alias("visible"),
+            sf.sum("cells").alias("cells"),
+            sf.sum(sf.expr(f"pmod(xxhash64(row_id, arrival, {stamps}), 1000000007L)")).alias("row_sum"),
+            sf.sum("cell_sum").alias("cell_sum"),
+        )
+        .collect()
+    )
+    return {(row["gateway"], row["day"]): StateFigures(*(row[name] for name in _FIGURES)) for row in summed}
