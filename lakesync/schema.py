@@ -23,7 +23,9 @@ RESERVED_COLUMNS = frozenset(
 )
 """The lake's own columns in a state table, and Iceberg's in any."""
 
-RESERVED_TABLES = frozenset(f"lakesync_{name}" for name in ("deltas", "marks", "incoming", "rows", "gone"))
+RESERVED_TABLES = frozenset(
+    f"lakesync_{name}" for name in ("deltas", "marks", "dead_letters", "incoming", "rows", "keys", "letters")
+)
 """What destinations call tables of their own: a table of rows by such a name would be written into them."""
 
 _OF_CLIENTS = ("_lakesync", "sqlite_")

@@ -12,9 +12,8 @@ from lakehouse.spark_errors import lake_errors
 from lakesync.adapters.flowing import Filtered, Sieve
 from lakesync.adapters.following import OlderRows
 from lakesync.adapters.places import Backend, Place, backends_of
-from lakesync.adapters.redaction import Redaction, redactable
+from lakesync.adapters.redaction import Redaction, TouchedRow, redactable
 from lakesync.schema import TableSchema
-from lakesync.types import RowKey
 from resources.tasks import on_executors, opened
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class Erasing(msgspec.Struct, frozen=True):
 
     def run(self) -> Iterator[ErasedThere]:
         """Erase there."""
-        deltas, touched = 0, set[RowKey]()
+        deltas, touched = 0, set[TouchedRow]()
         with ExitStack() as closing:
             for cold in (each for place in self.cold for each in backends_of(place)):
                 (adapter,) = opened([cold], closing)

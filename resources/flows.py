@@ -81,7 +81,7 @@ class LakeFlow(NamedTuple):
         with ExitStack() as closing:
             (source,) = opened([self.source], closing)
             intake = closing.enter_context(open_intake(self.config))
-            for looked_at, deltas, after in going_over(Settled(source), at, self.sieve, lambda _table, _rows: set()):
+            for looked_at, deltas, after in going_over(Settled(source), at, self.sieve, lambda *_: set()):
                 _push(intake, deltas, self.into)
                 crash_point("flow.after_push")
                 at = replace(at, position=after or at.position, deltas=at.deltas + len(deltas))

@@ -285,11 +285,13 @@ def _items(count: int, version: int) -> pa.Table:
     """Rows as a destination's table takes them."""
     instant = pa.array([1_700_000_000_000] * count, pa.timestamp("ms", "UTC"))
     columns = {
+        "gateway": ["g"] * count,
         "row_id": [f"row-{n}" for n in range(count)],
         "title": [f"item {n} v{version}" for n in range(count)],
         "size": [str(n % 1000 + version) for n in range(count)],
         "tags": [f'["a",{{"n":{n}}}]' for n in range(count)],
         "synced_at": instant,
+        "last_arrival": pa.array(range(count), pa.int64()),
         "deleted_at": pa.nulls(count, instant.type),
     }
     return pa.table(columns, schema=rows_schema(_SCHEMA))

@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value, arrow_of
+from lakesync.adapters.checksums import checksum
+from lakesync.adapters.sql import Column, Connection, Dialect, Kind, Refusal, SqlAdapter, Value, arrow_of
 from lakesync.exceptions import AdapterError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def open_file(uri: str) -> SqlAdapter:
 
 
 class FileDialect(Dialect):
-    """Three methods, as SQLite quotes names like the base."""
+    """Four methods, as SQLite quotes names like the base."""
 
     def column(self, kind: Kind) -> str:
         """The type of a column."""
@@ -42,8 +43,12 @@ class FileDialect(Dialect):
         listed = ", ".join(columns)
         taken = ", ".join(f"{name} = excluded.{name}" for name in update)
         what = f"DO UPDATE SET {taken}" if taken else "DO NOTHING"
-        rows = f"SELECT {listed} FROM {scratch} WHERE 1"
+        rows = f"SELECT {listed} FROM {scratch} s WHERE 1"
         return f"INSERT INTO {table} ({listed}) {rows} ON CONFLICT ({', '.join(key)}) {what}"
+
+    def checksum(self, text: str) -> str:
+        """A function that each connection is given."""
+        return f"md5_checksum({text})"
 
 
 class FileExecutor:
@@ -61,6 +66,7 @@ class FileExecutor:
             try:
                 opened.execute("PRAGMA journal_mode = WAL")
                 opened.execute("PRAGMA synchronous = FULL")
+                opened.create_function("md5_checksum", 1, checksum, deterministic=True)
                 yield FileConnection(opened)
             finally:
                 opened.close()
@@ -99,6 +105,12 @@ class FileConnection:
         marks = ", ".join("?" * rows.num_columns)
         values = ([plain(value) for value in row.values()] for row in rows.to_pylist())
         self._opened.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
+
+    def refusal(self, error: BaseException) -> Refusal | None:
+        """What an error says of a statement, where the transaction goes on."""
+        if not isinstance(error, sqlite3.Error) or not self._opened.in_transaction:
+            return None
+        return Refusal(str(error), isinstance(error, sqlite3.IntegrityError))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

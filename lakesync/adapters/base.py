@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from lakesync.adapters.contents import RowContent, RowId
 from lakesync.adapters.object_store import LakeAdapter
 from lakesync.lww import RowState
 from lakesync.position import Position
@@ -194,18 +195,19 @@ class Materialisable(Protocol):
     def ensure_schema(self, schema: TableSchema) -> None:
         """Make the destination's table (`source_table`, or `table`), or add the columns that it lacks.
 
-        The table has the schema's columns and `props` (JSON, the user's own, never written again), `synced_at` and,
-        with soft delete, `deleted_at`.
+        The table is unique by `gateway` and `row_id` alone: two rows may have one key of the user's. Besides the
+        schema's columns it has `props` (JSON, the user's own, never written again), `synced_at`, `last_arrival`,
+        `checksum` and, with soft delete, `deleted_at`.
 
         Raises:
             AdapterError: the backend refused.
         """
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
-        """Bring rows of the destination's table in line with the deltas that this adapter holds of them.
+        """Bring one gateway's rows of the destination's table in line with the deltas that this adapter holds of them.
 
         Repeatable at any time and in any order, as it reads what it writes from the deltas alone. A deleted row's row
-        gets `deleted_at` where the schema says soft delete, and is removed otherwise.
+        gets `deleted_at` and keeps its values where the schema says soft delete, and is removed otherwise.
 
         Returns:
             How many rows were looked at.
@@ -219,12 +221,12 @@ class Materialisable(Protocol):
 class StateWriter(Materialisable, Protocol):
     """A `Materialisable` that takes rows' states from elsewhere, as compositions of several places need."""
 
-    def write_states(self, schema: TableSchema, read: Callable[[], Mapping[str, RowState]]) -> int:
-        """Bring rows of the destination's table in line with states.
+    def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
+        """Bring rows of the destination's table in line with contents.
 
         Args:
             schema: the table's; `ensure_schema` has been called with it.
-            read: the states by row id, asked for when nobody else writes the table any more.
+            read: returns the contents by row, called once nobody else writes the table any more.
 
         Raises:
             AdapterError: the backend refused; nothing was changed.
@@ -302,13 +304,15 @@ class Mark(msgspec.Struct, frozen=True):
 class Beside(Protocol):
     """What is shown in tables of rows besides what the follower's own deltas say."""
 
-    def shown(self, schema: TableSchema, rows: Sequence[str], states: Mapping[str, RowState]) -> Mapping[str, RowState]:
-        """The states to write.
+    def shown(
+        self, schema: TableSchema, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]
+    ) -> Mapping[RowId, RowContent]:
+        """Return the contents to write.
 
         Args:
             schema: the table's.
-            rows: the rows that are looked at.
-            states: the merge of the deltas held of them.
+            rows: the rows to write.
+            contents: the merge of the deltas held of them.
         """
 
 
@@ -316,10 +320,10 @@ class _NothingBeside:
     def shown(
         self,
         schema: TableSchema,  # noqa: ARG002 the protocol's
-        rows: Sequence[str],  # noqa: ARG002
-        states: Mapping[str, RowState],
-    ) -> Mapping[str, RowState]:
-        return states
+        rows: Sequence[RowId],  # noqa: ARG002
+        contents: Mapping[RowId, RowContent],
+    ) -> Mapping[RowId, RowContent]:
+        return contents
 
 
 NOTHING_BESIDE: Beside = _NothingBeside()
@@ -343,8 +347,8 @@ class Marked(Protocol):
     def follow(self, batch: DeltaBatch, mark: Mark, schemas: Sequence[TableSchema] = ()) -> Held:
         """`insert_deltas`, the tables of rows that `schemas` name brought in line, and the mark: all or nothing.
 
-        A row of such a table is the merge of all deltas of its id, of whichever gateway. May be repeated after an
-        answer that was lost: a mark that is `now` already is left so. Where the backend has no transactions the mark
+        A row of such a table is the merge of all deltas of its gateway and id. May be repeated after an answer that
+        was lost: a mark that is `now` already is left so. Where the backend has no transactions the mark
         comes last, so that a crash repeats work and loses none.
 
         Raises:

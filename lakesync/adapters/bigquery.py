@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw
 
-from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value
+from lakesync.adapters.sql import Column, Connection, Dialect, Kind, Refusal, SqlAdapter, Value
 from lakesync.adapters.uri import Address, without_password
 from lakesync.exceptions import AdapterError, ConfigurationError
 from lakesync.extras import extra
@@ -36,7 +36,7 @@ _TYPES: dict[Kind, str] = {
     "time": "TIMESTAMP",
 }
 _OPTIONS = frozenset({"location", "endpoint"})
-_SCRATCH = re.compile(r"\blakesync_(?:incoming|rows|gone)\b")
+_SCRATCH = re.compile(r"\blakesync_(?:incoming|rows|keys|letters)\b")
 _SECONDS = 60.0
 
 
@@ -78,6 +78,20 @@ class BigQueryDialect(Dialect):
             + f" VALUES ({', '.join(f's.{column}' for column in columns)})"
         )
 
+    def checksum(self, text: str) -> str:
+        """By the digits of an MD5, read as a hexadecimal number."""
+        return f"CAST(CONCAT('0x', SUBSTR(TO_HEX(MD5({text})), 1, 8)) AS INT64)"
+
+    def text(self, column: Column) -> str:
+        """As text; JSON as it is spelled there."""
+        if column.kind == "json":
+            return f"TO_JSON_STRING({column.name})"
+        return f"CAST({column.name} AS STRING)"
+
+    def divided(self, number: str, by: int) -> str:
+        """By DIV, as `/` gives fractions."""
+        return f"DIV({number}, {by})"
+
     def quote(self, name: str) -> str:
         """A name in backticks."""
         return f"`{name}`"
@@ -87,7 +101,6 @@ class BigQueryDialect(Dialect):
         name: str,
         columns: Sequence[Column],
         key: Sequence[str],
-        uniques: Sequence[str],  # noqa: ARG002 nothing is unique here but by MERGE
     ) -> Sequence[str]:
         """A table that lies in the order of its key."""
         defined = ", ".join(self.define(column) for column in columns)
@@ -207,6 +220,11 @@ class _BigQueryConnection:
             timeout=_SECONDS,
         )
         job.result(retry=self._retry, timeout=None)
+
+    def refusal(self, error: BaseException) -> Refusal | None:
+        from google.api_core.exceptions import BadRequest, ClientError
+
+        return Refusal(str(error), isinstance(error, BadRequest)) if isinstance(error, ClientError) else None
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -28,22 +28,16 @@ class Part(msgspec.Struct, frozen=True):
     of: int
     by_batch: bool = False
     """Divided by batch id, as object stores keep whole batches; else by row id."""
-    whole: tuple[str, ...] = ()
-    """Tables that one part takes whole, as the order of their rows counts."""
 
     def mask(self, deltas: pa.Table) -> pa.ChunkedArray:
         """Which deltas belong to this part.
 
         Args:
-            deltas: with the columns `batch_id`, `table_name` and `row_id`.
+            deltas: with the columns `batch_id` and `row_id`.
         """
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         keys = deltas.column("batch_id" if self.by_batch else "row_id")
-        if self.whole and not self.by_batch:
-            tables = deltas.column("table_name")
-            keys = pc.if_else(pc.is_in(tables, pa.array(self.whole, pa.string())), tables, keys)
         coded = pa.chunked_array(keys, pa.string()).combine_chunks().dictionary_encode()
         mine = pa.array([bucket_of(text) % self.of == self.number for text in coded.dictionary.to_pylist()], pa.bool_())
         return pa.chunked_array([mine.take(coded.indices)])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lakesync.adapters.arrow import to_arrow
 from lakesync.adapters.base import DatabaseAdapter, DeltaBatch, DeltaQuery, Held, Materialisable, StateWriter
+from lakesync.adapters.contents import RowContent, RowId
 from lakesync.adapters.several import Several, write_arrow
 from lakesync.exceptions import ConfigurationError
 from lakesync.lww import RowState
@@ -78,7 +79,7 @@ class CompositeAdapter(Several):
         adapter = self._of(schema.table)
         return adapter.materialise(gateway, schema, row_ids) if isinstance(adapter, Materialisable) else 0
 
-    def write_states(self, schema: TableSchema, read: Callable[[], Mapping[str, RowState]]) -> int:
+    def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
         """At the table's adapter, where it keeps tables."""
         adapter = self._of(schema.table)
         return adapter.write_states(schema, read) if isinstance(adapter, StateWriter) else 0

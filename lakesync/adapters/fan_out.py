@@ -18,10 +18,10 @@ import structlog
 from lakesync import hlc
 from lakesync.adapters.arrow import to_arrow
 from lakesync.adapters.base import DatabaseAdapter, DeltaBatch, DeltaQuery, Held, Materialisable, StateWriter
+from lakesync.adapters.contents import RowContent, RowId
 from lakesync.adapters.moving import PAGE, copy_page
 from lakesync.adapters.several import Several, read_arrow, walk, write_arrow
 from lakesync.exceptions import LakeSyncError
-from lakesync.lww import RowState
 from lakesync.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class FanOutAdapter(Several):
             lambda to: to.materialise(gateway, schema, row_ids) if isinstance(to, Materialisable) else 0
         )
 
-    def write_states(self, schema: TableSchema, read: Callable[[], Mapping[str, RowState]]) -> int:
+    def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
         """At the primary, and then at the secondaries, where they keep tables."""
         return self._everywhere(lambda to: to.write_states(schema, read) if isinstance(to, StateWriter) else 0)
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from lakesync import hlc
 from lakesync.adapters.arrow import held_in_table, spelled
 from lakesync.adapters.base import NOTHING_BESIDE, Beside, DatabaseAdapter, DeltaQuery, Mark, Marked, Position
+from lakesync.adapters.contents import RowContent, RowId
 from lakesync.adapters.following import OlderRows
 from lakesync.adapters.progress import progress_in
 from lakesync.adapters.several import read_arrow, walk
@@ -100,10 +101,17 @@ class Filtered:
         self._sieve = sieve
         self._beside = beside
 
-    def shown(self, schema: TableSchema, rows: Sequence[str], states: Mapping[str, RowState]) -> Mapping[str, RowState]:
-        """The whole states, those that do not meet the filter as invisible ones."""
-        whole = self._beside.shown(schema, rows, states)
-        return {row: state if self._sieve.meets(state) else RowState() for row, state in whole.items()}
+    def shown(
+        self, schema: TableSchema, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]
+    ) -> Mapping[RowId, RowContent]:
+        """The whole contents, those of visible rows that do not meet the filter as hidden ones."""
+        whole = self._beside.shown(schema, rows, contents)
+        return {
+            row: replace(content, is_hidden=True)
+            if content.state.visible and not self._sieve.meets(content.state)
+            else content
+            for row, content in whole.items()
+        }
 
 
 def flow_to(
@@ -159,7 +167,7 @@ def going_over(
     source: DatabaseAdapter,
     at: FlowMark,
     sieve: Sieve,
-    held: Callable[[str, Sequence[str]], set[str]],
+    held: Callable[[str, str, Sequence[str]], set[str]],
     page: int = PAGE,
 ) -> Iterator[tuple[int, pa.Table, Position | None]]:
     """Page by page: how many deltas were looked at, those that go over, and where the page ends.
@@ -168,7 +176,7 @@ def going_over(
         source: where from.
         at: how far the flow is.
         sieve: what goes over.
-        held: which of a table's rows the target has.
+        held: which of a gateway's rows of a table the target has, by their ids.
         page: deltas that are looked at at once.
     """
     import pyarrow as pa
@@ -189,28 +197,31 @@ def going_over(
 
 
 def _of_rows_that_meet(
-    source: DatabaseAdapter, deltas: pa.Table, sieve: Sieve, held: Callable[[str, Sequence[str]], set[str]]
+    source: DatabaseAdapter, deltas: pa.Table, sieve: Sieve, held: Callable[[str, str, Sequence[str]], set[str]]
 ) -> Iterator[pa.Table]:
     """Deltas of rows that meet the filter or did once; of rows that are new over there, all that the source has."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    for table in pc.unique(deltas.column("table_name")).to_pylist():
-        own = deltas.filter(pc.equal(deltas.column("table_name"), table))
+    groups = deltas.group_by(["gateway", "table_name"]).aggregate([])
+    for gateway, table in zip(*(groups.column(name).to_pylist() for name in ("gateway", "table_name")), strict=True):
+        own = deltas.filter(
+            pc.and_(pc.equal(deltas.column("gateway"), gateway), pc.equal(deltas.column("table_name"), table))
+        )
         rows = pc.unique(own.column("row_id")).to_pylist()
-        states = source.get_latest_state(None, table, rows)
+        states = source.get_latest_state(gateway, table, rows)
         met = {row for row, state in states.items() if sieve.meets(state)}
-        there = held(table, rows)
+        there = held(gateway, table, rows)
         yield own.filter(pc.is_in(own.column("row_id"), pa.array(sorted(there), pa.string())))
         fresh = sorted(met - there)
         for start in range(0, len(fresh), _ROWS_AT_ONCE):
-            query = DeltaQuery(tables=(table,), rows=tuple(fresh[start : start + _ROWS_AT_ONCE]))
+            query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(fresh[start : start + _ROWS_AT_ONCE]))
             for found in walk(partial(read_arrow, source), query):
                 yield spelled(sieve.chosen(found.deltas))
 
 
-def _held_rows(tiers: Sequence[DatabaseAdapter], table: str, rows: Sequence[str]) -> set[str]:
-    return {row for tier in tiers for row in tier.get_latest_state(None, table, rows)}
+def _held_rows(tiers: Sequence[DatabaseAdapter], gateway: str, table: str, rows: Sequence[str]) -> set[str]:
+    return {row for tier in tiers for row in tier.get_latest_state(gateway, table, rows)}
 
 
 def _last(deltas: pa.Table, before: Position | None) -> Position | None:

@@ -7,7 +7,7 @@ those are the same whoever comes again. `loads.py` divides a large backlog among
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,13 +26,15 @@ from lakesync.adapters.base import (
     StateWriter,
 )
 from lakesync.adapters.buckets import Part
+from lakesync.adapters.contents import RowContent, RowId
+from lakesync.adapters.dead_letters import Isolating
 from lakesync.adapters.flat import COLUMNS
 from lakesync.adapters.objects import ObjectDeltas
 from lakesync.adapters.progress import progress_in
-from lakesync.adapters.several import read_arrow, walk
+from lakesync.adapters.several import read_arrow, read_contents, walk
 from lakesync.crash import crash_point
-from lakesync.exceptions import ConfigurationError, IntegrityError
-from lakesync.lww import RowState
+from lakesync.exceptions import AdapterError, ConfigurationError, IntegrityError, SchemaError
+from lakesync.hlc import wall_clock
 from lakesync.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -68,14 +70,12 @@ class Load(msgspec.Struct, frozen=True):
     """`GATEWAY/SHARD` → the last arrival that belongs to it."""
     by_batch: bool = False
     """As `Part`."""
-    whole: tuple[str, ...] = ()
-    """As `Part`."""
     shown: dict[str, tuple[str, ...]] = {}
     """As `Standing`, of the tables of rows that the parts write."""
 
     def part(self, number: int) -> Part:
         """Return one of its parts."""
-        return Part(self.id, number, self.parts, self.by_batch, self.whole)
+        return Part(self.id, number, self.parts, self.by_batch)
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -161,13 +161,12 @@ def follow_history(
     text = marks.mark(name)
     at = _read(text, name, choice, since)
     shown = columns_shown(adapter, schemas) if choice.part is None else {}
-    if at.deltas and shown:
-        for schema in schemas:
-            if at.shown.get(schema.table) != shown[schema.table]:
-                show_again(adapter, schema, beside)
+    if shown:
+        for schema in _to_show_again(adapter, name, schemas, at, shown):
+            show_again_or_set_aside(adapter, name, schema, beside)
     at = replace(at, shown=shown, load=None)
     whole = ("batch_id",) if isinstance(adapter, ObjectDeltas) else _PLACE
-    for part in _parts(_lacking(history, at), whole, 1 if isinstance(adapter, ObjectDeltas) else at_once):
+    for part in parts_of(_lacking(history, at), whole, 1 if isinstance(adapter, ObjectDeltas) else at_once):
         wanted = held_in_table(part)
         now = _moved(at, choice, part, wanted)
         told = msgspec.json.encode(now).decode()
@@ -194,7 +193,46 @@ def columns_shown(adapter: DatabaseAdapter, schemas: Sequence[TableSchema]) -> d
     """What an adapter's tables of rows have when they follow: nothing where it keeps none."""
     if not isinstance(adapter, StateWriter):
         return {}
-    return {schema.table: tuple(column.name for column in schema.columns) for schema in schemas}
+    own = ("gateway", "last_arrival")  # which tables of earlier versions lack
+    return {schema.table: (*own, *(column.name for column in schema.columns)) for schema in schemas}
+
+
+def _to_show_again(
+    adapter: DatabaseAdapter,
+    name: str,
+    schemas: Sequence[TableSchema],
+    at: Standing,
+    shown: Mapping[str, tuple[str, ...]],
+) -> list[TableSchema]:
+    """The tables of rows that lack columns, and those that were set aside and whose next attempt is due."""
+    asides = {each.table: each for each in adapter.set_aside(name)} if isinstance(adapter, Isolating) else {}
+    now = wall_clock()
+    found = []
+    for schema in schemas:
+        aside = asides.get(schema.table)
+        lacks_columns = at.deltas > 0 and at.shown.get(schema.table) != shown[schema.table]
+        if aside.retry_ms <= now if aside is not None else lacks_columns:
+            found.append(schema)
+    return found
+
+
+def show_again_or_set_aside(
+    adapter: DatabaseAdapter, name: str, schema: TableSchema, beside: Beside = NOTHING_BESIDE
+) -> None:
+    """Write every row of a table of rows; the follower continues without the table if that fails.
+
+    Raises:
+        AdapterError: the adapter cannot be reached; a repeat begins again.
+    """
+    try:
+        show_again(adapter, schema, beside)
+    except (AdapterError, SchemaError) as error:
+        if not isinstance(adapter, Isolating):
+            raise
+        adapter.put_aside(name, schema.table, str(error))
+        return
+    if isinstance(adapter, Isolating):
+        adapter.bring_back(name, schema.table)
 
 
 def show_again(adapter: DatabaseAdapter, schema: TableSchema, beside: Beside = NOTHING_BESIDE) -> int:
@@ -206,15 +244,16 @@ def show_again(adapter: DatabaseAdapter, schema: TableSchema, beside: Beside = N
     Raises:
         AdapterError: the adapter cannot be reached; a repeat begins again.
     """
-    latest, read = adapter.get_latest_state, partial(read_arrow, adapter)
+    read, contents = partial(read_arrow, adapter), partial(read_contents, adapter)
     if not isinstance(adapter, StateWriter):
         return 0
     adapter.ensure_schema(schema)
     looked_at = 0
     for page in walk(read, DeltaQuery(tables=(schema.table,))):
-        rows = list(dict.fromkeys(page.deltas.column("row_id").to_pylist()))
+        names = (page.deltas.column(name).to_pylist() for name in ("gateway", "row_id"))
+        rows = list(dict.fromkeys(zip(*names, strict=True)))
         if rows:
-            looked_at += adapter.write_states(schema, partial(_shown, latest, schema, rows, beside))
+            looked_at += adapter.write_states(schema, partial(_shown, contents, schema, rows, beside))
     return looked_at
 
 
@@ -225,37 +264,24 @@ class OlderRows:
         """Args: cold: where they went."""
         self._cold = cold
 
-    def shown(self, schema: TableSchema, rows: Sequence[str], states: Mapping[str, RowState]) -> Mapping[str, RowState]:
+    def shown(
+        self, schema: TableSchema, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]
+    ) -> Mapping[RowId, RowContent]:
         """The merge of both tiers."""
-        together = dict(states)
+        together = dict(contents)
         for adapter in self._cold:
-            for row, state in adapter.get_latest_state(None, schema.table, rows).items():
-                together[row] = united(together[row], state) if row in together else state
+            for row, content in read_contents(adapter, schema.table, rows).items():
+                together[row] = together[row].united(content) if row in together else content
         return together
 
 
-def united(first: RowState, second: RowState) -> RowState:
-    """The merge of two states of one row."""
-    from lakesync.types import ColumnValue, RowDelta
-
-    whole = RowState()
-    for state in (first, second):
-        for op, stamp in (("DELETE", state.tombstone), ("INSERT", state.inserted)):
-            if stamp is not None:
-                whole.merge(RowDelta(op, "", "", stamp[1], (), stamp[0], ""))  # type: ignore[arg-type]
-        for part in state.live:
-            cells = tuple(ColumnValue(column, value) for column, value in part.columns.items())
-            whole.merge(RowDelta("UPDATE", "", "", part.client_id, cells, part.hlc, part.delta_id))
-    return whole
-
-
 def _shown(
-    latest: Callable[[str | None, str, Collection[str]], dict[str, RowState]],
+    contents: Callable[[str, Sequence[RowId]], dict[RowId, RowContent]],
     schema: TableSchema,
-    rows: Sequence[str],
+    rows: Sequence[RowId],
     beside: Beside,
-) -> Mapping[str, RowState]:
-    return beside.shown(schema, rows, latest(None, schema.table, rows))
+) -> Mapping[RowId, RowContent]:
+    return beside.shown(schema, rows, contents(schema.table, rows))
 
 
 def marked(adapter: DatabaseAdapter) -> Marked:
@@ -296,7 +322,7 @@ def _streams(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
     return zip(gateways, shards, strict=True)
 
 
-def _parts(history: Iterable[pa.RecordBatch], whole: Sequence[str], at_once: int) -> Iterator[pa.Table]:
+def parts_of(history: Iterable[pa.RecordBatch], whole: Sequence[str], at_once: int) -> Iterator[pa.Table]:
     """Tables of at least so many deltas, the last apart, none of which ends where `whole` columns stay the same."""
     import pyarrow as pa
 

@@ -13,10 +13,10 @@ import msgspec
 
 from lakesync import hlc
 from lakesync.adapters.base import DatabaseAdapter, DeltaBatch, DeltaQuery, Held, StateWriter
+from lakesync.adapters.contents import RowContent, RowId
 from lakesync.adapters.moving import PAGE, copy_page
-from lakesync.adapters.several import Several, delete_arrow, read_arrow, write_arrow
+from lakesync.adapters.several import Several, delete_arrow, read_arrow, read_contents, write_arrow
 from lakesync.crash import crash_point
-from lakesync.lww import RowState
 from lakesync.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -68,9 +68,10 @@ class LifecycleAdapter(Several):
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
         """Bring the hot tier's table in line with the deltas of both tiers."""
-        return self.write_states(schema, lambda: self.get_latest_state(gateway, schema.table, row_ids))
+        rows = [(gateway, row_id) for row_id in row_ids]
+        return self.write_states(schema, lambda: read_contents(self, schema.table, rows))
 
-    def write_states(self, schema: TableSchema, read: Callable[[], Mapping[str, RowState]]) -> int:
+    def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
         """At the hot tier, where it keeps tables."""
         return self.hot.write_states(schema, read) if isinstance(self.hot, StateWriter) else 0
 

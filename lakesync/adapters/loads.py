@@ -8,6 +8,7 @@ do not come in order of arrival; `Settled` keeps readers that rely on that order
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,7 +31,7 @@ from lakesync.adapters.objects import ObjectDeltas
 from lakesync.adapters.progress import progress_in
 from lakesync.adapters.several import Several, read_arrow
 from lakesync.crash import crash_point
-from lakesync.exceptions import AdapterError, IntegrityError
+from lakesync.exceptions import AdapterError, IntegrityError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -78,12 +79,11 @@ def begin_load(
     text = marks.mark(name)
     at = standing(adapter, name, choice)
     shown = columns_shown(adapter, schemas)
-    load = Load(
-        secrets.token_hex(8), parts, dict(until), isinstance(adapter, ObjectDeltas), _ordered_tables(schemas), shown
-    )
+    load = Load(secrets.token_hex(8), parts, dict(until), isinstance(adapter, ObjectDeltas), shown)
     if isinstance(adapter, Materialisable):
         for schema in schemas:
-            adapter.ensure_schema(schema)
+            with suppress(SchemaError, AdapterError):  # what cannot be made is set aside by the parts
+                adapter.ensure_schema(schema)
     _announce(marks, name)
     crash_point("load.announced")
     begun = replace(at, load=load, shown=at.shown if at.deltas else shown)
@@ -99,7 +99,7 @@ def load_to_resume(adapter: DatabaseAdapter, at: Standing, schemas: Sequence[Tab
     there.
     """
     load = at.load
-    if load is None or (load.shown, load.whole) != (columns_shown(adapter, schemas), _ordered_tables(schemas)):
+    if load is None or load.shown != columns_shown(adapter, schemas):
         return None
     return load
 
@@ -229,13 +229,6 @@ def _change(marks: Marked, change: Callable[[Loading], Loading]) -> None:
 
 def _loading(text: str | None) -> Loading:
     return progress_in(text, Loading, LOADS) or Loading()
-
-
-def _ordered_tables(schemas: Sequence[TableSchema]) -> tuple[str, ...]:
-    """Tables of rows where a row takes the place of another one with its key: the order in which they come counts."""
-    return tuple(
-        sorted(each.table for each in schemas if each.external_id_column is not None or each.primary_key != ("row_id",))
-    )
 
 
 def _text(value: msgspec.Struct) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value
+from lakesync.adapters.sql import Column, Connection, Dialect, Kind, Refusal, SqlAdapter, Value
 from lakesync.adapters.sql.executor import arrow_of
 from lakesync.adapters.sql.pool import Pool
 from lakesync.adapters.uri import Address, without_password
@@ -34,9 +34,21 @@ _TYPES: dict[Kind, str] = {
     "json": "JSON",
     "time": "DATETIME(3)",
 }
-_KEY_CHARS = 700
-"""What all texts of a key may have together: InnoDB takes 3,072 bytes, four a character."""
+_LOOKUP_CHARS = 255
+"""The beginning of a text by which an index finds it: InnoDB takes 3,072 bytes, four a character."""
 _SECONDS = 10
+_STATEMENT_SECONDS = 300
+"""A statement that takes longer is ended."""
+_LOCK_SECONDS = 30
+_OF_VALUES = frozenset(
+    {
+        *(1048, 1062, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1525, 1690, 3819, 4025),
+        *(3140, 3141, 3150, 3157, 3158, 4036, 4037, 4038, 4039, 4040),  # of JSON
+    }
+)
+"""Errors that refuse a value: it does not fit its column, or breaks a constraint."""
+_LOST = frozenset({1053, 1213, 2006, 2013, 2014, 2055})
+"""Errors after which a savepoint is gone: of the connection, and a deadlock, which undoes the whole transaction."""
 _LOCAL_REFUSED = frozenset({1148, 2068, 3948, 3950, 4166})
 """LOAD DATA LOCAL is switched off on one of the two sides."""
 _OPTIONS = frozenset({"ssl_ca"})
@@ -59,6 +71,8 @@ class MySqlDialect(Dialect):
     """SQL as MySQL and MariaDB have it."""
 
     concurrent = True
+    json_depth = 31
+    """MariaDB refuses JSON of 32 levels, MySQL that of 101."""
 
     def __init__(self, executor: MySqlExecutor) -> None:
         """Args: executor: knows which of the two it is."""
@@ -74,24 +88,40 @@ class MySqlDialect(Dialect):
         return [f"DROP TEMPORARY TABLE IF EXISTS {name}", f"CREATE TEMPORARY TABLE {name} ({defined})"]
 
     def merge(self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]) -> str:
-        """INSERT … ON DUPLICATE KEY UPDATE."""
+        """INSERT … ON DUPLICATE KEY UPDATE, which has to fail where a unique key of the user's is in the way.
+
+        MySQL would update the row that has that key, whichever it is: its own key would become null, which it refuses.
+        """
         names = ", ".join(columns)
-        do = ", ".join(f"{column} = VALUES({column})" for column in update) or f"{key[0]} = {table}.{key[0]}"
-        return f"INSERT INTO {table} ({names}) SELECT {names} FROM {scratch} ON DUPLICATE KEY UPDATE {do}"
+        is_same = " AND ".join(f"{table}.{column} = VALUES({column})" for column in key)
+        guard = f"{key[0]} = IF({is_same}, {table}.{key[0]}, NULL)"
+        do = ", ".join([guard, *(f"{column} = VALUES({column})" for column in update)])
+        if not update:
+            do = f"{key[0]} = {table}.{key[0]}"
+        return f"INSERT INTO {table} ({names}) SELECT {names} FROM {scratch} s ON DUPLICATE KEY UPDATE {do}"
 
     def quote(self, name: str) -> str:
         """A name in backticks."""
         return f"`{name}`"
 
-    def table(self, name: str, columns: Sequence[Column], key: Sequence[str], uniques: Sequence[str]) -> Sequence[str]:
-        """A table; a key that is longer than InnoDB takes is looked into by its beginnings, and unique by our doing."""
-        long = [column.name for column in columns if column.name in key and column.kind == "id"]
-        if len(long) < 2:
-            return super().table(name, columns, key, uniques)
-        parts = [self.define(column) for column in columns]
-        parts += [f"UNIQUE ({column})" for column in uniques]
-        begins = [f"{column}({_KEY_CHARS // len(long)})" if column in long else column for column in key]
-        return [f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(parts)}, KEY ({', '.join(begins)}))"]
+    def checksum(self, text: str) -> str:
+        """By the digits of an MD5, of a text in UTF-8."""
+        return f"CAST(CONV(LEFT(MD5({text}), 8), 16, 10) AS UNSIGNED)"
+
+    def text(self, column: Column) -> str:
+        """As text in UTF-8, whatever the column's own collation is."""
+        return f"CAST({column.name} AS CHAR CHARACTER SET utf8mb4)"
+
+    def divided(self, number: str, by: int) -> str:
+        """By DIV, as `/` gives decimals."""
+        return f"({number} DIV {by})"
+
+    def lookup(self, name: str, table: str, column: Column) -> Sequence[str]:
+        """By a text's beginning; MySQL has no index over JSON."""
+        if column.kind == "json":
+            return []
+        is_text = column.kind == "string"
+        return self.index(name, table, [f"{column.name}({_LOOKUP_CHARS})" if is_text else column.name])
 
     def index(self, name: str, table: str, columns: Sequence[str]) -> Sequence[str]:
         """An index, which only MariaDB makes where there is none: so it comes with a table that was just made."""
@@ -161,13 +191,18 @@ class MySqlExecutor:
             local_infile=True,
             connect_timeout=_SECONDS,
             init_command="SET SESSION time_zone = '+00:00',"
-            " sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES'",
+            " sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT',"
+            f" innodb_lock_wait_timeout = {_LOCK_SECONDS}, lock_wait_timeout = {_LOCK_SECONDS}",
+            read_timeout=_STATEMENT_SECONDS + _SECONDS,
+            write_timeout=_STATEMENT_SECONDS + _SECONDS,
             ssl={"ca": where.options["ssl_ca"]} if "ssl_ca" in where.options else None,
         )
         with connection.cursor() as cursor:
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             cursor.execute("SELECT VERSION()")
             ((self._version,),) = cursor.fetchall()
+            if self.is_mariadb:  # MySQL bounds SELECTs alone; there the connection's own timeout does
+                cursor.execute(f"SET SESSION max_statement_time = {_STATEMENT_SECONDS}")
         return connection
 
     def _alive(self, connection: Driver[Any]) -> bool:
@@ -213,6 +248,14 @@ class _MySqlConnection:
             if error.args[0] not in _LOCAL_REFUSED:
                 raise
             self._insert(table, rows)
+
+    def refusal(self, error: BaseException) -> Refusal | None:
+        if not isinstance(error, self._errors) or not self._sql.open or not error.args:
+            return None
+        code = error.args[0]
+        if code in _LOST:
+            return None
+        return Refusal(str(error.args[-1]), code in _OF_VALUES)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

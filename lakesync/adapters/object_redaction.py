@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from lakesync.adapters.arrow import held_in_table
 from lakesync.adapters.object_store import LakeAdapter
-from lakesync.adapters.redaction import Redacted, Redaction, redacted
+from lakesync.adapters.redaction import Redacted, Redaction, TouchedRow, redacted
 from lakesync.crash import crash_point
 from lakesync.exceptions import IntegrityError
-from lakesync.types import RowKey
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +36,7 @@ def redact_objects(
         AdapterError: the store cannot be reached; a repeat is safe.
     """
     count = 0
-    touched: dict[RowKey, None] = {}
+    touched: dict[TouchedRow, None] = {}
     for key in keys:
         data = objects.get_object(key)
         deltas, done = redacted(decode(key, data), requests)

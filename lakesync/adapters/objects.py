@@ -40,19 +40,19 @@ from lakesync.adapters.base import (
     StoredDelta,
 )
 from lakesync.adapters.buckets import BUCKETS
+from lakesync.adapters.digests import Digest, Scope, day_of, digests_of, together
 from lakesync.adapters.envelope import decode_envelope, encode_envelope
 from lakesync.adapters.object_marks import check_mark, read_mark, write_mark
 from lakesync.adapters.object_redaction import redact_objects
 from lakesync.adapters.object_store import LakeAdapter, ObjectInfo
 from lakesync.adapters.pieces import Piece, chosen, in_order, last_position, page_of, split_points
 from lakesync.adapters.recent import Recent
-from lakesync.adapters.redaction import Redacted, Redaction
+from lakesync.adapters.redaction import Redacted, Redaction, TouchedRow
 from lakesync.adapters.selection import held, merged
 from lakesync.crash import crash_point
 from lakesync.exceptions import ValidationError
 from lakesync.lww import RowState
 from lakesync.schema import TableSchema
-from lakesync.types import RowKey
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -172,13 +172,15 @@ class ObjectDeltas:
         schemas: Sequence[TableSchema] = (),  # noqa: ARG002 objects keep no tables of rows
         beside: Beside = NOTHING_BESIDE,  # noqa: ARG002
     ) -> Held:
-        """Each gateway's deltas as one object, and the mark after them; the same batch again finds its objects."""
-        import pyarrow.compute as pc
+        """Each gateway's deltas of each table as one object, and the mark after them.
 
+        An object does not depend on which tables the follower has chosen, so the same batch under another choice finds
+        the objects that are there and adds those of further tables.
+        """
         check_mark(self.objects, mark)
         count, total = 0, 0
-        for gateway in pc.unique(deltas.column("gateway")).to_pylist():
-            found = self.insert_arrow(batch_id, gateway, deltas.filter(pc.equal(deltas.column("gateway"), gateway)))
+        for gateway, table, some in _by_table(deltas):
+            found = self.insert_arrow(f"{batch_id}.{table}", gateway, some)
             count, total = count + found.deltas, total + found.id_sum
         crash_point("objects.before_mark")
         write_mark(self.objects, mark)
@@ -189,7 +191,7 @@ class ObjectDeltas:
         requests: Sequence[Redaction],
         schemas: Sequence[TableSchema] = (),  # noqa: ARG002 objects keep no tables of rows
         beside: Beside = NOTHING_BESIDE,  # noqa: ARG002
-        also: Collection[RowKey] = (),  # noqa: ARG002
+        also: Collection[TouchedRow] = (),  # noqa: ARG002
     ) -> Redacted:
         """Write the objects anew that hold something, one after another."""
         found = {each.key: each for each in map(self._listed, self._infos(f"{self._prefix}/")) if each is not None}
@@ -201,6 +203,37 @@ class ObjectDeltas:
         return redact_objects(
             self.objects, keys, lambda key, data: _table_of(data, found[key]), _encoded_anew, requests
         )
+
+    def restore_arrow(
+        self,
+        follower: str,  # noqa: ARG002 objects keep no tables of rows
+        batch_id: str,
+        deltas: pa.Table,
+        scope: Scope,  # noqa: ARG002
+        beside: Beside = NOTHING_BESIDE,  # noqa: ARG002
+    ) -> None:
+        """Write a batch's objects anew, under their keys."""
+        for gateway, table, some in _by_table(deltas):
+            each = self._named(f"{batch_id}.{table}", gateway, _span(some, "arrival"), _span(some, "hlc"))
+            self.objects.put_object(each.key, encode_parquet(some, {"lakesync.batch_id": f"{batch_id}.{table}"}))
+
+    def remove_surplus(self, follower: str, deltas: pa.Table, scope: Scope, beside: Beside = NOTHING_BESIDE) -> None:
+        """Nothing: an object may hold what another writer brought."""
+
+    def remove_unknown_rows(self, scope: Scope) -> int:  # noqa: ARG002 objects keep no tables of rows
+        """Nothing."""
+        return 0
+
+    def digests(self, scope: Scope) -> list[Digest]:
+        """Return the figures of each table and day, from the objects that may hold some of it."""
+        found: list[Digest] = []
+        for info in self._infos(f"{self._prefix}/"):
+            each = self._listed(info)
+            if each is not None and (not scope.gateways or each.gateway in scope.gateways):
+                first, last = map(day_of, each.arrivals)
+                if not scope.days or any(first <= day <= last for day in scope.days):
+                    found += digests_of(self._read(each), scope)
+        return list(together(found).values())
 
     def close(self) -> None:
         """Release the object store's connections."""
@@ -248,6 +281,17 @@ class ObjectDeltas:
     def _read(self, each: _Named) -> pa.Table:
         at = f"{each.key} {each.etag}"
         return self._recent.get(at, lambda _: _table_of(self.objects.get_object(each.key), each))
+
+
+def _by_table(deltas: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
+    """Deltas by gateway and table."""
+    import pyarrow.compute as pc
+
+    groups = deltas.group_by(["gateway", "table_name"]).aggregate([])
+    names = (groups.column(name).to_pylist() for name in ("gateway", "table_name"))
+    for gateway, table in zip(*names, strict=True):
+        mine = pc.and_(pc.equal(deltas.column("gateway"), gateway), pc.equal(deltas.column("table_name"), table))
+        yield gateway, table, deltas.filter(mine)
 
 
 def _span(deltas: pa.Table, name: Order) -> tuple[int, int]:

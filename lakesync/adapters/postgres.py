@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakesync.adapters.arrow import HASH, hashes_in
 from lakesync.adapters.postgres_wire import binary, columns_of, copied, csv_of, read_csv
-from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value
+from lakesync.adapters.sql import Column, Connection, Dialect, Kind, Refusal, SqlAdapter, Value
 from lakesync.adapters.sql.pool import Pool
 from lakesync.adapters.uri import without_password
 from lakesync.exceptions import AdapterError
@@ -35,6 +35,11 @@ _TYPES: dict[Kind, str] = {
 _MAKERS = 0x1A4E_57AC
 """The advisory lock under which tables are made: `IF NOT EXISTS` fails where two say it at once."""
 _CONNECT_SECONDS = 10
+_STATEMENT_SECONDS = 300
+"""A statement that takes longer is cancelled, unless the URI or the role says how long one may take."""
+_LOCK_SECONDS = 30
+_OF_VALUES = ("22", "23", "54")
+"""Classes of errors that refuse a value: data exceptions, broken constraints, limits such as a row's or a stack's."""
 
 
 class PostgresAdapter(SqlAdapter):
@@ -50,8 +55,10 @@ class PostgresAdapter(SqlAdapter):
 
     def _forget(self, connection: Connection, tables: Sequence[str]) -> None:
         """Remove the rows' old versions."""
+        connection.execute("SET statement_timeout = 0")
         for table in tables:
             connection.execute(f"VACUUM {table}")
+        connection.execute(f"SET statement_timeout = '{_STATEMENT_SECONDS}s'")
 
 
 class PostgresDialect(Dialect):
@@ -73,13 +80,20 @@ class PostgresDialect(Dialect):
         names = ", ".join(columns)
         do = f"UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in update)}" if update else "NOTHING"
         keys = ", ".join(key)
-        return (
-            f"INSERT INTO {table} ({names}) SELECT {names} FROM {scratch} ORDER BY {keys} ON CONFLICT ({keys}) DO {do}"
-        )
+        rows = f"SELECT {names} FROM {scratch} s ORDER BY {keys}"
+        return f"INSERT INTO {table} ({names}) {rows} ON CONFLICT ({keys}) DO {do}"
 
-    def table(self, name: str, columns: Sequence[Column], key: Sequence[str], uniques: Sequence[str]) -> Sequence[str]:
+    def checksum(self, text: str) -> str:
+        """By the digits of an MD5, which is read as a bit string."""
+        return f"('x' || left(md5({text}), 8))::bit(32)::bigint"
+
+    def table(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
         """A table, made by one at a time."""
-        return [f"SELECT pg_advisory_xact_lock({_MAKERS})", *super().table(name, columns, key, uniques)]
+        return [f"SELECT pg_advisory_xact_lock({_MAKERS})", *super().table(name, columns, key)]
+
+    def lookup(self, name: str, table: str, column: Column) -> Sequence[str]:
+        """A hash index: a B-tree refuses values of more than 2,704 bytes."""
+        return [f"CREATE INDEX IF NOT EXISTS {name} ON {table} USING hash ({column.name})"]
 
 
 class PostgresExecutor:
@@ -114,6 +128,10 @@ class PostgresExecutor:
     def _connect(self) -> psycopg.Connection[Any]:
         connection = self._driver.connect(self._uri, autocommit=True, connect_timeout=_CONNECT_SECONDS)
         connection.execute("SET TIME ZONE 'UTC'")
+        for name, seconds in (("statement_timeout", _STATEMENT_SECONDS), ("lock_timeout", _LOCK_SECONDS)):
+            connection.execute(
+                f"SELECT set_config('{name}', '{seconds}s', false) WHERE current_setting('{name}') = '0'".encode()
+            )
         return connection
 
 
@@ -182,6 +200,14 @@ class _PostgresConnection:
         ):
             for part in parts:
                 copy.write(part)
+
+    def refusal(self, error: BaseException) -> Refusal | None:
+        import psycopg
+
+        if not isinstance(error, psycopg.Error) or self._sql.broken or self._sql.closed:
+            return None
+        code = error.sqlstate or ""
+        return Refusal(without_password(_told(error)), code.startswith(_OF_VALUES))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -15,12 +15,13 @@ from lakesync.adapters.arrow import spelled
 from lakesync.adapters.base import NOTHING_BESIDE, Beside, DatabaseAdapter
 from lakesync.exceptions import ConfigurationError
 from lakesync.schema import TableSchema
-from lakesync.types import RowKey
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 NO_COLUMNS = "{}"
+TouchedRow = tuple[str, str, str]
+"""`(gateway, table, row id)`."""
 
 
 class Redaction(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ class Redacted(msgspec.Struct, frozen=True):
     """That said something until now."""
     rows: int = 0
     """Rows of tables of rows that were made again from what is left, whether or not that changed them."""
-    touched: tuple[RowKey, ...] = ()
+    touched: tuple[TouchedRow, ...] = ()
     """Every row of which it holds a covered delta, also one that said nothing any more, each once."""
 
 
@@ -57,7 +58,7 @@ class Redactable(Protocol):
         requests: Sequence[Redaction],
         schemas: Sequence[TableSchema] = (),
         beside: Beside = NOTHING_BESIDE,
-        also: Collection[RowKey] = (),
+        also: Collection[TouchedRow] = (),
     ) -> Redacted:
         """Redact what requests cover, and make the rows of it again, durably before this returns.
 
@@ -116,8 +117,9 @@ def redacted(deltas: pa.Table, requests: Sequence[Redaction]) -> tuple[pa.Table,
     deltas = spelled(deltas)
     mine = covered(deltas, requests)
     saying = pc.and_(mine, pc.not_equal(deltas.column("columns"), NO_COLUMNS))
-    keys = deltas.filter(mine).select(["table_name", "row_id"]).group_by(["table_name", "row_id"]).aggregate([])
-    touched = tuple(zip(keys.column("table_name").to_pylist(), keys.column("row_id").to_pylist(), strict=True))
+    named = ["gateway", "table_name", "row_id"]
+    keys = deltas.filter(mine).select(named).group_by(named).aggregate([])
+    touched = tuple(zip(*(keys.column(name).to_pylist() for name in named), strict=True))
     for name, value in (("op", "UPDATE"), ("columns", NO_COLUMNS)):
         column = pc.if_else(saying, pa.scalar(value, pa.string()), deltas.column(name).cast(pa.string()))
         deltas = deltas.set_column(deltas.schema.get_field_index(name), name, column)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from lakesync.adapters.base import DeltaQuery, Held, StoredDelta, position_of
+from lakesync.adapters.contents import RowContent, RowId
 from lakesync.delta import id_number
 from lakesync.lww import RowState
 from lakesync.types import RowDelta
@@ -33,6 +34,24 @@ def merged(deltas: Iterable[RowDelta]) -> dict[str, RowState]:
     for delta in deltas:
         states.setdefault(delta.row_id, RowState()).merge(delta)
     return states
+
+
+def contents_of(deltas: Iterable[StoredDelta]) -> dict[RowId, RowContent]:
+    """What one table's rows contain, by gateway and row id."""
+    by_row: dict[RowId, list[StoredDelta]] = {}
+    for stored in deltas:
+        by_row.setdefault((stored.gateway, stored.delta.row_id), []).append(stored)
+    return {row: _content(some) for row, some in by_row.items()}
+
+
+def _content(deltas: Sequence[StoredDelta]) -> RowContent:
+    state, undeleted = RowState(), RowState()
+    is_split = any(stored.delta.op == "DELETE" for stored in deltas)
+    for stored in deltas:
+        state.merge(stored.delta)
+        if is_split and stored.delta.op != "DELETE":
+            undeleted.merge(stored.delta)
+    return RowContent(state, max(stored.arrival for stored in deltas), undeleted if is_split else None)
 
 
 def held(deltas: Iterable[StoredDelta]) -> Held:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -21,8 +22,9 @@ from lakesync.adapters.base import (
     Position,
     Prunable,
 )
+from lakesync.adapters.contents import RowContent, RowId
 from lakesync.adapters.pieces import in_order, last_position
-from lakesync.adapters.selection import merged
+from lakesync.adapters.selection import contents_of, merged
 from lakesync.exceptions import ConfigurationError
 from lakesync.lww import RowState
 
@@ -110,6 +112,20 @@ def read_arrow(adapter: DatabaseAdapter, query: DeltaQuery) -> ArrowPage:
         return adapter.query_arrow(query)
     page = adapter.query_deltas_since(query)
     return ArrowPage(to_arrow(page.deltas), page.end)
+
+
+def read_contents(adapter: DatabaseAdapter, table: str, rows: Sequence[RowId]) -> dict[RowId, RowContent]:
+    """The merge of all deltas that an adapter holds of each row of a table; a row without any is absent."""
+    by_gateway: dict[str, list[str]] = {}
+    for gateway, row_id in rows:
+        by_gateway.setdefault(gateway, []).append(row_id)
+    found: dict[RowId, RowContent] = {}
+    for gateway, row_ids in by_gateway.items():
+        for start in range(0, len(row_ids), _ROWS_AT_ONCE):
+            query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids[start : start + _ROWS_AT_ONCE]))
+            pages = walk(partial(read_arrow, adapter), query)
+            found |= contents_of(stored for page in pages for stored in from_arrow(page.deltas))
+    return found
 
 
 def write_arrow(adapter: DatabaseAdapter, batch_id: str, gateway: str, deltas: pa.Table) -> Held:

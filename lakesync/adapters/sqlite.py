@@ -9,7 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, Value
+from lakesync.adapters.checksums import checksum
+from lakesync.adapters.sql import Column, Connection, Dialect, Kind, Refusal, SqlAdapter, Value
 from lakesync.adapters.sql.executor import arrow_of
 from lakesync.adapters.sql.pool import Pool
 from lakesync.exceptions import AdapterError
@@ -61,13 +62,17 @@ class SqliteDialect(Dialect):
         names = ", ".join(columns)
         do = f"UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in update)}" if update else "NOTHING"
         return (
-            f"INSERT INTO {table} ({names}) SELECT {names} FROM {scratch} WHERE true"
+            f"INSERT INTO {table} ({names}) SELECT {names} FROM {scratch} s WHERE true"
             f" ON CONFLICT ({', '.join(key)}) DO {do}"
         )
 
-    def table(self, name: str, columns: Sequence[Column], key: Sequence[str], uniques: Sequence[str]) -> Sequence[str]:
+    def checksum(self, text: str) -> str:
+        """By a function of the connection."""
+        return f"lakesync_checksum({text})"
+
+    def table(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
         """A table that lies in the order of its key."""
-        return [f"{statement} WITHOUT ROWID" for statement in super().table(name, columns, key, uniques)]
+        return [f"{statement} WITHOUT ROWID" for statement in super().table(name, columns, key)]
 
 
 class SqliteExecutor:
@@ -96,6 +101,7 @@ class SqliteExecutor:
         sql = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         for pragma in ("busy_timeout=20000", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY"):
             sql.execute(f"PRAGMA {pragma}").fetchall()
+        sql.create_function("lakesync_checksum", 1, checksum, deterministic=True)
         return sql
 
 
@@ -129,6 +135,11 @@ class _SqliteConnection:
         self._sql.executemany(f"INSERT INTO temp.{table} VALUES ({places})", zip(*columns, strict=True))
         if alone:
             self._sql.execute("COMMIT")
+
+    def refusal(self, error: BaseException) -> Refusal | None:
+        if not isinstance(error, sqlite3.Error) or not self._sql.in_transaction:
+            return None
+        return Refusal(str(error), isinstance(error, (sqlite3.IntegrityError, sqlite3.DataError)))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -57,7 +57,7 @@ def roles(incomplete: str) -> list[str]:
 
 def kinds(incomplete: str) -> list[str]:
     """Of what a gateway set aside."""
-    return [name for name in ("value", "work") if name.startswith(incomplete)]
+    return [name for name in ("value", "work", "destination") if name.startswith(incomplete)]
 
 
 def _settings() -> Config | None:

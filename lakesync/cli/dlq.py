@@ -1,8 +1,9 @@
 """`lakesync dlq`: what was set aside, so that the rest could go on.
 
-Two kinds of a gateway: `value`, a live value that does not fit its column, kept in the lake's table `rejected`; and
-`work`, a destination's table that could not be brought in line after a flush of a gateway without a pipeline. Two of an
-app, in its own file (`--app`): `edit`, a change that the gateway refused; and `action`, one that failed.
+Three kinds of a gateway. `value` is a live value that does not fit its column, kept in the lake's table `rejected`.
+`destination` is a table or a value that a declared destination cannot take. `work` is a destination's table that could
+not be brought in line after a flush of a gateway without a pipeline. Two kinds of an app, in its own file (`--app`):
+`edit`, a change that the gateway refused; and `action`, one that failed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from urllib.parse import quote
 
 import typer
 
-from lakesync.cli import completing, ending, output
+from lakesync.cli import completing, dlq_destinations, ending, output
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, Yes, settings
@@ -30,6 +31,8 @@ app = command_app(
         ("lakesync dlq retry --all", "once the cause is gone"),
     ),
 )
+
+KINDS = ("value", "work", "destination")
 
 Id = Annotated[str | None, typer.Argument(metavar="ID", help="As the list tells it.", show_default=False)]
 App = Annotated[
@@ -56,7 +59,9 @@ def dlq() -> None:
 def list_(
     kind: Annotated[
         str | None,
-        typer.Option(help="value or work; both unless given.", show_default=False, autocompletion=completing.kinds),
+        typer.Option(
+            help="value, work or destination; all unless given.", show_default=False, autocompletion=completing.kinds
+        ),
     ] = None,
     app_file: App = None,
     url: Url = None,
@@ -67,8 +72,8 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List what was set aside."""
-    if kind not in (None, "value", "work"):
-        raise typer.BadParameter(f"--kind is {kind!r}, it must be value or work")
+    if kind not in (None, *KINDS):
+        raise typer.BadParameter(f"--kind is {kind!r}, it must be one of {', '.join(KINDS)}")
     found, why = _of_app(app_file, kind) or _all(kind, url, gateway, token_file, data)
     output.records(
         found, as_json=as_json, columns=("id", "kind", "table", "what", "why"), none="" if why else "nothing"
@@ -118,10 +123,13 @@ def retry(
 ) -> None:
     """Put work back into the queue, as if it were new; of an app, what is then sent when it synchronises next.
 
-    A value needs no retry: it leaves the list when the row gets one that fits, or the table is made again.
+    A value needs no retry: it leaves the list when the row gets one that fits, or the table is made again. The rows of
+    a destination's table are written again by the destination's next run, which is requested where Dagster is known.
     """
     if app_file is not None:
         _act_on_app(app_file, "retried", entry, everything=everything, as_json=as_json)
+    elif entry is not None and dlq_destinations.is_entry(entry):
+        _retry_destination(entry, data, as_json=as_json)
     else:
         _act("POST", "retried", entry, url, gateway, token_file, data, everything=everything, as_json=as_json)
 
@@ -149,6 +157,22 @@ def drop(
         _act_on_app(app_file, "dropped", entry, everything=everything, as_json=as_json)
     else:
         _act("DELETE", "dropped", entry, url, gateway, token_file, data, everything=everything, as_json=as_json)
+
+
+def _retry_destination(entry: str, data: Path | None, *, as_json: bool) -> None:
+    from lakesync.cli.pipeline import Dagster, dagster_url
+
+    config = settings(data)
+    asset = dlq_destinations.retry(config, entry)
+    url = dagster_url(config)
+    told: dict[str, Any] = {"retried": entry, "asset": asset, "runId": None}
+    if url is not None:
+        told["runId"] = Dagster(url).materialise(asset, "destinations", "lakesync dlq retry")
+    if as_json:
+        output.record(told)
+        return
+    print(f"retried {entry}")
+    output.note(f"{url}/runs/{told['runId']}" if url is not None else f"the next run of {asset} writes its rows")
 
 
 def _of_app(app_file: Path | None, kind: str | None) -> tuple[list[dict[str, Any]], list[LakeSyncError]] | None:
@@ -216,23 +240,27 @@ def _act(
 def _all(
     kind: str | None, url: str | None, gateway: str | None, token_file: Path | None, data: Path | None
 ) -> tuple[list[dict[str, Any]], list[LakeSyncError]]:
-    """What gateway and lake set aside, and why one of them does not say. With neither, the gateway's error stands."""
+    """What gateway, lake and destinations set aside, and why one of them does not say; the last error of none."""
     from lakesync.cli.remote import connect
     from lakesync.exceptions import LakeSyncError
 
     found: list[dict[str, Any]] = []
     why: list[LakeSyncError] = []
-    if kind != "work":
+    if kind in (None, "value"):
         try:
             found += _values(data, gateway)
         except LakeSyncError as error:
             why.append(error)
-    if kind != "value":
+    if kind in (None, "destination"):
+        config = settings(data)
+        there, unanswered = dlq_destinations.entries(config, gateway or config.remote.gateway)
+        found, why = [*found, *there], [*why, *unanswered]
+    if kind in (None, "work"):
         try:
             found += _work(connect(url, gateway, token_file, data).get("/admin/dead-letters/{gateway}"))
         except LakeSyncError as error:
             why.append(error)
-    if len(why) == (1 if kind else 2):
+    if why and not found and len(why) >= (1 if kind else 2):
         raise why[-1]
     return found, why
 

@@ -153,7 +153,7 @@ class Dagster:
         self._session = requests.Session()
         self._session.trust_env = False  # a proxy does not know this machine's ports
 
-    def launch(self, selector: Mapping[str, str], tags: Mapping[str, str], config: Mapping[str, Any]) -> str:
+    def launch(self, selector: Mapping[str, Any], tags: Mapping[str, str], config: Mapping[str, Any]) -> str:
         """Launch a run of a job; its id.
 
         Args:
@@ -167,6 +167,20 @@ class Dagster:
         }
         told = self._ask(LAUNCH, {"params": params}, "launchRun", "LaunchRunSuccess")
         return str(told["run"]["runId"])
+
+    def materialise(self, asset: str, job: str, requested_by: str) -> str:
+        """Launch a run of a job for one asset of it; the run's id."""
+        known = self.assets()
+        if asset not in known:
+            raise NotFoundError(f"Dagster at {self.url} has no asset {asset!r}: is the destination declared there?")
+        repository = known[asset]["repository"]
+        selector = {
+            "repositoryLocationName": repository["location"]["name"],
+            "repositoryName": repository["name"],
+            "jobName": job,
+            "assetSelection": [{"path": asset.split("/")}],
+        }
+        return self.launch(selector, {"lakesync/requested_by": requested_by}, {})
 
     def runs(self, limit: int = 5) -> list[dict[str, Any]]:
         """The newest runs: `runId`, `jobName`, `status`, `startTime`, `endTime` (seconds), `tags`."""

@@ -49,11 +49,18 @@ def put(adapter, number, *deltas):
 
 
 def rows(adapter, table="notes"):
+    """A table of rows by row id, where one gateway wrote it."""
+    return {row_id: row for (_, row_id), row in rows_of_gateways(adapter, table).items()}
+
+
+def rows_of_gateways(adapter, table="notes"):
+    """A table of rows by gateway and row id."""
     with adapter._executor.connect() as connection:
         names = connection.columns(table)
         listed = ", ".join(adapter._dialect.quote(name) for name in names)
         found = connection.rows(f"SELECT {listed} FROM {adapter._dialect.quote(table)}")
-    return {row["row_id"]: row for row in (dict(zip(names, values, strict=True)) for values in found)}
+    made = (dict(zip(names, values, strict=True)) for values in found)
+    return {(row["gateway"], row["row_id"]): row for row in made}
 
 
 def parsed(value):
@@ -193,19 +200,18 @@ def test_keys_external_ids_and_other_names(adapter):
         }
     )
     adapter.ensure_schema(schema)
-    put(adapter, 1, make_delta("c", 1, "by hand", table="lines", order="o", line="1", ext="e1"))
-    adapter.materialise("g", schema, ["by hand"])
-    put(adapter, 2, make_delta("c", 1, "r1", table="lines", order="o", line="1", ext="e1", what="taken over"))
-    adapter.materialise("g", schema, ["r1"])
+    put(adapter, 1, make_delta("c", 1, "r0", table="lines", order="o", line="1", ext="e1"))
+    put(adapter, 2, make_delta("c", 1, "r1", table="lines", order="o", line="1", ext="e1", what="the same key"))
+    adapter.materialise("g", schema, ["r0", "r1"])
     found = rows(adapter, "order_lines")
-    assert found.keys() == {"r1"}
-    assert (found["r1"]["what"], parsed(found["r1"]["props"])) == ("taken over", {})
+    assert found.keys() == {"r0", "r1"}
+    assert (found["r1"]["what"], parsed(found["r1"]["props"])) == ("the same key", {})
     put(adapter, 3, make_delta("c", 2, "r1", table="lines", line="2"))
     adapter.materialise("g", schema, ["r1"])
     assert rows(adapter, "order_lines")["r1"]["line"] == "2"
 
 
-def test_what_does_not_fit_its_column_is_null_and_what_has_no_key_waits(adapter):
+def test_what_does_not_fit_its_column_is_null_and_a_dead_letter(adapter):
     odd = parse_schema(
         {
             "table": "odd",
@@ -229,13 +235,20 @@ def test_what_does_not_fit_its_column_is_null_and_what_has_no_key_waits(adapter)
     )
     adapter.materialise("g", odd, ["r1", "r2", "r3"])
     found = rows(adapter, "odd")
-    assert found.keys() == {"r1", "r3"}
+    assert found.keys() == {"r1", "r2", "r3"}
     assert {name: found["r1"][name] for name in "knsb"} == {"k": "k1 ", "n": None, "s": None, "b": None}
     assert (found["r3"]["s"], parsed(found["r3"]["j"]) if found["r3"]["j"] != "text" else "text") == ("", "text")
-    put(adapter, 2, make_delta("c", 2, "r2", table="odd", k="k2"))
-    adapter.materialise("g", odd, ["r2"])
-    found = rows(adapter, "odd")["r2"]
+    found = found["r2"]
     assert (float(found["n"]), found["s"], found["j"], bool(found["b"])) == (-1.5e-7, "\t\\N\n'\"", None, False)
+    assert {(each.row_id, each.column): each.value for each in adapter.dead_letters(10)} == {
+        ("r1", "n"): '"ten"',
+        ("r1", "s"): '"a\\u0000b"',
+        ("r1", "j"): '{"a":"\\u0000"}',
+        ("r1", "b"): '"yes"',
+    }
+    put(adapter, 2, make_delta("c", 2, "r1", table="odd", n=1, s="", j={}, b=True))
+    adapter.materialise("g", odd, ["r1"])
+    assert adapter.dead_letters(10) == []
 
 
 def test_a_batch_its_rows_and_its_mark_change_together(adapter):

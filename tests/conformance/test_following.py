@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from lakesync.adapters import SqliteAdapter, StoredDelta, bigquery
 from lakesync.adapters.base import DeltaBatch
-from lakesync.adapters.following import Choice, OlderRows, Standing, follow_history, standing, united
+from lakesync.adapters.contents import united
+from lakesync.adapters.following import Choice, OlderRows, Standing, follow_history, standing
 from lakesync.cli.process import free_ports
 from lakesync.crash import VARIABLE
 from lakesync.exceptions import AdapterError, ConfigurationError, IntegrityError
@@ -20,7 +21,7 @@ from tests.backend_servers import bigquery_server
 from tests.conformance.adapter_places import DATABASES, NEEDS, SERVERS, TABLES, port_of, start_server, through
 from tests.conformance.book import make_delta
 from tests.conformance.killed_follower import follow
-from tests.conformance.test_adapter_tables import NOTES, parsed, rows
+from tests.conformance.test_adapter_tables import NOTES, parsed, rows, rows_of_gateways
 from tests.conformance.test_adapters import everything
 from tests.conformance.told_history import history, pushes
 from tests.conformance.wire import Wire
@@ -45,9 +46,10 @@ def once(adapter, made):
 def shows(adapter, made):
     """Its table of rows is what the newest delta of each says."""
     latest = {}
-    for delta in sorted((delta for _, _, some in made for delta in some), key=lambda delta: delta.hlc):
-        latest[delta.row_id] = 10 * (delta.hlc // 100) + delta.hlc % 100
-    assert {row: int(float(cells["size"])) for row, cells in rows(adapter).items()} == latest
+    told = [(gateway, delta) for gateway, _, some in made for delta in some]
+    for gateway, delta in sorted(told, key=lambda each: each[1].hlc):
+        latest[gateway, delta.row_id] = 10 * (delta.hlc // 100) + delta.hlc % 100
+    assert {row: int(float(cells["size"])) for row, cells in rows_of_gateways(adapter).items()} == latest
 
 
 @pytest.mark.parametrize("kind", [*TABLES, "parquet on local disk"])
@@ -66,12 +68,12 @@ def test_what_a_follower_lacks_it_takes_once(request, kind, tmp_path):
         shows(adapter, made)
         with adapter._executor.connect() as connection:
             props = "JSON '{\"mine\": 1}'" if kind == "bigquery" else "'{\"mine\": 1}'"
-            connection.execute(f"UPDATE notes SET props = {props} WHERE row_id = 'r1'")
+            connection.execute(f"UPDATE notes SET props = {props} WHERE row_id = 'r1' AND gateway = 'g'")
         more = ("g", 256 * 99, [make_delta("c", 99_000, "r1", size=5), make_delta("c", 99_001, "r2")])
         carry(adapter, [*made, more])
-        found = rows(adapter)
-        assert (parsed(found["r1"]["props"]), int(float(found["r1"]["size"]))) == ({"mine": 1}, 5)
-        assert found["r2"]["deleted_at"] is not None
+        found = rows_of_gateways(adapter)
+        assert (parsed(found["g", "r1"]["props"]), int(float(found["g", "r1"]["size"]))) == ({"mine": 1}, 5)
+        assert found["g", "r2"]["deleted_at"] is not None
     adapter.close()
 
 

@@ -4,7 +4,8 @@ from msgspec import Raw
 
 from lakehouse.tables.merge_job import CHECKS, STATE_NAMES
 from lakehouse.tables.writes import TOUCHED
-from lakesync.adapters.sql import incoming, tables
+from lakesync.adapters.sql import incoming, keys, letters, tables
+from lakesync.adapters.sql.letters import LETTERS
 from lakesync.adapters.sql.marks import MARKS
 from lakesync.adapters.sql.stored import DELTAS
 from lakesync.analysis.plans import KEYS
@@ -82,7 +83,7 @@ def test_a_wrong_schema_is_refused_by_name(changes, message):
 
 
 def test_the_reserved_tables_are_those_that_destinations_make():
-    assert {DELTAS, MARKS, incoming._SCRATCH, tables._SCRATCH, tables._GONE} == RESERVED_TABLES
+    assert {DELTAS, MARKS, LETTERS, keys.KEYS, letters._SCRATCH, incoming._SCRATCH, tables._SCRATCH} == RESERVED_TABLES
 
 
 @pytest.mark.parametrize("obj", [None, [], "x", 1, {}])

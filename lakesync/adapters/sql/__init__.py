@@ -2,6 +2,6 @@
 
 from lakesync.adapters.sql.adapter import SqlAdapter
 from lakesync.adapters.sql.dialect import Column, Dialect, Kind
-from lakesync.adapters.sql.executor import Connection, Executor, Value, arrow_of
+from lakesync.adapters.sql.executor import Connection, Executor, Refusal, Value, arrow_of
 
-__all__ = ["Column", "Connection", "Dialect", "Executor", "Kind", "SqlAdapter", "Value", "arrow_of"]
+__all__ = ["Column", "Connection", "Dialect", "Executor", "Kind", "Refusal", "SqlAdapter", "Value", "arrow_of"]

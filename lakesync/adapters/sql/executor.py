@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Value = str | int | datetime | None
 """What stands for a `?`; instants are UTC and know it."""
+
+
+class Refusal(NamedTuple):
+    """An error of the database that leaves the connection usable once the statement is undone."""
+
+    reason: str
+    """What the database said, without a password."""
+    of_values: bool
+    """It refuses a value of a row; without that value the statement may succeed."""
 
 
 class Connection(Protocol):
@@ -35,6 +44,9 @@ class Connection(Protocol):
         Columns have the scratch table's names and order: strings, 64-bit integers, booleans and
         `timestamp("ms", "UTC")`, nulls among them; numbers and JSON come as text.
         """
+
+    def refusal(self, error: BaseException) -> Refusal | None:
+        """What an error says of a statement; None if it is not the database's, or the connection is lost."""
 
     def transaction(self) -> AbstractContextManager[None]:
         """All statements within, or none. What others have committed when the first query begins is seen."""

@@ -29,6 +29,18 @@ def read(connection: Connection, name: str) -> str | None:
     return found[0][0] if found else None
 
 
+def read_prefix(connection: Connection, prefix: str) -> dict[str, str]:
+    """The marks whose names begin so."""
+    end = f"{prefix[:-1]}{chr(ord(prefix[-1]) + 1)}"
+    return dict(connection.rows(f"SELECT name, mark FROM {MARKS} WHERE name >= ? AND name < ?", [prefix, end]))
+
+
+def put(connection: Connection, name: str, text: str) -> None:
+    """Write a mark, whoever has moved it meanwhile, within the caller's transaction."""
+    if not connection.execute(f"UPDATE {MARKS} SET mark = ?, turn = turn + 1 WHERE name = ?", [text, name]):
+        connection.execute(_MAKE, [name, text, name])
+
+
 def move(connection: Connection, mark: Mark) -> None:
     """Write a mark, within the caller's transaction.
 

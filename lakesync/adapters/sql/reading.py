@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import arrow_schema, from_arrow
 from lakesync.adapters.base import ArrowPage, DeltaQuery, Position, position_of
+from lakesync.adapters.contents import RowContent, RowId
 from lakesync.adapters.flat import COLUMNS
 from lakesync.adapters.pieces import in_order, last_position
-from lakesync.adapters.selection import merged
+from lakesync.adapters.selection import contents_of, merged
 from lakesync.adapters.sql.executor import Connection
 from lakesync.adapters.sql.query import PLACE, conditions
 from lakesync.adapters.sql.stored import DELTAS, TRUE_ID
@@ -66,12 +67,29 @@ def split_points(connection: Connection, query: DeltaQuery, size: int) -> list[i
 def states(connection: Connection, gateway: str | None, table: str, row_ids: Sequence[str]) -> dict[str, RowState]:
     """The merge of all deltas held of each row; a row without any is absent."""
     found: dict[str, RowState] = {}
+    for deltas in _deltas_of(connection, gateway, table, row_ids):
+        found |= merged(stored.delta for stored in from_arrow(deltas))
+    return found
+
+
+def contents(connection: Connection, table: str, rows: Sequence[RowId]) -> dict[RowId, RowContent]:
+    """The merge of all deltas held of each row of a table; a row without any is absent."""
+    by_gateway: dict[str, list[str]] = {}
+    for gateway, row_id in rows:
+        by_gateway.setdefault(gateway, []).append(row_id)
+    found: dict[RowId, RowContent] = {}
+    for gateway, row_ids in by_gateway.items():
+        for deltas in _deltas_of(connection, gateway, table, row_ids):
+            found |= contents_of(from_arrow(deltas))
+    return found
+
+
+def _deltas_of(connection: Connection, gateway: str | None, table: str, row_ids: Sequence[str]) -> Iterator[pa.Table]:
+    """All deltas held of some rows, those of a row together."""
     for start in range(0, len(row_ids), _ROWS_AT_ONCE):
         query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids[start : start + _ROWS_AT_ONCE]))
         where, values = conditions(query)
-        deltas = connection.arrow(f"SELECT {_SELECT} FROM {DELTAS} WHERE {where}", values, _schema())
-        found |= merged(stored.delta for stored in from_arrow(deltas))
-    return found
+        yield connection.arrow(f"SELECT {_SELECT} FROM {DELTAS} WHERE {where}", values, _schema())
 
 
 def newest(connection: Connection) -> Position | None:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lakesync.adapters.redaction import NO_COLUMNS, Redacted, Redaction
+from lakesync.adapters.redaction import NO_COLUMNS, Redacted, Redaction, TouchedRow
 from lakesync.adapters.sql.executor import Connection, Value
 from lakesync.adapters.sql.stored import DELTAS
-from lakesync.types import RowKey
 
 
 def redact_deltas(connection: Connection, requests: Sequence[Redaction]) -> Redacted:
     """Take from covered deltas what they said, within the caller's transaction."""
     count = 0
-    touched: dict[RowKey, None] = {}
+    touched: dict[TouchedRow, None] = {}
     for each in requests:
         where, values = _covered(each)
         found = connection.rows(f"SELECT DISTINCT table_name, row_id FROM {DELTAS} WHERE {where}", values)
-        touched |= dict.fromkeys((table, row_id) for table, row_id in found)
+        touched |= dict.fromkeys((each.gateway, table, row_id) for table, row_id in found)
         count += connection.execute(
             f"UPDATE {DELTAS} SET op = 'UPDATE', columns = ? WHERE {where} AND columns <> ?",
             [NO_COLUMNS, *values, NO_COLUMNS],

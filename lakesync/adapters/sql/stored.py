@@ -11,6 +11,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from lakesync.adapters.arrow import hashes_of
+from lakesync.adapters.contents import RowId
 from lakesync.adapters.pieces import in_order
 from lakesync.adapters.sql.dialect import Column
 
@@ -71,13 +72,12 @@ def _are_short(ids: pa.ChunkedArray) -> bool:
     )
 
 
-def rows_named(deltas: pa.Table, table: str) -> list[str]:
-    """The ids of a table's rows that deltas are of, each once."""
+def rows_named(deltas: pa.Table, table: str) -> list[RowId]:
+    """A table's rows that deltas are of, each once."""
     import pyarrow.compute as pc
 
     own = deltas.filter(pc.equal(deltas.column("table_name"), table))
-    rows: list[str] = pc.unique(own.column("row_id")).to_pylist()
-    return rows
+    return list(dict.fromkeys(zip(own.column("gateway").to_pylist(), own.column("row_id").to_pylist(), strict=True)))
 
 
 def _key(delta_id: str) -> str:

@@ -1,29 +1,38 @@
-"""Tables of rows in a SQL database: each row as its merged state says, beside what belongs to the user.
+"""Tables of rows in a SQL database: each row as its deltas say, beside what belongs to the user.
 
-`props` is the user's: it gets its default when a row is made, and no statement here names it afterwards.
+`props` is the user's: it gets its default when a row is made, and no statement here names it afterwards. A row is
+`(gateway, row_id)`. The user's primary key and external id have indexes that are not unique, and bound no length: two
+devices may use one key offline, so no key decides which row is which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
+import msgspec
 
 from lakesync.adapters.buckets import BUCKETS, bucket_of
+from lakesync.adapters.contents import NOTHING, RowContent, RowId
+from lakesync.adapters.dead_letters import WHOLE_ROW, DeadLetter
 from lakesync.adapters.sql.dialect import Column, Dialect
 from lakesync.adapters.sql.executor import Connection
-from lakesync.adapters.sql.rows import own_column, rows_schema, rows_table, shown_columns
+from lakesync.adapters.sql.keys import KEYS, load_keys
+from lakesync.adapters.sql.letters import replace_letters
+from lakesync.adapters.sql.rows import own_column, rows_of, shown_columns
 from lakesync.exceptions import SchemaError
 from lakesync.hlc import wall_clock
-from lakesync.lww import RowState
 from lakesync.schema import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _SCRATCH = "lakesync_rows"
-_GONE = "lakesync_gone"
+_SAVEPOINTS = count(1)
+"""Numbers for their names: in MySQL a second savepoint of one name removes the first."""
 
 
 def destination(schema: TableSchema) -> str:
@@ -31,38 +40,54 @@ def destination(schema: TableSchema) -> str:
     return schema.source_table or schema.table
 
 
-def locks_of(dialect: Dialect, schema: TableSchema, rows: Iterable[str] | None = None) -> list[str]:
+def locks_of(dialect: Dialect, schema: TableSchema, rows: Iterable[RowId] | None = None) -> list[str]:
     """Return the names of the locks that a writer of a table of rows takes, in the order in which it takes them.
 
     Args:
         dialect: says whether writers of different rows need to wait for each other.
         schema: the table's.
-        rows: ids of the rows to write; None: any row.
+        rows: the rows to write; None: any row.
     """
     name = f"table {destination(schema)}"
     if not dialect.concurrent:
         return [name]
-    buckets = range(BUCKETS) if rows is None else sorted(set(map(bucket_of, rows)))
+    buckets = range(BUCKETS) if rows is None else sorted({bucket_of(row_id) for _, row_id in rows})
     return [f"{name} {bucket:02d}" for bucket in buckets]
 
 
+@contextmanager
+def savepoint(connection: Connection, dialect: Dialect) -> Iterator[None]:
+    """Undo the statements within if one fails, and leave the transaction as it was before them."""
+    if not dialect.transactions:
+        yield
+        return
+    name = f"lakesync_part_{next(_SAVEPOINTS)}"
+    connection.execute(f"SAVEPOINT {name}")
+    try:
+        yield
+    except BaseException as error:
+        if connection.refusal(error) is None:
+            raise  # the connection may be lost: the transaction is undone as a whole
+        connection.execute(f"ROLLBACK TO SAVEPOINT {name}")
+        with suppress(Exception):
+            connection.execute(f"RELEASE SAVEPOINT {name}")
+        raise
+    connection.execute(f"RELEASE SAVEPOINT {name}")
+
+
 def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) -> None:
-    """Make the table, or add the columns that it lacks; `row_id` is always one, and unique.
+    """Make the table, or add the columns that it lacks.
 
     Raises:
         SchemaError: the table is somebody else's, or the schema came to have a column where it has one of its own.
     """
     name, quote = dialect.quote(destination(schema)), dialect.quote
     present = set(connection.columns(destination(schema)))
-    wanted = [
-        column._replace(name=quote(column.name), required=column.required or column.name in schema.primary_key)
-        for column in _columns(schema)
-    ]
+    wanted = [column._replace(name=quote(column.name)) for column in table_columns(schema)]
     if not present:
         props = Column(quote(own_column(schema, "props")), "json", default="'{}'")
-        uniques = [quote(one) for one in dict.fromkeys(("row_id", schema.external_id_column)) if one is not None]
-        key = [quote(one) for one in schema.primary_key]
-        statements = dialect.table(name, [*wanted, props], key, [column for column in uniques if [column] != key])
+        key = [quote(column) for column in key_of(schema)]
+        statements = [*dialect.table(name, [*wanted, props], key), *_indexes(dialect, schema, ())]
         with connection.transaction():
             for statement in statements:
                 connection.execute(statement)
@@ -72,16 +97,43 @@ def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) 
             f"the destination has a table {destination(schema)!r} already, which LakeSync did not make, as it has no "
             "row_id: rename it, or give the schema another sourceTable"
         )
+    if {own_column(schema, "gateway"), own_column(schema, "last_arrival")} - present:
+        raise SchemaError(
+            f"the destination's table {destination(schema)!r} was made by an earlier version, which did not tell rows "
+            "of two gateways apart: rename it, and it is made and filled again"
+        )
     _check_own(schema, present)
     for column in wanted:
         if column.name not in {quote(one) for one in present}:
             connection.execute(f"ALTER TABLE {name} ADD COLUMN {dialect.define(column._replace(required=False))}")
+    for statement in _indexes(dialect, schema, present):
+        connection.execute(statement)
+
+
+def key_of(schema: TableSchema) -> tuple[str, str]:
+    """The columns by which a table of rows is unique."""
+    return (own_column(schema, "gateway"), "row_id")
+
+
+def _indexes(dialect: Dialect, schema: TableSchema, present: Collection[str]) -> Iterator[str]:
+    """Statements that make the indexes of the user's keys, each of one column, but of columns that are there."""
+    named = dict.fromkeys((*schema.primary_key, *filter(None, [schema.external_id_column])))
+    columns = {column.name: column for column in table_columns(schema)}
+    for name in named:
+        if name == "row_id" or name in present:
+            continue
+        text = f"{destination(schema)}.{name}"
+        index = f"lakesync_key_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        column = columns[name]
+        yield from dialect.lookup(
+            index, dialect.quote(destination(schema)), column._replace(name=dialect.quote(column.name))
+        )
 
 
 def _check_own(schema: TableSchema, present: Collection[str]) -> None:
     """Nothing of the app's is written where the table keeps what is its own, or its users'."""
     name = destination(schema)
-    for own in ("props", "synced_at", *(("deleted_at",) if schema.soft_delete else ())):
+    for own in ("props", "synced_at", "last_arrival", "checksum", *(("deleted_at",) if schema.soft_delete else ())):
         elsewhere = own_column(schema, own)
         if elsewhere != own and own in present and elsewhere not in present:
             raise SchemaError(
@@ -90,117 +142,172 @@ def _check_own(schema: TableSchema, present: Collection[str]) -> None:
             )
 
 
-def write_states(connection: Connection, dialect: Dialect, schema: TableSchema, states: Mapping[str, RowState]) -> None:
-    """Bring rows in line with their states, within the caller's transaction."""
-    now = wall_clock()
-    visible = {row_id: state for row_id, state in states.items() if state.visible}
-    if visible:
-        rows = _keyed(schema, rows_table(schema, visible, now))
-        bring_rows(connection, dialect, schema, load_rows(connection, dialect, schema, rows))
-    gone = [row_id for row_id, state in states.items() if not state.visible]
-    if gone:
-        _remove(connection, dialect, schema, gone, now)
+def write_contents(
+    connection: Connection, dialect: Dialect, schema: TableSchema, contents: Mapping[RowId, RowContent]
+) -> None:
+    """Bring rows in line with their contents, and the dead letters about them, within the caller's transaction."""
+    if not contents:
+        return
+    rows = rows_of(schema, contents, wall_clock(), dialect.json_depth)
+    letters = [*rows.letters, *_bring_fitting(connection, dialect, schema, rows.shown)]
+    remove_rows(connection, dialect, schema, rows.gone)
+    replace_letters(connection, dialect, schema.table, contents, letters)
+
+
+def remove_rows(connection: Connection, dialect: Dialect, schema: TableSchema, rows: Collection[RowId]) -> None:
+    """Remove rows from the table, within the caller's transaction."""
+    if not rows:
+        return
+    load_keys(connection, dialect, rows)
+    name = dialect.quote(destination(schema))
+    same = " AND ".join(
+        f"k.{key} = {name}.{dialect.quote(column)}"
+        for key, column in zip(("gateway", "row_id"), key_of(schema), strict=True)
+    )
+    connection.execute(f"DELETE FROM {name} WHERE EXISTS (SELECT 1 FROM {KEYS} k WHERE {same})")
 
 
 def make_again(
-    connection: Connection, dialect: Dialect, schema: TableSchema, rows: Sequence[str], states: Mapping[str, RowState]
+    connection: Connection,
+    dialect: Dialect,
+    schema: TableSchema,
+    rows: Sequence[RowId],
+    contents: Mapping[RowId, RowContent],
 ) -> None:
-    """Rows as their states say, and nothing of what they were, within the caller's transaction.
+    """Rows as their contents say, and nothing of what they were, within the caller's transaction.
 
-    What is not shown, or has no whole key, is removed, with soft delete too.
+    What is not visible is removed before it is written, `props` with it.
     """
-    now = wall_clock()
-    visible = {row_id: states[row_id] for row_id in rows if row_id in states and states[row_id].visible}
-    shown = _keyed(schema, rows_table(schema, visible, now))
-    gone = sorted(set(rows) - set(shown.column("row_id").to_pylist()))
-    if gone:
-        _remove(connection, dialect, replace(schema, soft_delete=False), gone, now)
-    if len(shown):
-        bring_rows(connection, dialect, schema, load_rows(connection, dialect, schema, shown))
+    gone = [row for row in rows if row not in contents or not contents[row].state.visible]
+    remove_rows(connection, dialect, schema, gone)
+    write_contents(connection, dialect, schema, {row: contents.get(row, NOTHING) for row in rows})
 
 
 def load_rows(connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table) -> str:
-    """Visible rows, as a table that `rows_schema` describes, into a scratch table; its name."""
-    columns = [column._replace(name=dialect.quote(column.name), required=False) for column in _columns(schema)]
-    for statement in dialect.scratch(_SCRATCH, columns, [dialect.quote("row_id")]):
+    """Rows, as a table that `rows_schema` describes, into a scratch table; its name."""
+    columns = [column._replace(name=dialect.quote(column.name), required=False) for column in _loaded(schema)]
+    for statement in dialect.scratch(_SCRATCH, columns, [dialect.quote(column) for column in key_of(schema)]):
         connection.execute(statement)
     connection.load(_SCRATCH, rows)
     return _SCRATCH
 
 
 def bring_rows(connection: Connection, dialect: Dialect, schema: TableSchema, scratch: str) -> None:
-    """Loaded rows into the table: each to the row of its id, else to that of its key, else to a new one."""
-    _adopt(connection, dialect, schema, scratch)
-    columns = [dialect.quote(column.name) for column in _columns(schema)]
-    row_id = dialect.quote("row_id")
-    update = [column for column in columns if column != row_id]
-    connection.execute(dialect.merge(dialect.quote(destination(schema)), scratch, columns, [row_id], update))
+    """Loaded rows into the table, each with the checksum of its cells as the database has them."""
+    columns = [dialect.quote(column.name) for column in table_columns(schema)]
+    key = [dialect.quote(column) for column in key_of(schema)]
+    update = [column for column in columns if column not in key]
+    checksum = f"{checksum_of(dialect, schema)} AS {dialect.quote(own_column(schema, 'checksum'))}"
+    source = f"(SELECT {scratch}.*, {checksum} FROM {scratch})"
+    connection.execute(dialect.merge(dialect.quote(destination(schema)), source, columns, key, update))
 
 
-def _keyed(schema: TableSchema, rows: pa.Table) -> pa.Table:
-    """Without the rows whose key is not whole: such a row is not shown until it is."""
-    import pyarrow.compute as pc
+def checksum_of(dialect: Dialect, schema: TableSchema) -> str:
+    """The checksum of a row's cells, as SQL over its columns."""
+    cells = [column._replace(name=dialect.quote(column.name)) for column in _cells(schema)]
+    parts = [f"COALESCE('=' || {dialect.text(cell)}, '-')" for cell in cells]
+    if schema.soft_delete:
+        parts.append(f"CASE WHEN {dialect.quote(own_column(schema, 'deleted_at'))} IS NULL THEN '-' ELSE '+' END")
+    return dialect.checksum(" || '|' || ".join(parts))
 
-    for name in schema.primary_key:
-        rows = rows.filter(pc.is_valid(rows.column(name)))
-    return rows
 
-
-def _adopt(connection: Connection, dialect: Dialect, schema: TableSchema, scratch: str) -> None:
-    """Rows that have a loaded row's key, or its external id, under another row id get the loaded one's."""
-    key = (schema.external_id_column,) if schema.external_id_column is not None else schema.primary_key
-    if key == ("row_id",):
+def _bring_fitting(
+    connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table
+) -> Iterator[DeadLetter]:
+    """Rows into the table, without the values that the database refuses, which are found by halving."""
+    if not len(rows):
         return
-    name, row_id = dialect.quote(destination(schema)), dialect.quote("row_id")
-    same = " AND ".join(f"s.{dialect.quote(column)} = d.{dialect.quote(column)}" for column in key)
-    found = connection.rows(
-        f"SELECT d.{row_id}, s.{row_id} FROM {scratch} s JOIN {name} d ON {same} WHERE d.{row_id} <> s.{row_id}"
-    )
-    for old, new in found:
-        if not connection.rows(f"SELECT 1 FROM {name} WHERE {row_id} = ?", [new]):
-            connection.execute(f"UPDATE {name} SET {row_id} = ? WHERE {row_id} = ?", [new, old])
+    try:
+        with savepoint(connection, dialect):
+            bring_rows(connection, dialect, schema, load_rows(connection, dialect, schema, rows))
+    except Exception as error:
+        refusal = connection.refusal(error)
+        if refusal is None or not refusal.of_values:
+            raise
+    else:
+        return
+    if len(rows) == 1:
+        yield from _bring_cells(connection, dialect, schema, rows)
+        return
+    half = len(rows) // 2
+    yield from _bring_fitting(connection, dialect, schema, rows.slice(0, half))
+    yield from _bring_fitting(connection, dialect, schema, rows.slice(half))
 
 
-def _remove(connection: Connection, dialect: Dialect, schema: TableSchema, gone: Sequence[str], now_ms: int) -> None:
+def _bring_cells(connection: Connection, dialect: Dialect, schema: TableSchema, row: pa.Table) -> Iterator[DeadLetter]:
+    """One row that the database refuses, with those of its values that it takes."""
     import pyarrow as pa
 
-    columns = [Column("row_id", "id"), Column("gone_at", "time")]
-    for statement in dialect.scratch(_GONE, columns, ["row_id"]):
-        connection.execute(statement)
-    instants = pa.array([now_ms] * len(gone), pa.timestamp("ms", "UTC"))
-    connection.load(_GONE, pa.table({"row_id": pa.array(gone, pa.string()), "gone_at": instants}))
-    name, row_id = dialect.quote(destination(schema)), dialect.quote("row_id")
-    chosen = f"{row_id} IN (SELECT g.row_id FROM {_GONE} g)"
-    if not schema.soft_delete:
-        connection.execute(f"DELETE FROM {name} WHERE {chosen}")
+    gateway, row_id = (row.column(place)[0].as_py() for place in range(2))
+    columns = [column for column in shown_columns(schema) if row.column(column.name).null_count == 0]
+    places = {column.name: row.schema.get_field_index(column.name) for column in columns}
+    taken = row
+    for place in places.values():
+        taken = taken.set_column(place, row.schema.field(place), pa.nulls(1, row.schema.field(place).type))
+    refused = _refused(connection, dialect, schema, taken)
+    if refused is not None:  # a rule of the user's, which the row meets with no value
+        yield DeadLetter(gateway, schema.table, row_id, WHOLE_ROW, "null", refused)
         return
-    ((instant,),) = connection.rows(f"SELECT gone_at FROM {_GONE} LIMIT 1")  # as this database spells it
-    deleted, synced = (dialect.quote(own_column(schema, name)) for name in ("deleted_at", "synced_at"))
-    connection.execute(
-        f"UPDATE {name} SET {deleted} = ?, {synced} = ? WHERE {deleted} IS NULL AND {chosen}", [instant, instant]
-    )
+    for column in columns:
+        place = places[column.name]
+        fuller = taken.set_column(place, row.schema.field(place), row.column(place))
+        refused = _refused(connection, dialect, schema, fuller)
+        if refused is None:
+            taken = fuller
+        else:
+            value = row.column(place)[0].as_py()
+            text = value if column.type in ("number", "json") else msgspec.json.encode(value).decode()
+            yield DeadLetter(gateway, schema.table, row_id, column.name, text, refused)
 
 
-def _columns(schema: TableSchema) -> list[Column]:
-    """What is written of a row, in the order of `rows_schema`."""
-    columns = [Column("row_id", "id")]
-    for column in shown_columns(schema):
-        in_key = column.name in schema.primary_key or column.name == schema.external_id_column
-        kind = "id" if in_key and column.type == "string" else "string" if column.type == "null" else column.type
-        columns.append(Column(column.name, kind, required=False))
-    columns.append(Column(own_column(schema, "synced_at"), "time"))
+def _refused(connection: Connection, dialect: Dialect, schema: TableSchema, row: pa.Table) -> str | None:
+    """Write a row; why the database refuses one of its values, if it does."""
+    try:
+        with savepoint(connection, dialect):
+            bring_rows(connection, dialect, schema, load_rows(connection, dialect, schema, row))
+    except Exception as error:
+        refusal = connection.refusal(error)
+        if refusal is None or not refusal.of_values:
+            raise
+        return refusal.reason
+    return None
+
+
+def table_columns(schema: TableSchema) -> list[Column]:
+    """The columns of a table of rows but `props`, those of `rows_schema` first."""
+    return [*_loaded(schema), Column(own_column(schema, "checksum"), "integer", required=False)]
+
+
+def _loaded(schema: TableSchema) -> list[Column]:
+    gateway, row_id = key_of(schema)
+    columns = [Column(gateway, "name"), Column(row_id, "id"), *_cells(schema)]
+    columns += [
+        Column(own_column(schema, "synced_at"), "time", required=False),
+        Column(own_column(schema, "last_arrival"), "integer", required=False),
+    ]
     if schema.soft_delete:
         columns.append(Column(own_column(schema, "deleted_at"), "time", required=False))
     return columns
 
 
+def _cells(schema: TableSchema) -> list[Column]:
+    return [
+        Column(column.name, "string" if column.type == "null" else column.type, required=False)
+        for column in shown_columns(schema)
+    ]
+
+
 __all__ = [
     "bring_rows",
+    "checksum_of",
     "destination",
     "ensure_table",
+    "key_of",
     "load_rows",
     "locks_of",
     "make_again",
-    "rows_schema",
-    "write_states",
+    "remove_rows",
+    "savepoint",
+    "table_columns",
+    "write_contents",
 ]

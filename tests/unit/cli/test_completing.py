@@ -32,7 +32,7 @@ LINES = {
     "lakesync token create --role a": {"admin"},
     "lakesync doctor --only j": {"java", "jars"},
     "lakesync config show gateway.p": {"gateway.port"},
-    "lakesync dlq list --kind ": {"value", "work"},
+    "lakesync dlq list --kind ": {"value", "work", "destination"},
 }
 
 

@@ -1,0 +1,197 @@
+"""A table or a value that a destination cannot take holds up no other, is listed, and is written once it can be."""
+
+from __future__ import annotations
+
+import psycopg
+import pymysql
+import pytest
+
+from lakesync.adapters import DeltaQuery, mysql, postgres
+from lakesync.adapters.following import Choice, follow_history, standing
+from lakesync.adapters.uri import Address
+from lakesync.schema import parse_schema
+from tests.conformance.adapter_places import DATABASES, SERVERS, start_server
+from tests.conformance.book import make_delta
+from tests.conformance.test_adapter_tables import NOTES, rows
+from tests.conformance.test_adapters import everything
+from tests.conformance.told_history import history
+
+LINES = parse_schema({"table": "lines", "columns": [{"name": "n", "type": "number"}, {"name": "j", "type": "json"}]})
+BOTH = [NOTES, LINES]
+TRANSACTIONAL = ("sqlite", "postgres", "mariadb")
+
+
+_ENDLESS = "SELECT SUM(a.seq + b.seq) FROM seq_1_to_1000000 a JOIN seq_1_to_1000000 b"
+
+
+@pytest.fixture(params=TRANSACTIONAL)
+def adapter(request, tmp_path):
+    start_server(request)
+    opened = DATABASES[request.param](tmp_path)
+    yield opened
+    opened.close()
+
+
+def pushes(count, start=1):
+    """Of both tables."""
+    return [
+        (
+            "g",
+            256 * number,
+            [
+                make_delta("c", number, f"n{number}", title=f"t{number}"),
+                make_delta("c", number, "l", "lines", n=number),
+            ],
+        )
+        for number in range(start, start + count)
+    ]
+
+
+def follow(adapter, made, schemas=BOTH):
+    return list(follow_history(adapter, "leaf", Choice(), history(made), schemas))
+
+
+def sql(adapter, statement):
+    with adapter._executor.connect() as connection:
+        connection.execute(statement)
+
+
+def test_b11_a_table_that_cannot_be_made_holds_up_no_other_and_is_retried(adapter):
+    sql(adapter, "CREATE TABLE notes (owner VARCHAR(80))")  # the operator's own
+    follow(adapter, pushes(3))
+    assert float(rows(adapter, "lines")["l"]["n"]) == 3
+    assert standing(adapter, "leaf", Choice()).deltas == len(everything(adapter)) == 6
+    (aside,) = adapter.set_aside("leaf")
+    assert (aside.table, aside.failures, "did not make" in aside.reason) == ("notes", 1, True)
+    follow(adapter, pushes(4))  # its next attempt is not due yet
+    assert float(rows(adapter, "lines")["l"]["n"]) == 4
+    adapter.retry_now("leaf", ["notes"])
+    follow(adapter, pushes(4))
+    assert [each.failures for each in adapter.set_aside("leaf")] == [2]
+    sql(adapter, "DROP TABLE notes")
+    adapter.retry_now("leaf", ["notes"])
+    follow(adapter, pushes(4))
+    assert adapter.set_aside("leaf") == []
+    assert rows(adapter).keys() == {f"n{number}" for number in range(1, 5)}
+    follow(adapter, pushes(5))
+    assert "n5" in rows(adapter)
+
+
+def lock(kind, folder):
+    """A session that holds a table and lets nobody read it."""
+    if kind == "postgres":
+        held = psycopg.connect(DATABASES[kind](folder)._executor._uri)
+        held.execute("LOCK TABLE notes IN ACCESS EXCLUSIVE MODE")
+        return held
+    server = Address.of(SERVERS["mariadb_uri"])
+    database = DATABASES[kind](folder)._executor._address.path
+    held = pymysql.connect(
+        host=server.host, port=server.port, user=server.user, password=server.password, database=database
+    )
+    with held.cursor() as cursor:
+        cursor.execute("LOCK TABLES notes WRITE")
+    return held
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_b11_a_table_that_somebody_holds_is_given_up_in_time_and_holds_up_no_other(
+    request, kind, tmp_path, monkeypatch
+):
+    request.param = kind
+    start_server(request)
+    for module in (postgres, mysql):
+        monkeypatch.setattr(module, "_LOCK_SECONDS", 1)
+    adapter = DATABASES[kind](tmp_path)
+    follow(adapter, pushes(1))
+    held = lock(kind, tmp_path)
+    follow(adapter, pushes(3))
+    held.close()
+    assert float(rows(adapter, "lines")["l"]["n"]) == 3
+    (aside,) = adapter.set_aside("leaf")
+    assert (aside.table, "lock" in aside.reason.lower()) == ("notes", True)
+    assert rows(adapter).keys() == {"n1"}
+    adapter.retry_now("leaf", ["notes"])
+    follow(adapter, pushes(3))
+    assert rows(adapter).keys() == {"n1", "n2", "n3"}
+    adapter.close()
+
+
+def test_b11_a_statement_that_takes_too_long_is_ended(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(postgres, "_STATEMENT_SECONDS", 0.2)
+    monkeypatch.setattr(mysql, "_STATEMENT_SECONDS", 1)
+    for kind, slow in (("postgres", "SELECT pg_sleep(30)"), ("mariadb", _ENDLESS)):
+        request.param = kind
+        start_server(request)
+        adapter = DATABASES[kind](tmp_path)
+        with adapter._executor.connect() as connection, pytest.raises((psycopg.Error, pymysql.Error)) as ended:
+            connection.rows(slow)
+        assert "time" in str(ended.value)
+        adapter.close()
+
+
+def test_b11_rows_that_a_rule_of_the_users_refuses_are_dead_letters_and_are_replayed(adapter):
+    follow(adapter, pushes(1))
+    title = "title(50)" if isinstance(adapter, mysql.MySqlAdapter) else "title"
+    sql(adapter, f"CREATE UNIQUE INDEX mine ON notes ({title})")
+    taken = [make_delta("c", 9, "again", title="t1", size=5), make_delta("c", 9, "other", title="new", size=6)]
+    made = [*pushes(1), ("g", 1024, taken)]
+    follow(adapter, made)
+    found = rows(adapter)
+    assert found.keys() == {"n1", "again", "other"}
+    assert (found["again"]["title"], float(found["again"]["size"]), found["n1"]["title"]) == (None, 5, "t1")
+    (letter,) = adapter.dead_letters(10)
+    assert (letter.table, letter.row_id, letter.column, letter.value) == ("notes", "again", "title", '"t1"')
+    assert adapter.set_aside("leaf") == []
+    sql(adapter, "DROP INDEX mine" + (" ON notes" if isinstance(adapter, mysql.MySqlAdapter) else ""))
+    adapter.retry_now("leaf", ["notes"])
+    follow(adapter, made)
+    assert rows(adapter)["again"]["title"] == "t1"
+    assert (adapter.dead_letters(10), adapter.set_aside("leaf")) == ([], [])
+
+
+def test_json_that_is_too_deep_for_the_database_is_a_dead_letter(adapter):
+    deep = shallow = [1]
+    for _ in range(40):
+        deep = [deep]
+    rest = [("g", 256, [make_delta("c", 1, "deep", "lines", j=deep, n=1), make_delta("c", 1, "l", "lines", j=shallow)])]
+    follow(adapter, rest)
+    found = rows(adapter, "lines")
+    assert (float(found["deep"]["n"]), found["l"]["j"] is None) == (1, False)
+    letters = [(each.row_id, each.column) for each in adapter.dead_letters(10)]
+    assert letters == ([("deep", "j")] if isinstance(adapter, mysql.MySqlAdapter) else [])
+
+
+@pytest.mark.parametrize("depth", range(28, 36))
+def test_what_is_said_to_be_too_deep_for_mariadb_is(mariadb_uri, depth, tmp_path):
+    SERVERS["mariadb_uri"] = mariadb_uri
+    adapter = DATABASES["mariadb"](tmp_path)
+    text = "[" * depth + "]" * depth
+    with adapter._executor.connect() as connection:
+        ((is_valid,),) = connection.rows("SELECT JSON_VALID(?)", [text])
+    assert bool(is_valid) == (depth <= adapter._dialect.json_depth)
+    adapter.close()
+
+
+@pytest.mark.parametrize("kind", ["parquet on local disk", "parquet on s3"])
+def test_an_object_store_takes_a_table_that_is_chosen_later(request, kind, tmp_path):
+    request.param = kind
+    start_server(request)
+    adapter, made = DATABASES[kind](tmp_path), pushes(4)
+
+    def take(*tables):
+        choice = Choice(tables=tables)
+        wanted = [
+            (gateway, arrival, own)
+            for gateway, arrival, some in made
+            if (own := [delta for delta in some if not tables or delta.table in tables])
+        ]
+        list(follow_history(adapter, "leaf", choice, history(wanted)))
+        return standing(adapter, "leaf", choice).deltas
+
+    assert take("notes") == 4
+    assert take("notes", "lines") == 8
+    assert take("lines") == 4
+    assert take() == 8
+    found = adapter.query_deltas_since(DeltaQuery()).deltas
+    assert len(found) == len({each.identity for each in found}) == 8
+    adapter.close()

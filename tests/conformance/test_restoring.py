@@ -1,0 +1,152 @@
+"""What is damaged at a destination changes the digest of its day, and the day's restoration changes it back."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakesync.adapters.base import DeltaBatch, DeltaQuery, StoredDelta
+from lakesync.adapters.digests import DAY, Scope, day_of, differences, together
+from lakesync.adapters.following import Choice, follow_history
+from lakesync.adapters.restoring import restore
+from lakesync.schema import parse_schema
+from tests.conformance.adapter_places import DATABASES, TABLES, start_server
+from tests.conformance.book import make_delta
+from tests.conformance.test_adapter_tables import rows_of_gateways
+from tests.conformance.told_history import history
+
+COLUMNS = [
+    {"name": "title", "type": "string"},
+    {"name": "size", "type": "number"},
+    {"name": "tags", "type": "json"},
+    {"name": "done", "type": "boolean"},
+]
+NOTES = parse_schema({"table": "notes", "columns": COLUMNS})
+HARD = parse_schema({"table": "hard", "columns": COLUMNS, "softDelete": False})
+SCHEMAS = (NOTES, HARD)
+FIRST, SECOND = 20_000, 20_001
+"""Two days."""
+
+
+def made():
+    """Two days of two gateways, with deleted rows, in both tables."""
+    found = []
+    for number, (gateway, day) in enumerate([("g", FIRST), ("h", FIRST), ("g", SECOND), ("h", SECOND)], 1):
+        deltas = []
+        for table in ("notes", "hard"):
+            kept = {"title": f"é {number}", "size": number * 1.5, "tags": ["a", {"b": number}], "done": number % 2 == 0}
+            deltas += [
+                make_delta("c", 10 * number, f"kept {day}", table, **kept),
+                make_delta("c", 10 * number + 1, "both days", table, title=f"of {number}"),
+                make_delta("c", 10 * number + 2, f"gone {day}", table, title="then deleted"),
+                make_delta("c", 10 * number + 3, f"gone {day}", table),
+            ]
+        found.append((gateway, day * DAY + 256 * number, deltas))
+    return found
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.deep if name == "bigquery" else ()) for name in TABLES])
+def adapter(request, tmp_path):
+    start_server(request)
+    opened = DATABASES[request.param](tmp_path)
+    list(follow_history(opened, "leaf", Choice(), history(made()), SCHEMAS))
+    yield opened
+    opened.close()
+
+
+WHOLE = Scope(schemas=SCHEMAS)
+
+
+def test_digests_say_what_there_is(adapter):
+    found = together(adapter.digests(WHOLE))
+    assert found.keys() == {(table, day) for table in ("notes", "hard") for day in (FIRST, SECOND)}
+    assert [found["notes", day].deltas for day in (FIRST, SECOND)] == [8, 8]
+    assert [(found["notes", day].rows, found["notes", day].deleted) for day in (FIRST, SECOND)] == [(4, 2), (6, 2)]
+    assert [(found["hard", day].rows, found["hard", day].deleted) for day in (FIRST, SECOND)] == [(2, 0), (4, 0)]
+    assert sum(each.altered for each in found.values()) == 0
+    one_day = Scope(tables=("notes",), gateways=("g",), schemas=(NOTES,), days=(SECOND,))
+    ((key, only),) = together(adapter.digests(one_day)).items()
+    assert (key, only.deltas, only.rows) == (("notes", SECOND), 4, 3)
+
+
+DAMAGES = {
+    "an emptied table of rows": ("DELETE FROM notes WHERE 1 = 1", {"notes"}, {FIRST, SECOND}),
+    "a lost row": ("DELETE FROM hard WHERE row_id = 'both days' AND gateway = 'g'", {"hard"}, {SECOND}),
+    "an altered text": (f"UPDATE notes SET title = 'by hand' WHERE row_id = 'kept {FIRST}'", {"notes"}, {FIRST}),
+    "an altered number": (f"UPDATE notes SET size = 7 WHERE row_id = 'kept {SECOND}'", {"notes"}, {SECOND}),
+    "a row brought back": (f"UPDATE notes SET deleted_at = NULL WHERE row_id = 'gone {FIRST}'", {"notes"}, {FIRST}),
+    "lost deltas": ("DELETE FROM lakesync_deltas WHERE table_name = 'hard'", {"hard"}, {FIRST, SECOND}),
+    "an altered delta": (
+        f"UPDATE lakesync_deltas SET columns = '{{}}' WHERE row_id = 'kept {FIRST}' AND table_name = 'notes'",
+        {"notes"},
+        {FIRST},
+    ),
+}
+
+
+def test_bigquery_adds_up_and_is_mended_too(request, tmp_path):
+    request.param = "bigquery"
+    start_server(request)
+    adapter = DATABASES["bigquery"](tmp_path)
+    list(follow_history(adapter, "leaf", Choice(), history(made()), SCHEMAS))
+    before = adapter.digests(WHOLE)
+    assert sum(each.altered for each in before) == 0
+    with adapter._executor.connect() as connection:
+        connection.execute(f"UPDATE notes SET title = 'by hand' WHERE row_id = 'kept {FIRST}'")
+        connection.execute("DELETE FROM hard WHERE true")
+    found = differences(before, adapter.digests(WHOLE))
+    assert {(each.table, each.lake.day) for each in found} == {("notes", FIRST), ("hard", FIRST), ("hard", SECOND)}
+    restore(adapter, "leaf", history(made()), Scope(schemas=SCHEMAS, days=(FIRST, SECOND)))
+    assert differences(before, adapter.digests(WHOLE)) == []
+    adapter.close()
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_named_by_day_and_mended_by_the_days_restoration(adapter, damage):
+    before, shown = adapter.digests(WHOLE), rows_of_gateways(adapter)
+    statement, tables, days = DAMAGES[damage]
+    with adapter._executor.connect() as connection:
+        assert connection.execute(statement) > 0
+    found = differences(before, adapter.digests(WHOLE))
+    assert {each.table for each in found} == tables
+    assert {each.lake.day for each in found} == days
+    for day in days:
+        some = [push for push in made() if day_of(push[1]) == day]
+        restore(adapter, "leaf", history(some), Scope(schemas=SCHEMAS, days=(day,)))
+    assert differences(before, adapter.digests(WHOLE)) == []
+    again = rows_of_gateways(adapter)
+    for each in (*shown.values(), *again.values()):
+        del each["synced_at"]
+    assert again == shown
+
+
+def test_what_is_surplus_is_removed(adapter):
+    before = adapter.digests(WHOLE)
+    planted = StoredDelta("g", FIRST * DAY + 999, make_delta("c", 5, "planted", title="never pushed"))
+    newer = StoredDelta("g", FIRST * DAY + 999, make_delta("c", 999, "both days", title="never pushed"))
+    adapter.insert_deltas(DeltaBatch("planted", "g", (planted, newer)))
+    adapter.materialise("g", NOTES, ["planted", "both days"])
+    with adapter._executor.connect() as connection:
+        connection.execute("INSERT INTO hard (gateway, row_id, last_arrival) VALUES ('g', 'by hand', ?)", [FIRST * DAY])
+    assert {each.lake.day for each in differences(before, adapter.digests(WHOLE))} == {FIRST}
+    some = [push for push in made() if day_of(push[1]) == FIRST]
+    restore(adapter, "leaf", history(some), Scope(schemas=SCHEMAS, days=(FIRST,)))
+    assert differences(before, adapter.digests(WHOLE)) == []
+
+
+@pytest.mark.parametrize("kind", ["parquet on local disk", "parquet on s3"])
+def test_an_object_that_is_lost_is_named_by_day_and_written_again(request, kind, tmp_path):
+    request.param = kind
+    start_server(request)
+    adapter = DATABASES[kind](tmp_path)
+    list(follow_history(adapter, "leaf", Choice(), history(made())))
+    before = adapter.digests(Scope())
+    assert {each.day for each in before} == {FIRST, SECOND}
+    lost = next(each for each in adapter.objects.list_objects("deltas/g/").objects if "notes" in each.key)
+    adapter.objects.delete_object(lost.key)
+    ((table, day),) = {(each.table, each.lake.day) for each in differences(before, adapter.digests(Scope()))}
+    assert (table, day) == ("notes", FIRST)
+    some = [push for push in made() if day_of(push[1]) == day]
+    restore(adapter, "leaf", history(some), Scope(days=(day,)))
+    assert differences(before, adapter.digests(Scope())) == []
+    assert adapter.query_deltas_since(DeltaQuery()).end is None
+    adapter.close()
