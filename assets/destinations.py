@@ -1,6 +1,6 @@
 """One asset a leaf of a destination: a backend that follows `deltas` with a mark of its own."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -16,7 +16,7 @@ from lakesync.adapters.uri import without_password
 from lakesync.analysis.marks import Follower, FollowerMark
 from lakesync.config import Config
 from lakesync.config_places import DeclaredDestination
-from lakesync.hlc import wall_of
+from lakesync.hlc import wall_clock, wall_of
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
@@ -26,6 +26,7 @@ from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
     from resources import destinations as moving
+    from resources.comparisons import Comparison
 
 
 def mark_name(name: str, leaf: Leaf) -> str:
@@ -33,8 +34,16 @@ def mark_name(name: str, leaf: Leaf) -> str:
     return f"destinations/{name}/{leaf.name}"
 
 
-def followers(config: Config, store: PipelineStore) -> list[Follower]:
-    """Return how far each leaf is, as its latest run told staging; one that never ran, or follows anew, has nothing."""
+def followers(config: Config, store: PipelineStore, wall: Callable[[], int] = wall_clock) -> list[Follower]:
+    """Return how far each leaf is, as its latest run told staging; one that never ran, or follows anew, has nothing.
+
+    A leaf that continues without a table is behind by its newest push once the table's retry is due.
+
+    Args:
+        config: with the destinations.
+        store: the staging store.
+        wall: milliseconds since 1970.
+    """
     marks = store.marks()
     found = []
     for name, declared, leaf in all_leaves(config):
@@ -42,6 +51,8 @@ def followers(config: Config, store: PipelineStore) -> list[Follower]:
         mark = msgspec.json.decode(text, type=FollowerMark) if text is not None else None
         is_of_choice = mark is not None and mark.choice == chosen(leaf, declared)
         streams = mark.streams if mark is not None and is_of_choice else {}
+        if mark is not None and mark.retry_ms is not None and mark.retry_ms <= wall():
+            streams = {stream: arrival - 1 for stream, arrival in streams.items()}
         found.append(Follower(mark_name(name, leaf), streams, frozenset(declared.gateways)))
     return found
 
@@ -50,6 +61,9 @@ def chosen(leaf: Leaf, declared: DeclaredDestination) -> str:
     """Return what a leaf follows, as text."""
     parts = [sorted(leaf.tables), sorted(leaf.without), sorted(declared.gateways)]
     return msgspec.json.encode(parts).decode()
+
+
+_TOLD_AT_MOST = 20
 
 
 def all_leaves(config: Config) -> Iterator[tuple[str, DeclaredDestination, Leaf]]:
@@ -99,7 +113,8 @@ def destination(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.Asse
         with outcome(context, pyspark, retried=False):
             settled = run_state.settled_ms()
             found = follow(pyspark.spark_session, follower(staging.store, name, declared, leaf), lake.names)
-            mark = FollowerMark(chosen(leaf, declared), found.standing.streams, staging.now_ms())
+            retry_ms = min((each.retry_ms for each in found.set_aside), default=None)
+            mark = FollowerMark(chosen(leaf, declared), found.standing.streams, staging.now_ms(), retry_ms)
             staging.store.put_mark(mark_name(name, leaf), msgspec.json.encode(mark).decode())
             told = {**_told(found), **through(settled, staging.now_ms()), "dagster/uri": without_password(leaf.uri)}
         at = found.standing
@@ -108,16 +123,17 @@ def destination(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.Asse
     return followed
 
 
-def nothing_missed(config: Config) -> list[dg.AssetChecksDefinition]:
-    """For each leaf: it has taken what the lake holds up to its mark."""
-    return [_nothing_missed(name, declared, leaf) for name, declared, leaf in all_leaves(config)]
+def equal_lake(config: Config) -> list[dg.AssetChecksDefinition]:
+    """For each leaf: it holds what the lake holds up to its mark."""
+    return [_equals_lake(name, declared, leaf) for name, declared, leaf in all_leaves(config)]
 
 
-def _nothing_missed(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.AssetChecksDefinition:
+def _equals_lake(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=leaf_key(name, leaf.name),
         name="equals_lake",
-        description="Up to its mark the leaf has taken as many deltas as the lake holds, with the same sum of ids.",
+        description="Compares, by table and day, what the destination holds with the lake up to the destination's "
+        "mark: counts and checksums of deltas and of rows, and the cells of rows with what was written.",
     )
     def check(
         context: dg.AssetCheckExecutionContext,
@@ -125,29 +141,32 @@ def _nothing_missed(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.
         lake: LakeResource,
         staging: StagingResource,
     ) -> dg.AssetCheckResult:
-        from lakesync.adapters.following import standing
-        from lakesync.adapters.registry import as_database, open_adapter
-        from resources.destinations import in_the_lake
+        from resources.comparisons import compare
 
         with outcome(context, pyspark, retried=False):
             one = follower(staging.store, name, declared, leaf)
-            adapter = as_database(open_adapter(leaf.uri))
-            try:
-                reached = standing(adapter, one.name, one.choice)
-            finally:
-                adapter.close()
-            held = in_the_lake(pyspark.spark_session, reached, lake.names)
-        taken = (reached.deltas, reached.id_sum)
-        return dg.AssetCheckResult(
-            passed=held == taken,
-            description=None
-            if held == taken
-            else f"taken: {taken}, in the lake: {held}. Compare both, then declare "
-            "the destination under another name, which takes everything again and changes nothing that is there.",
-            metadata={"deltas_taken": taken[0], "deltas_in_lake": held[0]},
-        )
+            found = compare(pyspark.spark_session, one, lake.names)
+        return _compared(found)
 
     return check
+
+
+def _compared(found: "Comparison") -> dg.AssetCheckResult:
+    """The check's result: the days that differ, and what to do."""
+    said = [str(each) for each in found.differences[:_TOLD_AT_MOST]]
+    days = sorted({each.day for each in found.differences})
+    if days:
+        said.append(f"Rebuild the days {', '.join(days[:_TOLD_AT_MOST])}: materialise them with `rebuild: true`")
+    said += [f"Table {each.table} is set aside: {each.reason}" for each in found.set_aside]
+    metadata: Told = {
+        "deltas_there": found.deltas_there,
+        "deltas_in_lake": found.deltas_in_lake,
+        "rows_there": found.rows_there,
+        "rows_in_lake": found.rows_in_lake,
+        "dead_letters": found.dead_letters,
+        "days": dg.MetadataValue.json(days),
+    }
+    return dg.AssetCheckResult(passed=found.holds, description=". ".join(said) or None, metadata=metadata)
 
 
 def follower(store: PipelineStore, name: str, declared: DeclaredDestination, leaf: Leaf) -> "moving.Follower":
@@ -168,7 +187,9 @@ def follower(store: PipelineStore, name: str, declared: DeclaredDestination, lea
 def _told(found: "moving.Followed") -> Told:
     at = found.standing
     marks = {stream: str(arrival) for stream, arrival in sorted(at.streams.items())}
+    asides = {each.table: f"{each.reason} ({each.failures} attempts)" for each in found.set_aside}
     return {
+        "set_aside": dg.MetadataValue.json(asides),
         "deltas_in": found.deltas,
         "transactions": found.parts,
         "dagster/row_count": at.deltas,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import dagster as dg
 
 from assets.backends import backends
-from assets.destinations import all_leaves, destinations, mark_name, nothing_missed
+from assets.destinations import all_leaves, destinations, equal_lake, mark_name
 from assets.flows import flows
 from assets.labels import MOVE_SLOT, SLOT, leaf_key
 from assets.migration import ended_days, migrations
@@ -65,7 +65,7 @@ def movement(
             schedules.append(_migration_schedule(job, asset.key.path[-1], declared, declared.schedule))
     return Movement(
         [*backends(config), *leaves, *moved["flows"], *moved["tiers"], *migrated],
-        nothing_missed(config),
+        equal_lake(config),
         jobs,
         schedules,
         sensors,

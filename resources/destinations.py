@@ -17,6 +17,7 @@ from lakehouse.catalogue import open_table
 from lakehouse.history.ordered import Stretch, in_order, latest_arrivals, stretches
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
+from lakesync.adapters.dead_letters import Isolating, SetAside
 from lakesync.adapters.following import (
     HISTORY,
     Choice,
@@ -32,6 +33,7 @@ from lakesync.adapters.loads import begin_load, finish_load, is_announced, load_
 from lakesync.adapters.places import Leaf
 from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.adapters.several import max_writers
+from lakesync.hlc import wall_clock
 from lakesync.schema import TableSchema
 from resources.tasks import on_executors, opened, task_slots
 
@@ -75,6 +77,8 @@ class Followed(msgspec.Struct, frozen=True):
     standing: Standing
     history: dict[str, int]
     """`GATEWAY/SHARD` → how far the lake is."""
+    set_aside: tuple[SetAside, ...] = ()
+    """Tables of rows that it continues without."""
 
     @property
     def behind(self) -> bool:
@@ -92,12 +96,14 @@ def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES) ->
         LakeUnavailableError: Spark is gone.
     """
     found = _advance(spark, follower, names)
-    if not found.behind:
-        return found
-    rest = _advance(spark, follower, names)  # a load that was resumed ended where the lake was when it began
-    return replace(
-        rest, deltas=found.deltas + rest.deltas, parts=found.parts + rest.parts, tasks=found.tasks + rest.tasks
-    )
+    if found.behind:
+        rest = _advance(spark, follower, names)  # a load that was resumed ended where the lake was when it began
+        found = replace(
+            rest, deltas=found.deltas + rest.deltas, parts=found.parts + rest.parts, tasks=found.tasks + rest.tasks
+        )
+    with closing(follower.open()) as adapter:
+        asides = adapter.set_aside(follower.name) if isinstance(adapter, Isolating) else []
+    return replace(found, set_aside=tuple(asides))
 
 
 @lake_errors
@@ -105,20 +111,6 @@ def latest(spark: SparkSession, snapshot: int, names: LakeNames = NAMES) -> dict
     """`GATEWAY/SHARD` → the greatest arrival of it in a snapshot of `deltas`, from the bounds of its files."""
     with open_table(spark, names.deltas) as table:
         return latest_arrivals(table, snapshot)
-
-
-@lake_errors
-def in_the_lake(spark: SparkSession, reached: Standing, names: LakeNames = NAMES) -> tuple[int, int]:
-    """How many deltas of a follower's choice the lake has up to where it is, and the sum of their ids."""
-    from lakehouse.history.ledger import id_sums
-
-    if not reached.streams:
-        return 0, 0
-    last = _by_stream(reached.streams)
-    rows = _chosen(spark.table(names.deltas), reached.choice)
-    rows = rows.where(sf.col("arrival") <= sf.coalesce(last, sf.lit(-1)))
-    (row,) = id_sums(rows).collect()
-    return row["count"] or 0, int(row["total"] or 0)
 
 
 def choice_of(leaf: Leaf, gateways: Sequence[str]) -> Choice:
@@ -159,7 +151,9 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames) -> Follo
         load = load_to_resume(adapter, begun, follower.schemas)
         is_shown = columns_shown(adapter, follower.schemas) == begun.shown
         announced = is_announced(adapter, follower.name)
+        asides = adapter.set_aside(follower.name) if isinstance(adapter, Isolating) else []
         writers = max_writers(adapter)
+    wanted_again = any(each.retry_ms <= wall_clock() for each in asides)
     snapshot = ensure_deltas(spark, names).snapshot_id
     if snapshot is None:
         return Followed(0, 0, 0, begun, {})
@@ -168,7 +162,7 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames) -> Follo
     history = {name: last for name, last in everything.items() if not wanted or name.partition("/")[0] in wanted}
     until = load.until if load is not None else history
     after = {name: begun.streams.get(name, -1) for name in until if begun.streams.get(name, -1) < until[name]}
-    if not after and is_shown and not announced:
+    if not after and is_shown and not announced and not wanted_again:
         return Followed(0, 0, 0, begun, history)
     found = _planned(spark, snapshot, names, after, until)
     if load is None:
@@ -214,13 +208,14 @@ def _begun(
         return begin_load(adapter, follower.name, follower.choice, until, parts, follower.schemas)
 
 
-def _by_stream(arrivals: Mapping[str, int]) -> Column:
-    """The entry of a row's stream."""
+def by_stream(arrivals: Mapping[str, int]) -> Column:
+    """The entry of a row's stream; null where there is none."""
     entries = [part for name, arrival in arrivals.items() for part in (sf.lit(name), sf.lit(arrival))]
     return sf.create_map(*entries)[sf.concat_ws("/", "gateway", "shard")]
 
 
-def _chosen(rows: DataFrame, choice: Choice) -> DataFrame:
+def chosen(rows: DataFrame, choice: Choice) -> DataFrame:
+    """The rows of the history that a follower wants."""
     if choice.tables:
         rows = rows.where(sf.col("table_name").isin(*choice.tables))
     if choice.without:

@@ -22,7 +22,7 @@ from lakesync.cli.spark_server import prepare
 from lakesync.config import Config
 
 SERVERS = Path(__file__).parents[1] / ".venv-servers" / "bin"
-_READY_SECONDS = 90
+_READY_SECONDS = 240
 _VERSITYGW = "v1.8.0"
 
 

@@ -170,6 +170,8 @@ class FollowerMark(msgspec.Struct, frozen=True, rename="camel"):
     streams: dict[str, int]
     """`GATEWAY/SHARD` → the arrival up to which it has everything."""
     at_ms: int
+    retry_ms: int | None = None
+    """When a table that it continues without is retried, milliseconds since 1970; None: it continues without none."""
 
 
 def positions(

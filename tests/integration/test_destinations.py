@@ -1,14 +1,17 @@
 """Destinations follow the lake: each leaf by itself, each delta once, and again by itself after it was away."""
 
+import sqlite3
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 
 import dagster as dg
+import msgspec
 import psycopg
 import pytest
 from pydantic import SecretStr
 
 import resources.moves
+from assets.destinations import all_leaves, follower, followers
 from lakehouse.history.flush import flush_due
 from lakesync.adapters import DeltaBatch, LocalDisk, ObjectDeltas, SqliteAdapter, StoredDelta
 from lakesync.adapters.following import Choice
@@ -17,6 +20,7 @@ from lakesync.adapters.migrate import Scope, digest
 from lakesync.adapters.places import Leaf
 from lakesync.adapters.postgres import PostgresAdapter
 from lakesync.adapters.sql import SqlAdapter
+from lakesync.analysis.marks import FollowerMark
 from lakesync.config_places import (
     DeclaredCopies,
     DeclaredDestination,
@@ -30,6 +34,7 @@ from lakesync.schema import parse_schema
 from lakesync.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from resources import destinations
+from resources.comparisons import compare, rebuild
 from resources.destinations import Follower
 from resources.snapshot import SchemaSnapshot, registered
 from sensors.destinations import DESTINATION_SENSOR
@@ -52,7 +57,7 @@ class Warehouse:
         self.flushes = flushes
         self.instance, self.folder, self.postgres, self.engine = instance, folder, postgres, served.engine
         self.gateway = served.engine.gateway("dest")
-        for table in ("flights", "events"):
+        for table in ("flights", "planes", "events"):
             self.gateway.register_schema(parse_schema({"table": table, "columns": COLUMNS}))
         config = spark_config.replace(
             lake={"system_namespace": f"sys_dest_{flushes}", "namespace": f"tab_dest_{flushes}"},
@@ -117,13 +122,33 @@ class Warehouse:
         self.cursor = found.cursor
         return found.run_requests
 
+    def run(self, name):
+        """A run of one leaf, whether or not something is due."""
+        job = self.definitions.resolve_job_def("destinations")
+        key = LEAVES[name]
+        return job.execute_in_process(instance=self.instance, asset_selection=[key], raise_on_error=False)
+
+    def compare(self, name):
+        """A leaf with the lake."""
+        leaf = next(leaf for leaf in all_leaves(self.config) if leaf[2].name == name)
+        with a_run(self.config) as run:
+            return compare(run.pyspark.spark_session, follower(self.engine.store, *leaf), run.lake.names)
+
     def check(self):
-        """Every leaf against the lake."""
+        """Every leaf against the lake: whether it passed, and the days that it names."""
         keys = [dg.AssetCheckKey(key, "equals_lake") for key in LEAVES.values()]
         job = dg.define_asset_job("check", selection=dg.AssetSelection.checks(*keys))
         definitions = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[job]))
         run = definitions.resolve_job_def("check").execute_in_process(instance=self.instance)
-        return {one.asset_key.path[-1]: one.passed for one in run.get_asset_check_evaluations()}
+        found = run.get_asset_check_evaluations()
+        return {one.asset_key.path[-1]: (one.passed, one.metadata["days"].value) for one in found}
+
+    def rebuild(self, name, day):
+        """A day of a leaf written again."""
+        leaf = next(leaf for leaf in all_leaves(self.config) if leaf[2].name == name)
+        with a_run(self.config) as run:
+            one = follower(self.engine.store, *leaf)
+            return rebuild(run.pyspark.spark_session, one, [day], run.lake.names)
 
     def rows(self):
         with psycopg.connect(self.postgres.uri) as sql:
@@ -231,7 +256,105 @@ def test_a_leaf_that_is_away_holds_nobody_up_and_catches_up_by_itself(warehouse)
     found = {name: digest(adapter, Scope()) for name, adapter in there.items()}
     assert found["pg"] == found["copy"]
     assert (found["pg"].deltas, found["objects"].deltas) == (30 + 3 * away, 5)
-    assert warehouse.check() == dict.fromkeys(LEAVES, True)
+    assert warehouse.check() == dict.fromkeys(LEAVES, (True, []))
+
+
+DAMAGES = {
+    "pg": "DELETE FROM flights",
+    "copy": "UPDATE lakesync_deltas SET columns = '{}' WHERE row_id = 'r2'",
+}
+
+
+def test_what_is_damaged_at_a_destination_is_named_by_day_and_mended_by_the_days_rebuild(warehouse):
+    today = datetime.now(UTC).date()
+    with psycopg.connect(warehouse.postgres.uri) as sql:
+        sql.execute(DAMAGES["pg"])
+    with sqlite3.connect(warehouse.folder / "copy.db") as sql:
+        sql.execute(DAMAGES["copy"])
+    lost = next((warehouse.folder / "objects" / "deltas").rglob("*.parquet"))
+    lost.unlink()
+    assert warehouse.check() == dict.fromkeys(LEAVES, (False, [today.isoformat()]))
+    for name in LEAVES:
+        assert warehouse.rebuild(name, today)[today] > 0
+    assert warehouse.check() == dict.fromkeys(LEAVES, (True, []))
+    assert len(warehouse.rows()) == 30
+
+
+def poison(warehouse, name):
+    """Make a leaf unusable; returns what mends it."""
+    if name == "pg":
+        with psycopg.connect(warehouse.postgres.uri) as sql:
+            sql.execute("ALTER TABLE lakesync_deltas RENAME TO hidden")
+
+        def mend():
+            with psycopg.connect(warehouse.postgres.uri) as sql:
+                sql.execute("ALTER TABLE hidden RENAME TO lakesync_deltas")
+
+        return mend
+    path = warehouse.folder / {"copy": "copy.db", "objects": "objects"}[name]
+    aside = path.with_name(f"{path.name}.aside")
+    path.rename(aside)
+    path.write_text("neither a database nor a folder")
+
+    def put_back():
+        path.unlink()
+        aside.rename(path)
+
+    return put_back
+
+
+def test_b11_each_leaf_in_turn_is_poisoned_and_every_other_one_goes_on(warehouse):
+    for number, poisoned in enumerate(LEAVES):
+        mend = poison(warehouse, poisoned)
+        pushed = [("flights", range(3), {"number": number}), ("planes", range(2), {"number": number})]
+        warehouse.flush([*pushed, ("events", range(2), {"number": number})])
+        runs = {name: warehouse.run(name) for name in LEAVES}
+        assert {name: run.success for name, run in runs.items()} == {name: name != poisoned for name in LEAVES}
+        assert all(told(run)["lag_seconds"] < 120 for name, run in runs.items() if name != poisoned)
+        mend()
+        assert warehouse.run(poisoned).success
+        assert {name: warehouse.compare(name).holds for name in LEAVES} == dict.fromkeys(LEAVES, True)
+
+
+def followers_when(warehouse, now_ms):
+    """The leaf at Postgres, as the sensors see it then."""
+    found = followers(warehouse.config, warehouse.engine.store, lambda: now_ms)
+    return [each for each in found if each.name.endswith("/pg")]
+
+
+def test_b11_each_table_in_turn_is_poisoned_and_every_other_one_goes_on(warehouse):
+    def sql(*statements):
+        with psycopg.connect(warehouse.postgres.uri) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    warehouse.flush([(table, [0], {"number": 99}) for table in ("flights", "planes")])
+    assert warehouse.run("pg").success
+    for number, poisoned in enumerate(("flights", "planes"), 100):
+        other = {"flights": "planes", "planes": "flights"}[poisoned]
+        sql(f"ALTER TABLE {poisoned} RENAME TO mine", f"CREATE TABLE {poisoned} (owner text)")
+        warehouse.flush([(table, [0], {"number": number}) for table in ("flights", "planes")])
+        done = warehouse.run("pg")
+        assert done.success
+        assert list(told(done)["set_aside"]) == [poisoned]
+        with psycopg.connect(warehouse.postgres.uri) as connection:
+            found = connection.execute(f"SELECT number FROM {other} WHERE row_id = 'r0'").fetchall()
+        assert found == [(number,)]
+        text = warehouse.engine.store.marks()["destinations/warehouse/pg"]
+        mark = msgspec.json.decode(text, type=FollowerMark)
+        assert 0 < mark.retry_ms - wall_ms() <= 60_000
+        (now,), (then,) = (followers_when(warehouse, ms) for ms in (mark.retry_ms - 1, mark.retry_ms))
+        assert now.streams == mark.streams
+        assert all(then.streams[name] < arrival for name, arrival in mark.streams.items()), "the sensor asks for a run"
+        compared = warehouse.compare("pg")
+        assert not compared.holds
+        assert [each.table for each in compared.set_aside] == [poisoned]
+        sql(f"DROP TABLE {poisoned}", f"ALTER TABLE mine RENAME TO {poisoned}")
+        with closing(PostgresAdapter(warehouse.postgres.uri)) as adapter:
+            adapter.retry_now("destinations/warehouse/pg", [poisoned])  # rather than after the pause
+        again = told(warehouse.run("pg"))
+        assert (again["set_aside"], again["deltas_in"]) == ({}, 0)
+        assert warehouse.compare("pg").holds
 
 
 def test_a_large_backlog_is_taken_by_several_tasks(warehouse, monkeypatch):
@@ -249,7 +372,7 @@ def test_a_large_backlog_is_taken_by_several_tasks(warehouse, monkeypatch):
         assert run.pyspark.work().tasks > 2  # those that moved rows, and the few of the plan
         assert (first.tasks, first.deltas, first.behind) == (2, first.standing.deltas, False)
         assert first.deltas >= 30
-        assert destinations.in_the_lake(spark, first.standing, names) == (first.deltas, first.standing.id_sum)
+        assert compare(spark, late, names).holds
         assert destinations.follow(spark, late, names).tasks == 0
 
         begin_load(adapter, late.name, late.choice, first.standing.streams, 2, schemas)  # by a run that was killed then
@@ -257,9 +380,9 @@ def test_a_large_backlog_is_taken_by_several_tasks(warehouse, monkeypatch):
         again = destinations.follow(spark, late, names)
         assert (again.tasks, again.deltas, again.behind, again.standing.load) == (3, 15, False, None)
         assert not is_announced(adapter, late.name)
-        lake = destinations.in_the_lake(spark, again.standing, names)
+        assert compare(spark, late, names).holds
         found = digest(adapter, Scope())
-        assert lake == (again.standing.deltas, again.standing.id_sum) == (found.deltas, found.id_sum)
+        assert (again.standing.deltas, again.standing.id_sum) == (found.deltas, found.id_sum)
     with psycopg.connect(uri) as sql:
         rows = dict(sql.execute("SELECT row_id, number FROM flights").fetchall())
     assert len(rows) == 40

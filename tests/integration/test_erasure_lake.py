@@ -27,9 +27,7 @@ from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
 from lakehouse.tables.increments import merge_table
-from lakesync.adapters import as_database, open_adapter
-from lakesync.adapters.following import standing
-from lakesync.adapters.migrate import Scope, digest
+from lakesync.adapters.migrate import Scope
 from lakesync.adapters.places import place_of
 from lakesync.config_places import DeclaredCopies, DeclaredDestination, DeclaredFlow, DeclaredMigration
 from lakesync.delta import extract_delta
@@ -38,7 +36,8 @@ from lakesync.exceptions import NotFoundError
 from lakesync.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync.types import SyncPull, SyncPush
-from resources.destinations import follow, in_the_lake
+from resources.comparisons import compare
+from resources.destinations import follow
 from resources.flows import flow
 from resources.moves import Migration, migrate
 from resources.snapshot import PolledConnector, SchemaSnapshot
@@ -140,19 +139,15 @@ class World:
                 ends = (place_of(config, place) for place in (declared.source, declared.to))
                 migrate(spark, [Migration(name, *ends, Scope(tables=declared.tables), 100, str(self.folder))])
 
-    def taken(self, config):
-        """By leaf: what it has taken, in deltas and the sum of their ids, and what the lake has of that."""
-        found = {}
+    def differing(self, config):
+        """By leaf: the days on which it does not hold what the lake holds."""
         config = self.placed(config)
         with a_run(config) as run:
-            for name, declared, leaf in all_leaves(config):
-                one, adapter = follower(self.store, name, declared, leaf), as_database(open_adapter(leaf.uri))
-                at = standing(adapter, one.name, one.choice)
-                held = digest(adapter, Scope())
-                adapter.close()
-                there = (at.deltas, at.id_sum), (held.deltas, held.id_sum)
-                found[leaf.name] = {*there, in_the_lake(run.pyspark.spark_session, at, self.names)}
-        return found
+            spark = run.pyspark.spark_session
+            return {
+                leaf[2].name: compare(spark, follower(self.store, *leaf), self.names).differences
+                for leaf in all_leaves(config)
+            }
 
     def placed(self, config):
         """The settings over this lake, with what was declared of destinations."""
@@ -329,7 +324,7 @@ def test_b7_destinations_lose_it_too_and_until_all_have_the_request_stays_open(s
     world.flush()
     world.follow(config)
     assert world.holding(SECRET) == []
-    assert all(len(figures) == 1 for figures in world.taken(config).values())
+    assert world.differing(config) == {"copy": [], "objects": []}
     for place in ("copy", "slice"):
         with sqlite3.connect(away / f"{place}.db") as sql:
             shown = sql.execute("SELECT row_id, title FROM notes WHERE deleted_at IS NULL").fetchall()

@@ -178,6 +178,29 @@ def test_what_fails_shows_its_typed_error_and_leaves_the_others(house):
         assert set(house.rows("jira_issues")) == {"SUP-1"}
 
 
+def test_b11_each_connector_in_turn_is_poisoned_and_every_other_one_goes_on(house):
+    with desk() as made, company() as firm:
+        made.site.add_project("SUP")
+        made.clock.advance(200_000)
+        good = {
+            "desk": lambda **settings: made.config(includeComments=False, **settings),
+            "crm": lambda **settings: firm.config(**ACCOUNTS_ALONE, **settings),
+        }
+        wrong = {"desk": {"apiToken": "wrong"}, "crm": {"clientSecret": "wrong"}}
+        for number, poisoned in enumerate(good):
+            made.site.add_issue("SUP", f"issue {number}")
+            made.clock.advance(200_000)
+            firm.org.add("Account", Name=f"Acme {number}")
+            for name, config in good.items():
+                house.register(config(**(wrong[name] if name == poisoned else {})))
+            runs = {name: house.run(name) for name in good}
+            assert {name: run.success for name, run in runs.items()} == {name: name != poisoned for name in good}
+            for name in good:
+                house.gateway.unregister_connector(name)
+        assert len(house.rows("jira_issues")) == 2
+        assert len(house.rows("sf_accounts")) == 1
+
+
 class Killed(BaseException):
     """The process ends here."""
 
