@@ -85,7 +85,8 @@ def test_the_location_loads_whatever_tables_are_called(config):
     graph = make_definitions(config, SchemaSnapshot(tables, dict.fromkeys(names, ("nyc",)))).resolve_asset_graph()
     for name in names:
         checks = graph.get_check_keys_for_assets({dg.AssetKey(["tables", name])})
-        assert {check.name for check in checks} == {"row_once", "state_equals_merge", "values_fit", "fresh"}
+        whole = {"row_once", "state_equals_merge", "state_equals_history", "values_fit", "fresh"}
+        assert {check.name for check in checks} == whole
 
 
 def test_spark_is_a_resource_of_its_own_and_no_setting_of_a_resource_holds_a_secret(config):
