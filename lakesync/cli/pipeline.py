@@ -169,7 +169,7 @@ class Dagster:
         return str(told["run"]["runId"])
 
     def materialise(self, asset: str, job: str, requested_by: str) -> str:
-        """Launch a run of a job for one asset of it; the run's id."""
+        """Launch a run of a job for one asset of it, and its newest partition; the run's id."""
         known = self.assets()
         if asset not in known:
             raise NotFoundError(f"Dagster at {self.url} has no asset {asset!r}: is the destination declared there?")
@@ -180,7 +180,10 @@ class Dagster:
             "jobName": job,
             "assetSelection": [{"path": asset.split("/")}],
         }
-        return self.launch(selector, {"lakesync/requested_by": requested_by}, {})
+        tags = {"lakesync/requested_by": requested_by}
+        if known[asset]["isPartitioned"]:
+            tags["dagster/partition"] = self._node(asset)["partitionKeys"][-1]
+        return self.launch(selector, tags, {})
 
     def runs(self, limit: int = 5) -> list[dict[str, Any]]:
         """The newest runs: `runId`, `jobName`, `status`, `startTime`, `endTime` (seconds), `tags`."""
