@@ -8,7 +8,7 @@ import msgspec
 
 from assets.backends import kind_of
 from assets.columns import followed_columns
-from assets.labels import DELTAS, OWNERS, leaf_key
+from assets.labels import DELTAS, DESTINATION_SENSOR, OWNERS, REQUESTED_BY, arrivals_of, days_of, leaf_key
 from assets.outcome import outcome
 from assets.series import Told, content_version, through
 from lakesync.adapters.places import Leaf, leaves, place_of
@@ -77,15 +77,18 @@ def all_leaves(config: Config) -> Iterator[tuple[str, DeclaredDestination, Leaf]
             yield name, declared, leaf
 
 
-def destinations(config: Config) -> list[dg.AssetsDefinition]:
-    """An asset for each leaf of each destination."""
-    return [destination(name, declared, leaf) for name, declared, leaf in all_leaves(config)]
+def destinations(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefinition]:
+    """An asset for each leaf of each destination; `days` are UTC days of arrival."""
+    return [destination(name, declared, leaf, days) for name, declared, leaf in all_leaves(config)]
 
 
-def destination(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.AssetsDefinition:
+def destination(
+    name: str, declared: DeclaredDestination, leaf: Leaf, days: dg.PartitionsDefinition
+) -> dg.AssetsDefinition:
     """A leaf that takes what it lacks, in transactions of its own; a failure holds nobody else up.
 
-    It is not tried again within its run: the sensor asks again, after a pause that grows.
+    A run of the sensor takes everything that it lacks; any other run takes what it lacks up to the end of its days. A
+    run is not tried again within itself: the sensor asks again, after a pause that grows.
     """
     told_tables = f"The tables {', '.join(f'`{table}`' for table in leaf.tables)}" if leaf.tables else "Every table"
     if leaf.without:
@@ -94,6 +97,8 @@ def destination(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.Asse
     @dg.asset(
         key=leaf_key(name, leaf.name),
         deps=[DELTAS],
+        partitions_def=days,
+        backfill_policy=dg.BackfillPolicy.single_run(),
         pool=f"lakesync_destination_{name}_{leaf.name}",
         description=f"{told_tables} of the history at `{leaf.name}`, each delta once, for the destination `{name}`.",
         group_name="destinations",
@@ -110,9 +115,13 @@ def destination(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.Asse
     ) -> dg.MaterializeResult[None]:
         from resources.destinations import follow
 
+        is_asked_by_sensor = context.run.tags.get(REQUESTED_BY) == DESTINATION_SENSOR
+        through_day = None if is_asked_by_sensor else arrivals_of(days_of(context))[1]
         with outcome(context, pyspark, retried=False):
             settled = run_state.settled_ms()
-            found = follow(pyspark.spark_session, follower(staging.store, name, declared, leaf), lake.names)
+            one = follower(staging.store, name, declared, leaf)
+            found = follow(pyspark.spark_session, one, lake.names, through_day)
+            _report_by_day(context, found)
             retry_ms = min((each.retry_ms for each in found.set_aside), default=None)
             mark = FollowerMark(chosen(leaf, declared), found.standing.streams, staging.now_ms(), retry_ms)
             staging.store.put_mark(mark_name(name, leaf), msgspec.json.encode(mark).decode())
@@ -182,6 +191,16 @@ def follower(store: PipelineStore, name: str, declared: DeclaredDestination, lea
         if schema.table not in choice.without and (not choice.tables or schema.table in choice.tables)
     )
     return Task(mark_name(name, leaf), leaf, choice, wanted)
+
+
+def _report_by_day(context: dg.AssetExecutionContext, found: "moving.Followed") -> None:
+    """Add to each partition how many deltas of its day were taken; the first has those of earlier days too."""
+    keys = context.partition_keys
+    taken = dict.fromkeys(keys, 0)
+    for day, deltas in found.days.items():
+        taken[min(max(day, keys[0]), keys[-1])] += deltas
+    for key, deltas in taken.items():
+        context.add_asset_metadata({"deltas_in": deltas}, partition_key=key)
 
 
 def _told(found: "moving.Followed") -> Told:

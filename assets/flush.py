@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets.columns import delta_columns, history_lineage
-from assets.labels import DELTAS, LOG, OWNERS, days_of, is_sensor_run, ms_of_days
+from assets.labels import DELTAS, LOG, OWNERS, arrivals_of, days_of, is_sensor_run
 from assets.outcome import outcome, set_aside
 from assets.series import Told, kept_version, sized, through
 from lakesync.config import Config
 from lakesync.exceptions import LakeSyncError, TransientError, ValidationError
-from lakesync.hlc import start_of
 from lakesync.staging.ledger import day_of
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
@@ -69,7 +68,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
                 max_deltas=config.flush.batch_deltas or MAX_DELTAS,
                 names=lake.names,
                 holds=run_state.cut_points() if days is None else None,
-                within=_arrivals(days) if days is not None else None,
+                within=arrivals_of(days) if days is not None else None,
                 on_flushed=reports.append,
                 on_failed=failed.setdefault,
             )
@@ -99,12 +98,6 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
         return dg.MaterializeResult(metadata=told, data_version=version)
 
     return deltas
-
-
-def _arrivals(days: Sequence[date]) -> tuple[int, int]:
-    """The first and the last arrival of a range of days."""
-    first_ms, end_ms = ms_of_days(days)
-    return start_of(first_ms), start_of(end_ms) - 1
 
 
 def _report_by_day(context: dg.AssetExecutionContext, reports: "Sequence[FlushReport]") -> None:

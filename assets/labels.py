@@ -5,6 +5,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
 
+from lakesync.hlc import start_of
+
 OWNERS = ["team:lakesync"]
 REQUESTED_BY = "lakesync/requested_by"
 """Run tag: which sensor asked for the run; absent on a run of a person or a backfill."""
@@ -19,6 +21,7 @@ SET_ASIDE = "lakesync/set_aside"
 """Run tag: the gateways, with commas between, that a run went on without, and failed for at its end; may be empty."""
 FLUSH_SENSOR = "flush_sensor"
 POLL_SENSOR = "poll_sensor"
+DESTINATION_SENSOR = "destination_sensor"
 CONNECTOR = "lakesync/connector"
 """Run tag: GATEWAY/NAME of the connector that a run polls."""
 
@@ -98,6 +101,12 @@ def ms_of_days(days: Sequence[date]) -> tuple[int, int]:
     first, after = min(days), max(days) + timedelta(days=1)
     start, end = (int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000) for day in (first, after))
     return start, end
+
+
+def arrivals_of(days: Sequence[date]) -> tuple[int, int]:
+    """The first and the last arrival that a range of UTC days can have."""
+    first_ms, end_ms = ms_of_days(days)
+    return start_of(first_ms), start_of(end_ms) - 1
 
 
 def day_of_key(key: str) -> date:

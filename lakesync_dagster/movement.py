@@ -39,17 +39,17 @@ def movement(
 
     Args:
         config: the configuration.
-        days: UTC days, of the partitions of tiers.
+        days: UTC days, of the partitions of destinations and tiers.
         open_staging: opens the staging store.
         lags: of destinations.
 
     Raises:
         ConfigurationError: a destination or flow reaches one adapter in two ways.
     """
-    leaves, moved = destinations(config), {"flows": flows(config), "tiers": tiers(config, days)}
+    leaves, moved = destinations(config, days), {"flows": flows(config), "tiers": tiers(config, days)}
     jobs = [_job("destinations", "Brings destinations up to what the lake holds.", config)] if leaves else []
     keys = {mark_name(name, leaf): leaf_key(name, leaf.name) for name, _, leaf in all_leaves(config)}
-    sensors = [destination_sensor(job, keys, open_staging, lags) for job in jobs]
+    sensors = [destination_sensor(job, keys, days, open_staging, lags) for job in jobs]
     schedules = []
     for group, of_group in moved.items():
         for asset in of_group:

@@ -38,7 +38,7 @@ from lakesync.schema import TableSchema
 from resources.tasks import on_executors, opened, task_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -76,7 +76,9 @@ class Followed(msgspec.Struct, frozen=True):
     tasks: int
     standing: Standing
     history: dict[str, int]
-    """`GATEWAY/SHARD` → how far the lake is."""
+    """`GATEWAY/SHARD` → how far the lake is, or how far was asked for."""
+    days: dict[str, int] = {}
+    """UTC day of arrival → deltas."""
     set_aside: tuple[SetAside, ...] = ()
     """Tables of rows that it continues without."""
 
@@ -86,8 +88,14 @@ class Followed(msgspec.Struct, frozen=True):
         return any(self.standing.streams.get(name, -1) < arrival for name, arrival in self.history.items())
 
 
-def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES) -> Followed:
+def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, through: int | None = None) -> Followed:
     """Bring a leaf up to what the lake holds now.
+
+    Args:
+        spark: a session.
+        follower: the leaf.
+        names: of the lake's tables.
+        through: the last arrival that is taken, unless a load was begun that reaches further; None: the newest.
 
     Raises:
         AdapterError: the destination cannot be reached; what was taken stays, and a repeat goes on behind it.
@@ -95,11 +103,16 @@ def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES) ->
         ConfigurationError: the adapter cannot be a destination.
         LakeUnavailableError: Spark is gone.
     """
-    found = _advance(spark, follower, names)
+    found = _advance(spark, follower, names, through)
     if found.behind:
-        rest = _advance(spark, follower, names)  # a load that was resumed ended where the lake was when it began
+        # a load that was resumed ended where the lake was when it began
+        rest = _advance(spark, follower, names, through)
         found = replace(
-            rest, deltas=found.deltas + rest.deltas, parts=found.parts + rest.parts, tasks=found.tasks + rest.tasks
+            rest,
+            deltas=found.deltas + rest.deltas,
+            parts=found.parts + rest.parts,
+            tasks=found.tasks + rest.tasks,
+            days=_together([found.days, rest.days]),
         )
     with closing(follower.open()) as adapter:
         asides = adapter.set_aside(follower.name) if isinstance(adapter, Isolating) else []
@@ -144,7 +157,7 @@ class Taking(NamedTuple):
             yield from follow_history(adapter, name, choice, history, schemas, older, self.until, since=self.after)
 
 
-def _advance(spark: SparkSession, follower: Follower, names: LakeNames) -> Followed:
+def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through: int | None) -> Followed:
     """Take what the leaf lacks, or the rest of the load that it has begun."""
     with closing(follower.open()) as adapter:
         begun = standing(adapter, follower.name, follower.choice)
@@ -159,7 +172,11 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames) -> Follo
         return Followed(0, 0, 0, begun, {})
     wanted = follower.choice.gateways
     everything = latest(spark, snapshot, names)
-    history = {name: last for name, last in everything.items() if not wanted or name.partition("/")[0] in wanted}
+    history = {
+        name: last if through is None else min(last, through)
+        for name, last in everything.items()
+        if not wanted or name.partition("/")[0] in wanted
+    }
     until = load.until if load is not None else history
     after = {name: begun.streams.get(name, -1) for name in until if begun.streams.get(name, -1) < until[name]}
     if not after and is_shown and not announced and not wanted_again:
@@ -179,7 +196,17 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames) -> Follo
                 reached = finish_load(adapter, follower.name, follower.choice)
             else:
                 withdraw(adapter, follower.name)
-    return Followed(reached.deltas - begun.deltas, len(taken), len(works), reached, history)
+    days = _together([part.days for part in taken])
+    return Followed(reached.deltas - begun.deltas, len(taken), len(works), reached, history, days)
+
+
+def _together(days: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sums of several counts by day."""
+    found: dict[str, int] = {}
+    for each in days:
+        for day, deltas in each.items():
+            found[day] = found.get(day, 0) + deltas
+    return found
 
 
 @lake_errors

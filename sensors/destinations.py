@@ -4,27 +4,32 @@ from collections.abc import Mapping
 
 import dagster as dg
 
-from assets.labels import REQUESTED_BY
+from assets.labels import DESTINATION_SENSOR, REQUESTED_BY
 from lakesync.analysis.marks import Lag
 from lakesync.exceptions import LakeUnavailableError
 from lakesync.staging.store import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.attempts import Attempts
+from sensors.flush import nearest_day
 from sensors.lags import PipelineLags, is_under_way
 
-DESTINATION_SENSOR = "destination_sensor"
 LEAF = "lakesync/leaf"
 """Run tag: the asset that the run is for."""
 
 
 def destination_sensor(
-    job: UnresolvedAssetJobDefinition, keys: Mapping[str, dg.AssetKey], open_staging: OpenStaging, lags: PipelineLags
+    job: UnresolvedAssetJobDefinition,
+    keys: Mapping[str, dg.AssetKey],
+    days: dg.TimeWindowPartitionsDefinition,
+    open_staging: OpenStaging,
+    lags: PipelineLags,
 ) -> dg.SensorDefinition:
     """Create the sensor of destinations: one that fails is asked for again after a growing pause, others continue.
 
     Args:
         job: brings destinations up to the lake.
         keys: name of a destination's mark → its asset.
+        days: UTC days of arrival.
         open_staging: opens the staging store, which has the marks.
         lags: of destinations.
     """
@@ -55,7 +60,7 @@ def destination_sensor(
             told = [f"a run for {name} is under way" for name in sorted(busy)]
             return dg.SkipReason("; ".join([*told, *map(str, held)]) or "no destination is behind")
         requests = [
-            dg.RunRequest(asset_selection=[keys[name]], tags=tags(keys[name]))
+            dg.RunRequest(asset_selection=[keys[name]], tags={**tags(keys[name]), **span(name, asked)})
             for name in sorted({lag.name for lag in asked})
         ]
         others = [lag for lag in behind if lag not in asked]
@@ -66,6 +71,16 @@ def destination_sensor(
     ) -> list[Lag]:
         lagging = found.read(store, lambda: context.instance, anew=anew)
         return [lag for lag in lagging if lag.part == "destination" and lag.name in keys]
+
+    def span(name: str, asked: list[Lag]) -> dict[str, str]:
+        """The days from the oldest delta that a destination lacks on."""
+        first = min(lag.since_ms for lag in asked if lag.name == name)
+        last = days.get_last_partition_key()
+        assert last is not None
+        return {
+            "dagster/asset_partition_range_start": nearest_day(days, first),
+            "dagster/asset_partition_range_end": last,
+        }
 
     def tags(key: dg.AssetKey) -> dict[str, str]:
         return {REQUESTED_BY: DESTINATION_SENSOR, LEAF: key.to_user_string()}

@@ -8,6 +8,7 @@ those are the same whoever comes again. `loads.py` divides a large backlog among
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ from lakesync.adapters.progress import progress_in
 from lakesync.adapters.several import read_arrow, read_contents, walk
 from lakesync.crash import crash_point
 from lakesync.exceptions import AdapterError, ConfigurationError, IntegrityError, SchemaError
-from lakesync.hlc import wall_clock
+from lakesync.hlc import wall_clock, wall_of
 from lakesync.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ class Taken(msgspec.Struct, frozen=True):
     deltas: int
     standing: Standing
     """Afterwards."""
+    days: dict[str, int] = {}
+    """UTC day of arrival, `YYYY-MM-DD` → how many of the deltas."""
 
 
 def stream(gateway: str, shard: str) -> str:
@@ -180,7 +183,7 @@ def follow_history(
             )
         crash_point("follow.after_part")
         text, at = told, now
-        yield Taken(wanted.deltas, now)
+        yield Taken(wanted.deltas, now, _by_day(part))
     whole_streams = {**at.streams, **{name: max(last, at.streams.get(name, -1)) for name, last in upto.items()}}
     at = replace(at, streams=whole_streams)  # what it did not want it need not look at again
     told = msgspec.json.encode(at).decode()
@@ -315,6 +318,16 @@ def _lacking(history: Iterable[pa.RecordBatch], at: Standing) -> Iterator[pa.Rec
         left = batch.filter(pc.greater(batch.column("arrival"), pa.array(marks, pa.int64())))
         if left.num_rows:
             yield left
+
+
+def _by_day(part: pa.Table) -> dict[str, int]:
+    """UTC day of arrival → deltas."""
+    counted = part.group_by("arrival").aggregate([([], "count_all")])
+    days: dict[str, int] = {}
+    for arrival, count in zip(*(counted.column(name).to_pylist() for name in ("arrival", "count_all")), strict=True):
+        day = f"{datetime.fromtimestamp(wall_of(arrival) / 1000, UTC):%Y-%m-%d}"
+        days[day] = days.get(day, 0) + count
+    return days
 
 
 def _streams(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:

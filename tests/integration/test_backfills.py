@@ -7,6 +7,8 @@ import pytest
 from pydantic import SecretStr
 
 from lakehouse.sessions import session
+from lakesync.adapters import DeltaQuery, open_adapter
+from lakesync.config_places import DeclaredDestination
 from lakesync.delta import extract_delta
 from lakesync.schema import parse_schema
 from lakesync.types import SyncPush
@@ -53,7 +55,10 @@ class House:
             service_token=SecretStr(SERVICE),
             dagster={"partitions_start": MONDAY},
         )
-        self.definitions = make_definitions(config, registered(self.store))
+        self.copy = f"sqlite://{folder}/copy.db"
+        destinations = {"shop": DeclaredDestination(to="copy")}
+        self.config = config.model_copy(update={"adapters": {"copy": self.copy}, "destinations": destinations})
+        self.definitions = make_definitions(self.config, registered(self.store))
         self.pushed = 0
 
     def push(self, day, count):
@@ -147,3 +152,22 @@ def test_a_day_that_is_behind_an_earlier_day_in_the_log_is_refused(house):
     both = house.backfill("deltas", FRIDAY, SATURDAY)
     assert both.success
     assert counted(both, "deltas_in") == {FRIDAY: (1,), SATURDAY: (1,)}
+
+
+def test_a_backfill_of_a_destination_takes_what_it_lacks_up_to_its_days(house):
+    if not house.pushed:  # by the tests before
+        house.push(MONDAY, 3)
+        house.push(SATURDAY, 2)
+    house.backfill("deltas", MONDAY, SATURDAY)
+    leaf = "destinations/shop/copy"
+    run = house.backfill(leaf, MONDAY, TUESDAY)
+    assert run.success
+    assert counted(run, "deltas_in") == {MONDAY: (3,), TUESDAY: (0,)}
+    adapter = open_adapter(house.copy)
+    held = {each.delta.row_id for each in adapter.query_deltas_since(DeltaQuery()).deltas}
+    adapter.close()
+    assert held == {"t0", "t1", "t2"}
+    rest = house.backfill(leaf, MONDAY, SATURDAY)
+    assert rest.success
+    assert sum(deltas for (deltas,) in counted(rest, "deltas_in").values()) == house.pushed - 3
+    assert counted(house.backfill(leaf, MONDAY, MONDAY), "deltas_in") == {MONDAY: (0,)}
