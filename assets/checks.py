@@ -14,7 +14,7 @@ import dagster as dg
 import msgspec
 from pyspark.sql import SparkSession
 
-from assets.labels import CHECKPOINT, DELTAS, check_step, days_asked, goes_on, state_key
+from assets.labels import CHECKPOINT, CUT, DELTAS, check_step, days_asked, goes_on, state_key
 from assets.outcome import brief, is_final, outcome, set_aside
 from lakesync.exceptions import IntegrityError
 from lakesync.staging.store import PipelineStore
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 LIMIT = 100
 """Findings that a check lists at most."""
+PUBLISHED = dg.AssetCheckKey(CHECKPOINT, "checkpoint_equals_cut")
+"""The check of checkpoints, which a flush runs behind its cut."""
 NAMED = 3
 """Of what was found, told in a check's description; its metadata have them all."""
 
@@ -78,7 +80,7 @@ def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
             _held(state_key(schema.table, where), _of_table(schema.table, where), (where, schema.table))
             for schema, where in snapshot.states
         ),
-        _held(CHECKPOINT, _OF_CHECKPOINT),
+        _held(CHECKPOINT, _OF_CHECKPOINT, behind=[CUT]),
     ]
 
 
@@ -188,14 +190,29 @@ def named(found: Sequence[msgspec.Struct]) -> str:
     return ", ".join(first) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
 
 
-def _held(key: dg.AssetKey, held: Sequence[Check], table: tuple[str, str] | None = None) -> dg.AssetChecksDefinition:
-    """The checks of an asset as one step; `table` is the namespace and the name of a state table."""
+def _held(
+    key: dg.AssetKey,
+    held: Sequence[Check],
+    table: tuple[str, str] | None = None,
+    behind: Sequence[dg.AssetKey] = (),
+) -> dg.AssetChecksDefinition:
+    """The checks of an asset as one step.
+
+    Args:
+        key: the asset.
+        held: the checks.
+        table: the namespace and the name of a state table.
+        behind: further assets after which the step runs.
+    """
     by_key = {dg.AssetCheckKey(key, check.name): check for check in held}
 
     @dg.multi_asset_check(
         name=check_step(key),
         specs=[
-            dg.AssetCheckSpec(one.name, asset=key, description=one.description, blocking=one.blocking) for one in held
+            dg.AssetCheckSpec(
+                one.name, asset=key, description=one.description, blocking=one.blocking, additional_deps=behind
+            )
+            for one in held
         ],
         can_subset=True,
     )
@@ -206,7 +223,8 @@ def _held(key: dg.AssetKey, held: Sequence[Check], table: tuple[str, str] | None
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
     ) -> Iterator[dg.AssetCheckResult]:
-        days, seed = days_asked(context.run.tags), int(context.run.run_id[:8], 16)
+        seed = int(context.run.run_id[:8], 16)
+        days = None if key == CHECKPOINT else days_asked(context.run.tags)  # whose partitions are gateways
         wanted = {one: by_key[one] for one in by_key if one in context.selected_asset_check_keys}
         found: dict[dg.AssetCheckKey, Sequence[msgspec.Struct]] = {}
         with outcome(context, pyspark):

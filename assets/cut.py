@@ -1,7 +1,7 @@
 """The assets `cut` and `checkpoint`: one arrival a gateway that all tables are merged to, published for first syncs."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import dagster as dg
 from pyspark.sql import SparkSession
@@ -10,7 +10,7 @@ from assets.labels import CHECKPOINT, CUT, DELTAS, OWNERS, state_key
 from assets.outcome import brief, outcome, raise_set_aside, set_aside
 from assets.series import Told, content_version, through
 from lakesync.config import Config
-from lakesync.exceptions import IntegrityError, TransientError
+from lakesync.exceptions import IntegrityError, NotFoundError, TransientError
 from lakesync.hlc import wall_of
 from lakesync.schema import TableSchema
 from lakesync.staging.records import Cut
@@ -22,6 +22,7 @@ from resources.snapshot import SchemaSnapshot, registered
 from resources.spark import SparkConnectResource
 from resources.uris import checkpoints_uri, staging_uri
 
+_POOL = "lakesync_cut"
 _CUT_LINEAGE = dg.MetadataValue.md(
     "One arrival W a gateway: every table merged with `deltas.arrival <= W`, its snapshot tagged `cut-GATEWAY-W` and "
     "so kept from expiry. Staging records W, the version of the sync rules, and each table's snapshot."
@@ -32,35 +33,31 @@ _CHECKPOINT_LINEAGE = dg.MetadataValue.md(
 )
 
 
-def cut_and_checkpoint(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
-    """Both assets as one step, as a checkpoint is of exactly one cut.
+GATEWAYS = dg.DynamicPartitionsDefinition(name="gateways")
+"""The gateways that have a checkpoint."""
 
-    The tables are those registered now: one that came after the location was loaded is merged here.
+
+def cut_and_checkpoint(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetsDefinition]:
+    """The cut of all gateways, which a flush makes, and the checkpoints, one partition a gateway."""
+    return [cut_asset(snapshot, config), checkpoint_asset(config)]
+
+
+def cut_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
+    """The last step of a flush: it cuts every gateway, publishes the checkpoints and reports each as a partition.
+
+    The partitions of a run of a flush are days, so Dagster cannot run the checkpoints' partitions within it. The tables
+    are those registered now: one that came after the location was loaded is merged here.
     """
 
-    @dg.multi_asset(
-        name="cut",
-        specs=[
-            dg.AssetSpec(
-                CUT,
-                deps=[DELTAS, *(state_key(schema.table, where) for schema, where in snapshot.states)],
-                description="For each gateway the newest arrival to which all of its tables are merged, as snapshots.",
-                group_name="cut",
-                kinds={"spark", "iceberg"},
-                owners=OWNERS,
-                metadata={"dagster/uri": staging_uri(config), "lineage": _CUT_LINEAGE},
-            ),
-            dg.AssetSpec(
-                CHECKPOINT,
-                deps=[CUT],
-                description="All rows of a gateway at its newest cut, as frames that a new client reads first.",
-                group_name="checkpoint",
-                kinds={"spark", "protobuf"},
-                owners=OWNERS,
-                metadata={"dagster/uri": checkpoints_uri(config), "lineage": _CHECKPOINT_LINEAGE},
-            ),
-        ],
-        pool="lakesync_cut",
+    @dg.asset(
+        key=CUT,
+        deps=[DELTAS, *(state_key(schema.table, where) for schema, where in snapshot.states)],
+        pool=_POOL,
+        description="For each gateway the newest arrival to which all of its tables are merged, as snapshots.",
+        group_name="cut",
+        kinds={"spark", "iceberg"},
+        owners=OWNERS,
+        metadata={"dagster/uri": staging_uri(config), "lineage": _CUT_LINEAGE},
     )
     def cut(
         context: dg.AssetExecutionContext,
@@ -77,19 +74,67 @@ def cut_and_checkpoint(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDef
                 raise ExceptionGroup("cuts failed", list(failed.values()))
             for gateway, error in failed.items():
                 set_aside(context, run_state, error, f"gateway {gateway} was not cut and keeps its checkpoint")
-        snapshots = {cut.gateway: {table.table: str(table.snapshot_id) for table in cut.tables} for cut in cuts}
-        version = content_version([snapshots, {cut.gateway: cut.rules_version for cut in cuts}])
-        valid = through(min((_valid_ms(run_state, cut) for cut in cuts), default=None), staging.now_ms())
-        frames = _frames_told(cuts, lake.checkpoints_uri)
+            now_ms = staging.now_ms()
         reasons = {gateway: brief(error) for gateway, error in failed.items()}
         left_out: Told = {"left_out": dg.MetadataValue.json(reasons)} if failed else {}
+        _add_partitions(context.instance, [cut.gateway for cut in cuts])
+        for one in cuts:
+            context.log_event(
+                dg.AssetMaterialization(
+                    CHECKPOINT,
+                    partition=one.gateway,
+                    metadata={**_frames_told([one], lake.checkpoints_uri), **_valid([one], run_state, now_ms)},
+                    tags={"dagster/data_version": _version([one]).value},
+                )
+            )
         yield dg.MaterializeResult(
-            asset_key=CUT, metadata={**_cuts_told(cuts, snapshots), **valid, **left_out}, data_version=version
+            metadata={**_cuts_told(cuts), **_valid(cuts, run_state, now_ms), **left_out},
+            data_version=_version(cuts),
         )
-        yield dg.MaterializeResult(asset_key=CHECKPOINT, metadata={**frames, **valid}, data_version=version)
         raise_set_aside(context, run_state)
 
     return cut
+
+
+def checkpoint_asset(config: Config) -> dg.AssetsDefinition:
+    """The checkpoints, by gateway. A run cuts its gateways again, where everything that they took is in the lake."""
+
+    @dg.asset(
+        key=CHECKPOINT,
+        deps=[CUT],
+        partitions_def=GATEWAYS,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        pool=_POOL,
+        description="All rows of a gateway at its newest cut, as frames that a new client reads first.",
+        group_name="checkpoint",
+        kinds={"spark", "protobuf"},
+        owners=OWNERS,
+        metadata={"dagster/uri": checkpoints_uri(config), "lineage": _CHECKPOINT_LINEAGE},
+    )
+    def checkpoint(
+        context: dg.AssetExecutionContext,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+        run_state: dg.ResourceParam[RunState],
+    ) -> dg.MaterializeResult[None]:
+        gateways, store = context.partition_keys, staging.store
+        with outcome(context, pyspark):
+            made = make_cuts(pyspark.spark_session, lake, store, run_state, config, gateways=gateways)
+            newest = {cut.gateway: cut for cut in made}
+            for gateway in gateways:
+                cut = newest.get(gateway) or store.newest_cut(gateway)
+                if cut is None:
+                    raise NotFoundError(
+                        f"gateway {gateway!r} has no checkpoint: it has unflushed deltas, or none at all. Run "
+                        "`lakesync flush`"
+                    )
+                newest[gateway] = cut
+                told = {**_frames_told([cut], lake.checkpoints_uri), **_valid([cut], run_state, staging.now_ms())}
+                context.add_asset_metadata({**told, "was_cut": cut in made}, CHECKPOINT, gateway)
+        return dg.MaterializeResult(data_version=_version(list(newest.values())))
+
+    return checkpoint
 
 
 def make_cuts(
@@ -99,6 +144,7 @@ def make_cuts(
     run_state: RunState,
     config: Config,
     on_failed: Callable[[str, Exception], object] | None = None,
+    gateways: Collection[str] | None = None,
 ) -> list[Cut]:
     """Cut each gateway that has anything in the lake, all of its shards at one arrival.
 
@@ -113,6 +159,7 @@ def make_cuts(
         run_state: where each gateway can be cut.
         config: how long the snapshots of cuts are kept, and the contracts of tables.
         on_failed: called with a gateway and its error. Without it all errors are raised at the end.
+        gateways: the only ones that are cut; None: all.
 
     Returns:
         The cuts that were made, and those that were kept because nothing has changed.
@@ -131,6 +178,8 @@ def make_cuts(
     in_the_lake = run_state.flushed()
     for gateway, hold in sorted(run_state.cut_points().items()):
         if gateway not in in_the_lake or hold.rules_version is None:
+            continue
+        if gateways is not None and gateway not in gateways:
             continue
         try:
             names = run_state.names_of(gateway)
@@ -189,16 +238,35 @@ def _tables(spark: SparkSession, lake: LakeResource, store: PipelineStore, gatew
     return cut | named | store.gateway_config(gateway).schemas.keys()
 
 
-def _cuts_told(cuts: list[Cut], snapshots: dict[str, dict[str, str]]) -> Told:
+def _valid(cuts: Sequence[Cut], run_state: RunState, now_ms: int) -> Told:
+    return through(min((_valid_ms(run_state, cut) for cut in cuts), default=None), now_ms)
+
+
+def _version(cuts: Sequence[Cut]) -> dg.DataVersion:
+    return content_version([_snapshots(cuts), {cut.gateway: cut.rules_version for cut in cuts}])
+
+
+def _snapshots(cuts: Sequence[Cut]) -> dict[str, dict[str, str]]:
+    return {cut.gateway: {table.table: str(table.snapshot_id) for table in cut.tables} for cut in cuts}
+
+
+def _add_partitions(instance: dg.DagsterInstance, gateways: Sequence[str]) -> None:
+    """Make gateways partitions of the checkpoints."""
+    known = set(instance.get_dynamic_partitions(GATEWAYS.name or ""))
+    if new := [gateway for gateway in gateways if gateway not in known]:
+        instance.add_dynamic_partitions(GATEWAYS.name or "", new)
+
+
+def _cuts_told(cuts: Sequence[Cut]) -> Told:
     return {
         "gateways": ", ".join(cut.gateway for cut in cuts),
         "tables": sum(len(cut.tables) for cut in cuts),
         "arrivals": dg.MetadataValue.json({cut.gateway: str(cut.arrival) for cut in cuts}),
-        "snapshot_ids": dg.MetadataValue.json(snapshots),
+        "snapshot_ids": dg.MetadataValue.json(_snapshots(cuts)),
     }
 
 
-def _frames_told(cuts: list[Cut], uri: str) -> Told:
+def _frames_told(cuts: Sequence[Cut], uri: str) -> Told:
     tables = [table for cut in cuts for table in cut.tables]
     return {
         "dagster/row_count": sum(table.rows for table in tables),

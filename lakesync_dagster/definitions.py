@@ -62,7 +62,7 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
             *ingested(snapshot, days, config),
             history(days, config),
             *state_tables(snapshot, days, config),
-            cut_and_checkpoint(snapshot, config),
+            *cut_and_checkpoint(snapshot, config),
             *maintenance(snapshot, config.maintenance),
             *erasure(snapshot, config),
             *moves.assets,

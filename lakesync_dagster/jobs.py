@@ -7,6 +7,7 @@ from datetime import UTC
 
 import dagster as dg
 
+from assets.checks import PUBLISHED
 from assets.labels import FLUSH_SLOT, OTHER_SLOT, POLL_SLOT, SLOT, UPKEEP, UPKEEP_SLOT
 from assets.maintenance import GROUP
 from resources.compat_dagster import UnresolvedAssetJobDefinition
@@ -21,7 +22,8 @@ def flush_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> Unres
     """Log → `deltas` → state tables → cut → checkpoint; `apart` are checks that sensors tell."""
     return dg.define_asset_job(
         "flush",
-        selection=_without(apart, "flush", "tables", "cut", "checkpoint"),
+        # the cut publishes the checkpoints: a run's partitions are days, and theirs are gateways
+        selection=_without(apart, "flush", "tables", "cut") | dg.AssetSelection.checks(PUBLISHED),
         description="Carries what waits into the lake, merges the state tables and publishes a checkpoint.",
         tags={"dagster/max_runtime": str(max_seconds), SLOT: FLUSH_SLOT, **_SOON},
     )

@@ -112,6 +112,18 @@ def test_what_runs_tell_keep_and_hold_back(house, spark_server):
         assert abs(series[asset]["valid_through"] - time.time()) < 600, asset
     assert all(series[asset]["files"] > 0 for asset in EVERY if asset != "cut")
 
+    checkpoint = dg.AssetKey("checkpoint")
+    assert house.instance.get_materialized_partitions(checkpoint) == {"house"}
+    job = house.definitions.resolve_implicit_global_asset_job_def()
+    again = job.execute_in_process(
+        instance=house.instance, tags={"dagster/partition": "house"}, asset_selection=[checkpoint]
+    )
+    assert again.success
+    (event,) = again.get_asset_materialization_events()
+    made = event.step_materialization_data.materialization
+    assert (made.partition, made.metadata["dagster/row_count"].value) == ("house", 40)
+    assert failed(again) == set()
+
     house.push("flights", range(5), 2)
     second = house.run()
     assert second.success

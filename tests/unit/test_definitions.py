@@ -157,7 +157,7 @@ def test_the_flush_job_holds_everything_and_the_tables_job_the_state_tables(conf
     definitions = make_definitions(config, SNAPSHOT)
     flush = definitions.resolve_job_def("flush").asset_layer.selected_asset_keys
     tables = definitions.resolve_job_def("tables").asset_layer.selected_asset_keys
-    assert {key.to_user_string() for key in flush} == {"checkpoint", "cut", "deltas", "tables/flights", "tables/planes"}
+    assert {key.to_user_string() for key in flush} == {"cut", "deltas", "tables/flights", "tables/planes"}
     assert {key.to_user_string() for key in tables} == {"tables/flights", "tables/planes"}
 
 
