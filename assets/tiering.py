@@ -1,5 +1,6 @@
 """One asset a pair of tiers: for each day by hlc, that nothing of it, or older, is in the hot one any more."""
 
+import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -26,9 +27,18 @@ def tier_key(name: str) -> dg.AssetKey:
     return dg.AssetKey([GROUP, name])
 
 
-def tiers(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefinition]:
-    """An asset for each pair of tiers; `days` are UTC days by hlc."""
-    return [tier_asset(config, name, days) for name in config.tiers]
+def tiers(config: Config, days: dg.TimeWindowPartitionsDefinition) -> list[dg.AssetsDefinition]:
+    """An asset for each pair of tiers; `days` are UTC days of arrival."""
+    return [tier_asset(config, name, tier_days(config, name, days)) for name in config.tiers]
+
+
+def tier_days(config: Config, name: str, days: dg.TimeWindowPartitionsDefinition) -> dg.DailyPartitionsDefinition:
+    """Return the UTC days by hlc of a pair of tiers.
+
+    They begin so long before the first arrival that what is too old then moves on that very day.
+    """
+    first = days.start - timedelta(days=math.ceil(config.tiers[name].max_age_days) + 1)
+    return dg.DailyPartitionsDefinition(start_date=f"{first:%Y-%m-%d}", timezone="UTC", end_offset=1)
 
 
 def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:

@@ -10,7 +10,7 @@ from assets.destinations import all_leaves, destinations, equal_lake, mark_name
 from assets.flows import flows
 from assets.labels import MOVE_SLOT, SLOT, leaf_key
 from assets.migration import ended_days, migrations
-from assets.tiering import oldest_day, tiers
+from assets.tiering import oldest_day, tier_days, tiers
 from lakesync.config import Config
 from lakesync.config_places import DeclaredMigration
 from lakesync.staging.store import OpenStaging
@@ -92,7 +92,7 @@ def _schedule(
             return dg.SkipReason(f"{job.name} is under way")
         if age is None:
             return dg.RunRequest(tags=tags)
-        day = oldest_day(context.scheduled_execution_time, age, days)
+        day = oldest_day(context.scheduled_execution_time, age, tier_days(config, name, days))
         return dg.RunRequest(partition_key=day, tags=tags) if day else dg.SkipReason("nothing is old enough yet")
 
     return ask
