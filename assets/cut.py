@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from assets.labels import CHECKPOINT, CUT, DELTAS, OWNERS, state_key
 from assets.outcome import brief, outcome, raise_set_aside, set_aside
-from assets.series import Told, content_version, through
+from assets.series import Told, content_version, spark_figures, through
 from lakesync.config import Config
 from lakesync.exceptions import IntegrityError, NotFoundError, TransientError
 from lakesync.hlc import wall_of
@@ -78,12 +78,17 @@ def cut_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
         reasons = {gateway: brief(error) for gateway, error in failed.items()}
         left_out: Told = {"left_out": dg.MetadataValue.json(reasons)} if failed else {}
         _add_partitions(context.instance, [cut.gateway for cut in cuts])
+        figures = spark_figures(pyspark) if cuts else {}
         for one in cuts:
             context.log_event(
                 dg.AssetMaterialization(
                     CHECKPOINT,
                     partition=one.gateway,
-                    metadata={**_frames_told([one], lake.checkpoints_uri), **_valid([one], run_state, now_ms)},
+                    metadata={
+                        **_frames_told([one], lake.checkpoints_uri),
+                        **_valid([one], run_state, now_ms),
+                        **figures,
+                    },
                     tags={"dagster/data_version": _version([one]).value},
                 )
             )

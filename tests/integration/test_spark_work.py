@@ -124,7 +124,8 @@ def test_a_flush_of_three_rows_is_sparks_work_and_its_commits_are_sparks(pipelin
         pipeline.names.deltas: {"spark"},
         pipeline.names.state("orders"): {"spark"},
     }
-    followed = pipeline.run("destinations")["destinations/shop/copy"]
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    followed = pipeline.run("destinations", partition_key=today)["destinations/shop/copy"]
     assert followed["deltas_in"] == 3
     assert pipeline.tasks(followed) > 0
 
