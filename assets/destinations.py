@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from resources.comparisons import Comparison
 
 
+class Follow(dg.Config):
+    """What a run of a destination does."""
+
+    rebuild: bool = False
+    """Also write the chosen days again from the lake: missing, altered and surplus deltas and rows."""
+
+
 def mark_name(name: str, leaf: Leaf) -> str:
     """Return the name of a leaf's mark, at the destination and in staging."""
     return f"destinations/{name}/{leaf.name}"
@@ -108,11 +115,13 @@ def destination(
     )
     def followed(
         context: dg.AssetExecutionContext,
+        config: Follow,
         pyspark: SparkConnectResource,
         lake: LakeResource,
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
     ) -> dg.MaterializeResult[None]:
+        from resources.comparisons import rebuild
         from resources.destinations import follow
 
         is_asked_by_sensor = context.run.tags.get(REQUESTED_BY) == DESTINATION_SENSOR
@@ -122,6 +131,9 @@ def destination(
             one = follower(staging.store, name, declared, leaf)
             found = follow(pyspark.spark_session, one, lake.names, through_day)
             _report_by_day(context, found)
+            if config.rebuild:
+                for day, deltas in rebuild(pyspark.spark_session, one, days_of(context), lake.names).items():
+                    context.add_asset_metadata({"deltas_rewritten": deltas}, partition_key=day.isoformat())
             retry_ms = min((each.retry_ms for each in found.set_aside), default=None)
             mark = FollowerMark(chosen(leaf, declared), found.standing.streams, staging.now_ms(), retry_ms)
             staging.store.put_mark(mark_name(name, leaf), msgspec.json.encode(mark).decode())

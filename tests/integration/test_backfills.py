@@ -77,13 +77,13 @@ class House:
         ]
         self.gateway.handle_push(SyncPush("c", tuple(deltas)))
 
-    def backfill(self, asset, first, last):
+    def backfill(self, asset, first, last, **config):
         """The run that a backfill of a range of days launches."""
         job = dg.define_asset_job("backfill", selection=dg.AssetSelection.assets(asset.split("/")))
         definitions = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[job]))
         tags = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
         return definitions.resolve_job_def("backfill").execute_in_process(
-            instance=self.instance, tags=tags, raise_on_error=False
+            instance=self.instance, tags=tags, run_config=config, raise_on_error=False
         )
 
     def unflushed(self):
@@ -171,3 +171,10 @@ def test_a_backfill_of_a_destination_takes_what_it_lacks_up_to_its_days(house):
     assert rest.success
     assert sum(deltas for (deltas,) in counted(rest, "deltas_in").values()) == house.pushed - 3
     assert counted(house.backfill(leaf, MONDAY, MONDAY), "deltas_in") == {MONDAY: (0,)}
+
+    adapter = open_adapter(house.copy)
+    adapter.delete_deltas(adapter.query_arrow(DeltaQuery(limit=2)).deltas)
+    adapter.close()
+    rebuilt = house.backfill(leaf, MONDAY, MONDAY, ops={"destinations__shop__copy": {"config": {"rebuild": True}}})
+    assert counted(rebuilt, "deltas_in", "deltas_rewritten") == {MONDAY: (0, 3)}
+    assert all(each.passed for each in rebuilt.get_asset_check_evaluations() if each.check_name == "equals_lake")
