@@ -52,7 +52,7 @@ COMMANDS: dict[str, Named] = {
     "row": Named("row", _KNOW, "Look at one row of the lake."),
     "trace": Named("trace", _KNOW, "Follow a delta: client, commit, flush batch, snapshot, and who holds it."),
     "rules": Named("rules", _KNOW, "Check sync rules, try them as a user, and see what a change would do to whom."),
-    "schema": Named("schema", _OPERATE, "Register table schemas, and list them."),
+    "schema": Named("schema", _OPERATE, "Register table schemas, list them, and retire them."),
     "flush": Named("flush", _OPERATE, "Carry what waits to the lake now."),
     "materialise": Named("materialise", _OPERATE, "Bring a destination's tables in line after a gateway's flushes."),
     "backfill": Named("backfill", _OPERATE, "Run partitions of assets again: days, and tables or gateways."),

@@ -64,6 +64,8 @@ def project(tmp_path_factory, spawn_for_module):
 @pytest.fixture(scope="module")
 def played(project):
     """The examples of the page that talk to a gateway, and what each said."""
+    Path("drafts.json").write_text('{"table": "drafts", "columns": [{"name": "text", "type": "string"}]}')
+    assert command("schema", "apply", "drafts.json").exit_code == 0
     told = {}
     for heading in ("Data in and out", "Why does a client lack a row?", "Rules", "Operating"):
         for line in BLOCKS[heading]:

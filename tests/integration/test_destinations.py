@@ -124,9 +124,11 @@ class Warehouse:
 
     def run(self, name):
         """A run of one leaf, whether or not something is due."""
-        job = self.definitions.resolve_job_def("destinations")
         key = LEAVES[name]
-        return job.execute_in_process(instance=self.instance, asset_selection=[key], raise_on_error=False)
+        today = self.definitions.resolve_asset_graph().get(key).partitions_def.get_last_partition_key()
+        return self.definitions.resolve_job_def("destinations").execute_in_process(
+            instance=self.instance, asset_selection=[key], partition_key=today, raise_on_error=False
+        )
 
     def compare(self, name):
         """A leaf with the lake."""

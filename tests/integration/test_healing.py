@@ -80,7 +80,7 @@ class Pipeline:
         self.sensors = {
             "flush": flush_sensor(self.config, flush_job(600), days, open_staging, lags),
             "destinations": destination_sensor(
-                job("destinations"), {mark_name("copy", leaf): COPY}, open_staging, lags
+                job("destinations"), {mark_name("copy", leaf): COPY}, days, open_staging, lags
             ),
         }
         self.cursors = dict.fromkeys(self.sensors)
