@@ -19,6 +19,14 @@ from benchmarks.server import GATEWAY, token
 P = ParamSpec("P")
 T = TypeVar("T")
 
+SHAPES = ("same", "varying", "insert", "crossing", "mixture")
+"""What a delta does to a row that is there: an UPDATE of the same two columns; of one to three of four; an INSERT of
+five columns; an UPDATE of the same two under clocks of the clients that run up to a second behind each other; one of
+the first three, drawn at random, under such clocks."""
+
+_LATEST_MS = 1000
+"""So much is the slowest of the clocks behind."""
+_VARIED = ("title", "done", "points", "note")
 _PRIME = 1_000_003
 """Steps through the rows in an order that is none, each once before any again."""
 
@@ -49,6 +57,9 @@ class PushLoad(msgspec.Struct, frozen=True):
     own_team: bool = False
     """There is a team for each client, whose rows it alone writes, under a token that says so."""
     name: str = "pusher"
+    shape: str = ""
+    """One of `SHAPES`: every row is there already, and every delta is of this shape. Empty: each row is inserted at
+    first, and updated from then on."""
 
 
 class PullLoad(msgspec.Struct, frozen=True):
@@ -85,16 +96,19 @@ def pull(port: int, load: PullLoad) -> list[Sample]:
 
 async def _push_all(port: int, load: PushLoad) -> list[Sample]:
     samples: list[Sample] = []
-    places = iter(range(load.deltas))
+    places = iter(range(load.rows, load.rows + load.deltas) if load.shape else range(load.deltas))
     begun = time.perf_counter()
 
     async def client(number: int) -> None:
         name = f"{load.name}-{number}"
-        claims, bodies = {}, _bodies(name, load, places, begun)
+        late = _LATEST_MS * number // load.clients if load.shape in ("crossing", "mixture") else 0
+        claims, bodies = {}, _bodies(name, load, places, begun, late_ms=late)
         if load.own_team:
             claims = {"team": f"team-{number}"}
             part = msgspec.structs.replace(load, rows=load.rows // load.clients, teams=load.clients)
-            bodies = _bodies(name, part, iter(range(load.deltas // load.clients)), begun, number, load.clients)
+            first = part.rows if load.shape else 0
+            own = iter(range(first, first + load.deltas // load.clients))
+            bodies = _bodies(name, part, own, begun, number, load.clients, late_ms=late)
         connection, proof = await Connection.open(port), token(name, **claims)
         for body, deltas in bodies:
             start = time.perf_counter()
@@ -108,7 +122,14 @@ async def _push_all(port: int, load: PushLoad) -> list[Sample]:
 
 
 def _bodies(
-    client: str, load: PushLoad, places: Iterator[int], begun: float, first: int = 0, step: int = 1
+    client: str,
+    load: PushLoad,
+    places: Iterator[int],
+    begun: float,
+    first: int = 0,
+    step: int = 1,
+    *,
+    late_ms: int = 0,
 ) -> Iterator[tuple[bytes, int]]:
     """Push after push of one client with its number of deltas, until `places` are gone.
 
@@ -119,16 +140,23 @@ def _bodies(
         begun: when the load did.
         first: number of the first row.
         step: to the next one.
+        late_ms: so much the client's clock is behind.
     """
     chance = random.Random(client)  # noqa: S311 a benchmark's values
+    shape = load.shape
     while time.perf_counter() - begun < load.seconds:
         deltas = []
-        hlc = time.time_ns() // 1_000_000 << 16
+        hlc = time.time_ns() // 1_000_000 - late_ms << 16
         ids = chance.randbytes(32 * load.batch).hex()
         for number, place in enumerate(islice(places, load.batch)):
             row = place * _PRIME % load.rows * step + first
             identity = ids[number * 64 : number * 64 + 64]
-            if place < load.rows:
+            drawn = SHAPES[chance.randrange(3)] if shape == "mixture" else shape
+            if drawn == "varying":
+                deltas.append(_varying(client, row, hlc + number, identity, chance))
+            elif drawn == "insert":
+                deltas.append(_insert(client, row, hlc + number, identity, load, ',{"column":"note","value":null}'))
+            elif place < load.rows:
                 deltas.append(_insert(client, row, hlc + number, identity, load))
             else:
                 deltas.append(_update(client, row, hlc + number, identity, place))
@@ -137,8 +165,8 @@ def _bodies(
         yield f'{{"clientId":"{client}","deltas":[{",".join(deltas)}],"lastSeenHlc":"0"}}'.encode(), len(deltas)
 
 
-def _insert(client: str, row: int, hlc: int, identity: str, load: PushLoad) -> str:
-    more = "".join(f',{{"column":"c{n}","value":{row + n}}}' for n in range(load.columns))
+def _insert(client: str, row: int, hlc: int, identity: str, load: PushLoad, more: str = "") -> str:
+    more += "".join(f',{{"column":"c{n}","value":{row + n}}}' for n in range(load.columns))
     return (
         f'{{"op":"INSERT","table":"tasks","rowId":"task-{row:08d}","clientId":"{client}","columns":['
         f'{{"column":"title","value":"Task number {row}"}},{{"column":"team","value":"team-{row % load.teams}"}},'
@@ -151,6 +179,15 @@ def _update(client: str, row: int, hlc: int, identity: str, place: int) -> str:
     return (
         f'{{"op":"UPDATE","table":"tasks","rowId":"task-{row:08d}","clientId":"{client}","columns":['
         f'{{"column":"done","value":true}},{{"column":"points","value":{place % 1009}}}],'
+        f'"hlc":"{hlc}","deltaId":"{identity}"}}'
+    )
+
+
+def _varying(client: str, row: int, hlc: int, identity: str, chance: random.Random) -> str:
+    names = chance.sample(_VARIED, chance.randint(1, 3))
+    cells = ",".join([f'{{"column":"{name}","value":"{chance.randrange(1000)}"}}' for name in names])
+    return (
+        f'{{"op":"UPDATE","table":"tasks","rowId":"task-{row:08d}","clientId":"{client}","columns":[{cells}],'
         f'"hlc":"{hlc}","deltaId":"{identity}"}}'
     )
 

@@ -1,17 +1,25 @@
 """Deltas pushed a second, every push durable before its answer, row states and feed entries kept.
 
 Beside it, in the same run, a plain implementation (one SQLite row a delta, one commit a push).
+
+With `--mix` rows are inserted first, and then written to in five shapes, one after another: `same` (UPDATEs of the same
+columns), `varying` (of one to three of four columns), `insert` (INSERTs of five columns), `crossing` (UPDATEs under
+clocks that run up to a second behind each other) and `mixture` (the first three at random, under such clocks), whose
+figures are the main ones.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from benchmarks import load, report, server
+from benchmarks.rules import RULES
+from tests.postgres_server import postgres_server
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -23,10 +31,16 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=60, help="end after this time at the latest")
     parser.add_argument("--columns", type=int, default=0, help="further columns of an INSERT")
     parser.add_argument("--no-baseline", action="store_true", help="leave the plain implementation out")
+    parser.add_argument("--mix", action="store_true", help="rows that are there, and deltas of every shape")
+    parser.add_argument("--shapes", default=",".join(load.SHAPES), help="with --mix: which")
+    parser.add_argument("--rule", action="store_true", help="with --mix: one equality rule; each client its own rows")
+    parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite", help="with --mix: staging")
 
 
 def run(options: Namespace) -> dict[str, Any]:
     """Measure."""
+    if options.mix:
+        return mix(options)
     wanted = load.PushLoad(
         clients=options.clients,
         rows=options.rows,
@@ -49,11 +63,47 @@ def run(options: Namespace) -> dict[str, Any]:
     return found
 
 
+def mix(options: Namespace) -> dict[str, Any]:
+    """Every shape, over the same rows."""
+    found: dict[str, Any] = {}
+    filled = load.PushLoad(
+        clients=options.clients, rows=options.rows, batch=1000, deltas=options.rows, own_team=options.rule
+    )
+    with ExitStack() as opened:
+        place = opened.enter_context(server.folder(options.folder))
+        settings = {}
+        if options.store == "postgres":
+            settings["LAKESYNC_STAGING_URL"] = opened.enter_context(postgres_server()).uri
+        gateway = opened.enter_context(server.gateway(place / "gateway", **settings))
+        plain = None if options.no_baseline else opened.enter_context(server.plain(place / "plain"))
+        if options.rule:
+            load.admin(gateway.port, "sync-rules", RULES)
+        for measured in (gateway, plain):
+            if measured is not None:
+                load.apart(load.push, measured.port, filled)
+        for shape in options.shapes.split(","):
+            wanted = msgspec.structs.replace(
+                filled, batch=options.batch, deltas=options.deltas, seconds=options.seconds, shape=shape
+            )
+            with gateway.measured() as used:
+                samples = load.apart(load.push, gateway.port, wanted)
+            figures = report.figures(samples)
+            figures |= report.usage(used[0], figures["deltas"])
+            if plain is not None:
+                figures |= _of_plain(plain, wanted, figures["rate"])
+            found |= figures | {f"{shape}_{name}": figures[name] for name in ("rate", "p99_ms", "cpu_us_per_delta")}
+    return found
+
+
 def against_plain(place: Path, wanted: load.PushLoad, rate: float) -> dict[str, Any]:
     """The plain implementation's rate under a tenth of the same load, and how many times it `rate` is."""
     with server.plain(place / "plain") as plain:
-        less = msgspec.structs.replace(wanted, deltas=max(wanted.deltas // 10, wanted.clients * wanted.batch))
-        baseline = report.figures(load.apart(load.push, plain.port, less))
+        return _of_plain(plain, wanted, rate)
+
+
+def _of_plain(plain: server.Server, wanted: load.PushLoad, rate: float) -> dict[str, Any]:
+    less = msgspec.structs.replace(wanted, deltas=max(wanted.deltas // 10, wanted.clients * wanted.batch))
+    baseline = report.figures(load.apart(load.push, plain.port, less))
     return {
         "plain_rate": baseline["rate"],
         "plain_p99_ms": baseline["p99_ms"],

@@ -12,12 +12,8 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from benchmarks import load, report, server
+from benchmarks.rules import RULES
 from benchmarks.suite.pull import fill
-
-_RULES = {
-    "version": 1,
-    "buckets": [{"name": "team", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
-}
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -36,11 +32,11 @@ def run(options: Namespace) -> dict[str, Any]:
         with server.gateway(place / "free") as gateway:
             free = _pushed(gateway, options)
         with server.gateway(place / "ruled") as gateway:
-            load.admin(gateway.port, "sync-rules", _RULES)
+            load.admin(gateway.port, "sync-rules", RULES)
             with gateway.measured() as used:
                 ruled = _pushed(gateway, options)
         with server.gateway(place / "large") as gateway:
-            load.admin(gateway.port, "sync-rules", _RULES)
+            load.admin(gateway.port, "sync-rules", RULES)
             fill(gateway.port, options.rows, teams=options.teams)
             first = _pulled(gateway, options, {"team": "team-7"}, "first", 1)
             gateway.rest()

@@ -1,0 +1,10 @@
+"""The one rule of those benchmarks that have one: a client sees the rows of its team."""
+
+from __future__ import annotations
+
+from typing import Any
+
+RULES: dict[str, Any] = {
+    "version": 1,
+    "buckets": [{"name": "team", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
+}
