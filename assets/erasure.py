@@ -1,15 +1,18 @@
-"""Erasure of what clients asked to be gone, carried through lake and destinations in the pools of all their writers."""
+"""Erasure of what clients asked to be gone: one asset of several steps, each in the pool of a writer.
 
-from collections.abc import Sequence
+The steps are ops of one graph, so that lineage shows one asset. A run has the pools of all steps from its begin to its
+end, so nothing is written meanwhile.
+"""
+
 from typing import TYPE_CHECKING
 
 import dagster as dg
 import msgspec
 
 from assets.cut import make_cuts
-from assets.erasure_landed import cleared_landings
-from assets.erasure_places import cleared_flows, cleared_leaves, cleared_migrations, cleared_tiers, told_of
-from assets.labels import DELTAS, OWNERS, state_key, table_pool
+from assets.erasure_landed import cleared_landings, erasing_op
+from assets.erasure_places import cleared_flows, cleared_leaves, cleared_migrations, cleared_tiers
+from assets.labels import OWNERS, state_key, table_pool
 from assets.outcome import outcome
 from lakesync.config import Config
 from lakesync.exceptions import FlushError
@@ -23,41 +26,50 @@ from resources.spark import SparkConnectResource
 if TYPE_CHECKING:
     from lakesync.staging.records import Erasure
 
-GROUP = "erasure"
-HISTORY = dg.AssetKey([GROUP, "deltas"])
-REPORT = dg.AssetKey([GROUP, "report"])
+ERASURE = dg.AssetKey("erasure")
 
 
-def erasure(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetsDefinition]:
-    """A step for the history, each state table and each place beyond the lake, and the one that proves and confirms."""
+def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
+    """The asset: a step for the history, each state table and each place beyond the lake, and one that proves all."""
+    history = redacted_history(config)
     tables = [cleared_table(schema.table, where) for schema, where in snapshot.states]
-    beyond = (cleared_tiers, cleared_leaves, cleared_flows, cleared_migrations)
-    places = [step for make in beyond for step in make(config, GROUP, HISTORY, _due)]
-    landings = cleared_landings(snapshot, GROUP, HISTORY, _due)
-    return [
-        redacted_history(config),
-        *tables,
-        *landings,
-        *places,
-        report(config, [*tables, *landings], places),
-    ]
+    polls, landings = cleared_landings(snapshot, _due)
+    tiers, flows, migrations = (make(config, _due) for make in (cleared_tiers, cleared_flows, cleared_migrations))
+    hot, cold = cleared_leaves(config, _due)
+    conclusion = report(config)
 
-
-def redacted_history(config: Config) -> dg.AssetsDefinition:
-    """Flushes what still waits, then takes from the history what requests cover."""
-
-    @dg.asset(
-        key=HISTORY,
-        deps=[DELTAS],
-        pool="lakesync_deltas",
-        description="The history without what erased rows and clients said; the places of their deltas stay.",
-        group_name=GROUP,
+    @dg.graph_asset(
+        key=ERASURE,
+        group_name=ERASURE.path[0],
+        description="What was asked to be erased, the proof that no file of the lake holds anything of it, and what "
+        "each place beyond it lost.",
         kinds={"spark", "iceberg"},
         owners=OWNERS,
     )
+    def steps() -> None:
+        redacted = history()
+        moved = [step(redacted) for step in tiers]
+        polled = [step(redacted) for step in polls]
+        done = [step(redacted) for step in (*tables, *flows, *migrations, *hot)]
+        done += [step([redacted, *moved]) for step in cold]
+        done += [step(polled) for step in landings]
+        return conclusion([redacted, *moved, *polled, *done])  # type: ignore[no-any-return]
+
+    return steps
+
+
+def redacted_history(config: Config) -> dg.OpDefinition:
+    """Flushes what still waits, then takes from the history what requests cover."""
+
+    @dg.op(
+        name="history",
+        out=dg.Out(dg.Nothing),
+        pool="lakesync_deltas",
+        description="The history without what erased rows and clients said; the places of their deltas stay.",
+    )
     def history(
-        context: dg.AssetExecutionContext, pyspark: SparkConnectResource, lake: LakeResource, staging: StagingResource
-    ) -> dg.MaterializeResult[None]:
+        context: dg.OpExecutionContext, pyspark: SparkConnectResource, lake: LakeResource, staging: StagingResource
+    ) -> None:
         from lakehouse.erasure.redaction import redact
         from lakehouse.erasure.requests import open_requests
         from lakehouse.history.flush import MAX_DELTAS, flush_due
@@ -74,8 +86,8 @@ def redacted_history(config: Config) -> dg.AssetsDefinition:
                     names=lake.names,
                 )
             done = {gateway: redact(spark, mine, lake.names) for gateway, mine in _due(store).items()}
-        return dg.MaterializeResult(
-            metadata={
+        context.add_output_metadata(
+            {
                 "requests": sum(len(mine) for mine in requests.values()),
                 "deltas": sum(each.rows for each in done.values()),
                 "files_rewritten": dg.MetadataValue.json({gateway: each.files for gateway, each in done.items()}),
@@ -85,26 +97,21 @@ def redacted_history(config: Config) -> dg.AssetsDefinition:
     return history
 
 
-def cleared_table(table: str, namespace: str = "") -> dg.AssetsDefinition:
+def cleared_table(table: str, namespace: str = "") -> dg.OpDefinition:
     """Makes again the rows of one table that held something, and leaves it one snapshot."""
-    key = state_key(table, namespace)
 
-    @dg.asset(
-        key=dg.AssetKey([GROUP, *key.path]),
-        deps=[HISTORY, key],
-        pool=table_pool(table, namespace),
-        description=f"The table `{table}` without erased values, in its rows, its files and its snapshots.",
-        group_name=GROUP,
-        kinds={"spark", "iceberg"},
-        owners=OWNERS,
+    @erasing_op(
+        state_key(table, namespace).path,
+        table_pool(table, namespace),
+        f"The table `{table}` without erased values, in its rows, its files and its snapshots.",
     )
     def cleared(
-        context: dg.AssetExecutionContext,
+        context: dg.OpExecutionContext,
         pyspark: SparkConnectResource,
         lake: LakeResource,
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
-    ) -> dg.MaterializeResult[None]:
+    ) -> None:
         from lakehouse.erasure.redaction import clear_table
 
         with outcome(context, pyspark):
@@ -115,8 +122,8 @@ def cleared_table(table: str, namespace: str = "") -> dg.AssetsDefinition:
                 if run_state.names_of(gateway) == names
                 and (found := clear_table(pyspark.spark_session, table, mine, names)) is not None
             ]
-        return dg.MaterializeResult(
-            metadata={
+        context.add_output_metadata(
+            {
                 "rows": sum(each.rows for each in done),
                 "files_rewritten": dg.MetadataValue.json([file for each in done for file in each.files]),
             }
@@ -125,31 +132,25 @@ def cleared_table(table: str, namespace: str = "") -> dg.AssetsDefinition:
     return cleared
 
 
-def report(
-    config: Config, tables: Sequence[dg.AssetsDefinition], places: Sequence[dg.AssetsDefinition]
-) -> dg.AssetsDefinition:
+def report(config: Config) -> dg.OpDefinition:
     """Clears what is left, searches every file, confirms what is proven, and cuts anew.
 
     Where a place beyond the lake has not erased it is not run, so the requests stay open.
     """
 
-    @dg.asset(
-        key=REPORT,
-        deps=[HISTORY, *(each.key for each in (*tables, *places))],
+    @dg.op(
+        name="report",
+        ins={"after": dg.In(dg.Nothing)},
         pool="lakesync_cut",
-        description="What was asked to be erased, the proof that no file of the lake holds anything of it, and what "
-        "each place beyond it lost.",
-        group_name=GROUP,
-        kinds={"spark", "iceberg"},
-        owners=OWNERS,
+        description="Proves that no file of the lake holds anything of what was asked to be erased, and confirms it.",
     )
     def reported(
-        context: dg.AssetExecutionContext,
+        context: dg.OpExecutionContext,
         pyspark: SparkConnectResource,
         lake: LakeResource,
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
-    ) -> dg.MaterializeResult[None]:
+    ) -> dg.Output[None]:
         from lakehouse.erasure.requests import conclude
 
         with outcome(context, pyspark):
@@ -169,9 +170,10 @@ def report(
                     "next run goes on"
                 )
         proofs = [msgspec.to_builtins(each) for one in ended for each in one.proven]
-        beyond = dg.MetadataValue.json(told_of(context.instance, places))
-        return dg.MaterializeResult(
-            metadata={"confirmed": len(proofs), "report": dg.MetadataValue.json(proofs), "beyond_the_lake": beyond}
+        beyond = dg.MetadataValue.json(run_state.erased)
+        return dg.Output(
+            None,
+            metadata={"confirmed": len(proofs), "report": dg.MetadataValue.json(proofs), "beyond_the_lake": beyond},
         )
 
     return reported

@@ -10,12 +10,9 @@ import dagster as dg
 
 from assets.columns import client_columns
 from assets.labels import LOG, OWNERS, POLL_SENSOR, REQUESTED_BY, days_of, poll_mark, polled_key
-from assets.maintenance import GROUP as MAINTENANCE
-from assets.maintenance import limits_of
 from assets.outcome import outcome
 from assets.series import Told
 from lakesync.config import Config
-from lakesync.config_sections import MaintenanceSection
 from resources.gateways import IntakeResource, StagingResource
 from resources.lake import LakeResource
 from resources.snapshot import PolledConnector, SchemaSnapshot
@@ -40,9 +37,7 @@ class Ask(dg.Config):
 
 def ingested(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, config: Config) -> list[dg.AssetsDefinition]:
     """The tables of every connector that is polled."""
-    tables = [connector_tables(each, days, snapshot, config) for each in snapshot.connectors]
-    keys = [key for each in tables for key in each.keys]
-    return [*tables, *(kept(table, keys, config.maintenance) for table in ("landing", "known") if keys)]
+    return [connector_tables(each, days, snapshot, config) for each in snapshot.connectors]
 
 
 def fed_log(assets: list[dg.AssetSpec], snapshot: SchemaSnapshot) -> list[dg.AssetSpec]:
@@ -125,35 +120,6 @@ def connector_tables(
             )
 
     return polled
-
-
-def kept(table: str, fed_by: list[dg.AssetKey], section: MaintenanceSection) -> dg.AssetsDefinition:
-    """The upkeep of `landing`, or of `known`, in the lake's own namespace."""
-
-    @dg.asset(
-        key=dg.AssetKey([MAINTENANCE, GROUP, table]),
-        deps=fed_by,
-        pool=f"lakesync_{table}",
-        description=f"The files of `{table}`, joined, without expired snapshots and files that none names.",
-        group_name=MAINTENANCE,
-        kinds={"spark", "iceberg"},
-        owners=OWNERS,
-    )
-    def tidied(
-        context: dg.AssetExecutionContext, pyspark: SparkConnectResource, lake: LakeResource
-    ) -> dg.MaterializeResult[None]:
-        from lakehouse.maintenance import tidy
-        from lakehouse.table_definitions import LakeNames
-
-        names = lake.names
-        system = LakeNames(names.catalogue, names.system, names.system)
-        with outcome(context, pyspark):
-            done = tidy(pyspark.spark_session, system, table, limits_of(section))
-        return dg.MaterializeResult(
-            metadata={"files": done.after.data_files, "bytes": done.after.bytes, "snapshots": done.after.snapshots}
-        )
-
-    return tidied
 
 
 def told(table: "TablePoll", done: "ConnectorPoll") -> Told:

@@ -56,6 +56,11 @@ def poll_mark(gateway: str, connector: str) -> str:
     return f"ingest/{gateway}/{connector}"
 
 
+def upkeep_mark(part: str) -> str:
+    """Return the name of a part's mark in staging: its state when it was last tidied, and when that was."""
+    return f"maintenance/{part}"
+
+
 def polled_key(gateway: str, connector: str, table: str) -> dg.AssetKey:
     """The asset of what a connector brings into a table."""
     return dg.AssetKey(["ingest", gateway, connector, table])

@@ -1,14 +1,18 @@
 """The lake's upkeep: each table's files in order, staging's log trimmed, Dagster's own old runs deleted."""
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import dagster as dg
+import msgspec
 
-from assets.labels import CUT, DELTAS, LOG, OWNERS, state_key, table_pool
+from assets.labels import OWNERS, state_key, upkeep_mark
 from assets.old_runs import delete_old_runs
 from assets.outcome import outcome
+from assets.series import Told
+from lakesync.analysis.marks import Visit, log_state
 from lakesync.config_sections import MaintenanceSection
+from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
 from resources.run_state import RunState
@@ -16,35 +20,47 @@ from resources.snapshot import SchemaSnapshot
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from lakehouse.maintenance import Tidied, Upkeep
 
-GROUP = "maintenance"
+MAINTENANCE = dg.AssetKey("maintenance")
+HISTORY, LOG, RUNS = "deltas", "staging", "runs"
+"""Parts that every pipeline has, beside its state tables."""
 
 
-def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> list[dg.AssetsDefinition]:
-    """The upkeep of the history, of each state table, of staging and of Dagster's records."""
-    return [
-        upkeep(section, DELTAS, None, "lakesync_deltas"),
-        *(
-            upkeep(section, state_key(schema.table, where), schema.table, table_pool(schema.table, where), where)
-            for schema, where in snapshot.states
-        ),
-        trimmed_log(),
-        recent_runs(section),
-    ]
+class LakePart(NamedTuple):
+    """A table of the lake that is tidied by itself."""
+
+    table: str
+    namespace: str | None
+    """Of a state table; `""` is the shared one. None: the lake's own."""
 
 
-def upkeep(
-    section: MaintenanceSection, kept: dg.AssetKey, table: str | None, pool: str, namespace: str = ""
-) -> dg.AssetsDefinition:
-    """Tidies one table of a namespace, in the pool of its writer; None is the history."""
+def lake_parts(snapshot: SchemaSnapshot) -> dict[str, LakePart]:
+    """Return the parts that are tables of the lake, by the name of their partition."""
+    own = [HISTORY, *(["landing", "known"] if snapshot.connectors else [])]
+    found = {table: LakePart(table, None) for table in own}
+    for schema, where in snapshot.states:
+        found[state_key(schema.table, where).to_user_string()] = LakePart(schema.table, where)
+    return found
+
+
+def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.AssetsDefinition:
+    """The asset: one partition for each table, one for staging's log and one for Dagster's runs.
+
+    A run holds the pool of the history, so no flush and no erasure runs meanwhile. A merge of a backfill may: its
+    commit or the upkeep's is refused then, and made again.
+    """
+    tables = lake_parts(snapshot)
 
     @dg.asset(
-        key=dg.AssetKey([GROUP, *kept.path]),
-        deps=[kept],
-        pool=pool,
-        description=f"The files of `{table or 'deltas'}`, joined, without expired snapshots and files that none names.",
-        group_name=GROUP,
+        key=MAINTENANCE,
+        partitions_def=dg.StaticPartitionsDefinition([*tables, LOG, RUNS]),
+        pool="lakesync_deltas",
+        description="The files of a table, joined, without expired snapshots and files that none names; the log "
+        "without what the lake has; and Dagster's runs without old ones.",
+        group_name=MAINTENANCE.path[0],
         kinds={"spark", "iceberg"},
         owners=OWNERS,
     )
@@ -55,64 +71,71 @@ def upkeep(
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
     ) -> dg.MaterializeResult[None]:
-        from lakehouse.checkpoints.tags import cuts_kept, hold_newest
-        from lakehouse.maintenance import tidy
-
+        part = context.partition_key
         with outcome(context, pyspark):
-            spark, store, names = pyspark.spark_session, staging.store, lake.names_in(namespace)
-            backlog = store.backlog() if table is None else ()
-            if table is not None:
-                newest = (store.newest_cut(gateway) for gateway in run_state.gateways_in(namespace))
-                cuts = [cut for cut in newest if cut is not None]
-                hold_newest(spark, names, table, cuts, cuts_kept(section))
-            done = tidy(spark, names, table, limits_of(section), backlog)
-        return dg.MaterializeResult(metadata=_told(done))
+            if part == RUNS:
+                done = delete_old_runs(context.instance, datetime.now(UTC) - timedelta(days=section.run_days))
+                return dg.MaterializeResult(metadata={"deleted": done.deleted, "kept": done.kept})
+            store = staging.store
+            if part == LOG:
+                told, state = trim(store)
+            else:
+                told, state = tidy_table(pyspark.spark_session, tables[part], lake, store, run_state, section)
+            visit = Visit(state, staging.now_ms())
+            store.put_mark(upkeep_mark(part), msgspec.json.encode(visit).decode())
+        return dg.MaterializeResult(metadata=told)
 
     return tidied
 
 
-def trimmed_log() -> dg.AssetsDefinition:
-    """Trims what a flush that died had left."""
+def tidy_table(
+    spark: "SparkSession",
+    part: LakePart,
+    lake: LakeResource,
+    store: PipelineStore,
+    run_state: RunState,
+    section: MaintenanceSection,
+) -> tuple[Told, str]:
+    """Tidy a table of the lake.
 
-    @dg.asset(
-        key=dg.AssetKey([GROUP, "staging"]),
-        deps=[LOG, CUT],
-        pool="lakesync_deltas",
-        description="The gateway's log without the bodies of deltas that the lake was read to hold.",
-        group_name=GROUP,
-        kinds={"lakesync", "log"},
-        owners=OWNERS,
-    )
-    def trimmed(context: dg.AssetExecutionContext, staging: StagingResource) -> dg.MaterializeResult[None]:
-        with outcome(context):
-            store = staging.store
-            freed = sum(store.trim(waiting.gateway, waiting.shard) for waiting in store.backlog())
-            left = store.backlog()
-        waiting_bytes = sum(each.bytes for each in left)
-        deltas = sum(each.deltas for each in left)
-        return dg.MaterializeResult(
-            metadata={"bytes_freed": freed, "bytes_waiting": waiting_bytes, "deltas_waiting": deltas}
-        )
+    Args:
+        spark: the run's session.
+        part: the table.
+        lake: its names.
+        store: the staging store, which says what the lake has and which cuts are kept.
+        run_state: names the gateways of a namespace.
+        section: the thresholds.
 
-    return trimmed
+    Returns:
+        What is reported, and the table's state.
+    """
+    from lakehouse.checkpoints.tags import cuts_kept, hold_newest
+    from lakehouse.maintenance import tidy
+    from lakehouse.table_definitions import LakeNames
+
+    names, table = lake.names, None if part.table == HISTORY else part.table
+    if part.namespace is not None:
+        names = lake.names_in(part.namespace)
+        newest = (store.newest_cut(gateway) for gateway in run_state.gateways_in(part.namespace))
+        cuts = [cut for cut in newest if cut is not None]
+        hold_newest(spark, names, part.table, cuts, cuts_kept(section))
+    elif table is not None:
+        names = LakeNames(names.catalogue, names.system, names.system)
+    done = tidy(spark, names, table, limits_of(section), store.backlog() if table is None else ())
+    return _told(done), str(done.snapshot_id)
 
 
-def recent_runs(section: MaintenanceSection) -> dg.AssetsDefinition:
-    """Deletes Dagster's records of old runs."""
-
-    @dg.asset(
-        key=dg.AssetKey([GROUP, "runs"]),
-        description="Dagster's runs without those that are old and that no partition's newest state came from.",
-        group_name=GROUP,
-        kinds={"dagster"},
-        owners=OWNERS,
-    )
-    def runs(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
-        before = datetime.now(UTC) - timedelta(days=section.run_days)
-        done = delete_old_runs(context.instance, before)
-        return dg.MaterializeResult(metadata={"deleted": done.deleted, "kept": done.kept})
-
-    return runs
+def trim(store: PipelineStore) -> tuple[Told, str]:
+    """Trim what a flush that died had left in the log; return what is reported, and the log's state."""
+    backlog = store.backlog()
+    freed = sum(store.trim(waiting.gateway, waiting.shard) for waiting in backlog)
+    left = store.backlog()
+    told: Told = {
+        "bytes_freed": freed,
+        "bytes_waiting": sum(each.bytes for each in left),
+        "deltas_waiting": sum(each.deltas for each in left),
+    }
+    return told, log_state(backlog)
 
 
 def limits_of(section: MaintenanceSection) -> "Upkeep":
@@ -129,7 +152,7 @@ def limits_of(section: MaintenanceSection) -> "Upkeep":
     )
 
 
-def _told(done: "Tidied") -> dict[str, dg.MetadataValue | int]:
+def _told(done: "Tidied") -> Told:
     before, after = done.before, done.after
     rows = [
         f"| {name} | {getattr(before, field):,} | {getattr(after, field):,} |"

@@ -16,16 +16,19 @@ FIRST_WAIT = 2
 """Seconds before the first try again; each next wait is twice as long."""
 
 
+Step = dg.OpExecutionContext | dg.AssetExecutionContext | dg.AssetCheckExecutionContext
+
+
 @contextmanager
 def outcome(
-    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
+    context: Step,
     pyspark: SparkConnectResource | None = None,
     *,
     retried: bool = True,
 ) -> Iterator[None]:
     """Turn errors of LakeSync into Dagster's; any other error is a defect and passes unchanged.
 
-    The assets that the step materialises get the figures of its Spark jobs as metadata.
+    The assets that the step materialises, or else its output, get the figures of its Spark jobs as metadata.
 
     Args:
         context: the step's.
@@ -44,6 +47,8 @@ def outcome(
             figures = spark_figures(pyspark)
             for key in context.selected_asset_keys:
                 context.add_asset_metadata(figures, key)
+        elif pyspark is not None and isinstance(context, dg.OpExecutionContext):
+            context.add_output_metadata(spark_figures(pyspark))
     except (LakeSyncError, ExceptionGroup) as raised:
         errors = list(_leaves(raised))
         if not all(isinstance(error, LakeSyncError) for error in errors):
@@ -56,7 +61,8 @@ def outcome(
         if pyspark is not None:
             pyspark.renew()
         stated = max(error.retry_after or 0 for error in transient)
-        wait = stated or FIRST_WAIT * 2**context.op_execution_context.retry_number
+        op = context if isinstance(context, dg.OpExecutionContext) else context.op_execution_context
+        wait = stated or FIRST_WAIT * 2**op.retry_number
         raise dg.RetryRequested(max_retries=RETRIES, seconds_to_wait=wait) from raised
 
 

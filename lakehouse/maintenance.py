@@ -12,10 +12,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
-from lakehouse.spark_errors import lake_errors
+from lakehouse.spark_errors import brief, lake_errors
 from lakehouse.table_definitions import version_if_there
+from lakesync.exceptions import FlushError
 from lakesync.hlc import start_of
 
 if TYPE_CHECKING:
@@ -25,6 +27,14 @@ if TYPE_CHECKING:
 
     from lakehouse.table_definitions import LakeNames
     from lakesync.staging.records import Backlog
+
+
+_REFUSED = (
+    "Cannot commit rewrite because of",
+    "org.apache.iceberg.exceptions.ValidationException",
+    "org.apache.iceberg.exceptions.CommitFailedException",
+)
+"""What Iceberg says where another commit has touched the same files."""
 
 
 class Upkeep(msgspec.Struct, frozen=True):
@@ -73,6 +83,8 @@ class Tidied(msgspec.Struct, frozen=True):
     """Files that went with expired snapshots."""
     orphans: int
     """Files removed that no snapshot named."""
+    snapshot_id: int | None = None
+    """The table's newest snapshot afterwards."""
 
 
 @lake_errors
@@ -92,6 +104,7 @@ def tidy(
 
     Raises:
         LakeUnavailableError: Spark is gone.
+        FlushError: another run wrote the table meanwhile, so that the commit was refused.
     """
     name = names.deltas if table is None else names.state(table)
     version = version_if_there(spark, name)
@@ -107,7 +120,8 @@ def tidy(
     past = datetime.now(UTC) - timedelta(hours=limits.snapshot_hours)
     expired = sum(expire(spark, names, each, past) for each in (name, *of_rejected))
     orphans = sum(_remove_orphans(spark, names, each, limits) for each in (name, *of_rejected))
-    return Tidied(before, measure(spark, name, limits), joined, manifests, expired, orphans)
+    after, now = measure(spark, name, limits), version_if_there(spark, name)
+    return Tidied(before, after, joined, manifests, expired, orphans, now.snapshot_id if now is not None else None)
 
 
 @lake_errors
@@ -217,7 +231,15 @@ def literal(text: str) -> str:
 
 
 def _call(spark: SparkSession, names: LakeNames, procedure: str, arguments: str, **values: str) -> Row:
-    row: Row = spark.sql(f"CALL `{names.catalogue}`.system.{procedure}({arguments})", args=values).collect()[0]
+    try:
+        row: Row = spark.sql(f"CALL `{names.catalogue}`.system.{procedure}({arguments})", args=values).collect()[0]
+    except PySparkException as error:
+        if not any(sign in str(error) for sign in _REFUSED):
+            raise
+        raise FlushError(
+            f"{procedure} of {arguments.partition(',')[0]} was refused ({brief(error)}): another run wrote the table "
+            "meanwhile; repeat it, which is safe"
+        ) from error
     return row
 
 

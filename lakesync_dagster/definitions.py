@@ -63,15 +63,15 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
             history(days, config),
             *state_tables(snapshot, days, config),
             *cut_and_checkpoint(snapshot, config),
-            *maintenance(snapshot, config.maintenance),
-            *erasure(snapshot, config),
+            maintenance(snapshot, config.maintenance),
+            erasure(snapshot, config),
             *moves.assets,
         ],
         asset_checks=[*checks(snapshot), *freshness_checks(snapshot, config), *moves.checks],
         jobs=[flush, tables, audit, tidying, erasing, *moves.jobs, *polls],
         schedules=[
             audit_schedule(audit),
-            maintenance_schedule(tidying, config.maintenance.schedule),
+            maintenance_schedule(config, tidying, snapshot, open_staging),
             *moves.schedules,
         ],
         sensors=[

@@ -2,20 +2,24 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from datetime import UTC
 
 import dagster as dg
 
 from assets.checks import PUBLISHED
+from assets.erasure import ERASURE
 from assets.labels import FLUSH_SLOT, OTHER_SLOT, POLL_SLOT, SLOT, UPKEEP, UPKEEP_SLOT
-from assets.maintenance import GROUP
+from assets.maintenance import MAINTENANCE, RUNS
+from lakesync.config import Config
+from lakesync.exceptions import LakeUnavailableError
+from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
+from resources.snapshot import SchemaSnapshot
+from sensors.upkeep import has_old_runs, untidied
 
 _SOON, _LATER = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
 """Of runs that wait for the same place the first goes first."""
-_DAY_SECONDS = 86_400
-_WEEK_SECONDS = 7 * _DAY_SECONDS
+_WEEK_SECONDS = 7 * 86_400
 
 
 def flush_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> UnresolvedAssetJobDefinition:
@@ -53,56 +57,57 @@ def maintenance_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
     """The upkeep of every table, of staging and of Dagster's records."""
     return dg.define_asset_job(
         "maintenance",
-        selection=dg.AssetSelection.groups("maintenance"),
+        selection=dg.AssetSelection.assets(MAINTENANCE),
         description="Joins small files, expires snapshots, removes orphans, trims the log, deletes old runs.",
         tags={"dagster/max_runtime": str(max_seconds), SLOT: UPKEEP_SLOT, UPKEEP: "one at a time", **_LATER},
     )
 
 
-def maintenance_schedule(job: UnresolvedAssetJobDefinition, cron: str) -> dg.ScheduleDefinition:
+def maintenance_schedule(
+    config: Config, job: UnresolvedAssetJobDefinition, snapshot: SchemaSnapshot, open_staging: OpenStaging
+) -> dg.ScheduleDefinition:
     """The upkeep, when the configuration says: a run for each part that has something to do.
 
-    A run holds the places of all writers that it stands in for, from its begin to its end. One of everything would keep
-    flushes waiting until the last table is tidied; so each table has its own, one runs at a time, and a flush that
-    waits goes before the next.
+    A run holds the pool of the history. One of everything would keep flushes waiting until the last table is tidied; so
+    each part has its own, one runs at a time, and a flush that waits goes before the next.
+
+    Args:
+        config: when it runs, the lake and the clock.
+        job: tidies the parts that are its run's partitions.
+        snapshot: names the tables.
+        open_staging: opens the staging store, which has the marks.
     """
 
     @dg.schedule(
         name="maintenance",
         job=job,
-        cron_schedule=cron,
+        cron_schedule=config.maintenance.schedule,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Tidies what has passed a threshold; `[maintenance]` in lakesync.toml names them.",
     )
     def tidying(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        graph = context.repository_def.asset_graph
-        worth = False
-        for key in sorted(graph.materializable_asset_keys, key=dg.AssetKey.to_user_string):
-            if key.path[0] == GROUP and _worth_tidying(context.instance, key, graph.get(key).parent_keys):
-                worth = True
-                run_key = f"{context.scheduled_execution_time.isoformat()} {key.to_user_string()}"
-                yield dg.RunRequest(run_key=run_key, asset_selection=[key])
-        if not worth:
-            yield dg.SkipReason("no table was made anew since it was tidied, less than a day ago")
+        try:
+            with open_staging() as store:
+                due = untidied(config, snapshot, store)
+        except LakeUnavailableError as error:
+            yield dg.SkipReason(str(error))
+            return
+        due += [RUNS] if has_old_runs(context.instance) else []
+        for part in due:
+            run_key = f"{context.scheduled_execution_time.isoformat()} {part}"
+            yield dg.RunRequest(run_key=run_key, partition_key=part)
+        if not due:
+            yield dg.SkipReason("nothing was written since it was tidied, less than a day ago")
 
     return tidying
-
-
-def _worth_tidying(instance: dg.DagsterInstance, key: dg.AssetKey, kept: AbstractSet[dg.AssetKey]) -> bool:
-    """Whether what an upkeep tidies was made anew since, or the upkeep is a day old, as snapshots expire by age."""
-    last = instance.get_latest_materialization_event(key)
-    if last is None or last.timestamp < time.time() - _DAY_SECONDS:
-        return True
-    made = [instance.get_latest_materialization_event(each) for each in kept]
-    return any(event is not None and event.timestamp > last.timestamp for event in made)
 
 
 def erasure_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
     """Everything that holds data, in the pools of all writers at once."""
     return dg.define_asset_job(
         "erasure",
-        selection=dg.AssetSelection.groups("erasure"),
+        selection=dg.AssetSelection.assets(ERASURE),
         description="Carries requests to erase through history, tables, snapshots, destinations and checkpoints.",
         tags={"dagster/max_runtime": str(max_seconds), SLOT: UPKEEP_SLOT},
     )

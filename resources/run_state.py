@@ -60,6 +60,8 @@ class RunState:
         """`(namespace, table)` → what this run merged into a state table; no entry for one that it did not merge."""
         self.unmerged: dict[tuple[str, str], Unmerged] = {}
         """`(namespace, table)` → why this run goes on without a state table."""
+        self.erased: dict[str, dict[str, int]] = {}
+        """Place beyond the lake → the deltas and rows that this run erased there."""
         self.faults: dict[str | None, list[str]] = {}
         """Gateway → what checks of this run found; None: of every gateway. Such a gateway keeps its checkpoint."""
         self.doubted: set[str | None] = set()

@@ -107,6 +107,16 @@ class Lake:
         """The state table that has a gateway's rows of a table."""
         return self.state(self.namespaces.called(self.namespaces.of(gateway), table))
 
+    def snapshot_of(self, namespace: str, name: str) -> int | None:
+        """Return the newest snapshot of any of the lake's tables; None where there is none.
+
+        Args:
+            namespace: of the table.
+            name: of the table.
+        """
+        snapshot = self._load(namespace, name).current_snapshot() if name in self._names(namespace) else None
+        return snapshot.snapshot_id if snapshot is not None else None
+
     def _load(self, namespace: str, name: str) -> Table:
         if (namespace, name) not in self._loaded:
             self._loaded[namespace, name] = self._catalogue.load_table((namespace, name))

@@ -18,7 +18,7 @@ from lakesync.hlc import wall_of
 from lakesync.staging.shards import shard_map
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from lakesync.analysis.marks import Follower, Lag, StateTable
     from lakesync.config import Config
     from lakesync.staging.records import Backlog
+
+
+_UNREADABLE = (SQLAlchemyError, RESTError, NoSuchTableError, requests.ConnectionError, OSError)
 
 
 class MarkReader:
@@ -62,7 +65,7 @@ class MarkReader:
                     backlog, LakeMarks(marks, moved=moved), tables, followers, config.namespaces, self._shards
                 )
                 pieces = self._pieces(lake.deltas, least_mark(found))
-        except (SQLAlchemyError, RESTError, NoSuchTableError, requests.ConnectionError, OSError) as error:
+        except _UNREADABLE as error:
             raise LakeUnavailableError(f"the lake's marks cannot be read: {error}") from error
         return lags(backlog, found, pieces)
 
@@ -74,6 +77,25 @@ class MarkReader:
         if self._read is None or self._read[0] != key:
             self._read = key, tuple(pieces_beyond(deltas, low))
         return self._read[1]
+
+
+def snapshots(config: Config, tables: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int | None]:
+    """Return the newest snapshot of tables; None of those that the lake does not have.
+
+    Args:
+        config: names the lake.
+        tables: namespaces and names.
+
+    Raises:
+        LakeUnavailableError: the catalogue, or a table of it, cannot be read.
+    """
+    if not has_catalogue(config):
+        return dict.fromkeys(tables)
+    try:
+        with Lake(config) as lake:
+            return {table: lake.snapshot_of(*table) for table in tables}
+    except _UNREADABLE as error:
+        raise LakeUnavailableError(f"the lake's tables cannot be read: {error}") from error
 
 
 def pieces_beyond(deltas: Table, low: int) -> Iterator[Piece]:

@@ -174,6 +174,33 @@ class FollowerMark(msgspec.Struct, frozen=True, rename="camel"):
     """When a table that it continues without is retried, milliseconds since 1970; None: it continues without none."""
 
 
+class Visit(msgspec.Struct, frozen=True, rename="camel"):
+    """When a part was last tidied or audited, and its state then: staging's mark of the part."""
+
+    state: str
+    at_ms: int
+
+
+def is_changed(text: str | None, state: str, now_ms: int, longest_ms: int) -> bool:
+    """Whether a part is to be visited: it has another state than at its last visit, or that was long ago.
+
+    Args:
+        text: the mark of the last visit; None: there was none.
+        state: the part's state now.
+        now_ms: server wall time.
+        longest_ms: the most between two visits.
+    """
+    visit = msgspec.json.decode(text, type=Visit) if text is not None else None
+    return visit is None or visit.state != state or not 0 <= now_ms - visit.at_ms < longest_ms
+
+
+def log_state(backlog: Iterable[Backlog]) -> str:
+    """Return how far the log's batches are confirmed, as text."""
+    return msgspec.json.encode(
+        sorted((each.gateway, each.shard, each.epoch, each.flushed_seq) for each in backlog)
+    ).decode()
+
+
 def positions(
     backlog: Sequence[Backlog],
     lake: LakeMarks,

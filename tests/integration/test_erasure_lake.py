@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from assets.destinations import all_leaves, follower
-from assets.erasure import erasure as erasure_assets
+from assets.erasure import erasure as erasure_asset
 from assets.flows import works
 from lakehouse.checkpoints.cutting import make_cut
 from lakehouse.checks import ledger_against_lake
@@ -114,15 +114,15 @@ class World:
         return conclude(self.spark, self.store, requests, self.names, self.uri, partial(pipeline_store, self.config))
 
     def run_erasure(self, config):
-        """The assets as the job has them; what the last one tells, and the steps that failed with their errors."""
+        """The asset as the job has it; what it tells, and the steps that failed with their errors."""
         config = self.placed(config)
         polled = PolledConnector(self.name, "desk", "jira", ("issues",), 1000)  # which never landed anything
-        assets = erasure_assets(SchemaSnapshot((SCHEMA,), connectors=(polled,)), config)
+        asset = erasure_asset(SchemaSnapshot((SCHEMA,), connectors=(polled,)), config)
         given = None if config.staging.url.startswith("postgresql:") else self.store  # the run opens a Postgres itself
         with dg.DagsterInstance.ephemeral() as instance:
             resources = resources_of(config, given)
-            done = dg.materialize(assets, resources=resources, instance=instance, raise_on_error=False)
-        told = [each.metadata for each in done.asset_materializations_for_node("erasure__report")]
+            done = dg.materialize([asset], resources=resources, instance=instance, raise_on_error=False)
+        told = [event.materialization.metadata for event in done.get_asset_materialization_events()]
         failed = {each.step_key: str(each.event_specific_data) for each in done.all_events if each.is_step_failure}
         return (told[0] if told else None), failed
 
@@ -306,7 +306,7 @@ def test_b7_destinations_lose_it_too_and_until_all_have_the_request_stays_open(s
     report, failed = world.run_erasure(config)
     assert report is None
     (error,) = failed.values()
-    assert failed.keys() == {"erasure__destinations__warehouse__objects"}
+    assert failed.keys() == {"erasure.destinations__warehouse__objects"}
     assert "ADAPTER_ERROR" in error
     assert len(open_requests(world.store)[world.name]) == 2
 

@@ -119,7 +119,7 @@ def test_an_erasure_in_one_leaves_the_other(house):
     erased = house.engine.store.erase_client("eu", "ada")
     made, _, failed = house.run("erasure")
     assert failed == ""
-    assert {"erasure/tables/orders", "erasure/tables_shop_eu/orders", "erasure/report"} <= made
+    assert made == {"erasure"}
     assert house.engine.store.erasures("eu")[0].lake_ms is not None, erased
     assert house.titles("shop_eu.orders") == {("eu", "8"): None, ("eu", "9"): 9.0}
     assert house.titles("orders") == {("home", "1"): "one", ("home", "3"): "three"}

@@ -144,10 +144,15 @@ def test_tiers_and_migrations_move_rows_in_tasks(pipeline):
 
 def test_an_erasure_and_upkeep_are_sparks_work_and_their_commits_are_sparks(pipeline):
     pipeline.engine.store.erase_client("worked", "c")
-    made = pipeline.run("erasure")
-    for asset in ("erasure/deltas", "erasure/tables/orders", "erasure/report", "erasure/destinations/shop/copy"):
-        assert pipeline.tasks(made[asset]) > 0, asset
-    kept = pipeline.run("maintenance")
-    for asset in ("maintenance/deltas", "maintenance/tables/orders"):
-        assert kept[asset]["engine"] in {"spark", "none"}, asset
+    erasure = pipeline.definitions.resolve_job_def("erasure").execute_in_process(instance=pipeline.instance)
+    assert told(erasure)["erasure"]["confirmed"] == 1
+    steps = {
+        event.step_key: {name: value.value for name, value in event.step_output_data.metadata.items()}
+        for event in erasure.all_events
+        if event.is_successful_output
+    }
+    for step in ("history", "tables__orders", "destinations__shop__copy", "report"):
+        assert pipeline.tasks(steps[f"erasure.{step}"]) > 0, step
+    for part in ("deltas", "tables/orders"):
+        assert pipeline.run("maintenance", partition_key=part)["maintenance"]["engine"] == "spark", part
     assert set().union(*pipeline.engines(pipeline.names.deltas, pipeline.names.state("orders")).values()) == {"spark"}

@@ -2,6 +2,8 @@
 
 import os
 import time
+from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,19 +13,21 @@ import pytest
 
 from assets.maintenance import maintenance
 from lakehouse.checkpoints.cutting import make_cut
-from lakehouse.checks import duplicate_deltas, ledger_against_lake
+from lakehouse.checks import duplicate_deltas, duplicate_keys, ledger_against_lake
 from lakehouse.history import flush as deltas
 from lakehouse.history.flush import flush_due
 from lakehouse.maintenance import Upkeep, location_of, tidy
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames, at
 from lakehouse.tables import writes
+from lakehouse.tables.history_check import unlike_history
 from lakehouse.tables.increments import merge_table
 from lakesync.delta import extract_delta
 from lakesync.engine import Engine
 from lakesync.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync.types import SyncPush
+from lakesync_dagster.jobs import maintenance_job, maintenance_schedule
 from resources.snapshot import SchemaSnapshot
 from tests.integration.gateway_support import wall_ms
 from tests.lake_support import states
@@ -58,15 +62,25 @@ class World:
     def merge(self):
         return merge_table(self.spark, SCHEMA, {"kept": self.store.hold("kept").arrival}, names=NAMES)
 
-    def run_maintenance(self, config):
-        """The assets as the job has them; what each tells."""
+    def run_maintenance(self, config, instance):
+        """What the schedule requests: each part with what its run reports."""
         lake = {"system_namespace": NAMES.system, "namespace": NAMES.tables}
-        assets = maintenance(SchemaSnapshot((SCHEMA,)), config.maintenance)
-        with dg.DagsterInstance.ephemeral() as instance:
-            resources = resources_of(config.replace(lake=lake), self.store)
-            done = dg.materialize(assets, resources=resources, instance=instance)
-        made = done.get_asset_materialization_events()
-        return {event.step_key: event.step_materialization_data.materialization.metadata for event in made}
+        config, snapshot = config.replace(lake=lake), SchemaSnapshot((SCHEMA,))
+        job = maintenance_job(60)
+        schedule = maintenance_schedule(config, job, snapshot, lambda: nullcontext(self.store))
+        definitions = dg.Definitions([maintenance(snapshot, config.maintenance)], jobs=[job], schedules=[schedule])
+        definitions = dg.Definitions.merge(definitions, dg.Definitions(resources=resources_of(config, self.store)))
+        repository = definitions.get_repository_def()
+        with dg.build_schedule_context(instance, datetime.now(UTC), repository_def=repository) as context:
+            asked = repository.get_schedule_def("maintenance").evaluate_tick(context)
+        told = {}
+        for request in asked.run_requests:
+            done = repository.get_job("maintenance").execute_in_process(
+                instance=instance, partition_key=request.partition_key
+            )
+            (made,) = done.get_asset_materialization_events()
+            told[request.partition_key] = made.materialization.metadata
+        return told or asked.skip_message
 
     def rows(self):
         return {key: spelled(state) for key, state in states(self.spark.table(NAMES.state("notes"))).items()}
@@ -133,14 +147,41 @@ def test_a_table_is_joined_and_what_a_cut_tagged_stays_readable(world, spark_ser
     assert world.rows() == now != then
     version = at(world.spark, NAMES.state("notes"), tagged.snapshot_id)
     assert {key: spelled(state) for key, state in states(version).items()} == then
-    told = world.run_maintenance(spark_server["config"])
-    assert set(told) == {
-        "maintenance__deltas",
-        "maintenance__tables__notes",
-        "maintenance__staging",
-        "maintenance__runs",
-    }
-    notes = told["maintenance__tables__notes"]
+    with dg.instance_for_test() as instance:
+        told = world.run_maintenance(spark_server["config"], instance)
+        assert list(told) == ["deltas", "tables/notes", "staging", "runs"]
+        idle = world.run_maintenance(spark_server["config"], instance)
+        assert idle == "nothing was written since it was tidied, less than a day ago"
+        world.push()
+        world.flush()
+        assert list(world.run_maintenance(spark_server["config"], instance)) == ["deltas", "staging"]
+    notes = told["tables/notes"]
     assert (notes["files"].value, notes["joined_files"].value) == (notes["files_before"].value, 0)
     assert "| data files |" in notes["figures"].value
     assert world.rows() == now
+
+
+def test_b6_upkeep_in_the_middle_of_a_merge_loses_and_doubles_nothing(world, monkeypatch):
+    """A backfill of a table does not wait for the table's upkeep: one of the two commits again."""
+    world.push()
+    world.flush()
+    world.merge()
+    monkeypatch.setattr(writes, "_is_small", lambda *_: True)  # merged on read: there is something to join
+    for _ in range(2):
+        world.push()
+        world.flush()
+        world.merge()
+    joined = []
+
+    def tidied_at(name):
+        if name == "tables.planned":
+            joined.append(world.tidy("notes", EAGER).joined if not joined else 0)
+
+    monkeypatch.setattr(writes, "crash_point", tidied_at)
+    world.push()
+    world.flush()
+    world.merge()
+    assert joined[0] > 0
+    assert len(joined) == 2, "the merge's first commit was refused, as the files that it read were gone"
+    assert unlike_history(world.spark, "notes", NAMES) == []
+    assert duplicate_keys(world.spark, "notes", NAMES) == []

@@ -59,7 +59,7 @@ def test_what_asks_for_spark_is_labelled_so_and_nothing_else_is(nodes):
     made = {name: node.assets_def for name, node in nodes.items() if node.is_materializable}
     asks = {name for name, asset in made.items() if "pyspark" in asset.required_resource_keys}
     assert asks == {name for name, node in nodes.items() if "spark" in node.kinds}
-    assert made.keys() - asks == {"maintenance/runs", "maintenance/staging"}
+    assert asks == made.keys()
 
 
 def test_each_that_holds_data_tells_where_and_its_columns_by_dagsters_own_names_and_no_password(nodes):

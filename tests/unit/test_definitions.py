@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from datetime import UTC, datetime
 from itertools import pairwise
 
 import dagster as dg
@@ -59,9 +58,7 @@ def test_the_location_loads_without_a_connection_and_without_spark_connect(confi
     )
     assert done.returncode == 0, done.stderr
     assets, modules = (line.split() for line in done.stdout.splitlines())
-    apart = ("maintenance/", "erasure/")
-    data = [name for name in assets if not name.startswith(apart)]
-    assert data == ["checkpoint", "cut", "deltas", "tables/flights", "tables/planes"]
+    assert assets == ["checkpoint", "cut", "deltas", "erasure", "maintenance", "tables/flights", "tables/planes"]
     assert not HEAVY & set(modules)
     assert len(modules) < MODULES
     assert not done.stderr
@@ -169,19 +166,24 @@ def test_each_writer_has_a_pool_of_its_own(config):
     assert all(pools.values())
 
 
-def test_upkeep_and_erasure_wait_for_the_writers_of_the_same_table(config):
+def test_upkeep_and_erasure_wait_for_flushes_and_flushes_for_them(config):
     definitions = make_definitions(config, SNAPSHOT)
-
-    def pools(job):
-        return {node.definition.pool for node in definitions.resolve_job_def(job).nodes if node.definition.pool}
-
-    writers = {"lakesync_deltas", "lakesync_table_flights", "lakesync_table_planes"}
-    assert pools("maintenance") == writers
-    assert pools("erasure") == {*writers, "lakesync_cut"}
-    assert pools("flush") == pools("erasure")
+    graph = definitions.resolve_asset_graph()
+    flush = {node.definition.pool for node in definitions.resolve_job_def("flush").nodes if node.definition.pool}
+    assert graph.get(dg.AssetKey("maintenance")).pools == {"lakesync_deltas"} < flush
+    assert graph.get(dg.AssetKey("erasure")).pools == flush
+    assert flush == {"lakesync_deltas", "lakesync_table_flights", "lakesync_table_planes", "lakesync_cut"}
     schedules = {each.name: each for each in definitions.get_repository_def().schedule_defs}
     assert schedules["maintenance"].cron_schedule == config.maintenance.schedule
     assert schedules["maintenance"].default_status is dg.DefaultScheduleStatus.RUNNING
+
+
+def test_upkeep_and_erasure_are_an_asset_each_outside_the_lineage_of_data(graph):
+    for name in ("maintenance", "erasure"):
+        node = graph.get(dg.AssetKey(name))
+        assert not node.parent_keys | node.child_keys
+    parts = graph.get(dg.AssetKey("maintenance")).partitions_def.get_partition_keys()
+    assert parts == ["deltas", "tables/flights", "tables/planes", "staging", "runs"]
 
 
 def test_a_table_of_another_namespace_is_an_asset_of_its_own_with_its_pool_checks_upkeep_and_erasure(config):
@@ -194,10 +196,9 @@ def test_a_table_of_another_namespace_is_an_asset_of_its_own_with_its_pool_check
         "state_equals_merge",
         "values_fit",
     }
-    for group in ("maintenance", "erasure"):
-        again = graph.get(dg.AssetKey([group, *key.path]))
-        assert key in again.parent_keys
-        assert again.pools == {"lakesync_table_shop__flights"}
+    assert "tables_shop/flights" in graph.get(dg.AssetKey("maintenance")).partitions_def.get_partition_keys()
+    erasure = graph.get(dg.AssetKey("erasure")).assets_def.node_def
+    assert {"tables__flights", "tables_shop__flights", "tables_shop__planes"} <= {step.name for step in erasure.nodes}
     states = {"tables/flights", "tables_shop/flights", "tables_shop/planes"}
     assert {each.to_user_string() for each in graph.get(dg.AssetKey("cut")).parent_keys} == {"deltas", *states}
 
@@ -225,25 +226,3 @@ def test_a_snapshot_reads_back_and_is_empty_where_there_is_none(config):
 def test_schemas_of_two_gateways_join_to_all_their_columns_with_the_first_ones_types():
     joined = join(schema("t", a="string", b="number"), schema("t", b="string", c="json"))
     assert joined.types == {"a": "string", "b": "number", "c": "json"}
-
-
-def test_upkeep_is_a_run_for_each_part_that_has_something_to_do(config):
-    definitions = make_definitions(config, SNAPSHOT)
-    schedule = definitions.resolve_schedule_def("maintenance")
-
-    def wanted(instance):
-        moment, repository = datetime(2026, 11, 21, 9, 17, tzinfo=UTC), definitions.get_repository_def()
-        with dg.build_schedule_context(instance, moment, repository_def=repository) as context:
-            told = schedule.evaluate_tick(context)
-        found = {"/".join(key.path[1:]) for request in told.run_requests for key in request.asset_selection}
-        return found or told.skip_message
-
-    with dg.instance_for_test() as instance:
-        assert wanted(instance) == {"deltas", "runs", "staging", "tables/flights", "tables/planes"}
-        for key in (["maintenance", "tables", "flights"], ["maintenance", "tables", "planes"], ["tables", "planes"]):
-            instance.report_runless_asset_event(dg.AssetMaterialization(dg.AssetKey(key)))
-        assert "tables/flights" not in wanted(instance)
-        assert "tables/planes" in wanted(instance)
-        for part in ("deltas", "runs", "staging", "tables/planes"):
-            instance.report_runless_asset_event(dg.AssetMaterialization(["maintenance", *part.split("/")]))
-        assert wanted(instance) == "no table was made anew since it was tidied, less than a day ago"

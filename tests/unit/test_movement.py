@@ -111,20 +111,22 @@ def test_pools_jobs_and_what_asks_for_them_run_from_the_first_start(definitions)
 
 
 def test_an_erasure_holds_all_that_moves_and_is_reported_behind_all_of_it(definitions):
-    nodes = definitions.resolve_job_def("erasure").nodes
-    pools = {node.definition.pool for node in nodes}
+    graph = definitions.resolve_asset_graph()
+    erasure = graph.get(key("erasure"))
     moving = [
         definitions.resolve_job_def(job).nodes for job in ("destinations", "tiers_aged", "flows_slice", "flows_home")
     ]
-    graph = definitions.resolve_asset_graph()
     migration = graph.get(key("migrations/away")).assets_def.op.pool
-    assert {node.definition.pool for job in moving for node in job} | {migration} <= pools
-    parents = {parent.to_user_string() for parent in graph.get(key("erasure/report")).parent_keys}
-    leaves = {f"erasure/destinations/warehouse/{leaf}" for leaf in ("pg", "mysql", "objects")}
-    moves = {f"erasure/{move}" for move in ("tiers/aged", "flows/slice", "flows/home", "migrations/away")}
-    assert parents == {"erasure/deltas", "erasure/tables/flights", *moves, *leaves}
-    hot = {parent.to_user_string() for parent in graph.get(key("erasure/destinations/warehouse/pg")).parent_keys}
-    assert hot == {"erasure/deltas", "erasure/tiers/aged", "destinations/warehouse/pg"}
+    assert {node.definition.pool for job in moving for node in job} | {migration} <= erasure.pools
+    assert not erasure.parent_keys | erasure.child_keys, "it does not hang in the lineage of data"
+    after = {
+        step.name: {each.node for given in inputs.values() for each in given.get_node_dependencies()}
+        for step, inputs in erasure.assets_def.node_def.dependencies.items()
+    }
+    leaves = {f"destinations__warehouse__{leaf}" for leaf in ("pg", "mysql", "objects")}
+    moves = {"tiers__aged", "flows__slice", "flows__home", "migrations__away"}
+    assert after["report"] == {"history", "tables__flights", *moves, *leaves} == after.keys() - {"report"}
+    assert after["destinations__warehouse__pg"] == {"history", "tiers__aged"}
 
 
 def test_a_flow_is_asked_for_unless_it_runs_and_a_tier_by_its_day(definitions):

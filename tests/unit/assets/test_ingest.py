@@ -50,14 +50,17 @@ def test_every_table_is_an_asset_before_the_log_and_a_connector_is_a_step(defini
 
 
 def test_an_erasure_waits_for_every_poll_and_forgets_what_landed(definitions):
-    pools = {node.definition.pool for node in definitions.resolve_job_def("erasure").nodes}
+    erasure = definitions.resolve_asset_graph().get(dg.AssetKey("erasure"))
     polls = {node.definition.pool for node in definitions.resolve_job_def("poll").nodes}
-    assert {*polls, "lakesync_landing", "lakesync_known"} <= pools
-    graph = definitions.resolve_asset_graph()
-    steps = {key for key in graph.materializable_asset_keys if key.path[:2] == ["erasure", "ingest"]}
-    assert {key.path[-1] for key in steps} == {*polls, "landing", "known"}
-    assert len(steps) == 4
-    assert steps < graph.get(dg.AssetKey(["erasure", "report"])).parent_keys
+    assert {*polls, "lakesync_landing", "lakesync_known"} <= erasure.pools
+    after = {
+        step.name: {each.node for given in inputs.values() for each in given.get_node_dependencies()}
+        for step, inputs in erasure.assets_def.node_def.dependencies.items()
+    }
+    polled, past = {f"ingest__{pool}" for pool in polls}, {"ingest__landing", "ingest__known"}
+    assert {name for name in after if name.startswith("ingest__")} == polled | past
+    assert [after[name] for name in past] == [polled, polled]
+    assert polled | past < after["report"]
 
 
 def test_a_connector_is_due_when_its_interval_has_passed_since_its_last_poll():
