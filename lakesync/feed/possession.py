@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from lakesync.feed.positions import Position, Reach
+from lakesync.feed.positions import Position
 from lakesync.staging.records import DELETED, Entry, StoredRow
 
 _ASTRAY = DELETED - 1
@@ -85,17 +85,12 @@ def _may_hold(entry: Entry, at: Position) -> bool:
         return True
     if not entry.first:
         return False
-    if entry.bucket in at.then and ((entry.inside and entry.since <= at.base) or entry.first <= at.base < entry.left):
+    if entry.bucket in at.then and entry.may_be_inside_at(at.base):
         return True
     if not at.resync and _not_met(entry, at):
         return False
-    return any(_was_there(entry, reach, at.base) for reach in at.reach.get(entry.bucket, ()))
-
-
-def _was_there(entry: Entry, reach: Reach, base: int) -> bool:
-    """Whether the row may have been inside while a client was sent rows under the key."""
-    stayed = entry.inside and entry.since <= reach.given
-    return entry.first <= reach.given and (stayed or entry.left > max(reach.at, base))
+    sent = at.reach.get(entry.bucket, ())  # while the client was sent rows under the key
+    return any(entry.may_be_inside_between(max(reach.at, at.base), reach.given) for reach in sent)
 
 
 def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:

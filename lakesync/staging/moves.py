@@ -20,16 +20,21 @@ class EntryChange(msgspec.Struct, frozen=True, gc=False):
     first: int
     since: int
     left: int
+    """Where it joins: the latest leaving before that, in this change. Else the leaving, where it leaves."""
     changed: int
     inside: bool | None
     """None: as it was; not inside where the entry is new."""
 
     def then(self, later: EntryChange) -> EntryChange:
         """Both, one after the other."""
+        if later.since:
+            left = later.left or (self.changed if self.inside is False else self.left)
+        else:
+            left = self.left if self.since else later.left or self.left
         return EntryChange(
             first=self.first or later.first,
             since=later.since or self.since,
-            left=later.left or self.left,
+            left=left,
             changed=later.changed,
             inside=self.inside if later.inside is None else later.inside,
         )

@@ -21,7 +21,7 @@ class WholeRow(NamedTuple):
     row_id: str
     first: int
     since: int
-    left: int
+    left_before: int
     changed: int
     inside: bool
     spelled: bytes | None
@@ -64,7 +64,7 @@ def whole_rows(entries: Iterable[Entry], rows: Mapping[RowKey, StoredRow]) -> li
     found = []
     for entry in entries:
         row = rows.get(entry.key)
-        history = (entry.first, entry.since, entry.left, entry.changed)
+        history = (entry.first, entry.since, entry.left_before, entry.changed)
         spelled, deltas, writers, floor = spelled_of(row) if row is not None else (None, 0, b"[]", 0)
         found.append(WholeRow(*entry.key, *history, entry.inside, spelled, deltas, writers, floor))
     return found

@@ -266,6 +266,13 @@ CASES = {
         edit(1, "UPDATE", "notes/r1", team="e"), push(1), claims(0, team="b"), pull(0, 1), claims(0, team="a"),
         edit(1, "UPDATE", "notes/r1", team="b"), push(1), edit(1, "UPDATE", "notes/r1", team="g"), push(1),
     ),
+    "a row is under a key before and after its client had claims for it": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "notes/r1", team="b"), push(1), edit(1, "UPDATE", "notes/r1", team="e"), push(1),
+        edit(1, "INSERT", "notes/r2", team="b"), push(1), edit(1, "INSERT", "notes/r3", team="b"), push(1),
+        claims(0, team="b"), pull(0, 1), claims(0, team="a"),
+        edit(1, "UPDATE", "notes/r1", team="b"), push(1), edit(1, "UPDATE", "notes/r1", team="g"), push(1),
+    ),
     "lines of several claims are left behind": case(
         "stock stock", 1,
         edit(1, "INSERT", "notes/r1", team="a"), edit(1, "INSERT", "notes/r2", team="a"),

@@ -6,17 +6,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakesync.staging.records import ARRIVAL_STEP, Move
+from lakesync.staging.records import ARRIVAL_STEP, Entry, Move
 from lakesync.wire.json import decode_deltas
 from lakesync.wire.spelled import spell_row
 from tests.conformance.book import EVERYONE, contents, make_delta
 from tests.conformance.calls import push, read
 
+OWN = "@client"
+
 arrivals_and_moves = st.lists(
     st.tuples(
-        st.sampled_from(["b1", "b2", "b3"]),
+        st.sampled_from(["b1", "b2", OWN]),
         st.sampled_from(["r1", "r2", "r3", "r4"]),
-        st.sampled_from(["join", "stay", "leave", "own"]),
+        st.sampled_from(["join", "stay", "leave"]),
     ),
     max_size=30,
 )
@@ -43,31 +45,35 @@ def test_they_are_what_a_naive_model_says(store, gateways, pushes, limit, skip):
 
     def work(commit, moves):
         made = []
-        for (bucket, row, kind), arrival in zip(moves, commit.next_arrivals(len(moves)), strict=True):
+        for (bucket, row, drawn), arrival in zip(moves, commit.next_arrivals(len(moves)), strict=True):
+            history = model.setdefault((bucket, row), _History())
+            kind = "own" if bucket == OWN else drawn if (drawn == "join") != history.inside else _OTHERWISE[drawn]
             made.append(Move(bucket, "t", row, arrival, kind))
-            _model_move(model.setdefault((bucket, row), [0, 0, 0, 0, False]), kind, arrival)
+            history.move(kind, arrival)
         commit.put_moves(made)
 
     for moves in pushes:
         store.submit(gateway, lambda commit, moves=moves: work(commit, moves)).result()
-    buckets = ["b1", "b3", "never used"]
+    buckets = ["b1", OWN, "never used"]
     start = read(store, lambda view: view.arrival, gateway) - skip * ARRIVAL_STEP
     expected = sorted(
-        ([bucket, row, *history] for (bucket, row), history in model.items() if bucket in buckets),
-        key=lambda entry: entry[5],
+        (history.entry(bucket, row) for (bucket, row), history in model.items() if bucket in buckets),
+        key=lambda entry: entry.changed,
     )
     paged, since = [], start
     while page := read(store, lambda view, s=since: view.entries_after(buckets, s, limit), gateway):
         assert len(page) <= limit
         since = page[-1].changed
         paged += page
-    flat = [[e.bucket, e.row_id, e.first, e.since, e.left, e.changed, e.inside] for e in paged]
-    assert flat == [entry for entry in expected if entry[5] > start]
+    assert paged == [entry for entry in expected if entry.changed > start]
     of = read(store, lambda view: view.entries_of([("t", "r1"), ("t", "r9")], buckets), gateway)
-    assert sorted([e.bucket, e.row_id, e.first, e.since, e.left, e.changed, e.inside] for e in of) == sorted(
-        entry for entry in expected if entry[1] == "r1"
-    )
-    assert read(store, lambda view: view.changed_after(buckets, start), gateway) == bool(flat)
+    assert sorted(of, key=lambda entry: entry.changed) == [entry for entry in expected if entry.row_id == "r1"]
+    assert read(store, lambda view: view.changed_after(buckets, start), gateway) == bool(paged)
+    for entry in expected:
+        history = model[entry.bucket, entry.row_id]
+        assert [entry.left] == (history.leaves[-1:] or [0])
+        if entry.bucket != OWN and len(history.joins) <= 2:
+            _is_what_its_stays_say(entry, history)
 
 
 def test_a_row_under_several_buckets_comes_once_for_each(store):
@@ -93,17 +99,45 @@ def test_buckets_are_found_by_prefix(store):
     assert sorted(read(store, lambda view: view.buckets(""))) == sorted(names)
 
 
-def _model_move(history: list, kind: str, arrival: int) -> None:
-    first, since, left, changed, inside = 0, 1, 2, 3, 4
-    history[changed] = arrival
-    if kind in ("join", "own") and not history[first]:
-        history[first] = arrival
-    if kind == "join":
-        history[since] = arrival
-        history[inside] = True
-    elif kind == "leave":
-        history[left] = arrival
-        history[inside] = False
+_OTHERWISE = {"join": "stay", "stay": "join", "leave": "join"}
+"""What a drawn move is instead: a row that is inside cannot join, and one that is outside neither stay nor leave."""
+
+
+class _History:
+    """All that happened to one entry."""
+
+    def __init__(self):
+        self.own, self.changed, self.inside = 0, 0, False
+        self.joins, self.leaves = [], []
+
+    def move(self, kind: str, arrival: int) -> None:
+        self.changed = arrival
+        if kind == "own":
+            self.own = self.own or arrival
+        elif kind == "join":
+            self.joins.append(arrival)
+            self.inside = True
+        elif kind == "leave":
+            self.leaves.append(arrival)
+            self.inside = False
+
+    def entry(self, bucket: str, row: str) -> Entry:
+        first, since = (self.joins[0], self.joins[-1]) if self.joins else (self.own, 0)
+        before = [left for left in self.leaves if left < since]
+        return Entry(bucket, "t", row, first, since, before[-1] if before else 0, self.changed, self.inside)
+
+    def was_inside(self, low: int, high: int) -> bool:
+        ends = [*self.leaves, high + 1]
+        return any(joined <= high and left > low for joined, left in zip(self.joins, ends, strict=False))
+
+
+def _is_what_its_stays_say(entry: Entry, history: _History) -> None:
+    """Of a row that joined no more than twice an entry knows at which arrivals it was inside."""
+    places = [0, *history.joins, *history.leaves, history.changed]
+    for low in places:
+        assert entry.may_be_inside_at(low) == history.was_inside(low, low)
+        for high in places:
+            assert low > high or entry.may_be_inside_between(low, high) == history.was_inside(low, high)
 
 
 def test_a_whole_row_comes_with_its_entry_and_is_what_its_state_says(store, book):
@@ -118,12 +152,8 @@ def test_a_whole_row_comes_with_its_entry_and_is_what_its_state_says(store, book
     found = seen()
     assert [(row.table, row.row_id, row.changed) for row in found] == [(*e.key, e.changed) for e in entries]
     for row, entry in zip(found, entries, strict=True):
-        assert (row.first, row.since, row.left, bool(row.inside)) == (
-            entry.first,
-            entry.since,
-            entry.left,
-            entry.inside,
-        )
+        assert (row.first, row.since, row.left_before) == (entry.first, entry.since, entry.left_before)
+        assert bool(row.inside) == entry.inside
         expected = spell_row(*entry.key, states[entry.key]) if entry.inside else (None, 0)
         assert (row.spelled, row.deltas) == expected
     assert [delta.op for delta in decode_deltas(b"[" + found[1].spelled + b"]")] == ["INSERT", "UPDATE"]

@@ -29,8 +29,11 @@ _PUT_ENTRIES = (
     "INSERT INTO entry SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::bigint[], %s::bigint[],"
     " %s::bigint[], %s::bigint[], %s::boolean[]) ON CONFLICT (bucket, table_name, row_id) DO UPDATE SET"
     " first = CASE entry.first WHEN 0 THEN excluded.first ELSE entry.first END,"
-    " since = CASE excluded.since WHEN 0 THEN entry.since ELSE excluded.since END,"
-    " left_at = CASE excluded.left_at WHEN 0 THEN entry.left_at ELSE excluded.left_at END,"
+    " since = greatest(entry.since, excluded.since),"
+    # where it joins: the leaving before that, which is the latest change of one that is outside
+    " left_at = CASE WHEN excluded.since <= entry.since THEN entry.left_at"
+    " WHEN excluded.left_at > 0 THEN excluded.left_at"
+    " WHEN entry.inside OR entry.since = 0 THEN entry.left_at ELSE entry.changed END,"
     " changed = excluded.changed,"
     # neither joined nor left: as it was
     " inside = CASE WHEN excluded.since = 0 AND excluded.left_at = 0 THEN entry.inside ELSE excluded.inside END"

@@ -82,8 +82,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """Earliest joining."""
     since: int
     """Latest joining."""
-    left: int
-    """Latest leaving."""
+    left_before: int
+    """Latest leaving before `since`."""
     changed: int
     """Latest change while inside, or latest leaving: the order of the feed."""
     inside: bool
@@ -92,3 +92,20 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     def key(self) -> RowKey:
         """The row's place."""
         return (self.table, self.row_id)
+
+    @property
+    def left(self) -> int:
+        """Latest leaving."""
+        return self.left_before if self.inside or not self.since else self.changed
+
+    def may_be_inside_at(self, place: int) -> bool:
+        """Whether the row may have been inside at an arrival; of stays before the last two only the first is known."""
+        if self.since <= place:
+            return self.inside or self.left > place
+        return 0 < self.first <= place < self.left_before
+
+    def may_be_inside_between(self, low: int, high: int) -> bool:
+        """Whether the row may have been inside at any arrival above `low` and up to `high`."""
+        if self.since <= high:
+            return self.inside or self.left > low
+        return 0 < self.first <= high and self.left_before > low

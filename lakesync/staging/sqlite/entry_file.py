@@ -24,8 +24,10 @@ _WIDE = 7
 _PUT = (
     "ON CONFLICT (bucket, number) DO UPDATE SET"
     " first = CASE first WHEN 0 THEN excluded.first ELSE first END,"
-    " since = CASE excluded.since WHEN 0 THEN since ELSE excluded.since END,"
-    " left_at = CASE excluded.left_at WHEN 0 THEN left_at ELSE excluded.left_at END,"
+    " since = max(since, excluded.since),"
+    # where it joins, and not for the second time after a crash: the leaving before, the latest change of one outside
+    " left_at = CASE WHEN excluded.since <= since THEN left_at WHEN excluded.left_at > 0 THEN excluded.left_at"
+    " WHEN inside OR since = 0 THEN left_at ELSE changed END,"
     " changed = max(changed, excluded.changed),"
     # neither joined nor left: as it was
     " inside = CASE WHEN excluded.since = 0 AND excluded.left_at = 0 THEN inside ELSE excluded.inside END"

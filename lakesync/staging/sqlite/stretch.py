@@ -28,8 +28,8 @@ _KEYS = ", json_group_array(json_array(table_name, row_id))"
 _ROW = "LEFT JOIN row_state r ON r.number = e.number"
 _PART = "changed > :since AND changed <= :until ORDER BY changed, number"
 
-_HELD = "(e.inside AND e.since <= :base OR e.first <= :base AND e.left_at > :base AND e.first > 0)"
-"""Whether the reader may have had the row at its base, by an entry."""
+_HELD = "(e.first > 0 AND iif(e.since <= :base, e.inside OR e.changed > :base, e.first <= :base AND e.left_at > :base))"
+"""Whether the reader may have had the row at its base, by an entry: `Entry.may_be_inside_at`."""
 _WHOLE = (
     f"iif(r.spelled IS NOT NULL AND r.deltas <= {_MOST_DELTAS} AND r.writers_floor <= :known_from"
     f" AND instr(r.writers, :writer) = 0, r.deltas, {_OTHER_KIND})"
@@ -49,7 +49,7 @@ SELECT r.table_name, r.row_id, p.changed, r.spelled,
         SELECT max(CASE
             WHEN e.changed > p.changed OR e.changed = p.changed AND e.bucket < p.bucket THEN {_LATER}
             WHEN e.bucket = :own THEN {_OWN}
-            WHEN {_HELD} OR e.changed <= :since AND (e.inside OR e.left_at > :base) THEN {_HAD}
+            WHEN {_HELD} OR e.changed <= :since AND (e.inside OR e.changed > :base) THEN {_HAD}
             WHEN e.inside THEN {_INSIDE}
             ELSE 0 END)
         FROM entry e WHERE e.bucket IN ({{buckets}}) AND e.number = p.number
