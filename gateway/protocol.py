@@ -133,12 +133,7 @@ class BoundedHttp(HttpToolsProtocol):
             return
         self._refused = True
         self._stop_timer()
-        request_id = new_request_id()
-        log.info("head refused", status=status, reason=message, request_id=request_id)
-        answer = http_error_response(status, message, ValidationError.code, request_id, None)
-        headers: list[Any] = [*answer.raw_headers, *Exchange(request_id).headers()]
-        head = b"".join(b"%s: %s\r\n" % header for header in headers)
-        self.transport.write(b"HTTP/1.1 %d Refused\r\n%sconnection: close\r\n\r\n%s" % (status, head, answer.body))
+        self.transport.write(head_refusal(status, message))
         self.transport.write_eof()
         self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
@@ -146,3 +141,13 @@ class BoundedHttp(HttpToolsProtocol):
         """The caller has nothing more to send."""
         self._stop_timer()
         super().eof_received()
+
+
+def head_refusal(status: int, message: str) -> bytes:
+    """Return the whole answer to a head that no route sees, and log it."""
+    request_id = new_request_id()
+    log.info("head refused", status=status, reason=message, request_id=request_id)
+    answer = http_error_response(status, message, ValidationError.code, request_id, None)
+    headers: list[Any] = [*answer.raw_headers, *Exchange(request_id).headers()]
+    head = b"".join(b"%s: %s\r\n" % header for header in headers)
+    return b"HTTP/1.1 %d Refused\r\n%sconnection: close\r\n\r\n%s" % (status, head, answer.body)

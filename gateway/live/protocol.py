@@ -13,6 +13,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request
 
+from gateway.protocol import head_refusal
+
 WIRE = "lakesync.wire"
 """The ASGI extension under which a connection's protocol is found."""
 CLOSING_SECONDS = 10.0
@@ -40,6 +42,18 @@ class LiveProtocol(WebSocketsSansIOProtocol):
         if not self.handshake_complete:
             extensions: MutableMapping[str, Any] = self.scope["extensions"]
             extensions[WIRE] = self
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; a handshake that websockets cannot read is refused.
+
+        uvicorn does not write the refusal that websockets prepares, and would leave the connection open without answer.
+        """
+        super().data_received(data)
+        fault = self.conn.handshake_exc
+        if fault is not None and not self.handshake_complete:
+            self.handshake_complete = self.close_sent = True
+            self.transport.write(head_refusal(431, f"the WebSocket's handshake cannot be read: {fault}"))
+            self.transport.close()
 
     async def send(self, message: Any) -> None:
         """Send a message of the application.

@@ -73,6 +73,21 @@ def test_a_long_head_is_refused_however_it_is_made(server, padding, body):
     assert answer_to(server, head + padding + b"\r\n", body) == 431
 
 
+@pytest.mark.parametrize(
+    "long",
+    [
+        b"GET /sync/gw/ws?token=" + b"x" * 9_000 + b" HTTP/1.1\r\n",
+        b"GET /sync/gw/ws HTTP/1.1\r\nAuthorization: Bearer " + b"x" * 9_000 + b"\r\n",
+        b"GET /sync/gw/ws HTTP/1.1\r\n" + b"a: b\r\n" * 200,
+    ],
+    ids=["path", "header", "many headers"],
+)
+def test_a_handshake_that_is_too_long_is_answered_and_closed(server, long):
+    head = long + b"Host: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    head += b"Sec-WebSocket-Key: bGFrZXN5bmMgaXMgc2FmZQ==\r\n\r\n"
+    assert answer_to(server, head) == 431
+
+
 @pytest.mark.parametrize("size", [60_000, 65_000])
 def test_a_head_within_the_bound_is_served(server, size):
     body = b"{}"
