@@ -1,0 +1,10 @@
+"""Login providers: an OpenID Connect server whose routes and tokens have the shapes of five vendors.
+
+Built from the vendors' documentation of their tokens: Auth0 (access tokens of an API), Clerk (session tokens), Supabase
+Auth, Keycloak (access tokens of a realm) and Firebase Authentication (ID tokens).
+"""
+
+from lakesync.testing.servers.oidc.provider import OidcProvider, User, providing
+from lakesync.testing.servers.oidc.shapes import SHAPES, Shape
+
+__all__ = ["SHAPES", "OidcProvider", "Shape", "User", "providing"]

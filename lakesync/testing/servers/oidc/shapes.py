@@ -1,0 +1,355 @@
+"""What tokens, routes and errors look like at each vendor."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lakesync.testing.servers.http import Answer, Request
+
+if TYPE_CHECKING:
+    from lakesync.testing.servers.oidc.provider import OidcProvider
+
+Route = Callable[["OidcProvider", Request, Mapping[str, str]], Answer]
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody who can sign in."""
+
+    id: str
+    email: str
+    password: str
+    claims: Mapping[str, Any]
+    """What the operator says of the user."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A vendor's tokens and routes."""
+
+    name: str
+    issuer_path: str
+    """What follows the address in `iss`."""
+    jwks_path: str
+    token_path: str
+    algorithm: str
+    lifetime: float
+    """Seconds that a token is good for."""
+    audience: str
+    user_id: Callable[[], str]
+    claims: Callable[[User, str, str], dict[str, Any]]
+    """A token's claims besides `iss`, `iat` and `exp`, of a user, an issuer and an audience."""
+    routes: Mapping[str, Route]
+    """By path; one that ends with a slash serves what is below it."""
+    header: Mapping[str, str] = field(default_factory=dict)
+    other_keys: Sequence[Mapping[str, str]] = ()
+    """Keys of the set that sign no tokens."""
+
+
+# -- Auth0 ---------------------------------------------------------------------------------------------------------
+
+AUTH0_NAMESPACE = "https://lakesync.example.com/"
+"""Before the names of custom claims: Auth0 drops those without a namespace from the access tokens of an API."""
+
+
+def _auth0_claims(user: User, issuer: str, audience: str) -> dict[str, Any]:
+    return {
+        **{AUTH0_NAMESPACE + name: value for name, value in user.claims.items()},
+        "sub": user.id,
+        "aud": [audience, f"{issuer}userinfo"],
+        "azp": "tGz5DpVqlakesyncSPAclient0Xy",
+        "scope": "openid profile email offline_access",
+        "gty": "password",
+    }
+
+
+def _auth0_token(provider: OidcProvider, _: Request, form: Mapping[str, str]) -> Answer:
+    if form.get("grant_type") == "refresh_token":
+        user = provider.session(form.get("refresh_token", ""))
+        fault = "Unknown or invalid refresh token."
+    else:
+        user = provider.signed_in(form.get("username", ""), form.get("password", ""))
+        fault = "Wrong email or password."
+    if user is None:
+        return Answer(403, {"error": "invalid_grant", "error_description": fault})
+    return Answer(
+        200,
+        {
+            "access_token": provider.token(user),
+            "refresh_token": provider.open_session(user),
+            "scope": "openid profile email offline_access",
+            "expires_in": provider.seconds(),
+            "token_type": "Bearer",
+        },
+    )
+
+
+# -- Clerk ---------------------------------------------------------------------------------------------------------
+
+
+def _clerk_claims(user: User, _: str, audience: str) -> dict[str, Any]:
+    now = int(time.time())
+    return {
+        **user.claims,
+        "azp": audience,
+        "fva": [0, -1],
+        "jti": secrets.token_hex(10),
+        "nbf": now - 10,
+        "sid": f"sess_{secrets.token_hex(13)}",
+        "sts": "active",
+        "sub": user.id,
+        "v": 2,
+    }
+
+
+def _clerk_sign_in(provider: OidcProvider, _: Request, form: Mapping[str, str]) -> Answer:
+    user = provider.signed_in(form.get("identifier", ""), form.get("password", ""))
+    if user is None:
+        error = {
+            "code": "form_password_incorrect",
+            "message": "Password is incorrect. Try again, or use another method.",
+        }
+        return Answer(422, {"errors": [error]})
+    return Answer(200, {"response": {"status": "complete", "created_session_id": provider.open_session(user)}})
+
+
+def _clerk_token(provider: OidcProvider, request: Request, _: Mapping[str, str]) -> Answer:
+    user = provider.session(request.path.split("/")[4], keep=True)
+    if user is None:
+        return Answer(404, {"errors": [{"code": "resource_not_found", "message": "Session not found"}]})
+    return Answer(200, {"jwt": provider.token(user), "object": "token"})
+
+
+# -- Supabase ------------------------------------------------------------------------------------------------------
+
+
+def _supabase_claims(user: User, _: str, audience: str) -> dict[str, Any]:
+    now = int(time.time())
+    return {
+        "aal": "aal1",
+        "amr": [{"method": "password", "timestamp": now}],
+        "app_metadata": {"provider": "email", "providers": ["email"], **user.claims},
+        "aud": audience,
+        "email": user.email,
+        "is_anonymous": False,
+        "phone": "",
+        "role": "authenticated",
+        "session_id": str(uuid.uuid4()),
+        "sub": user.id,
+        "user_metadata": {"email": user.email, "email_verified": True},
+    }
+
+
+def _supabase_token(provider: OidcProvider, request: Request, form: Mapping[str, str]) -> Answer:
+    if request.query.get("grant_type") == "refresh_token":
+        user = provider.session(form.get("refresh_token", ""))
+        code, fault = "refresh_token_not_found", "Invalid Refresh Token: Refresh Token Not Found"
+    else:
+        user = provider.signed_in(form.get("email", ""), form.get("password", ""))
+        code, fault = "invalid_credentials", "Invalid login credentials"
+    if user is None:
+        return Answer(400, {"code": 400, "error_code": code, "msg": fault})
+    return Answer(
+        200,
+        {
+            "access_token": provider.token(user),
+            "token_type": "bearer",
+            "expires_in": provider.seconds(),
+            "expires_at": int(time.time()) + provider.seconds(),
+            "refresh_token": provider.open_session(user),
+            "user": {"id": user.id, "aud": "authenticated", "role": "authenticated", "email": user.email},
+        },
+    )
+
+
+# -- Keycloak ------------------------------------------------------------------------------------------------------
+
+KEYCLOAK_REALM = "/realms/shop"
+_KEYCLOAK_TOKEN = f"{KEYCLOAK_REALM}/protocol/openid-connect/token"
+_ENCRYPTION_KEY = {
+    "kid": "encryption-not-signing",
+    "kty": "RSA",
+    "alg": "RSA-OAEP",
+    "use": "enc",
+    "n": "u0pXb8Gd3nC0p2jS3mJm3pKzqf2rR1mKpQ",
+    "e": "AQAB",
+}
+
+
+def _keycloak_claims(user: User, _: str, audience: str) -> dict[str, Any]:
+    roles = list(user.claims.get("roles", ()))
+    return {
+        **{name: value for name, value in user.claims.items() if name != "roles"},
+        "jti": str(uuid.uuid4()),
+        "aud": [audience, "account"],
+        "sub": user.id,
+        "typ": "Bearer",
+        "azp": "notes-app",
+        "sid": str(uuid.uuid4()),
+        "acr": "1",
+        "allowed-origins": ["https://app.example.com"],
+        "realm_access": {"roles": ["offline_access", "uma_authorization", "default-roles-shop", *roles]},
+        "resource_access": {"account": {"roles": ["manage-account", "view-profile"]}},
+        "scope": "openid email profile",
+        "email_verified": True,
+        "preferred_username": user.email.partition("@")[0],
+        "email": user.email,
+    }
+
+
+def _keycloak_token(provider: OidcProvider, _: Request, form: Mapping[str, str]) -> Answer:
+    if form.get("grant_type") == "refresh_token":
+        user = provider.session(form.get("refresh_token", ""))
+        status, fault = 400, "Token is not active"
+    else:
+        user = provider.signed_in(form.get("username", ""), form.get("password", ""))
+        status, fault = 401, "Invalid user credentials"
+    if user is None:
+        return Answer(status, {"error": "invalid_grant", "error_description": fault})
+    return Answer(
+        200,
+        {
+            "access_token": provider.token(user),
+            "expires_in": provider.seconds(),
+            "refresh_expires_in": 1800,
+            "refresh_token": provider.open_session(user),
+            "token_type": "Bearer",
+            "not-before-policy": 0,
+            "session_state": str(uuid.uuid4()),
+            "scope": "openid email profile",
+        },
+    )
+
+
+# -- Firebase ------------------------------------------------------------------------------------------------------
+
+FIREBASE_PROJECT = "shop-4711"
+_IDENTITY = "/identitytoolkit.googleapis.com/v1/accounts:signInWithPassword"
+_SECURE_TOKEN = "/securetoken.googleapis.com/v1/token"  # noqa: S105 a path
+
+
+def _firebase_claims(user: User, _: str, audience: str) -> dict[str, Any]:
+    return {
+        **user.claims,
+        "aud": audience,
+        "auth_time": int(time.time()),
+        "user_id": user.id,
+        "sub": user.id,
+        "email": user.email,
+        "email_verified": False,
+        "firebase": {"identities": {"email": [user.email]}, "sign_in_provider": "password"},
+    }
+
+
+def _firebase_sign_in(provider: OidcProvider, _: Request, form: Mapping[str, str]) -> Answer:
+    user = provider.signed_in(form.get("email", ""), form.get("password", ""))
+    if user is None:
+        return Answer(400, {"error": {"code": 400, "message": "INVALID_LOGIN_CREDENTIALS", "errors": []}})
+    return Answer(
+        200,
+        {
+            "kind": "identitytoolkit#VerifyPasswordResponse",
+            "localId": user.id,
+            "email": user.email,
+            "idToken": provider.token(user),
+            "refreshToken": provider.open_session(user),
+            "expiresIn": str(provider.seconds()),
+        },
+    )
+
+
+def _firebase_renew(provider: OidcProvider, _: Request, form: Mapping[str, str]) -> Answer:
+    user = provider.session(form.get("refresh_token", ""), keep=True)
+    if user is None:
+        return Answer(400, {"error": {"code": 400, "message": "INVALID_REFRESH_TOKEN", "status": "INVALID_ARGUMENT"}})
+    token = provider.token(user)
+    return Answer(
+        200,
+        {
+            "access_token": token,
+            "id_token": token,
+            "expires_in": str(provider.seconds()),
+            "token_type": "Bearer",
+            "refresh_token": form["refresh_token"],
+            "user_id": user.id,
+            "project_id": "471147114711",
+        },
+    )
+
+
+SHAPES: dict[str, Shape] = {
+    shape.name: shape
+    for shape in (
+        Shape(
+            "auth0",
+            issuer_path="/",
+            jwks_path="/.well-known/jwks.json",
+            token_path="/oauth/token",  # noqa: S106 a path
+            algorithm="RS256",
+            lifetime=86_400,
+            audience="https://sync.example.com",
+            user_id=lambda: f"auth0|{secrets.token_hex(12)}",
+            claims=_auth0_claims,
+            routes={"/oauth/token": _auth0_token},
+            header={"typ": "JWT"},
+        ),
+        Shape(
+            "clerk",
+            issuer_path="",
+            jwks_path="/.well-known/jwks.json",
+            token_path="/oauth/token",  # noqa: S106 a path
+            algorithm="RS256",
+            lifetime=60,
+            audience="https://app.example.com",
+            user_id=lambda: f"user_{secrets.token_hex(13)}",
+            claims=_clerk_claims,
+            routes={"/v1/client/sign_ins": _clerk_sign_in, "/v1/client/sessions/": _clerk_token},
+            header={"cat": "cl_B7d4PD111AAA", "typ": "JWT"},
+        ),
+        Shape(
+            "supabase",
+            issuer_path="/auth/v1",
+            jwks_path="/auth/v1/.well-known/jwks.json",
+            token_path="/auth/v1/token",  # noqa: S106 a path
+            algorithm="ES256",
+            lifetime=3600,
+            audience="authenticated",
+            user_id=lambda: str(uuid.uuid4()),
+            claims=_supabase_claims,
+            routes={"/auth/v1/token": _supabase_token},
+            header={"typ": "JWT"},
+        ),
+        Shape(
+            "keycloak",
+            issuer_path=KEYCLOAK_REALM,
+            jwks_path=f"{KEYCLOAK_REALM}/protocol/openid-connect/certs",
+            token_path=_KEYCLOAK_TOKEN,
+            algorithm="RS256",
+            lifetime=300,
+            audience="lakesync",
+            user_id=lambda: str(uuid.uuid4()),
+            claims=_keycloak_claims,
+            routes={_KEYCLOAK_TOKEN: _keycloak_token},
+            header={"typ": "JWT"},
+            other_keys=(_ENCRYPTION_KEY,),
+        ),
+        Shape(
+            "firebase",
+            issuer_path=f"/{FIREBASE_PROJECT}",
+            jwks_path="/service_accounts/v1/jwk/securetoken@system.gserviceaccount.com",
+            token_path=_SECURE_TOKEN,
+            algorithm="RS256",
+            lifetime=3600,
+            audience=FIREBASE_PROJECT,
+            user_id=lambda: secrets.token_urlsafe(21),
+            claims=_firebase_claims,
+            routes={_IDENTITY: _firebase_sign_in, _SECURE_TOKEN: _firebase_renew},
+            header={"typ": "JWT"},
+        ),
+    )
+}
