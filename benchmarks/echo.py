@@ -12,8 +12,9 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gateway.auth import TokenVerifier, bearer
+from gateway.auth import bearer
 from gateway.server import listen
+from lakesync.auth import TokenVerifier
 from lakesync.wire.frames import FrameTag
 
 

@@ -20,8 +20,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.auth import TokenVerifier, bearer
+from gateway.auth import bearer
 from gateway.server import listen
+from lakesync.auth import TokenVerifier
 
 
 class Delta(msgspec.Struct, rename="camel", gc=False):

@@ -40,7 +40,7 @@ def serve(configured: config.Config) -> None:
     """
     settings = GatewaySettings.of(configured)
     check_exposure(settings)
-    if not settings.secrets:
+    if not settings.asks_for_tokens:
         log.warning("no LAKESYNC_JWT_SECRET is set: every caller on this machine is an admin", host=settings.host)
     wall = WallClock(configured.clock_offset_file).now_ms
     with listen(settings.host, settings.port) as bound, closing(Backends(configured)) as backends:

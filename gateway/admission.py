@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from starlette.concurrency import run_in_threadpool
@@ -12,6 +13,7 @@ from gateway.auth import authorization, bearer
 from gateway.exchange import Exchange
 from gateway.exposure import check_page
 from gateway.services import Services
+from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
 from lakesync.exceptions import AuthError, ForbiddenError, ValidationError
 from lakesync.identity import user_of
@@ -23,6 +25,9 @@ _NO_TOKEN = {
     "websocket": "a token is needed; send it in the header 'Authorization: Bearer TOKEN', or as ?token=TOKEN",
 }
 
+_NAMED = 3
+"""Gateways of a token that a refusal names."""
+
 
 class Caller(NamedTuple):
     """An admitted caller and the gateway that it may use."""
@@ -32,6 +37,8 @@ class Caller(NamedTuple):
     """None where the server runs without a secret: then a caller is whom its message says."""
     expires: float
     """Seconds since the epoch; infinite where the server runs without a secret."""
+    key: Key | None = None
+    """The one that signed the token."""
 
     def claims(self, client_id: str) -> Claims:
         """The claims under which a message that names `client_id` is served."""
@@ -66,27 +73,34 @@ async def admit(request: HTTPConnection, *, admin: bool = False, token: str | No
     if fault := check_gateway_id(gateway_id):
         raise ValidationError(fault)
     exchange.gateway = gateway_id
-    claims, expires = None, math.inf
+    claims, expires, key = None, math.inf, None
     if services.verifier is None:
         check_page(request.headers, services.settings.allowed_origins)
     else:
         token = bearer(authorization(request.headers)) or token
         if not token:
             raise AuthError(_NO_TOKEN[request.scope["type"]])
-        identity = services.verifier.verify(token)
+        identity = await services.verifier.identify(token)
         exchange.client = identity.client_id
-        if identity.gateway != gateway_id:
-            raise ForbiddenError(f"the token is for gateway {identity.gateway!r}, not for {gateway_id!r}")
+        if gateway_id not in identity.gateways:
+            raise ForbiddenError(f"the token is for {_named(identity.gateways)}, not for {gateway_id!r}")
         if admin and identity.role != "admin":
             raise ForbiddenError(f"this needs a token with role 'admin'; this one has {identity.role!r}")
         services.rate.check(gateway_id, identity.client_id)
-        claims, expires = identity.claims, identity.expires
+        claims, expires, key = identity.claims, identity.expires, identity.key
     _once_each(request)
     gateway = services.gateways.get(gateway_id)
     if gateway is None:
         gateway = await run_in_threadpool(services.engine.gateway, gateway_id)
         services.gateways[gateway_id] = gateway
-    return Caller(gateway, claims, expires)
+    return Caller(gateway, claims, expires, key)
+
+
+def _named(gateways: Sequence[str]) -> str:
+    if not gateways:
+        return "no gateway"
+    more = f" and {len(gateways) - _NAMED} more" if len(gateways) > _NAMED else ""
+    return f"gateway{'s' if gateways[1:] else ''} {', '.join(map(repr, gateways[:_NAMED]))}{more}"
 
 
 def _once_each(request: HTTPConnection) -> None:

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.auth import TokenVerifier
 from gateway.clients import SeenClients
 from gateway.console.route import routes as console_routes
 from gateway.drain import Drain
@@ -31,6 +30,7 @@ from gateway.routes import OPERATIONS
 from gateway.routing import SyncRoutes
 from gateway.services import Services
 from gateway.settings import GatewaySettings
+from lakesync.auth import TokenVerifier
 from lakesync.engine import Engine
 from lakesync.exceptions import NotFoundError, ValidationError
 
@@ -70,6 +70,7 @@ class _Application(FastAPI):
 def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
     """The server's application over an engine that is open; who opened the engine closes it."""
     metrics = Metrics(engine.store.backlog, engine.store.marks)
+    hub = Hub(engine.store, shares_of(settings), metrics.broadcast.inc)
     app = _Application(
         title="LakeSync gateway",
         openapi_url=None,
@@ -85,16 +86,24 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
     app.state.services = Services(
         settings=settings,
         engine=engine,
-        verifier=TokenVerifier(settings.secrets) if settings.secrets else None,
+        verifier=_verifier(settings, hub),
         rate=RateLimit(settings.requests_per_second),
         metrics=metrics,
         drain=Drain(),
-        hub=Hub(engine.store, shares_of(settings), metrics.broadcast.inc),
+        hub=hub,
         live_rate=RateLimit(settings.messages_per_second),
         described=document(OPERATIONS),
         clients=SeenClients(engine.wall),
     )
     return app
+
+
+def _verifier(settings: GatewaySettings, hub: Hub) -> TokenVerifier | None:
+    if not settings.asks_for_tokens:
+        return None
+    verifier = TokenVerifier(settings.secrets, issuers=settings.issuers, sole_gateway=settings.sole_gateway)
+    verifier.on_withdrawn = hub.end_signed_by
+    return verifier
 
 
 async def _no_route(request: Request, raised: Exception) -> Response:

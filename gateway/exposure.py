@@ -22,10 +22,10 @@ def check_exposure(settings: GatewaySettings) -> None:
         ConfigurationError: there is no secret, or a short or blank one, and the host is not a loopback address.
     """
     exposed = settings.host != "localhost" and not is_loopback(settings.host)
-    if exposed and not settings.secrets and not settings.weak_secrets:
+    if exposed and not settings.asks_for_tokens and not settings.weak_secrets:
         raise ConfigurationError(
             f"without a secret the gateway listens on loopback only, not on {settings.host!r}: "
-            "set LAKESYNC_JWT_SECRET, or use --host 127.0.0.1"
+            "set LAKESYNC_JWT_SECRET or [[gateway.issuers]], or use --host 127.0.0.1"
         )
     for name in settings.weak_secrets:
         fault = f"LAKESYNC_{name.upper()} is blank or has fewer than {MIN_SECRET_BYTES} bytes"

@@ -69,6 +69,8 @@ class GatewayServer(uvicorn.Server):
         self._patience = settings.request_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._verifier = services.verifier
+        self._keys: asyncio.Task[None] | None = None
         self._open_store = open_store
         if open_store is not None:
             self._drain.starting()
@@ -81,6 +83,8 @@ class GatewayServer(uvicorn.Server):
         """
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        if self._verifier is not None:
+            self._keys = asyncio.create_task(self._verifier.keep_keys_fresh())
         if self._open_store is not None:
             for bound in sockets or ():
                 log.info("starting", url=_url(bound))
@@ -106,6 +110,8 @@ class GatewayServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop, and hear no more of the store."""
+        if self._keys is not None:
+            self._keys.cancel()
         self._hub.close()
         await super().shutdown(sockets)
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.requests import HTTPConnection
 
-from gateway.auth import TokenVerifier
 from gateway.clients import SeenClients
 from gateway.drain import Drain
 from gateway.limits import RateLimit
 from gateway.metrics import Metrics
 from gateway.refusals import Refusals
 from gateway.settings import GatewaySettings
+from lakesync.auth import TokenVerifier
 from lakesync.engine import Engine, SyncGateway
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Services:
     settings: GatewaySettings
     engine: Engine
     verifier: TokenVerifier | None
-    """None where the server runs without a secret, on loopback."""
+    """None where the server has neither secret nor issuer, on loopback."""
     rate: RateLimit
     metrics: Metrics
     drain: Drain

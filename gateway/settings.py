@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from lakesync.actions import ActionLimits
+from lakesync.auth import Issuer, configured_issuers
 from lakesync.config import Config
 from lakesync.engine import EngineLimits
 from lakesync.staging.shards import shard_map, shard_urls
@@ -28,6 +29,10 @@ class GatewaySettings:
     """0 takes a free one."""
     secrets: tuple[str, ...] = ()
     """One secret, or two while they are rotated; none allows loopback only."""
+    issuers: tuple[Issuer, ...] = ()
+    """Others that sign tokens."""
+    sole_gateway: str | None = None
+    """The only declared gateway, which tokens need not name; None where there are several, or none is declared."""
     weak_secrets: tuple[str, ...] = ()
     """Names of settings that hold a secret which is blank, or shorter than 32 bytes."""
     service_token: str | None = None
@@ -60,16 +65,24 @@ class GatewaySettings:
     """With less than this free there, the server is not ready."""
     limits: EngineLimits = field(default_factory=EngineLimits)
 
+    @property
+    def asks_for_tokens(self) -> bool:
+        """Whether callers must show a token."""
+        return bool(self.secrets or self.issuers)
+
     @staticmethod
     def of(config: Config) -> GatewaySettings:
         """The server's part of the configuration."""
         given = (config.jwt_secret, config.jwt_secret_previous)
-        shown = {name: getattr(config, name) for name in _SHOWN}
+        shown = [(name, getattr(config, name)) for name in _SHOWN]
+        shown += [("gateway_issuers", issuer.secret) for issuer in config.gateway.issuers]
         return GatewaySettings(
             host=config.gateway.host,
             port=config.gateway.port,
             secrets=tuple(_plain(secret) for secret in given if secret is not None and _plain(secret).strip()),
-            weak_secrets=tuple(name for name, secret in shown.items() if secret is not None and _is_weak(secret)),
+            issuers=configured_issuers(config),
+            sole_gateway=next(iter(config.gateways)) if len(config.gateways) == 1 else None,
+            weak_secrets=tuple(name for name, secret in shown if secret is not None and _is_weak(secret)),
             service_token=_filled(config.service_token),
             metrics_token=_filled(config.metrics_token),
             allowed_origins=config.gateway.cors_origins,

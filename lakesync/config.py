@@ -39,10 +39,12 @@ from lakesync.config_places import (
 )
 from lakesync.config_rows import check_rows
 from lakesync.config_sections import (
+    REVEAL,
     ConnectorsSection,
     Contract,
     DagsterSection,
     DeclaredGateway,
+    DeclaredIssuer,
     DeclaredTable,
     FlushSection,
     GatewaySection,
@@ -335,6 +337,11 @@ def read_file(path: Path) -> dict[str, Any]:
         uris = _table(data, section, path)
         for name, uri in uris.items():
             uris[name] = _resolve(f"{section}.{name}.uri", uri, path)
+    for place, issuer in enumerate(_tables(_table(data, "gateway", path), "issuers", path)):
+        if "secret" in issuer:
+            issuer["secret"] = _resolve(f"gateway.issuers.{place}.secret", issuer["secret"], path)
+        if isinstance(issuer.get("keys"), str):
+            issuer["keys"] = str(path.parent / Path(issuer["keys"]).expanduser())
     stores = _table(_table(data, "shard_config", path), "stores", path)
     for name, url in stores.items():
         stores[name] = _resolve(f"shard_config.stores.{name}.url", url, path)
@@ -356,6 +363,13 @@ def _table(holder: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
     return found
 
 
+def _tables(holder: dict[str, Any], name: str, path: Path) -> list[dict[str, Any]]:
+    found = holder.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise ConfigurationError(f"{name} in {path} is not a list of tables: write [[gateway.{name}]]")
+    return found
+
+
 def _resolve(name: str, value: object, path: Path) -> object:
     if name.endswith("uri") and str(value).startswith("file:///"):
         return value  # a place, not a reference
@@ -373,7 +387,7 @@ def _put(variables: dict[str, str], name: str, value: object) -> None:
         case SecretStr():
             variables[name] = value.get_secret_value()
         case tuple() | dict():
-            variables[name] = pydantic.TypeAdapter(type(value)).dump_json(value).decode()
+            variables[name] = pydantic.TypeAdapter(type(value)).dump_json(value, context=REVEAL).decode()
         case _:
             variables[name] = str(value)
 
@@ -388,9 +402,9 @@ def _explain(problem: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
     parts = [str(part) for part in problem["loc"]]
     if parts[:2] == ["connectors", "declared"]:
         del parts[1]  # in a file the names of connectors are keys of the section
-    name = ".".join(parts)
+    name, message = ".".join(parts), str(problem["msg"]).removeprefix("Value error, ")
     if not name:
-        return str(problem["msg"]).removeprefix("Value error, ") + "."
+        return f"{message}."
     place = _place(parts, overrides)
     if problem["type"] == "extra_forbidden":
         others = _beside(parts[:-1])
@@ -400,8 +414,8 @@ def _explain(problem: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
     if problem["type"] == "missing":
         return f"{name} is not set{place}: it is needed there."
     if name in _REFERENCES or not isinstance(problem["input"], str | float | int | None):
-        return f"{name}{place}: {problem['msg']}."
-    return f"{name} is {problem['input']!r}{place}: {problem['msg']}."
+        return f"{name}{place}: {message}."
+    return f"{name} is {problem['input']!r}{place}: {message}."
 
 
 def _place(parts: Sequence[str], overrides: Mapping[str, Any]) -> str:
@@ -426,5 +440,7 @@ def _beside(section: Sequence[str]) -> list[str]:
     if not section:
         return list(fields)
     model = fields[section[0]].annotation if section[0] in fields else None
+    if list(section[:2]) == ["gateway", "issuers"]:
+        model = DeclaredIssuer
     kinds = [each for each in (model, *get_args(model)) if isinstance(each, type) and issubclass(each, BaseModel)]
     return [name for kind in kinds for name in kind.model_fields]

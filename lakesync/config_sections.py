@@ -6,20 +6,121 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, SecretStr, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    FieldSerializationInfo,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+    field_serializer,
+    model_validator,
+)
 
-from lakesync.validation import GATEWAY_ID
+from lakesync.validation import GATEWAY_ID, check_keys_url
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 """A TCP port; 0 lets the system choose a free one."""
 
 ConnectorName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
+Algorithm = Literal["RS256", "ES256", "EdDSA", "HS256"]
+
+REVEAL = {"reveal": "secrets"}
+"""The context of a serialisation that a child process is given."""
+
 _MIB = 1 << 20
+
+
+def _texts(given: Any) -> Any:
+    return (given,) if isinstance(given, str) else given
+
+
+Texts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_texts)]
+"""One text, or a list of them."""
 
 
 class _Section(BaseModel):
     model_config = {"frozen": True, "extra": "forbid"}
+
+
+class DeclaredEntry(_Section):
+    """A gateway that tokens of an issuer may enter without naming it."""
+
+    gateway: Annotated[str, Field(pattern=f"^{GATEWAY_ID}$")]
+    claim: str | None = None
+    """Path of a claim; unset: every token may enter."""
+    values: Texts = ()
+    """The values of that claim, of which a token must have one."""
+
+    @model_validator(mode="after")
+    def _check_claim(self) -> DeclaredEntry:
+        if (self.claim is None) != (not self.values):
+            raise ValueError("claim and values belong together: set both, or neither to let every token enter")
+        return self
+
+
+class DeclaredIssuer(_Section):
+    """`[[gateway.issuers]]`: who signs tokens besides the server's own secret, and what their claims mean.
+
+    Without `jwks_url`, `keys` and `secret` the keys are those that the issuer's discovery document names.
+    """
+
+    issuer: Annotated[str, Field(min_length=1)]
+    """The `iss` of its tokens, letter by letter."""
+    audience: Texts = ()
+    """One of these is in a token's `aud`; empty: only tokens without `aud` are taken."""
+    jwks_url: str | None = None
+    """Where its JSON Web Key Set is."""
+    keys: str | None = None
+    """A file with a JSON Web Key Set, or with public keys in PEM."""
+    secret: SecretStr | None = None
+    """Signs its tokens by HS256."""
+    algorithms: tuple[Algorithm, ...] = ()
+    """By which it signs; unset: HS256 with a secret, else RS256, ES256 and EdDSA."""
+    client_claim: Annotated[str, Field(min_length=1)] = "sub"
+    """Path of the client id."""
+    client_prefix: str = ""
+    """Put before client ids, where two issuers may know different people by one id."""
+    gateway_claim: Annotated[str, Field(min_length=1)] | None = None
+    """Path of a gateway id, or of a list of them, which a token must have; unset: `gw`, which it may have."""
+    role_claim: Annotated[str, Field(min_length=1)] | None = None
+    """Path of a role, or of a list of them; unset: every token is a client's."""
+    admin_roles: Texts = ("admin",)
+    """Roles that make an admin; any other is a client's."""
+    enter: tuple[DeclaredEntry, ...] = ()
+    """Which gateways tokens may enter, by the gateway that the request's URL names."""
+    require: dict[str, Texts] = {}
+    """Path of a claim → values of which a token must have one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_algorithms(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or data.get("algorithms"):
+            return data
+        return {**data, "algorithms": ["HS256"] if data.get("secret") is not None else ["RS256", "ES256", "EdDSA"]}
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> DeclaredIssuer:
+        given = [name for name in ("jwks_url", "keys", "secret") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are set: keys come from one place, leave the others out")
+        if (self.secret is not None) != ("HS256" in self.algorithms) or {"HS256"} < {*self.algorithms}:
+            raise ValueError("HS256 needs secret and goes with no other algorithm: a public key is not a secret")
+        place = self.jwks_url if self.jwks_url is not None else None if given else self.issuer
+        fault = check_keys_url("jwks_url" if given else "issuer", place) if place is not None else None
+        if fault is not None:
+            raise ValueError(fault)
+        return self
+
+    @field_serializer("secret", when_used="json")
+    def _serialize_secret(self, secret: SecretStr | None, info: FieldSerializationInfo) -> str | None:
+        """Shown only where a child process is given its settings."""
+        if secret is None:
+            return None
+        return secret.get_secret_value() if info.context == REVEAL else "(set)"
 
 
 class GatewaySection(_Section):
@@ -32,6 +133,8 @@ class GatewaySection(_Section):
     auto_create: bool = True
     """Whether the first valid token that names a gateway makes it."""
     cors_origins: tuple[str, ...] = ("*",)
+    issuers: tuple[DeclaredIssuer, ...] = ()
+    """Who signs tokens besides the server's own secret: login providers and apps' own backends."""
 
 
 class RemoteSection(_Section):

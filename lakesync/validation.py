@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -40,6 +41,32 @@ def check_address(name: str, value: str) -> str | None:
     if parts.username is not None:
         return f"{name} has a user in it: leave that out, the token says who asks"
     return None
+
+
+def check_keys_url(name: str, value: str) -> str | None:
+    """What is wrong with the address of an issuer's keys; None when they can be fetched from there.
+
+    Keys that come without TLS can be replaced on the way. So `http://` is for this machine, for private addresses and
+    for names without a full stop, such as a container's.
+    """
+    shown = f"{name} is {value.rpartition('@')[2]!r}"
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError as error:
+        return f"{shown}: {error}"
+    if not host or parts.scheme not in ("http", "https") or parts.username is not None:
+        return f"{shown}: it must be https://HOST/PATH, without a user"
+    if parts.scheme == "http" and not _is_near(host):
+        return f"{shown}: keys that come without TLS can be replaced on the way; use https://"
+    return None
+
+
+def _is_near(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return "." not in host or host.endswith(".localhost")
 
 
 def check_id(name: str, value: str) -> str | None:

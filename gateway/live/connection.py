@@ -21,6 +21,7 @@ from gateway.live.protocol import LiveProtocol, framed
 from gateway.services import Services
 from gateway.serving import serve_pull, serve_push
 from gateway.waiting import outcome
+from lakesync.auth.keys import Key
 from lakesync.engine.following import Follower, Interest, Standing
 from lakesync.exceptions import AuthError, LakeSyncError, StagingUnavailableError, TransientError, ValidationError
 from lakesync.types import SyncPull, SyncResponse
@@ -261,6 +262,12 @@ class LiveConnection:
         else:
             self._wire.end(code, reason)
 
+    def close_signed_by(self, keys: frozenset[Key]) -> None:
+        """End the connection if one of these keys has signed its token: their issuer has withdrawn them."""
+        if self._caller.key in keys:
+            withdrawn = AuthError("the issuer has withdrawn the token's key: connect again with a new token")
+            self.close(REFUSED, f"{withdrawn.code}: {withdrawn}")
+
     def _check_stalled(self) -> None:
         self._stalled = None
         if not self._wire.keeps_up:
@@ -274,9 +281,12 @@ class LiveConnection:
         )
 
     def _watch_expiry(self) -> None:
-        """Close when the token expires, by the system's clock."""
+        """Close when the token expires, by the system's clock, and when its key was withdrawn on the way in."""
         left = self._caller.expires - time.time()
-        if left <= 0:
+        verifier, key = self._services.verifier, self._caller.key
+        if verifier is not None and key is not None and not verifier.holds(key):
+            self.close_signed_by(frozenset({key}))
+        elif left <= 0:
             expired = AuthError("the token has expired: connect again with a new one")
             self.close(REFUSED, f"{expired.code}: {expired}")
         elif left != float("inf"):

@@ -12,6 +12,7 @@ from gateway.live.closing import GOING_AWAY, STOPPING
 from gateway.live.connection import LiveConnection
 from gateway.live.room import Room
 from gateway.settings import GatewaySettings
+from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
 from lakesync.exceptions import BackpressureError
 from lakesync.staging.notices import Notice
@@ -100,6 +101,11 @@ class Hub:
         """End every connection, after the answer that it may be waiting for."""
         for room in list(self._rooms.values()):
             room.close(GOING_AWAY, STOPPING)
+
+    def end_signed_by(self, keys: frozenset[Key]) -> None:
+        """End every connection whose token one of these keys has signed."""
+        for room in list(self._rooms.values()):
+            room.close_signed_by(keys)
 
     def close(self) -> None:
         """Hear no more of the store."""

@@ -16,6 +16,7 @@ from gateway.live.connection import LiveConnection
 from gateway.live.interests import Interests
 from gateway.live.protocol import framed
 from gateway.waiting import outcome
+from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
 from lakesync.engine.following import Follower, Found, Group, Standing
 from lakesync.engine.greeting import Greeting, heard
@@ -142,6 +143,11 @@ class Room:
         """End every connection, after the answer that it may be waiting for."""
         for connection in list(self._connections):
             connection.close(code, reason)
+
+    def close_signed_by(self, keys: frozenset[Key]) -> None:
+        """End the connections whose token one of these keys has signed."""
+        for connection in list(self._connections):
+            connection.close_signed_by(keys)
 
     # -- what they lack ------------------------------------------------------------------------------------------
 

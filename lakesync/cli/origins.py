@@ -72,6 +72,8 @@ def _shown(value: Any) -> Any:
             return str(value)
         case str() if "://" in value:
             return _without_password(value)
+        case tuple():
+            return [_shown(each) for each in value]
         case Mapping():
             return {key: "(set)" if _SECRET.search(key) else _shown(each) for key, each in value.items()}
     return value

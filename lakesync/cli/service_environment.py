@@ -14,7 +14,7 @@ _SETTINGS = {
     "gateway": frozenset(
         {
             *("jwt_secret", "jwt_secret_previous", "service_token", "metrics_token"),
-            *("secret_key", "secret_key_previous"),
+            *("secret_key", "secret_key_previous", "gateway.issuers"),
         }
     ),
     "code_server": frozenset({"service_token", "dagster.alert_secret"}),
@@ -40,9 +40,9 @@ def environment(service: str, config: Config, inherited: Mapping[str, str]) -> d
         inherited: the variables of this process.
     """
     allowed = _SETTINGS.get(service)
-    secrets = dict(_secrets(config))
-    own = {value for name, value in secrets.items() if name in (allowed or ())}
-    foreign = {value for value in secrets.values() if value} - own
+    secrets = list(_secrets(config))
+    own = {value for name, value in secrets if name in (allowed or ())}
+    foreign = {value for _, value in secrets if value} - own
     removed = {
         name
         for name, value in inherited.items()
@@ -52,7 +52,7 @@ def environment(service: str, config: Config, inherited: Mapping[str, str]) -> d
     }
     found: dict[str, str | None] = dict.fromkeys(removed)
     if allowed is not None:
-        found |= _without(config, frozenset(secrets) - allowed).environment()
+        found |= _without(config, frozenset(name for name, _ in secrets) - allowed).environment()
     return found
 
 
@@ -67,6 +67,9 @@ def _secrets(config: Config) -> Iterator[tuple[str, str]]:
                 inner = getattr(value, key)
                 if isinstance(inner, SecretStr):
                     yield f"{name}.{key}", inner.get_secret_value()
+    for issuer in config.gateway.issuers:
+        if issuer.secret is not None:
+            yield "gateway.issuers", issuer.secret.get_secret_value()
 
 
 def _without(config: Config, names: frozenset[str]) -> Config:
@@ -74,7 +77,7 @@ def _without(config: Config, names: frozenset[str]) -> Config:
     for name in names:
         section, _, key = name.partition(".")
         if key:
-            changes.setdefault(section, {})[key] = None
+            changes.setdefault(section, {})[key] = () if name == "gateway.issuers" else None
         else:
             changes[name] = None
     return config.replace(**changes)

@@ -23,6 +23,7 @@ SECRETS = {
     "token": "t" * 32,
     "spark.token": "x" * 32,
     "dagster.alert_secret": "a" * 32,
+    "gateway.issuers": "i" * 32,
 }
 NEEDED = {
     "gateway": {
@@ -32,6 +33,7 @@ NEEDED = {
         "metrics_token",
         "secret_key",
         "secret_key_previous",
+        "gateway.issuers",
     },
     "code_server": {"service_token", "dagster.alert_secret"},
     "runs": {"service_token", "secret_key", "secret_key_previous", "spark.token"},
@@ -49,7 +51,8 @@ def started(tmp_path, monkeypatch):
     monkeypatch.setenv("CONNECTOR_shop_TOKEN", "of a connector")
     monkeypatch.setenv("UNRELATED", "kept")
     for number, (name, value) in enumerate(SECRETS.items()):
-        monkeypatch.setenv(f"LAKESYNC_{name.upper().replace('.', '_')}", value)
+        given = json.dumps([{"issuer": "https://login", "secret": value}]) if name == "gateway.issuers" else value
+        monkeypatch.setenv(f"LAKESYNC_{name.upper().replace('.', '_')}", given)
         monkeypatch.setenv(f"ANOTHER_NAME_{number}", f"prefix {value}")
     ports = {"gateway": {"url": "http://127.0.0.1:1"}, "dagster": {"url": "http://127.0.0.1:2"}}
     found = config.load({"data_dir": tmp_path, **ports})

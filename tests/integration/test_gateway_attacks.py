@@ -15,8 +15,8 @@ import pytest
 import requests
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from gateway.auth import MAX_TOKEN_CHARS
 from gateway.routes import OPERATIONS
+from lakesync.auth import MAX_TOKEN_CHARS
 from tests.integration.gateway_support import DEADLINE, PREVIOUS, SECRET, Client, delta, filled, sign
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)

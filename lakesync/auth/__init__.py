@@ -1,0 +1,17 @@
+"""Verification of tokens: issuers, their keys, and the checks that a token passes. Free of any web framework."""
+
+from lakesync.auth.checks import CLOCK_SKEW_SECONDS, MAX_TOKEN_CHARS, Finding, Identity, TokenRefusedError
+from lakesync.auth.issuers import EnterRule, Issuer, configured_issuers
+from lakesync.auth.verifier import TokenVerifier
+
+__all__ = [
+    "CLOCK_SKEW_SECONDS",
+    "MAX_TOKEN_CHARS",
+    "EnterRule",
+    "Finding",
+    "Identity",
+    "Issuer",
+    "TokenRefusedError",
+    "TokenVerifier",
+    "configured_issuers",
+]

@@ -1,0 +1,302 @@
+"""The checks that a token passes, one after another; `lakesync token inspect` shows each of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jwt
+import msgspec
+
+from lakesync.auth.claims import by_path, rule_claims, texts_of
+from lakesync.auth.issuers import Issuer
+from lakesync.auth.keys import ALGORITHMS, Key
+from lakesync.exceptions import AuthError
+from lakesync.identity import is_importer, user_of
+from lakesync.types import Claims
+from lakesync.validation import check_id
+
+Role = Literal["client", "admin"]
+
+MAX_TOKEN_CHARS = 8192
+CLOCK_SKEW_SECONDS = 5
+"""How far an issuer's clock may be ahead: `iat` and `nbf` are good as much earlier."""
+LAST_SECOND = 253_402_300_799
+"""The end of the year 9999: a token that expires later was not meant to expire."""
+_SHOWN_CHARS = 60
+_GATEWAY = "gw"
+_ABSENT = object()
+
+
+class TokenRefusedError(AuthError):
+    """A token that fails a check, which the message names."""
+
+    def __init__(self, check: str, message: str) -> None:
+        super().__init__(f"the token fails the check '{check}': {message}")
+        self.check = check
+
+
+class UnknownKeyError(TokenRefusedError):
+    """None of the issuer's keys that are known here can have signed a token; a newer one might have."""
+
+    def __init__(self, message: str, issuer: Issuer) -> None:
+        super().__init__("key", message)
+        self.issuer = issuer
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What a verified token says."""
+
+    client_id: str
+    gateways: tuple[str, ...]
+    """Those that it may enter; none where it names none and no rule admits it."""
+    role: Role
+    claims: Claims
+    """Texts and lists of texts by path, which sync rules read as `jwt:PATH`; `sub` is the client id."""
+    expires: float
+    """Seconds since the epoch."""
+    key: Key
+    """The one that has signed it."""
+
+
+class Finding(NamedTuple):
+    """How a token fares in one check."""
+
+    check: str
+    state: Literal["ok", "failed", "skipped"]
+    detail: str
+
+
+class Examination:
+    """One token under the rules of one issuer. `CHECKS` names the checks in their order."""
+
+    def __init__(self, parts: TokenParts, issuer: Issuer, now: float, sole_gateway: str | None) -> None:
+        """Args:
+        parts: the token, decoded but not verified.
+        issuer: whose rules hold.
+        now: seconds since the epoch.
+        sole_gateway: the server's only gateway; None where it may have several.
+        """
+        self._parts = parts
+        self._issuer = issuer
+        self._now = now
+        self._sole = sole_gateway
+        self._payload = parts.payload
+        self._claims = by_path(parts.payload)
+        self._candidates: Sequence[Key] = ()
+        self._key: Key | None = None
+        self._client_id = ""
+        self._role: Role = "client"
+        self._gateways: tuple[str, ...] = ()
+        self._rule_claims: Claims = {}
+
+    def identity(self) -> Identity:
+        """Return what the token says.
+
+        Raises:
+            TokenRefusedError: it fails a check.
+        """
+        for check, _ in CHECKS:
+            getattr(self, f"_check_{check}")()
+        assert self._key is not None
+        expires = float(self._payload["exp"])
+        return Identity(self._client_id, self._gateways, self._role, self._rule_claims, expires, self._key)
+
+    def findings(self) -> Iterator[Finding]:
+        """Return how the token fares in every check. One whose condition failed is skipped."""
+        failed: set[str] = set()
+        for check, condition in CHECKS:
+            if condition in failed:
+                failed.add(check)
+                yield Finding(check, "skipped", f"needs the check '{condition}'")
+                continue
+            try:
+                yield Finding(check, "ok", getattr(self, f"_check_{check}")())
+            except TokenRefusedError as error:
+                failed.add(check)
+                yield Finding(check, "failed", str(error).partition(": ")[2])
+
+    def _check_algorithm(self) -> str:
+        named = self._parts.header.get("alg")
+        if named not in self._issuer.algorithms:
+            what = f"its alg is {shown(named)}" if named in ALGORITHMS else "its alg is not one that gateways take"
+            raise TokenRefusedError("algorithm", f"{what}; this issuer signs with {', '.join(self._issuer.algorithms)}")
+        return str(named)
+
+    def _check_key(self) -> str:
+        named, algorithm = self._parts.header.get("kid"), self._parts.header["alg"]
+        if named is not None and not isinstance(named, str):
+            raise TokenRefusedError("key", "its kid is not a text")
+        keys = [key for key in self._issuer.source.keys if key.algorithm == algorithm]
+        self._candidates = [key for key in keys if named is None or key.kid is None or key.kid == named]
+        if not self._candidates:
+            what = "it has no kid" if named is None else f"its kid {shown(named)} is not among the issuer's keys"
+            raise UnknownKeyError(f"{what}, of which {len(keys)} are known for {algorithm}", self._issuer)
+        return f"{shown(named)} is a key of the issuer" if named is not None else f"one of {len(self._candidates)}"
+
+    def _check_signature(self) -> str:
+        signatures = jwt.PyJWS(algorithms=[self._parts.header["alg"]])
+        for key in self._candidates:
+            try:
+                signatures.decode_complete(self._parts.token, key.material, [key.algorithm])
+            except jwt.InvalidSignatureError:
+                continue
+            except (jwt.PyJWTError, RecursionError, ValueError, TypeError) as error:
+                raise TokenRefusedError("signature", f"it cannot be verified: {str(error)[:100]}") from error
+            self._key = key
+            return f"by {key.algorithm}"
+        fault = "another key has signed it, or it was changed; ask for a new one"
+        if self._parts.header.get("kid") is None and self._issuer.is_remote:
+            raise UnknownKeyError(f"it names no kid, and {fault}", self._issuer)
+        raise TokenRefusedError("signature", fault)
+
+    def _check_audience(self) -> str:
+        if self._issuer.audience is None:
+            return "not looked at"
+        given = texts_of(self._payload.get("aud", []))
+        if given is None:
+            raise TokenRefusedError("audience", "its aud is neither a text nor a list of texts")
+        if not self._issuer.audience and given:
+            raise TokenRefusedError("audience", f"its aud is {shown(given[0])}, and no audience is set for its issuer")
+        if self._issuer.audience and self._issuer.audience.isdisjoint(given):
+            what = f"its aud is {shown(given[0])}" if given else "it has no aud"
+            raise TokenRefusedError("audience", f"{what}; it must be {shown(min(self._issuer.audience))}")
+        return shown(given[0]) if given else "none is wanted"
+
+    def _check_exp(self) -> str:
+        expires = self._time("exp")
+        if expires is None:
+            raise TokenRefusedError("exp", "it has no exp; give it an end")
+        if expires <= self._now:
+            raise TokenRefusedError("exp", f"it has expired {self._now - expires:.0f} s ago; ask for a new one")
+        return f"good for {expires - self._now:.0f} s"
+
+    def _check_nbf(self) -> str:
+        return self._begun("nbf")
+
+    def _check_iat(self) -> str:
+        return self._begun("iat")
+
+    def _begun(self, name: str) -> str:
+        begins = self._time(name)
+        if begins is None:
+            return "there is none"
+        if begins > self._now + CLOCK_SKEW_SECONDS:
+            ahead = f"in {begins - self._now:.0f} s, so compare the clocks of issuer and gateway"
+            raise TokenRefusedError(name, f"it is not yet valid: its {name} is {ahead}")
+        return f"{max(0.0, self._now - begins):.0f} s ago"
+
+    def _check_require(self) -> str:
+        for path, wanted in self._issuer.require.items():
+            if wanted.isdisjoint(texts_of(self._claims.get(path)) or ()):
+                what = f"{shown(path)} is {shown(self._claims[path])}" if path in self._claims else f"no {shown(path)}"
+                raise TokenRefusedError("require", f"{what}; it must be {shown(min(wanted, default=''))}")
+        return ", ".join(self._issuer.require) or "nothing is required"
+
+    def _check_client(self) -> str:
+        path = self._issuer.client_claim
+        given = self._claims.get(path)
+        if not isinstance(given, str) or not given:
+            raise TokenRefusedError("client", f"its claim {shown(path)} must be a text that is not empty")
+        client = self._issuer.client_prefix + given
+        fault = check_id(f"its {path}", client)
+        if fault is None and is_importer(client):
+            fault = f"its {path} is {shown(client)}, an id that imports have: use {shown(user_of(client))}"
+        if fault is not None:
+            raise TokenRefusedError("client", fault)
+        self._client_id = client
+        return client
+
+    def _check_role(self) -> str:
+        path = self._issuer.role_claim
+        given = self._claims.get(path, "client") if path is not None else "client"
+        roles = texts_of(given)
+        if self._issuer.strict_roles and given not in ("client", "admin"):
+            raise TokenRefusedError("role", f"its {path} {shown(given)} is unknown; known are 'client' and 'admin'")
+        self._role = "admin" if roles is not None and not self._issuer.admin_roles.isdisjoint(roles) else "client"
+        return self._role
+
+    def _check_gateway(self) -> str:
+        path, enter = self._issuer.gateway_claim, self._issuer.enter
+        given = self._claims.get(path or _GATEWAY, _ABSENT)
+        admitted = tuple(dict.fromkeys(rule.gateway for rule in enter if rule.admits(self._claims)))
+        if given is _ABSENT:
+            if path is not None:
+                raise TokenRefusedError("gateway", f"it lacks the claim {shown(path)}, which names its gateway")
+            if not enter and self._sole is None:
+                raise TokenRefusedError("gateway", f"it lacks the claim '{_GATEWAY}', which names its gateway")
+            self._gateways = admitted if enter else (str(self._sole),)
+        else:
+            named = texts_of(given)
+            if not named or not all(named) or (path is None and not isinstance(given, str)):
+                form = "a text that is not empty" if path is None else "a gateway's id, or a list of ids"
+                raise TokenRefusedError("gateway", f"its claim {shown(path or _GATEWAY)} must be {form}")
+            self._gateways = tuple(gateway for gateway in named if not enter or gateway in admitted)
+        return ", ".join(self._gateways[:10]) or "none: no rule of `enter` admits it"
+
+    def _check_claims(self) -> str:
+        claims = rule_claims(self._claims)
+        try:
+            msgspec.json.encode([claims, self._client_id])
+        except UnicodeEncodeError as error:
+            raise TokenRefusedError("claims", "a claim holds a lone surrogate, which is no Unicode text") from error
+        self._rule_claims = {**claims, "sub": self._client_id}
+        return f"{len(claims)} claims for rules"
+
+    def _time(self, name: str) -> float | None:
+        value = self._payload.get(name, _ABSENT)
+        if value is _ABSENT:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LAST_SECOND:
+            raise TokenRefusedError(name, f"its {name} must be a number of seconds since 1970, before the year 10000")
+        return float(value)
+
+
+CHECKS: tuple[tuple[str, str | None], ...] = (
+    ("algorithm", None),
+    ("key", "algorithm"),
+    ("signature", "key"),
+    ("audience", None),
+    ("exp", None),
+    ("nbf", None),
+    ("iat", None),
+    ("require", None),
+    ("client", None),
+    ("role", None),
+    ("gateway", None),
+    ("claims", "client"),
+)
+"""Each check with the one without which it cannot be made."""
+
+
+class TokenParts(NamedTuple):
+    """A token, decoded but not verified."""
+
+    token: str
+    header: Mapping[str, Any]
+    payload: Mapping[str, Any]
+
+
+def parts_of(token: str) -> TokenParts:
+    """Decode a token without verifying it.
+
+    Raises:
+        TokenRefusedError: it is not a JWT.
+    """
+    if len(token) > MAX_TOKEN_CHARS:
+        raise TokenRefusedError("form", f"it has {len(token)} characters, at most {MAX_TOKEN_CHARS} are taken")
+    try:
+        unverified = jwt.PyJWS().decode_complete(token, options={"verify_signature": False})
+        payload = json.loads(unverified["payload"])
+    except (jwt.PyJWTError, RecursionError, ValueError) as error:
+        raise TokenRefusedError("form", f"it is not a JWT: {str(error)[:100]}") from error
+    if not isinstance(payload, dict):
+        raise TokenRefusedError("form", "it is not a JWT: its payload is not a JSON object")
+    return TokenParts(token, unverified["header"], payload)
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, shortened."""
+    told = repr(value)
+    return told if len(told) <= _SHOWN_CHARS else f"{told[:_SHOWN_CHARS]}…"

@@ -1,0 +1,118 @@
+"""Who issues tokens for a gateway server, and what the claims of their tokens mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lakesync.auth.claims import texts_of
+from lakesync.auth.keys import (
+    PUBLIC_ALGORITHMS,
+    Algorithm,
+    Key,
+    KeySource,
+    discover_set,
+    fetch_set,
+    keys_at_start,
+    read_keys,
+)
+from lakesync.validation import check_keys_url
+
+if TYPE_CHECKING:
+    from lakesync.config import Config
+    from lakesync.config_sections import DeclaredIssuer
+
+
+@dataclass(frozen=True)
+class EnterRule:
+    """A gateway that tokens may enter which do not name it: all of them, or those with a value in a claim."""
+
+    gateway: str
+    claim: str | None = None
+    values: frozenset[str] = frozenset()
+
+    def admits(self, claims: Mapping[str, Any]) -> bool:
+        """Whether a token with these claims, by path, may enter."""
+        return self.claim is None or not self.values.isdisjoint(texts_of(claims.get(self.claim)) or ())
+
+
+@dataclass(frozen=True)
+class Issuer:
+    """An issuer, its keys, and the claims of its tokens."""
+
+    issuer: str | None
+    """The `iss` of its tokens; None for the server's own secrets, which sign tokens with any."""
+    source: KeySource
+    algorithms: tuple[Algorithm, ...] = PUBLIC_ALGORITHMS
+    audience: frozenset[str] | None = frozenset()
+    """One of these is in a token's `aud`; empty: a token has no `aud`; None: it is not looked at."""
+    client_claim: str = "sub"
+    client_prefix: str = ""
+    gateway_claim: str | None = None
+    """Path of the gateways that a token is for, and which a token must have; None: `gw`, which it may have."""
+    role_claim: str | None = None
+    """Path of the roles; None: every token is a client's."""
+    admin_roles: frozenset[str] = frozenset({"admin"})
+    strict_roles: bool = False
+    """Whether a role other than `client` and those of admins is refused rather than a client's."""
+    enter: tuple[EnterRule, ...] = ()
+    require: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Path → the values of which a token must have one."""
+
+    @staticmethod
+    def of_secrets(secrets: Sequence[str]) -> Issuer:
+        """Return the issuer that `jwt_secret` and `jwt_secret_previous` stand for."""
+        keys = [Key.of_secret(secret) for secret in secrets]
+        return Issuer(
+            None,
+            KeySource(lambda: keys, keys, name="jwt_secret"),
+            ("HS256",),
+            audience=None,
+            role_claim="role",
+            strict_roles=True,
+        )
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its keys may change while the server runs."""
+        return "HS256" not in self.algorithms
+
+
+def configured_issuers(config: Config) -> tuple[Issuer, ...]:
+    """Return the issuers of `[[gateway.issuers]]`, in their order.
+
+    Raises:
+        ConfigurationError: a file of keys cannot be used.
+    """
+    return tuple(_configured(section) for section in config.gateway.issuers)
+
+
+def _configured(section: DeclaredIssuer) -> Issuer:
+    keys: Sequence[Key] = ()
+    load: Callable[[], Sequence[Key]]
+    if section.secret is not None:
+        keys = [Key.of_secret(section.secret.get_secret_value())]
+        load = partial(tuple, keys)
+    elif section.keys is not None:
+        path = Path(section.keys)
+        keys, load = keys_at_start(path), partial(read_keys, path)
+    elif section.jwks_url is not None:
+        load = partial(fetch_set, section.jwks_url)
+    else:
+        load = partial(discover_set, section.issuer, partial(check_keys_url, "it"))
+    return Issuer(
+        section.issuer,
+        KeySource(load, keys, name=section.issuer),
+        section.algorithms,
+        audience=frozenset(section.audience),
+        client_claim=section.client_claim,
+        client_prefix=section.client_prefix,
+        gateway_claim=section.gateway_claim,
+        role_claim=section.role_claim,
+        admin_roles=frozenset(section.admin_roles),
+        enter=tuple(EnterRule(rule.gateway, rule.claim, frozenset(rule.values)) for rule in section.enter),
+        require={path: frozenset(values) for path, values in section.require.items()},
+    )

@@ -1,0 +1,443 @@
+"""Tokens of login providers that were not given out, or not for this gateway: refused on every way in."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import jwt
+import pytest
+import requests
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt.algorithms import RSAAlgorithm
+from websockets.exceptions import ConnectionClosed
+
+from lakesync.auth import MAX_TOKEN_CHARS, keys
+from lakesync.auth.keys import KeysUnavailableError, parse_keys
+from lakesync.testing.servers.oidc import providing
+from tests.attacks.login_support import (
+    AUDIENCE,
+    BACKEND,
+    FILE_KEY,
+    SHARED,
+    SHARED_SECRET,
+    STRANGER,
+    WAYS,
+    by_hand,
+    issuers_of,
+    part,
+    payload_of,
+    sections_of,
+    shown_over,
+)
+from tests.integration.gateway_support import DEADLINE, SECRET, Client, sign, until
+from tests.integration.live_support import Live
+
+HS256 = {"alg": "HS256", "typ": "JWT"}
+
+
+class World:
+    """Two providers and a gateway that trusts them."""
+
+    def __init__(self, first, second, url):
+        self.first, self.second, self.url = first, second, url
+        self.alice = first.add_user("alice@example.com", gateway="gw")
+        self.bob = second.add_user("bob@example.com", gw="gw")
+
+    def good(self, **changes):
+        return self.first.token(self.alice, **changes)
+
+    @property
+    def claims(self):
+        return payload_of(self.good())
+
+    @property
+    def header(self):
+        return jwt.get_unverified_header(self.good())
+
+    def signed(self, key, algorithm="RS256", header=None, **changes):
+        """A token that somebody else signs."""
+        held = {name: value for name, value in (self.claims | changes).items() if value is not None}
+        return jwt.encode(held, key, algorithm, {"kid": self.first.keys[-1].kid, **(header or {})})
+
+    @property
+    def public(self):
+        return self.first.keys[-1].private.public_key()
+
+
+@pytest.fixture(scope="module")
+def world(serve, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    with providing("auth0") as first, providing("keycloak") as second:
+        served = serve(issuers=issuers_of(folder, *sections_of(first, second, folder)))
+        yield World(first, second, served.url)
+
+
+def now():
+    return int(time.time())
+
+
+def pem(world):
+    return world.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def der(world):
+    return world.public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def kid(name):
+    """A token of the issuer whose kid is an injection, signed with nothing, as its target would be empty."""
+    return lambda w: by_hand(HS256 | {"kid": name}, w.claims, b"")
+
+
+def signed_kid(name):
+    return lambda w: w.signed(STRANGER, header={"kid": name})
+
+
+REFUSED = {
+    # algorithm confusion
+    "HS256 with the public key in PEM": (
+        "algorithm",
+        lambda w: by_hand(HS256 | {"kid": w.header["kid"]}, w.claims, pem(w)),
+    ),
+    "HS256 with the public key in DER": ("algorithm", lambda w: by_hand(HS256, w.claims, der(w))),
+    "HS256 with the key set's entry": (
+        "algorithm",
+        lambda w: by_hand(HS256, w.claims, RSAAlgorithm.to_jwk(w.public).encode()),
+    ),
+    "HS256 with the public key, and no issuer": (
+        "signature",
+        lambda w: by_hand(HS256, w.claims | {"iss": "x"}, pem(w)),
+    ),
+    "HS256 with the server's own secret, in the issuer's name": (
+        "algorithm",
+        lambda w: by_hand(HS256, w.claims, SECRET.encode()),
+    ),
+    "HS256 with the file's key": (
+        "algorithm",
+        lambda w: by_hand(HS256, w.claims | {"iss": BACKEND}, FILE_KEY.public_key().public_bytes_raw()),
+    ),
+    "RS512 by the issuer's key": ("algorithm", lambda w: w.signed(w.first.keys[-1].private, "RS512")),
+    "PS256 by the issuer's key": ("algorithm", lambda w: w.signed(w.first.keys[-1].private, "PS256")),
+    "ES256 that is all zeros": (
+        "key",
+        lambda w: f"{part({'alg': 'ES256', 'kid': w.header['kid']})}.{part(w.claims)}.{part(bytes(64))}",
+    ),
+    "RS256 that is HMAC": ("signature", lambda w: by_hand(w.header, w.claims, pem(w))),
+    # none
+    **{
+        f"alg {name}": ("algorithm", lambda w, name=name: f"{part({'alg': name})}.{part(w.claims)}.")
+        for name in ("none", "None", "nOnE", "", " none")
+    },
+    "alg none with the signature": (
+        "algorithm",
+        lambda w: f"{part({'alg': 'none'})}.{part(w.claims)}.{w.good().rpartition('.')[2]}",
+    ),
+    "alg none of nobody": ("algorithm", lambda w: f"{part({'alg': 'none'})}.{part(w.claims | {'iss': 'x'})}."),
+    "no alg": ("algorithm", lambda w: f"{part({'typ': 'JWT'})}.{part(w.claims)}.{part(b'x')}"),
+    "signature stripped": ("signature", lambda w: w.good().rpartition(".")[0] + "."),
+    "signature of another": (
+        "signature",
+        lambda w: w.good().rpartition(".")[0] + "." + w.good(jti="b").rpartition(".")[2],
+    ),
+    "payload changed": (
+        "signature",
+        lambda w: ".".join([w.good().split(".")[0], part(w.claims | {"sub": "root"}), w.good().split(".")[2]]),
+    ),
+    # issuer
+    "unknown issuer": ("algorithm", lambda w: w.good(iss="https://evil.example.com/")),
+    "no issuer": ("algorithm", lambda w: w.good(iss=None)),
+    "issuer without its slash": ("algorithm", lambda w: w.good(iss=w.first.issuer.rstrip("/"))),
+    "issuer in capitals": ("algorithm", lambda w: w.good(iss=w.first.issuer.upper())),
+    "issuer a list": ("algorithm", lambda w: by_hand(w.header, w.claims | {"iss": [w.first.issuer]}, b"")),
+    "issuer an object": ("algorithm", lambda w: by_hand(w.header, w.claims | {"iss": {"a": 1}}, b"")),
+    # audience
+    "another audience": ("audience", lambda w: w.good(aud="https://other.example.com")),
+    "several other audiences": ("audience", lambda w: w.good(aud=["a", "b"])),
+    "no audience": ("audience", lambda w: w.good(aud=None)),
+    "audience empty": ("audience", lambda w: w.good(aud=[])),
+    "audience a number": ("audience", lambda w: w.good(aud=1)),
+    "audience an object": ("audience", lambda w: w.good(aud={AUDIENCE: True})),
+    "audience with a suffix": ("audience", lambda w: w.good(aud=f"{AUDIENCE}.evil.example")),
+    "the audience of another issuer": ("audience", lambda w: w.good(aud="lakesync")),
+    "audience where none is set": (
+        "audience",
+        lambda w: jwt.encode(w.claims | {"iss": BACKEND, "gw": "gw"}, FILE_KEY, "EdDSA"),
+    ),
+    # keys of others
+    "a stranger's key with the issuer's kid": ("signature", lambda w: w.signed(STRANGER)),
+    "another issuer's key with its own kid": (
+        "key",
+        lambda w: w.signed(w.second.keys[-1].private, header={"kid": w.second.keys[-1].kid}),
+    ),
+    "another issuer's key with the issuer's kid": ("signature", lambda w: w.signed(w.second.keys[-1].private)),
+    "the issuer's key in another issuer's name": ("key", lambda w: w.good(iss=w.second.issuer, aud="lakesync")),
+    "the file's key in the issuer's name": ("key", lambda w: w.signed(FILE_KEY, "EdDSA")),
+    "the shared secret in the issuer's name": ("algorithm", lambda w: by_hand(HS256, w.claims, SHARED_SECRET.encode())),
+    "the shared secret as the server's own": (
+        "signature",
+        lambda _: by_hand(HS256, {"sub": "x", "gw": "gw", "exp": now() + 60}, SHARED_SECRET.encode()),
+    ),
+    "the server's own secret as the shared one": (
+        "signature",
+        lambda _: by_hand(HS256, {"iss": SHARED, "sub": "x", "gw": "gw", "exp": now() + 60}, SECRET.encode()),
+    ),
+    # kid
+    **{
+        f"kid {name!r} with an empty secret": ("algorithm", kid(name))
+        for name in ("../../../../dev/null", "file:///dev/null", "x' UNION SELECT '' --")
+    },
+    **{
+        f"kid {name!r}": ("key", signed_kid(name))
+        for name in (
+            "../../../../etc/passwd",
+            "https://evil.example.com/keys",
+            "x' OR '1'='1",
+            "0",
+            "*",
+            "",
+            "%00",
+            "a\0b",
+            "x" * 4000,
+            "$(id)",
+        )
+    },
+    "kid a number": ("form", lambda w: f"{part(w.header | {'kid': 1})}.{part(w.claims)}.{part(b'x')}"),
+    "kid a list": ("form", lambda w: f"{part(w.header | {'kid': [w.header['kid']]})}.{part(w.claims)}.{part(b'x')}"),
+    # keys that the token brings
+    "jwk of its own": (
+        "signature",
+        lambda w: w.signed(STRANGER, header={"jwk": json.loads(RSAAlgorithm.to_jwk(STRANGER.public_key()))}),
+    ),
+    "x5c of its own": ("signature", lambda w: w.signed(STRANGER, header={"x5c": ["MIIB"]})),
+    "crit that nobody knows": ("form", lambda w: w.signed(w.first.keys[-1].private, header={"crit": ["x"], "x": 1})),
+    # clocks
+    "expired": ("exp", lambda w: w.good(exp=now() - 1)),
+    "expired long ago": ("exp", lambda w: w.good(exp=1)),
+    "no exp": ("exp", lambda w: w.good(exp=None)),
+    "exp a text": ("exp", lambda w: by_hand_like(w, exp=str(now() + 60))),
+    "exp in milliseconds": ("exp", lambda w: w.good(exp=now() * 1000)),
+    "not before the future": ("nbf", lambda w: w.good(nbf=now() + 60)),
+    "issued in the future": ("iat", lambda w: w.good(iat=now() + 60)),
+    # claims
+    "no sub": ("client", lambda w: w.good(sub=None)),
+    "sub of an import": ("client", lambda w: w.good(sub="import:root")),
+    "sub too long": ("client", lambda w: w.good(sub="x" * 600)),
+    "no gateway": ("gateway", lambda w: w.good(**{"https://lakesync.example.com/gateway": None, "gw": "gw"})),
+    "gateway a number": ("gateway", lambda w: w.good(**{"https://lakesync.example.com/gateway": 1})),
+    "claim that is no Unicode": ("claims", lambda w: w.good(team="\ud800")),
+    "too long": ("form", lambda w: w.good(padding="x" * MAX_TOKEN_CHARS)),
+}
+
+
+def by_hand_like(world, **changes):
+    """A token of the issuer with claims that PyJWT would not sign."""
+    body = f"{part(world.header)}.{part(world.claims | changes)}"
+    signature = RSAAlgorithm(RSAAlgorithm.SHA256).sign(body.encode(), world.first.keys[-1].private)
+    return f"{body}.{part(signature)}"
+
+
+def test_the_tokens_that_are_given_out_are_taken(world):
+    for token in (
+        world.good(),
+        world.second.token(world.bob),
+        jwt.encode({"iss": BACKEND, "sub": "x", "gw": "gw", "exp": now() + 60}, FILE_KEY, "EdDSA"),
+        jwt.encode({"iss": SHARED, "sub": "x", "gw": "gw", "exp": now() + 60}, SHARED_SECRET, "HS256"),
+        sign("x", "gw"),
+    ):
+        statuses = [shown_over(way, world.url, token).status_code for way in WAYS]
+        assert statuses == [200, 101, 101, 403, 403], token
+    admin = jwt.encode({"iss": BACKEND, "sub": "x", "gw": "gw", "role": "admin", "exp": now() + 60}, FILE_KEY, "EdDSA")
+    assert [shown_over(way, world.url, admin).status_code for way in WAYS] == [200, 101, 101, 200, 200]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_forged_token_is_refused_on_every_way_in(world, name):
+    check, forge = REFUSED[name]
+    token = forge(world)
+    for way in WAYS:
+        answer = shown_over(way, world.url, token)
+        if len(token) > MAX_TOKEN_CHARS and way.startswith("WebSocket"):
+            assert answer.status_code == 431
+            continue
+        assert (answer.status_code, answer.json()["code"]) == (401, "AUTH_ERROR"), way
+        told = answer.json()["error"]
+        assert f"fails the check '{check}'" in told, way
+        assert len(told) < 300
+        assert not any(
+            secret in told for secret in (SECRET, SHARED_SECRET, "Traceback", token.rpartition(".")[2] or "…")
+        )
+        assert set(answer.json()) == {"error", "code", "requestId"}
+
+
+@pytest.mark.parametrize("claims", [{"role": "admin"}, {"roles": ["admin"]}, {"scope": "admin"}, {"gty": "admin"}])
+def test_a_role_that_no_setting_names_makes_nobody_an_admin(world, claims):
+    assert shown_over("HTTP", world.url, world.good(**claims)).status_code == 200
+    for way in ("admin route", "console"):
+        assert shown_over(way, world.url, world.good(**claims)).status_code == 403
+
+
+def test_a_token_for_another_gateway_enters_none(world):
+    token = world.good(**{"https://lakesync.example.com/gateway": ["other", "another"]})
+    for way in WAYS:
+        answer = shown_over(way, world.url, token)
+        assert (answer.status_code, answer.json()["code"]) == (403, "FORBIDDEN"), way
+
+
+@pytest.mark.parametrize("name", ["jku", "x5u"])
+def test_a_key_that_a_token_names_is_never_fetched(world, name):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        header = {name: f"http://127.0.0.1:{listener.getsockname()[1]}/keys"}
+        forged = world.signed(STRANGER, header={**header, "kid": "1"})
+        honest = world.signed(world.first.keys[-1].private, header=header)
+        assert [shown_over(way, world.url, forged).status_code for way in WAYS] == [401] * len(WAYS)
+        assert shown_over("HTTP", world.url, honest).status_code == 200
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+@pytest.mark.parametrize("size", [9_000, 40_000, 100_000])
+def test_a_token_of_any_size_is_refused_without_being_read(world, size):
+    token = f"{part(world.header)}.{part(b'x' * size)}.{part(b'y' * 256)}"
+    for way in WAYS:
+        try:
+            status = shown_over(way, world.url, token).status_code
+        except requests.ConnectionError:  # the server closes before all of it was sent
+            status = 431
+        assert status in (401, 431), way
+        assert status == 401 or size > 40_000 or way.startswith("WebSocket"), way
+    assert shown_over("HTTP", world.url, world.good()).status_code == 200
+
+
+@pytest.mark.parametrize("claim", ["nbf", "iat"])
+def test_an_issuers_clock_may_be_five_seconds_ahead(world, claim):
+    assert shown_over("HTTP", world.url, world.good(**{claim: now() + 3})).status_code == 200
+    assert shown_over("HTTP", world.url, world.good(**{claim: now() + 12})).status_code == 401
+
+
+def test_a_new_key_is_found_and_a_withdrawn_one_ends_its_sessions(serve, tmp_path):
+    with providing("supabase") as provider:
+        user = provider.add_user("alice@example.com")
+        section = {"issuer": provider.issuer, "audience": "authenticated"}
+        served = serve(issuers=issuers_of(tmp_path, section), sole_gateway="gw")
+        old = provider.keys[0].kid
+        before = provider.token(user)
+        assert shown_over("HTTP", served.url, before).status_code == 200
+        bearer = {"Authorization": f"Bearer {before}"}
+        with Live(Client(served.url, "gw"), additional_headers=bearer) as connection:
+            provider.rotate()
+            after = provider.token(user)
+            assert [shown_over(way, served.url, after).status_code for way in WAYS] == [200, 101, 101, 403, 403]
+            assert shown_over("HTTP", served.url, before).status_code == 200  # its key is still in the set
+            provider.withdraw(old)
+            fetched = provider.token(user, key=provider.rotate())  # a kid that makes the gateway look
+            assert shown_over("HTTP", served.url, fetched).status_code == 200
+            for way in WAYS:
+                answer = shown_over(way, served.url, before)
+                assert (answer.status_code, "'key'" in answer.json()["error"]) == (401, True), way
+            with pytest.raises(ConnectionClosed) as closed:
+                connection.socket.recv(timeout=DEADLINE)
+        assert closed.value.rcvd.code == 1008
+        assert "withdrawn" in closed.value.rcvd.reason
+        assert shown_over("HTTP", served.url, after).status_code == 200
+
+
+def test_an_outage_of_the_provider_ends_no_session_whose_key_is_known(serve, tmp_path):
+    with providing("clerk") as provider:
+        user = provider.add_user("alice@example.com")
+        section = {"issuer": provider.issuer}
+        served = serve(issuers=issuers_of(tmp_path, section), sole_gateway="gw")
+        held = provider.token(user)
+        assert shown_over("HTTP", served.url, held).status_code == 200
+        provider.down = True
+        asked = len(provider.calls)
+        provider.rotate()
+        assert shown_over("HTTP", served.url, provider.token(user)).status_code == 401
+        assert len(provider.calls) > asked
+        for token in (held, provider.token(user, key=provider.keys[0])):
+            assert [shown_over(way, served.url, token).status_code for way in WAYS] == [200, 101, 101, 403, 403]
+        provider.down = False
+        assert shown_over("HTTP", served.url, provider.token(user)).status_code == 200
+
+
+def test_tokens_with_unknown_keys_do_not_make_the_gateway_flood_the_provider(serve, tmp_path):
+    with providing("clerk") as provider:
+        user = provider.add_user("alice@example.com")
+        section = {"issuer": provider.issuer, "jwks_url": provider.url + provider.shape.jwks_path}
+        served = serve(issuers=issuers_of(tmp_path, section, cooldown=3600), sole_gateway="gw")
+        assert shown_over("HTTP", served.url, provider.token(user)).status_code == 200
+        forged = [jwt.encode(payload_of(provider.token(user)), STRANGER, "RS256", {"kid": str(n)}) for n in range(60)]
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda token: shown_over("HTTP", served.url, token).status_code, forged))
+        assert answers == [401] * len(forged)
+        assert len(provider.calls) == 1
+
+
+def test_a_provider_that_never_answers_holds_up_nobody_else(serve, tmp_path, monkeypatch):
+    monkeypatch.setattr(keys, "FETCH_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        served = serve(issuers=issuers_of(tmp_path, {"issuer": address}), sole_gateway="gw")
+        token = jwt.encode({"iss": address, "sub": "x", "exp": now() + 60}, STRANGER, "RS256", {"kid": "1"})
+        found = []
+        waiting = threading.Thread(target=lambda: found.append(shown_over("HTTP", served.url, token)))
+        waiting.start()
+        served_meanwhile = 0
+        while waiting.is_alive():
+            assert shown_over("HTTP", served.url, sign("x", "gw")).status_code == 200
+            served_meanwhile += 1
+        assert served_meanwhile > 10
+        assert "fails the check 'key'" in found[0].json()["error"]
+
+
+def test_a_provider_that_comes_later_is_found(serve, tmp_path):
+    with providing("auth0", down=True) as provider:
+        user = provider.add_user("alice@example.com", gateway="gw")
+        section = {"issuer": provider.issuer, "audience": AUDIENCE}
+        served = serve(issuers=issuers_of(tmp_path, section), sole_gateway="gw")
+        until(lambda: provider.calls, "the gateway to ask at its start")
+        assert shown_over("HTTP", served.url, provider.token(user)).status_code == 401
+        provider.down = False
+        assert shown_over("HTTP", served.url, provider.token(user)).status_code == 200
+
+
+WEAK = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 that is the attack
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [],
+        [{"kty": "oct", "k": part(b"a secret that a public set should not have"), "kid": "1", "alg": "HS256"}],
+        [{**json.loads(RSAAlgorithm.to_jwk(WEAK.public_key())), "kid": "1"}],
+        [{**json.loads(RSAAlgorithm.to_jwk(STRANGER.public_key())), "use": "enc"}],
+        [{**json.loads(RSAAlgorithm.to_jwk(STRANGER.public_key())), "alg": "HS256"}],
+        [{"kty": "EC", "crv": "P-521", "x": "AA", "y": "AA"}],
+        [{"kty": "EC", "crv": "P-256", "x": part(b"\1" * 32), "y": part(b"\1" * 32)}],
+        ["key", None, 1],
+    ],
+    ids=[
+        "none",
+        "a secret",
+        "RSA of 1024 bits",
+        "of encryption",
+        "RSA for HS256",
+        "P-521",
+        "no point of the curve",
+        "no keys",
+    ],
+)
+def test_a_key_that_cannot_sign_safely_is_not_taken(entries):
+    with pytest.raises(KeysUnavailableError):
+        parse_keys(json.dumps({"keys": entries}).encode())
+
+
+def test_a_private_key_in_a_set_is_taken_as_its_public_part():
+    entry = {**json.loads(RSAAlgorithm.to_jwk(STRANGER)), "kid": "1"}
+    found = parse_keys(json.dumps({"keys": [entry]}).encode())
+    assert isinstance(found[0].material, rsa.RSAPublicKey)

@@ -1,0 +1,309 @@
+"""What issuers' settings mean for a token: who it is, which gateways it enters, which claims rules read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+
+import jwt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakesync import config
+from lakesync.auth import Issuer, TokenRefusedError, TokenVerifier, configured_issuers
+from lakesync.auth.claims import MAX_PATH_CHARS, MAX_PATHS, by_path, rule_claims
+from lakesync.auth.keys import Key, KeySource, KeysUnavailableError
+from lakesync.exceptions import ConfigurationError
+
+SECRET = "a secret of at least thirty-two bytes"
+ISSUER = "https://login.example.com"
+
+
+@pytest.fixture(autouse=True)
+def _no_file(monkeypatch):
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+
+
+def verifier(*sections, sole=None, secrets=()):
+    """A verifier of issuers as lakesync.toml declares them, each with the secret above."""
+    declared = [{"issuer": ISSUER, "secret": SECRET, **section} for section in sections]
+    loaded = config.load({"gateway": {"issuers": declared}})
+    return TokenVerifier(secrets, issuers=configured_issuers(loaded), sole_gateway=sole)
+
+
+def token(**claims):
+    held = {"iss": ISSUER, "sub": "alice", "exp": time.time() + 60, **claims}
+    return jwt.encode({name: value for name, value in held.items() if value is not None}, SECRET, "HS256")
+
+
+def refused(verifying, **claims):
+    with pytest.raises(TokenRefusedError) as raised:
+        verifying.verify(token(**claims))
+    return raised.value.check
+
+
+def test_claims_are_read_by_path():
+    payload = {
+        "team": "red",
+        "app_metadata": {"team": "blue", "teams": ["a", "b"], "level": 3, "deep": {"er": "x"}},
+        "https://example.com/team": "green",
+    }
+    assert rule_claims(by_path(payload)) == {
+        "team": "red",
+        "app_metadata.team": "blue",
+        "app_metadata.teams": ["a", "b"],
+        "app_metadata.deep.er": "x",
+        "https://example.com/team": "green",
+    }
+
+
+def test_a_claim_whose_name_has_full_stops_hides_a_path():
+    assert by_path({"a": {"b": "path"}, "a.b": "name"})["a.b"] == "name"
+    assert rule_claims(by_path({"a": {"b": "path"}, "a.b": 5})) == {}
+    assert by_path({"a": {"b": {"c": "deeper"}, "b.c": "nearer"}})["a.b.c"] == "nearer"
+
+
+names = st.sampled_from(["a", "b", "a.b", "b.a", "a.", ".b", "."])
+payloads = st.recursive(
+    st.sampled_from(["x", "", ["x", "y"], [], [1], None, 7]),
+    lambda inner: st.dictionaries(names, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(names, payloads, max_size=4))
+def test_every_claim_that_was_read_before_paths_is_read_as_before(payload):
+    before = rule_claims(payload)
+    now = rule_claims(by_path(payload))
+    assert {name: now.get(name) for name in payload} == {name: before.get(name) for name in payload}
+
+
+def test_paths_are_bounded():
+    deep = current = {}
+    for _ in range(50):
+        current["n"] = current = {}
+    assert max(path.count(".") for path in by_path(deep)) == 7
+    assert len(by_path({"o": {str(n): "x" for n in range(2000)}})) <= 1 + MAX_PATHS
+    assert max(map(len, by_path({"o" * 300: {"a": "x"}, "p": {"q" * 300: "x", "r": "y"}}))) <= max(300, MAX_PATH_CHARS)
+
+
+def test_a_server_of_one_gateway_needs_no_claim_of_it():
+    assert verifier({}, sole="shop").verify(token()).gateways == ("shop",)
+    assert verifier({}, sole="shop").verify(token(gw="other")).gateways == ("other",)
+    assert refused(verifier({})) == "gateway"
+    own = TokenVerifier([SECRET], sole_gateway="shop")
+    assert own.verify(token(iss=None)).gateways == ("shop",)
+
+
+def test_a_claim_names_the_gateways():
+    found = verifier({"gateway_claim": "org.gateways"}, sole="shop")
+    assert found.verify(token(org={"gateways": ["a", "b"]})).gateways == ("a", "b")
+    assert found.verify(token(org={"gateways": "a"}, gw="other")).gateways == ("a",)
+    for org in (None, {}, {"gateways": []}, {"gateways": [""]}, {"gateways": 1}, {"gateways": {"a": True}}):
+        assert refused(found, org=org) == "gateway"
+
+
+def test_rules_say_who_enters_which_gateway():
+    enter = [{"gateway": "shop"}, {"gateway": "desk", "claim": "realm.roles", "values": ["staff", "boss"]}]
+    found = verifier({"enter": enter}, sole="ignored")
+    assert found.verify(token()).gateways == ("shop",)
+    assert found.verify(token(realm={"roles": ["x", "boss"]})).gateways == ("shop", "desk")
+    assert found.verify(token(realm={"roles": "staff"}, gw="desk")).gateways == ("desk",)
+    assert found.verify(token(gw="desk")).gateways == ()
+
+
+def test_a_role_that_is_unknown_is_a_clients():
+    found = verifier({"role_claim": "app.roles", "admin_roles": ["ops", "boss"]}, sole="shop")
+    for role, meant in (
+        ("boss", "admin"),
+        (["x", "ops"], "admin"),
+        ("admin", "client"),
+        (7, "client"),
+        (None, "client"),
+    ):
+        assert found.verify(token(app={"roles": role}, role="admin")).role == meant
+    assert verifier({}, sole="shop").verify(token(role="admin")).role == "client"
+
+
+def test_the_client_comes_from_a_claim():
+    found = verifier({"client_claim": "user.id", "client_prefix": "b:"}, sole="shop").verify(token(user={"id": "7"}))
+    assert (found.client_id, found.claims["sub"]) == ("b:7", "b:7")
+    assert refused(verifier({"client_claim": "user.id"}, sole="shop")) == "client"
+    assert refused(verifier({"client_prefix": "import:"}, sole="shop")) == "client"
+
+
+def test_claims_can_be_required():
+    found = verifier({"require": {"azp": ["app", "web"], "realm.typ": "Bearer"}}, sole="shop")
+    assert found.verify(token(azp="web", realm={"typ": "Bearer"})).client_id == "alice"
+    for claims in (
+        {},
+        {"azp": "web"},
+        {"azp": "evil", "realm": {"typ": "Bearer"}},
+        {"azp": ["evil"], "realm.typ": "x"},
+    ):
+        assert refused(found, **claims) == "require"
+
+
+def test_one_issuer_may_have_several_audiences_with_settings_of_their_own():
+    found = verifier(
+        {"audience": "one", "enter": [{"gateway": "a"}]}, {"audience": ["two", "three"], "enter": [{"gateway": "b"}]}
+    )
+    assert [found.verify(token(aud=aud)).gateways for aud in ("one", "three", ["x", "two"])] == [("a",), ("b",), ("b",)]
+    assert refused(found, aud="four") == "audience"
+    assert refused(found) == "audience"
+
+
+def test_the_refusal_is_that_of_the_issuer_that_a_token_fits_best():
+    found = verifier({"audience": "one"}, {"audience": "two"}, sole="shop")
+    assert refused(found, aud="two", exp=1) == "exp"
+
+
+def test_findings_name_every_check():
+    found = verifier({"audience": "one"}, sole="shop")
+    told = {finding.check: finding.state for finding in found.findings(token(exp=1))}
+    assert (told["signature"], told["audience"], told["exp"], told["client"]) == ("ok", "failed", "failed", "ok")
+    assert "skipped" not in told.values()
+    stranger = jwt.encode({"iss": ISSUER, "aud": "one", "sub": "x", "exp": 1}, "another" * 9, "HS256")
+    told = {finding.check: finding.state for finding in found.findings(stranger)}
+    assert (told["signature"], told["exp"], told["gateway"]) == ("failed", "failed", "ok")
+    for text, failed in (("x", "form"), (jwt.encode({"iss": "x"}, SECRET, "HS256"), "issuer")):
+        findings = found.findings(text)
+        assert {f.check for f in findings if f.state == "failed"} == {failed}
+        assert {f.state for f in findings[[f.check for f in findings].index(failed) + 1 :]} == {"skipped"}
+    assert not any(SECRET in finding.detail for finding in found.findings(token()))
+
+
+def test_findings_and_verification_agree():
+    verifying = verifier(
+        {"audience": "one", "require": {"r": "x"}}, sole="shop", secrets=["the server's own secret, long enough"]
+    )
+    for claims in ({}, {"aud": "one"}, {"aud": "one", "r": "x"}, {"aud": "one", "r": "x", "exp": 1}, {"iss": None}):
+        given = token(**claims)
+        failed = [finding.check for finding in verifying.findings(given) if finding.state == "failed"]
+        if failed:
+            with pytest.raises(TokenRefusedError, match=f"'{failed[0]}'"):
+                verifying.verify(given)
+        else:
+            verifying.verify(given)
+
+
+def test_a_file_of_keys_is_named_where_it_cannot_be_used(tmp_path):
+    (tmp_path / "empty.json").write_text('{"keys": []}')
+    for name in ("empty.json", "absent.json"):
+        with pytest.raises(ConfigurationError, match=name):
+            configured_issuers(config.load({"gateway": {"issuers": [{"issuer": "x", "keys": str(tmp_path / name)}]}}))
+
+
+def source_of(answers, cooldown=10.0):
+    """Keys that are fetched anew at each refresh, a clock, and how often they were fetched."""
+    clock, asked = [0.0], []
+
+    def load():
+        asked.append(clock[0])
+        found = answers[min(len(asked), len(answers)) - 1]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return KeySource(load, cooldown=cooldown, clock=lambda: clock[0]), clock, asked
+
+
+async def test_keys_are_fetched_once_for_all_who_wait_and_not_again_soon():
+    key = Key.of_secret("k")
+    source, clock, asked = source_of([[key]])
+    assert await asyncio.gather(*(source.refresh() for _ in range(20))) == [True] * 20
+    assert (source.keys, asked) == ((key,), [0.0])
+    clock[0] = 9.9
+    assert await source.refresh() is False
+    clock[0] = 10.0
+    assert await source.refresh() is True
+    assert asked == [0.0, 10.0]
+
+
+async def test_keys_stay_while_their_issuer_does_not_answer_and_go_when_it_withdraws_them():
+    old, new = Key.of_secret("old"), Key.of_secret("new")
+    source, _, _ = source_of([[old, new], KeysUnavailableError("down"), [new]], cooldown=0)
+    removed = []
+    source.on_removed = removed.append
+    for known in ((old, new), (old, new), (new,)):
+        await source.refresh()
+        assert source.keys == known
+    assert removed == [frozenset({old})]
+
+
+async def test_one_who_stops_waiting_does_not_stop_the_fetch():
+    source, _, _ = source_of([[Key.of_secret("k")]])
+    waiting = asyncio.create_task(source.refresh())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    assert await source.refresh() is True
+
+
+def test_the_server_is_not_asked_for_the_keys_of_a_secret():
+    assert not Issuer.of_secrets([SECRET]).is_remote
+    assert (
+        json.loads(config.load({"gateway": {"issuers": [{"issuer": "x", "secret": "s"}]}}).model_dump_json())[
+            "gateway"
+        ]["issuers"][0]["secret"]
+        == "(set)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"secret": "sesame", "algorithms": ["RS256"]}, "HS256 needs secret"),
+        ({"secret": "sesame", "algorithms": ["HS256", "RS256"]}, "goes with no other algorithm"),
+        ({"algorithms": ["HS256"]}, "a public key is not a secret"),
+        ({"algorithms": ["none"]}, "algorithms"),
+        ({"secret": "sesame", "keys": "file"}, "keys and secret are set"),
+        ({"jwks_url": "http://login.example.com/keys"}, "use https://"),
+        ({"jwks_url": "http://8.8.8.8/keys"}, "use https://"),
+        ({"jwks_url": "file:///etc/keys"}, "it must be https://HOST/PATH"),
+        ({"jwks_url": "https://user:sesame@login/keys"}, "without a user"),
+        ({"issuer": "my-backend"}, "it must be https://HOST/PATH"),
+        ({"enter": [{"gateway": "shop", "claim": "roles"}]}, "claim and values belong together"),
+        ({"isuer": "x"}, "is gateway.issuers.0.issuer meant?"),
+    ],
+)
+def test_settings_that_make_forging_easy_or_mean_nothing_are_refused(section, told):
+    with pytest.raises(ConfigurationError, match=re.escape(told)) as raised:
+        config.load({"gateway": {"issuers": [{"issuer": ISSUER, **section}]}})
+    assert "sesame" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://a.b/c", "http://127.0.0.1:1/c", "http://keycloak:8080/c", "http://10.0.0.1/c"]
+)
+def test_keys_are_fetched_by_tls_or_from_near(url):
+    assert (
+        config.load({"gateway": {"issuers": [{"issuer": ISSUER, "jwks_url": url}]}}).gateway.issuers[0].jwks_url == url
+    )
+
+
+def test_issuers_stand_in_the_file_and_in_the_environment(tmp_path, monkeypatch):
+    (tmp_path / "mine.toml").write_text(
+        f'[[gateway.issuers]]\nissuer = "{ISSUER}"\nkeys = "keys.json"\n'
+        f'[[gateway.issuers]]\nissuer = "{ISSUER}"\nsecret = "env:SHARED"\naudience = ["a", "b"]\n'
+    )
+    monkeypatch.setenv("LAKESYNC_CONFIG", str(tmp_path / "mine.toml"))
+    monkeypatch.setenv("SHARED", SECRET)
+    loaded = config.load()
+    first, second = loaded.gateway.issuers
+    assert (first.keys, second.secret.get_secret_value(), second.audience) == (
+        str(tmp_path / "keys.json"),
+        SECRET,
+        ("a", "b"),
+    )
+    assert SECRET not in repr(loaded)
+    for name, value in loaded.environment().items():
+        monkeypatch.setenv(name, value)
+    assert config.load() == loaded
+    monkeypatch.setenv("LAKESYNC_CONFIG", str(tmp_path / "mine.toml"))
+    (tmp_path / "mine.toml").write_text(f'[[gateway.issuers]]\nissuer = "{ISSUER}"\nsecret = "hunter2"\n')
+    with pytest.raises(ConfigurationError, match="reference") as raised:
+        config.load()
+    assert "hunter2" not in str(raised.value)
