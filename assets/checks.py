@@ -47,6 +47,8 @@ class Scope:
     """The days that the run is about; None: all days."""
     seed: int
     """Chooses the sample of rows."""
+    of_flush: bool
+    """Whether the run carries deltas too, so that the check of the checkpoints looks at a sample."""
 
     @cached_property
     def history(self) -> "HistoryFaults":
@@ -54,6 +56,13 @@ class Scope:
         from lakehouse.checks import history_faults
 
         return history_faults(self.spark, self.store, self.lake.names, self.days)
+
+    @property
+    def altered_deltas(self) -> Sequence[msgspec.Struct]:
+        """Days of the history with deltas whose ids are not those of their contents; looked for in the audit alone."""
+        from lakehouse.checks import altered_deltas
+
+        return altered_deltas(self.spark, self.lake.names) if self.days is None else []
 
 
 class Check(NamedTuple):
@@ -102,6 +111,13 @@ _OF_HISTORY = (
         "No delta is stamped further ahead of its arrival than a gateway lets pass.",
         lambda scope: scope.history.future,
         "Such a delta wins until that time: look at its writer's clock, and at the gateway's.",
+    ),
+    Check(
+        "ids_equal_contents",
+        "In the audit: each delta has the contents that its id is the hash of.",
+        lambda scope: scope.altered_deltas,
+        "Do not rebuild tables from these days: put their files back from a backup.",
+        blocking=False,
     ),
 )
 
@@ -170,14 +186,17 @@ def _unlike_cuts(scope: Scope) -> Sequence[msgspec.Struct]:
         difference
         for cut in newest
         if cut is not None
-        for difference in unlike_cut(scope.spark, cut, scope.run_state.names_of(cut.gateway), seed=scope.seed)
+        for difference in unlike_cut(
+            scope.spark, cut, scope.run_state.names_of(cut.gateway), seed=scope.seed, whole=not scope.of_flush
+        )
     ]
 
 
 _OF_CHECKPOINT = (
     Check(
         "checkpoint_equals_cut",
-        "Each gateway's newest frames hold the rows of the snapshots that its cut names.",
+        "Each gateway's newest frames hold the rows of the snapshots that its cut names; all of them in the audit, a "
+        "sample in a flush.",
         _unlike_cuts,
         "Clients are served these frames: flush the gateway again, which makes a newer cut, and look at the storage.",
     ),
@@ -185,9 +204,17 @@ _OF_CHECKPOINT = (
 
 
 def named(found: Sequence[msgspec.Struct]) -> str:
-    """The first of what was found, each by its gateway and what it is there; no values, as alerts carry it away."""
-    first = [" ".join(str(value) for value in msgspec.structs.astuple(one)[:2]) for one in found[:NAMED]]
+    """The first of what was found, each by its gateway, what it is there, and its day; no values, as alerts tell it."""
+    first = [" ".join(_name(one)) for one in found[:NAMED]]
     return ", ".join(first) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
+
+
+def _name(one: msgspec.Struct) -> Iterator[str]:
+    first = msgspec.structs.astuple(one)[:2]
+    yield from map(str, first)
+    day = getattr(one, "day", "")
+    if day and day not in first:
+        yield day
 
 
 def _held(
@@ -228,23 +255,30 @@ def _held(
         wanted = {one: by_key[one] for one in by_key if one in context.selected_asset_check_keys}
         found: dict[dg.AssetCheckKey, Sequence[msgspec.Struct]] = {}
         with outcome(context, pyspark):
-            scope = Scope(pyspark.spark_session, lake, staging.store, run_state, days, seed)
+            of_flush = goes_on(context.run)
+            scope = Scope(pyspark.spark_session, lake, staging.store, run_state, days, seed, of_flush)
+            unread: dict[dg.AssetCheckKey, str] = {}
             for one, check in wanted.items():
                 try:
                     found[one] = check.find(scope)
                 except Exception as error:
-                    if table is None or not (goes_on(context.run) and is_final(context, error)):
+                    if not is_final(context, error):
                         raise
+                    unread[one] = brief(error)
+                    if table is None or not of_flush:
+                        context.log.exception("%s cannot be checked", one.to_user_string())
+                        continue
                     run_state.unmerged.setdefault(table, Unmerged(f"{one.name} could not look: {brief(error)}", None))
                     set_aside(context, run_state, error, f"{one.name} of {key.to_user_string()} could not look")
         for one, check in wanted.items():
-            if one not in found:
+            if one in unread:
+                holds_up = check.blocking and (table is None or not of_flush)
                 yield dg.AssetCheckResult(
                     passed=False,
                     asset_key=one.asset_key,
                     check_name=one.name,
-                    severity=dg.AssetCheckSeverity.WARN,
-                    description="the table could not be read; the run's failure says why",
+                    severity=dg.AssetCheckSeverity.ERROR if holds_up else dg.AssetCheckSeverity.WARN,
+                    description=f"It could not be read: {unread[one]}. {check.remedy}",
                 )
                 continue
             holds_up = check.blocking

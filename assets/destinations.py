@@ -9,13 +9,14 @@ import msgspec
 from assets.backends import kind_of
 from assets.columns import followed_columns
 from assets.labels import DELTAS, DESTINATION_SENSOR, OWNERS, REQUESTED_BY, arrivals_of, days_of, leaf_key
-from assets.outcome import outcome
+from assets.outcome import brief, outcome
 from assets.series import Told, content_version, through
 from lakesync.adapters.places import Leaf, leaves, place_of
 from lakesync.adapters.uri import without_password
 from lakesync.analysis.marks import Follower, FollowerMark
 from lakesync.config import Config
 from lakesync.config_places import DeclaredDestination
+from lakesync.exceptions import LakeSyncError
 from lakesync.hlc import wall_clock, wall_of
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
@@ -166,7 +167,13 @@ def _equals_lake(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.Ass
 
         with outcome(context, pyspark, retried=False):
             one = follower(staging.store, name, declared, leaf)
-            found = compare(pyspark.spark_session, one, lake.names)
+            try:
+                found = compare(pyspark.spark_session, one, lake.names)
+            except LakeSyncError:
+                raise
+            except Exception as error:  # such as a file of the lake that is gone
+                context.log.exception("the destination cannot be compared")
+                return dg.AssetCheckResult(passed=False, description=f"It could not be compared: {brief(error)}")
         return _compared(found)
 
     return check

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pyspark.sql import functions as sf
@@ -10,12 +10,15 @@ from pyspark.sql import functions as sf
 from lakehouse.history.ledger import id_sums
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames, ensure_deltas, read_version
+from lakesync.delta import delta_id
 from lakesync.hlc import COUNTER_BITS, MAX_DRIFT_MS
+from lakesync.types import ColumnValue
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import date
 
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from lakesync.staging.records import LedgerDay
@@ -65,6 +68,18 @@ class FutureDelta(msgspec.Struct, frozen=True):
     client_id: str
     delta_id: str
     ahead_ms: int
+
+
+class AlteredDeltas(msgspec.Struct, frozen=True):
+    """Deltas of one table and day whose ids are not those of their contents."""
+
+    gateway: str
+    day: str
+    """`YYYY-MM-DD`, UTC."""
+    table: str
+    count: int
+    example: str
+    """The id of one of them."""
 
 
 class UnfitValue(msgspec.Struct, frozen=True):
@@ -191,6 +206,69 @@ def future_deltas(
     ahead = _deltas(spark, names, days).select(*_KEY, _ahead().alias("ahead"))
     found = ahead.where(sf.col("ahead") > MAX_DRIFT_MS).limit(limit).collect()
     return [FutureDelta(*row) for row in found]
+
+
+@lake_errors
+def altered_deltas(spark: SparkSession, names: LakeNames = NAMES, limit: int = 100) -> list[AlteredDeltas]:
+    """Find deltas whose id is not the hash of their contents, which they had when they were pushed.
+
+    Ids that a client made in its own way say nothing about contents: those of clients of whose ids none is such a hash
+    are left out, as are deltas that an erasure emptied.
+    """
+    ensure_deltas(spark, names)
+    hashed = spark.table(names.deltas).where("delta_id RLIKE '^[0-9a-f]{64}$' AND NOT (op = 'UPDATE' AND width = 0)")
+    by = ("gateway", "client_id", "day", "table_name")
+    counted = (
+        hashed.select(*by, "row_id", "hlc", "delta_id", "columns")
+        .mapInArrow(_compare_ids, f"gateway string, client_id string, day date, table_name string, {_COMPARED}")
+        .groupBy(*by)
+        .agg(sf.sum("intact").alias("intact"), sf.sum("altered").alias("altered"), sf.min("example").alias("example"))
+        .withColumn("known", sf.expr("sum(intact) OVER (PARTITION BY gateway, client_id)"))
+    )
+    found = (
+        counted.where("altered > 0 AND known > 0")
+        .groupBy("gateway", "day", "table_name")
+        .agg(sf.sum("altered").alias("altered"), sf.min("example").alias("example"))
+        .limit(limit)
+        .collect()
+    )
+    return sorted(
+        (AlteredDeltas(row["gateway"], row["day"].isoformat(), *row[2:]) for row in found),
+        key=lambda one: (one.gateway, one.day, one.table),
+    )
+
+
+_COMPARED = "intact bigint, altered bigint, example string"
+
+
+def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Of each gateway, client, day and table, how many deltas have the id of their contents."""
+    import pyarrow as pa
+
+    for batch in batches:
+        found: dict[tuple[object, ...], list[Any]] = {}
+        for row in batch.to_pylist():
+            cells = [ColumnValue(name, msgspec.Raw(text.encode())) for name, text in row["columns"]]
+            identity = delta_id(
+                client_id=row["client_id"],
+                hlc=row["hlc"],
+                table=row["table_name"],
+                row_id=row["row_id"],
+                columns=cells,
+            )
+            key = row["gateway"], row["client_id"], row["day"], row["table_name"]
+            figures = found.setdefault(key, [0, 0, None])
+            if identity == row["delta_id"]:
+                figures[0] += 1
+            else:
+                figures[1] += 1
+                figures[2] = min(figures[2] or row["delta_id"], row["delta_id"])
+        fields = [*(batch.schema.field(name) for name in ("gateway", "client_id", "day", "table_name"))]
+        fields += [pa.field("intact", pa.int64()), pa.field("altered", pa.int64()), pa.field("example", pa.string())]
+        rows = [[*key, *figures] for key, figures in found.items()]
+        columns = zip(*rows, strict=True) if rows else [[] for _ in fields]
+        arrays = [pa.array(list(values), field.type) for values, field in zip(columns, fields, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 @lake_errors

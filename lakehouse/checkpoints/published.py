@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import random
+from hashlib import sha256
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from lakehouse.checkpoints.frames import FRAME_COLUMNS, stored_row
 from lakehouse.file_systems import place
 from lakehouse.side_by_side import side_by_side
-from lakehouse.spark_errors import lake_errors
+from lakehouse.spark_errors import brief, is_lost, is_unanswered, lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, at
+from lakehouse.task_runner import in_tasks
+from lakesync.adapters.digests import DAY
 from lakesync.exceptions import ValidationError
 from lakesync.feed import render
+from lakesync.types import SyncResponse
 from lakesync.wire.frames import read_checkpoint
-from lakesync.wire.protobuf import decode_response
+from lakesync.wire.protobuf import decode_response, encode_response
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.staging.records import Cut, CutTable
     from lakesync.types import RowDelta
 
+_FRAMED_NAMES = ("row_id", "sent", "fault")
+_SAME = "same"
 SAMPLE = 200
 """Rows of a table whose values are compared."""
 
@@ -37,50 +44,145 @@ class CheckpointDifference(msgspec.Struct, frozen=True):
     gateway: str
     table: str
     what: str
+    day: str = ""
+    """`YYYY-MM-DD`, UTC: the day of arrival of the rows' newest deltas, where rows differ that the snapshot has."""
 
 
 @lake_errors
-def unlike_cut(spark: SparkSession, cut: Cut, names: LakeNames = NAMES, *, seed: int = 0) -> list[CheckpointDifference]:
+def unlike_cut(
+    spark: SparkSession, cut: Cut, names: LakeNames = NAMES, *, seed: int = 0, whole: bool = False
+) -> list[CheckpointDifference]:
     """Where a cut's frames differ from the snapshots that it names; empty when they agree.
 
-    Each table's rows are counted, its files' sizes summed, and the rows of one frame, `seed` says which, compared with
-    what the snapshot has of them.
+    Each table's rows are counted and its files' sizes summed.
+
+    Args:
+        spark: a session.
+        cut: published.
+        names: of the lake.
+        seed: chooses the frame whose rows are compared.
+        whole: compare every row of every frame with the snapshot instead.
 
     Raises:
         LakeUnavailableError: Spark is gone.
     """
 
-    def unlike(table: CutTable) -> list[str]:
-        return list(_unlike_table(spark, cut, table, names, random.Random(seed)))  # noqa: S311 no secret
+    def unlike(table: CutTable) -> list[CheckpointDifference]:
+        rows = at(spark, names.state(table.table), table.snapshot_id).where(
+            (sf.col("_gateway") == cut.gateway) & ~sf.col("_gone")
+        )
+        try:
+            if whole:
+                return list(_unlike_whole(spark, cut, table, rows))
+            return list(_unlike_sample(cut, table, rows, random.Random(seed)))  # noqa: S311 no secret
+        except Exception as error:
+            if is_lost(error) or is_unanswered(error):
+                raise
+            return [_difference(cut, table, f"the snapshot {table.snapshot_id} cannot be read: {brief(error)}")]
 
     found = side_by_side(spark, unlike, cut.tables)
-    return [
-        CheckpointDifference(cut.gateway, table.table, what)
-        for table, differences in zip(cut.tables, found, strict=True)
-        for what in differences
-    ]
+    return [difference for differences in found for difference in differences]
 
 
-def _unlike_table(
-    spark: SparkSession, cut: Cut, table: CutTable, names: LakeNames, chance: random.Random
-) -> Iterator[str]:
-    rows = at(spark, names.state(table.table), table.snapshot_id).where(
-        (sf.col("_gateway") == cut.gateway) & ~sf.col("_gone")
-    )
-    count = rows.count()
-    if count != table.rows:
-        yield f"the snapshot {table.snapshot_id} has {count} visible rows, the frames {table.rows}"
-    size = sum(_size(uri) for uri in table.frames)
-    if size != table.bytes:
-        yield f"the frames' files have {size} bytes, {table.bytes} were written"
+def _unlike_sample(cut: Cut, table: CutTable, rows: DataFrame, chance: random.Random) -> Iterator[CheckpointDifference]:
+    yield from _unlike_figures(cut, table, rows.count())
     if table.frames:
         uri = chance.choice(table.frames)
         try:
             deltas = _first_frame(uri)
         except (OSError, ValidationError) as error:
-            yield f"{uri} cannot be read: {error}"
+            yield _difference(cut, table, f"{uri} cannot be read: {error}")
         else:
-            yield from _unlike_rows(rows, table.table, uri, deltas, chance)
+            for what in _unlike_rows(rows, table.table, uri, deltas, chance):
+                yield _difference(cut, table, what)
+
+
+def _unlike_whole(spark: SparkSession, cut: Cut, table: CutTable, rows: DataFrame) -> Iterator[CheckpointDifference]:
+    """Compares the rows of all frames with the snapshot's, by the checksum of what a client is sent of each."""
+
+    def digests(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            stored = [stored_row(table.table, row) for row in batch.to_pylist()]
+            columns = ([row.row_id for row in stored], [row.arrival for row in stored])
+            sums = [_checksum(render.insert(row)) for row in stored]
+            yield pa.record_batch([*map(pa.array, columns), pa.array(sums, pa.binary())], ["row_id", "arrival", "sum"])
+
+    def framed(number: int) -> Iterator[pa.RecordBatch]:
+        for found, fault in _rows_of_file(table.frames[number], cut.arrival):
+            told: list[tuple[str | None, bytes | None, str | None]] = [(*each, None) for each in found]
+            told += [] if fault is None else [(None, None, fault)]
+            values = zip(*told, strict=True) if told else ((), (), ())
+            kinds = (pa.string(), pa.binary(), pa.string())
+            yield pa.record_batch([pa.array(*each) for each in zip(values, kinds, strict=True)], _FRAMED_NAMES)
+
+    held = rows.select(*FRAME_COLUMNS).mapInArrow(digests, "row_id string, arrival bigint, sum binary")
+    sent = (
+        in_tasks(spark, len(table.frames), framed, "row_id string, sent binary, fault string")
+        .groupBy("row_id")
+        .agg(sf.max("sent").alias("sent"), sf.count("*").alias("copies"), sf.collect_set("fault").alias("faults"))
+    )
+    verdict = (
+        sf.when(sf.col("sum").isNull(), "surplus")
+        .when(sf.col("sent").isNull(), "missing")
+        .when(sf.col("copies") > 1, "there more than once")
+        .when(sf.col("sum") != sf.col("sent"), "altered")
+        .otherwise(_SAME)
+    )
+    day = f"cast(date_add(DATE'1970-01-01', cast(arrival div {DAY} as int)) as string)"
+    found = (
+        held.join(sent, "row_id", "full_outer")
+        .select(verdict.alias("verdict"), sf.expr(day).alias("day"), "row_id", "faults", sf.col("sum").isNotNull())
+        .toDF("verdict", "day", "row_id", "faults", "held")
+        .groupBy("day", "verdict")
+        .agg(
+            sf.count("row_id").alias("rows"),
+            sf.min("row_id").alias("example"),
+            sf.flatten(sf.collect_set("faults")).alias("faults"),
+            sf.sum(sf.col("held").cast("int")).alias("held"),
+        )
+        .collect()
+    )
+    yield from _unlike_figures(cut, table, sum(row["held"] or 0 for row in found))
+    for row in sorted(found, key=lambda each: (each["day"] or "", each["verdict"])):
+        for fault in row["faults"]:
+            yield _difference(cut, table, fault)
+        if row["verdict"] != _SAME and row["rows"]:
+            what = f"{row['rows']} rows of the frames are {row['verdict']}, such as {row['example']!r}"
+            yield _difference(cut, table, what, row["day"] or "")
+
+
+def _difference(cut: Cut, table: CutTable, what: str, day: str = "") -> CheckpointDifference:
+    return CheckpointDifference(cut.gateway, table.table, what, day)
+
+
+def _unlike_figures(cut: Cut, table: CutTable, count: int) -> Iterator[CheckpointDifference]:
+    if count != table.rows:
+        what = f"the snapshot {table.snapshot_id} has {count} visible rows, the frames {table.rows}"
+        yield _difference(cut, table, what)
+    size = sum(_size(uri) for uri in table.frames)
+    if size != table.bytes:
+        yield _difference(cut, table, f"the frames' files have {size} bytes, {table.bytes} were written")
+
+
+def _rows_of_file(uri: str, arrival: int) -> Iterator[tuple[list[tuple[str, bytes]], str | None]]:
+    """Row ids with checksums, frame by frame, and what is wrong with the file."""
+    file_system, path = place(uri)
+    try:
+        with file_system.open_input_stream(path) as stream:
+            for message in read_checkpoint(stream):
+                response = decode_response(message)
+                is_of_cut = response.server_hlc == arrival
+                rows = [
+                    (row_id, _checksum(list(deltas)))
+                    for row_id, deltas in groupby(response.deltas, key=lambda delta: delta.row_id)
+                ]
+                yield rows, None if is_of_cut else f"{uri} has frames of arrival {response.server_hlc}"
+    except (OSError, ValidationError) as error:
+        yield [], f"{uri} cannot be read: {error}"
+
+
+def _checksum(deltas: list[RowDelta]) -> bytes:
+    return sha256(encode_response(SyncResponse(tuple(deltas), 0))).digest()[:16]
 
 
 def _unlike_rows(

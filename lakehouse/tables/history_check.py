@@ -1,27 +1,39 @@
 """State tables against the history, whole: figures by gateway and day of each row's newest delta, for the audit.
 
 The law of the merge is spelled here a second time, as SQL, so that the check does not share a fault with the kernel:
-a column's value is that of the greatest `(hlc, client id, JCS text)` above the row's tombstone.
+a column's value is that of the greatest `(hlc, client id, JCS text)` above the row's tombstone, and a typed column has
+that value where it is of the column's type.
 """
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import msgspec
 from pyspark.sql import functions as sf
 
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas, marks_of, read_version
+from lakehouse.table_definitions import (
+    NAMES,
+    UNFILLED_PROPERTY,
+    LakeNames,
+    ensure_deltas,
+    marks_of,
+    read_version,
+    typed_columns,
+)
 from lakesync.hlc import COUNTER_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _DAY = 86_400_000 << COUNTER_BITS
-_FIGURES = ("rows", "visible", "cells", "row_sum", "cell_sum")
+_FIGURES = ("rows", "visible", "cells", "typed", "row_sum", "cell_sum", "typed_sum")
+_MODULUS = 1_000_000_007
+"""By which hashes are divided before what is left over is added up."""
 
 
 class StateFigures(msgspec.Struct, frozen=True):
@@ -31,10 +43,14 @@ class StateFigures(msgspec.Struct, frozen=True):
     visible: int = 0
     cells: int = 0
     """Live values."""
+    typed: int = 0
+    """Values in typed columns."""
     row_sum: int = 0
     """Of the hashes of the rows' ids, newest arrivals, tombstones and INSERTs."""
     cell_sum: int = 0
     """Of the hashes of the values with their stamps."""
+    typed_sum: int = 0
+    """Of the hashes of the values in typed columns."""
 
 
 class StateDay(msgspec.Struct, frozen=True):
@@ -53,6 +69,8 @@ def unlike_history(
 ) -> list[StateDay]:
     """Return the days on which a state table is not the merge of its history up to its marks.
 
+    Typed columns that rows merged earlier do not have yet are left out.
+
     Args:
         spark: a session.
         table: the synced table's name.
@@ -63,7 +81,10 @@ def unlike_history(
         LakeUnavailableError: Spark is gone.
     """
     ensure_deltas(spark, names)
-    marks = marks_of(read_version(spark, names.state(table)))
+    version = read_version(spark, names.state(table))
+    marks = marks_of(version)
+    unfilled = json.loads(version.properties.get(UNFILLED_PROPERTY, "[]"))
+    kinds = {name: kind for name, kind in typed_columns(spark, names.state(table)).items() if name not in unfilled}
     entries = [part for gateway, arrival in marks.items() for part in (sf.lit(gateway), sf.lit(arrival))]
     mark = sf.create_map(*entries)[sf.col("gateway")] if entries else sf.lit(None).cast("bigint")
     deltas = spark.table(names.deltas).where((sf.col("table_name") == table) & (sf.col("arrival") <= mark))
@@ -71,7 +92,7 @@ def unlike_history(
     if gateways is not None:
         deltas = deltas.where(sf.col("gateway").isin(*gateways))
         state = state.where(sf.col("_gateway").isin(*gateways))
-    held, merged = _figures(_held_rows(state)), _figures(_merged_rows(deltas))
+    held, merged = _figures(_held_rows(state, list(kinds))), _figures(_merged_rows(deltas, kinds))
     return [
         StateDay(gateway, day, held.get((gateway, day), StateFigures()), merged.get((gateway, day), StateFigures()))
         for gateway, day in sorted({*held, *merged})
@@ -79,10 +100,13 @@ def unlike_history(
     ]
 
 
-def _held_rows(state: DataFrame) -> DataFrame:
-    """`gateway, row_id, arrival, tombstone, inserted, visible, cells, cell_sum` of each row of a state table."""
+def _held_rows(state: DataFrame, columns: Collection[str]) -> DataFrame:
+    """`gateway, row_id, arrival, tombstone, inserted, visible` and the sums of each row of a state table."""
     hashes = "transform(map_entries(_cells), e -> xxhash64(e.key, e.value.hlc, e.value.client_id, e.value.value))"
-    return state.selectExpr(
+    values = {name: sf.col(f"`{name}`") for name in columns}
+    typed = [value.isNotNull().cast("int") for value in values.values()]
+    hashed = [_hashed(name, value) for name, value in values.items()]
+    return state.withColumns({"_typed": sum(typed, sf.lit(0)), "_typed_sum": sum(hashed, sf.lit(0))}).selectExpr(
         "_gateway AS gateway",
         "_row AS row_id",
         "_arrival AS arrival",
@@ -90,12 +114,45 @@ def _held_rows(state: DataFrame) -> DataFrame:
         "_inserted AS inserted",
         "NOT _gone AS visible",
         "coalesce(size(_cells), 0) AS cells",
-        f"aggregate({hashes}, 0L, (total, one) -> total + pmod(one, 1000000007L)) AS cell_sum",
+        f"aggregate({hashes}, 0L, (total, one) -> total + pmod(one, {_MODULUS}L)) AS cell_sum",
+        "_typed AS typed",
+        "_typed_sum AS typed_sum",
     )
 
 
-def _merged_rows(deltas: DataFrame) -> DataFrame:
-    """The same, of each row of a history."""
+def _hashed(name: str | Column, value: Column) -> Column:
+    """What a value of a typed column adds to the sum; nothing where it is null."""
+    named = sf.lit(name) if isinstance(name, str) else name
+    return sf.when(value.isNull(), 0).otherwise(sf.pmod(sf.xxhash64(named, value), sf.lit(_MODULUS)))
+
+
+def _typed(kind: Column, text: Column) -> dict[str, Column]:
+    """Schema type → a value's JSON text as a value of that type; null where it is of another, as JSON null always is.
+
+    Args:
+        kind: the schema type of the value's column.
+        text: the value's JSON text.
+    """
+    quoted = sf.when(text.startswith('"'), text)
+    plain = sf.substring(quoted, sf.lit(2), sf.length(quoted) - 2)
+    read = sf.from_json(sf.concat(sf.lit("["), quoted, sf.lit("]")), "array<string>")[0]
+    double = sf.when(text.rlike("^-?[0-9]"), text).try_cast("double")
+    values = {
+        "string": sf.when(quoted.contains("\\"), read).otherwise(plain),
+        "number": sf.when(sf.abs(double) < float("inf"), double),
+        "boolean": sf.when(text.isin("true", "false"), text == "true"),
+        "json": sf.when(text != "null", text),
+    }
+    return {name: sf.when(kind == name, value) for name, value in values.items()}
+
+
+def _merged_rows(deltas: DataFrame, kinds: Mapping[str, str]) -> DataFrame:
+    """The same, of each row of a history.
+
+    Args:
+        deltas: the history.
+        kinds: typed columns with their schema types.
+    """
     stamp = "struct(hlc, client_id)"
     rows = deltas.groupBy("gateway", "row_id").agg(
         sf.max("arrival").alias("arrival"),
@@ -113,9 +170,10 @@ def _merged_rows(deltas: DataFrame) -> DataFrame:
         .groupBy("gateway", "row_id")
         .agg(
             sf.count("*").alias("cells"),
-            sf.sum(sf.expr("pmod(xxhash64(name, cell.hlc, cell.client_id, cell.value), 1000000007L)")).alias(
+            sf.sum(sf.expr(f"pmod(xxhash64(name, cell.hlc, cell.client_id, cell.value), {_MODULUS}L)")).alias(
                 "cell_sum"
             ),
+            *_typed_sums(kinds),
         )
     )
     is_inserted = "(inserted IS NOT NULL AND (tombstone IS NULL OR inserted > tombstone))"
@@ -128,7 +186,19 @@ def _merged_rows(deltas: DataFrame) -> DataFrame:
         f"cells IS NOT NULL OR {is_inserted} AS visible",
         "coalesce(cells, 0) AS cells",
         "coalesce(cell_sum, 0) AS cell_sum",
+        "coalesce(typed, 0) AS typed",
+        "coalesce(typed_sum, 0) AS typed_sum",
     )
+
+
+def _typed_sums(kinds: Mapping[str, str]) -> list[Column]:
+    """Aggregates `typed` and `typed_sum` over cells."""
+    entries = [sf.lit(part) for pair in kinds.items() for part in pair]
+    kind = sf.create_map(*entries)[sf.col("name")] if entries else sf.lit(None).cast("string")
+    values = _typed(kind, sf.col("cell.value")).values()
+    typed = sum((value.isNotNull().cast("int") for value in values), sf.lit(0))
+    hashed = sum((_hashed(sf.col("name"), value) for value in values), sf.lit(0))
+    return [sf.sum(typed).alias("typed"), sf.sum(hashed).alias("typed_sum")]
 
 
 def _figures(rows: DataFrame) -> dict[tuple[str, str], StateFigures]:
@@ -139,9 +209,8 @@ def _figures(rows: DataFrame) -> dict[tuple[str, str], StateFigures]:
         .agg(
             sf.count("*").alias("rows"),
             sf.sum(sf.expr("CASE WHEN visible THEN 1 ELSE 0 END")).alias("visible"),
-            sf.sum("cells").alias("cells"),
-            sf.sum(sf.expr(f"pmod(xxhash64(row_id, arrival, {stamps}), 1000000007L)")).alias("row_sum"),
-            sf.sum("cell_sum").alias("cell_sum"),
+            sf.sum(sf.expr(f"pmod(xxhash64(row_id, arrival, {stamps}), {_MODULUS}L)")).alias("row_sum"),
+            *(sf.sum(name).alias(name) for name in ("cells", "typed", "cell_sum", "typed_sum")),
         )
         .collect()
     )

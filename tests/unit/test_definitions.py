@@ -115,15 +115,15 @@ def test_every_state_table_is_partitioned_by_arrival_day_and_backfilled_in_one_r
         assert node.backfill_policy == dg.BackfillPolicy.single_run()
 
 
-def test_every_check_blocks_what_follows_but_those_of_being_late_and_of_types(graph):
+def test_every_check_blocks_what_follows_but_those_of_lateness_types_and_ids(graph):
     names = {}
     for key in graph.asset_check_keys:
         names.setdefault(key.asset_key.to_user_string(), set()).add(key.name)
-        assert graph.get(key).blocking == (key.name not in {"fresh", "values_fit"})
+        assert graph.get(key).blocking == (key.name not in {"fresh", "values_fit", "ids_equal_contents"})
         assert graph.get(key).description.endswith(".")
     of_table = {"row_once", "state_equals_merge", "state_equals_history", "values_fit", "fresh"}
     assert names == {
-        "deltas": {"ledger_equals_lake", "delta_once", "no_future_hlc", "fresh"},
+        "deltas": {"ledger_equals_lake", "delta_once", "no_future_hlc", "ids_equal_contents", "fresh"},
         "tables/flights": of_table,
         "tables/planes": of_table,
         "checkpoint": {"checkpoint_equals_cut"},
