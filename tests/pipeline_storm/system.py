@@ -21,6 +21,7 @@ import requests
 from lakesync.cli.services import MARKER
 from lakesync.delta import extract_delta
 from lakesync.wire import json as wire_json
+from tests.pipeline_storm import poison
 
 READY_SECONDS = 300
 BROKEN = "broken"
@@ -54,12 +55,17 @@ _BACKFILL = """mutation Backfill($params: LaunchBackfillParams!) {
 class System:
     """The running processes, and what clients and operators do with them."""
 
-    def __init__(self, folder: Path, gateways: int, tables: int) -> None:
-        """Start it and register every table with every gateway."""
+    def __init__(self, folder: Path, gateways: int, tables: int, *, poisoned: bool = False) -> None:
+        """Start it and register every table with every gateway; `poisoned` prepares what `Poison` does to it."""
         self.folder, self.data = folder, folder / "data"
         self.gateways = [f"tenant-{number}" for number in range(gateways)]
         self.tables = [f"table_{number}" for number in range(tables)]
-        (folder / "lakesync.toml").write_text(_SETTINGS.format(folder=folder), "utf-8")
+        self.own_tables: dict[str, list[str]] = {}
+        """Gateway → tables that no other has."""
+        settings = _SETTINGS.format(folder=folder) + (poison.SETTINGS if poisoned else "")
+        (folder / "lakesync.toml").write_text(settings, "utf-8")
+        if poisoned:
+            poison.occupy(folder / "copy.db", self.tables[-1])
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("LAKESYNC_", "DAGSTER_"))}
         with (folder / "up.log").open("wb") as log:
             self.process = subprocess.Popen(
@@ -75,10 +81,17 @@ class System:
             )
         self._local = threading.local()
         self.wait(lambda: self.told.get("ready"), READY_SECONDS, "lakesync up")
-        columns = [{"name": "number", "type": "number"}]
         for gateway in self.gateways:
             for table in self.tables:
-                self.call("POST", f"/admin/schema/{gateway}", {"table": table, "columns": columns}, gateway, "admin")
+                self.register(gateway, table, [{"name": "number", "type": "number"}])
+
+    def register(self, gateway: str, table: str, columns: list[dict[str, str]]) -> None:
+        """Register a table's schema."""
+        self.call("POST", f"/admin/schema/{gateway}", {"table": table, "columns": columns}, gateway, "admin")
+
+    def tables_of(self, gateway: str) -> list[str]:
+        """The tables that a gateway's clients write."""
+        return [*self.tables, *self.own_tables.get(gateway, [])]
 
     @property
     def told(self) -> dict[str, Any]:

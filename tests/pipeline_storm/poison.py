@@ -1,0 +1,111 @@
+"""One poisoned member of each kind, which no other may feel: a tenant, a table, a destination and a connector.
+
+The tenant's schema outgrows a frozen table. A file of a state table is gone, so that it cannot be merged. A destination
+keeps a table of somebody else's in the place of one of ours. A connector's source refuses connections; another
+connector polls a Jira site that changes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from lakesync.analysis.catalogue import Lake
+from lakesync.analysis.scans import both, holds
+from lakesync.config import load
+from lakesync.hlc import wall_clock
+from lakesync.testing.servers import serving
+from lakesync.testing.servers.jira import JiraApi, JiraSite
+
+if TYPE_CHECKING:
+    from lakesync.config import Config
+    from tests.pipeline_storm.system import System
+
+FROZEN, WRECKED = "frozen", "wrecked"
+"""The tables of the first tenant, and of the second, that cannot be merged."""
+SETTINGS = """
+[tables.frozen]
+contract = "freeze"
+
+[connectors]
+allowed_hosts = ["*", "127.0.0.1"]
+"""
+_COLUMN = {"name": "number", "type": "number"}
+_ISSUES = "jira_issues"
+_POLL_MS = 10_000
+
+
+def occupy(copy: Path, table: str) -> None:
+    """Put a table of somebody else's where a destination keeps the rows of one of ours."""
+    with closing(sqlite3.connect(copy)) as db:
+        db.execute(f"CREATE TABLE {table} (owner TEXT)")
+
+
+class Poison:
+    """What is done to a running system, and what has to be named in the end."""
+
+    def __init__(self, system: System, closing: ExitStack) -> None:
+        """Register the tables that are poisoned later, and the connectors; `closing` ends the Jira site."""
+        self._system = system
+        self.frozen, self.wrecked, self.polled, self.refused = system.gateways[:4]
+        system.own_tables = {self.frozen: [FROZEN], self.wrecked: [WRECKED]}
+        for gateway, tables in system.own_tables.items():
+            system.register(gateway, tables[0], [_COLUMN])
+        self._site = JiraSite(wall_clock)
+        self._site.add_project("SUP")
+        self._api = JiraApi(self._site)
+        self._served = closing.enter_context(serving(self._api))
+        for gateway, url in ((self.polled, self._served.url), (self.refused, "http://127.0.0.1:1")):
+            system.call("POST", f"/admin/connectors/{gateway}", self._connector(url), gateway, "admin")
+        self.issues = 0
+
+    def _connector(self, url: str) -> dict[str, object]:
+        account = {"domain": "storm", "baseUrl": url, "email": self._api.email, "apiToken": self._api.token}
+        return {"name": "desk", "type": "jira", "jira": account, "ingest": {"intervalMs": _POLL_MS}}
+
+    def take_effect(self) -> None:
+        """Poison what is up to date by now."""
+        self._system.register(self.frozen, FROZEN, [_COLUMN, {"name": "added", "type": "string"}])
+        with Lake(self._config()) as lake:
+            state = lake.state_of(self.wrecked, WRECKED)
+            assert state is not None
+            for path in state.inspect.files()["file_path"].to_pylist():
+                Path(urlsplit(path).path).unlink()
+
+    def is_poisoned(self, gateway: str, part: str, name: str) -> bool:
+        """Whether a part cannot be up to date."""
+        table = {self.frozen: FROZEN, self.wrecked: WRECKED}.get(gateway)
+        return table is not None and (part, name) in {("table", table), ("checkpoint", "")}
+
+    def add_issue(self) -> None:
+        """Change the site that is polled."""
+        self.issues += 1
+        self._served.between(lambda: self._site.add_issue("SUP", f"issue {self.issues}"))
+
+    def issues_are_in_the_lake(self) -> bool:
+        """Whether the history has every issue of the site."""
+        own = both(holds("gateway", "=", self.polled), holds("table_name", "=", _ISSUES))
+        with Lake(self._config()) as lake:
+            history = lake.deltas
+            rows = history.scan(own, selected_fields=("row_id",)).to_arrow()["row_id"] if history is not None else []
+        return len(set(map(str, rows))) == self.issues
+
+    def unnamed(self) -> list[str]:
+        """What is poisoned and is not named by the gateway's figures."""
+        found = []
+        for gateway, table in ((self.frozen, FROZEN), (self.wrecked, WRECKED)):
+            requests = {
+                (part["part"], part["name"]): part["requests"] for part in self._system.pipeline(gateway)["behind"]
+            }
+            found += [
+                f"{gateway} {part} {name}".strip()
+                for part, name in (("table", table), ("checkpoint", ""))
+                if requests.get((part, name), 0) < 3
+            ]
+        return found
+
+    def _config(self) -> Config:
+        return load({"data_dir": self._system.data})
