@@ -10,7 +10,7 @@ import dagster as dg
 import msgspec
 
 from assets.cut import make_cuts
-from assets.erasure_landed import cleared_landings, erasing_op
+from assets.erasure_landed import ERASE, cleared_landings, erasing_op
 from assets.erasure_places import cleared_flows, cleared_leaves, cleared_migrations, cleared_tiers
 from assets.labels import OWNERS, state_key, table_pool
 from assets.outcome import outcome
@@ -38,14 +38,7 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
     hot, cold = cleared_leaves(config, _due)
     conclusion = report(config)
 
-    @dg.graph_asset(
-        key=ERASURE,
-        group_name=ERASURE.path[0],
-        description="What was asked to be erased, the proof that no file of the lake holds anything of it, and what "
-        "each place beyond it lost.",
-        kinds={"spark", "iceberg"},
-        owners=OWNERS,
-    )
+    @dg.graph(name=ERASE)
     def steps() -> None:
         redacted = history()
         moved = [step(redacted) for step in tiers]
@@ -55,14 +48,21 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
         done += [step(polled) for step in landings]
         return conclusion([redacted, *moved, *polled, *done])  # type: ignore[no-any-return]
 
-    return steps
+    made = dg.AssetsDefinition.from_graph(steps, keys_by_output_name={"result": ERASURE}, group_name=ERASURE.path[0])
+    description = (
+        "What was asked to be erased, the proof that no file of the lake holds anything of it, and what each place "
+        "beyond it lost."
+    )
+    return made.map_asset_specs(
+        lambda spec: spec.replace_attributes(description=description, kinds={"spark", "iceberg"}, owners=OWNERS)
+    )
 
 
 def redacted_history(config: Config) -> dg.OpDefinition:
     """Flushes what still waits, then takes from the history what requests cover."""
 
     @dg.op(
-        name="history",
+        name=f"{ERASE}__history",
         out=dg.Out(dg.Nothing),
         pool="lakesync_deltas",
         description="The history without what erased rows and clients said; the places of their deltas stay.",
@@ -139,7 +139,7 @@ def report(config: Config) -> dg.OpDefinition:
     """
 
     @dg.op(
-        name="report",
+        name=f"{ERASE}__report",
         ins={"after": dg.In(dg.Nothing)},
         pool="lakesync_cut",
         description="Proves that no file of the lake holds anything of what was asked to be erased, and confirms it.",

@@ -21,6 +21,10 @@ Due = Callable[[PipelineStore], "dict[str, list[Erasure]]"]
 """Gateway → what is to be erased now."""
 
 
+ERASE = "erase"
+"""The name of the graph, and how the names of its steps begin: assets' own steps and jobs have other names."""
+
+
 def erasing_op(path: Sequence[str], pool: str, description: str) -> Callable[[Callable[..., None]], dg.OpDefinition]:
     """Make a function a step of the erasure.
 
@@ -30,7 +34,7 @@ def erasing_op(path: Sequence[str], pool: str, description: str) -> Callable[[Ca
         description: what is left when it has ended.
     """
     return dg.op(
-        name=dg.AssetKey(list(path)).to_python_identifier(),
+        name=dg.AssetKey([ERASE, *path]).to_python_identifier(),
         ins={"after": dg.In(dg.Nothing)},
         out=dg.Out(dg.Nothing),
         pool=pool,

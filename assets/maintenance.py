@@ -54,15 +54,20 @@ def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.Ass
     """
     tables = lake_parts(snapshot)
 
-    @dg.asset(
-        key=MAINTENANCE,
+    @dg.multi_asset(
+        name="tidy",  # the job has the asset's name
+        specs=[
+            dg.AssetSpec(
+                MAINTENANCE,
+                description="The files of a table, joined, without expired snapshots and files that none names; the "
+                "log without what the lake has; and Dagster's runs without old ones.",
+                group_name=MAINTENANCE.path[0],
+                kinds={"spark", "iceberg"},
+                owners=OWNERS,
+            )
+        ],
         partitions_def=dg.StaticPartitionsDefinition([*tables, LOG, RUNS]),
         pool="lakesync_deltas",
-        description="The files of a table, joined, without expired snapshots and files that none names; the log "
-        "without what the lake has; and Dagster's runs without old ones.",
-        group_name=MAINTENANCE.path[0],
-        kinds={"spark", "iceberg"},
-        owners=OWNERS,
     )
     def tidied(
         context: dg.AssetExecutionContext,

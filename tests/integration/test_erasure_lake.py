@@ -306,7 +306,7 @@ def test_b7_destinations_lose_it_too_and_until_all_have_the_request_stays_open(s
     report, failed = world.run_erasure(config)
     assert report is None
     (error,) = failed.values()
-    assert failed.keys() == {"erasure.destinations__warehouse__objects"}
+    assert failed.keys() == {"erase.erase__destinations__warehouse__objects"}
     assert "ADAPTER_ERROR" in error
     assert len(open_requests(world.store)[world.name]) == 2
 

@@ -144,7 +144,7 @@ def test_a_run_knows_the_tables_that_were_registered_after_the_host_started(host
     run = host.launch("tables/late")
     host.until(lambda: host.status(run) is STATUS.FAILURE)
     events = host.instance.all_logs(run, of_type=dg.DagsterEventType.STEP_FAILURE)
-    assert [event.step_key for event in events] == ["maintenance"]
+    assert [event.step_key for event in events] == ["tidy"]
     assert "no Spark is configured" in str(events)
 
 

@@ -198,7 +198,8 @@ def test_a_table_of_another_namespace_is_an_asset_of_its_own_with_its_pool_check
     }
     assert "tables_shop/flights" in graph.get(dg.AssetKey("maintenance")).partitions_def.get_partition_keys()
     erasure = graph.get(dg.AssetKey("erasure")).assets_def.node_def
-    assert {"tables__flights", "tables_shop__flights", "tables_shop__planes"} <= {step.name for step in erasure.nodes}
+    steps = {f"erase__{name}" for name in ("tables__flights", "tables_shop__flights", "tables_shop__planes")}
+    assert steps <= {step.name for step in erasure.nodes}
     states = {"tables/flights", "tables_shop/flights", "tables_shop/planes"}
     assert {each.to_user_string() for each in graph.get(dg.AssetKey("cut")).parent_keys} == {"deltas", *states}
 
@@ -209,6 +210,11 @@ def test_sensors_run_from_the_first_start(config):
     names.add("erasure_sensor")
     assert {sensor.name for sensor in sensors} == names
     assert all(sensor.default_status is dg.DefaultSensorStatus.RUNNING for sensor in sensors)
+
+
+def test_the_location_loads_as_a_code_server_loads_it(config):
+    definitions = make_definitions(config, SNAPSHOT)
+    assert {"flush", "maintenance", "erasure"} <= {job.name for job in definitions.get_repository_def().get_all_jobs()}
 
 
 def test_a_location_without_a_registered_table_loads(config):

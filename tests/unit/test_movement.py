@@ -123,10 +123,15 @@ def test_an_erasure_holds_all_that_moves_and_is_reported_behind_all_of_it(defini
         step.name: {each.node for given in inputs.values() for each in given.get_node_dependencies()}
         for step, inputs in erasure.assets_def.node_def.dependencies.items()
     }
-    leaves = {f"destinations__warehouse__{leaf}" for leaf in ("pg", "mysql", "objects")}
-    moves = {"tiers__aged", "flows__slice", "flows__home", "migrations__away"}
-    assert after["report"] == {"history", "tables__flights", *moves, *leaves} == after.keys() - {"report"}
-    assert after["destinations__warehouse__pg"] == {"history", "tiers__aged"}
+    leaves = [f"destinations__warehouse__{leaf}" for leaf in ("pg", "mysql", "objects")]
+    moves = ["tiers__aged", "flows__slice", "flows__home", "migrations__away"]
+    every = {f"erase__{name}" for name in ("history", "tables__flights", *moves, *leaves)}
+    assert after["erase__report"] == every == after.keys() - {"erase__report"}
+    assert after["erase__destinations__warehouse__pg"] == {"erase__history", "erase__tiers__aged"}
+
+
+def test_the_location_loads_as_a_code_server_loads_it(definitions):
+    assert "erasure" in {job.name for job in definitions.get_repository_def().get_all_jobs()}
 
 
 def test_a_flow_is_asked_for_unless_it_runs_and_a_tier_by_its_day(definitions):

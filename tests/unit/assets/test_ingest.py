@@ -57,10 +57,11 @@ def test_an_erasure_waits_for_every_poll_and_forgets_what_landed(definitions):
         step.name: {each.node for given in inputs.values() for each in given.get_node_dependencies()}
         for step, inputs in erasure.assets_def.node_def.dependencies.items()
     }
-    polled, past = {f"ingest__{pool}" for pool in polls}, {"ingest__landing", "ingest__known"}
-    assert {name for name in after if name.startswith("ingest__")} == polled | past
+    polled = {f"erase__ingest__{pool}" for pool in polls}
+    past = {"erase__ingest__landing", "erase__ingest__known"}
+    assert {name for name in after if name.startswith("erase__ingest__")} == polled | past
     assert [after[name] for name in past] == [polled, polled]
-    assert polled | past < after["report"]
+    assert polled | past < after["erase__report"]
 
 
 def test_a_connector_is_due_when_its_interval_has_passed_since_its_last_poll():
