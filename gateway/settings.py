@@ -81,7 +81,7 @@ class GatewaySettings:
             port=config.gateway.port,
             secrets=tuple(_plain(secret) for secret in given if secret is not None and _plain(secret).strip()),
             issuers=configured_issuers(config),
-            sole_gateway=next(iter(config.gateways)) if len(config.gateways) == 1 else None,
+            sole_gateway=config.sole_gateway,
             weak_secrets=tuple(name for name, secret in shown if secret is not None and _is_weak(secret)),
             service_token=_filled(config.service_token),
             metrics_token=_filled(config.metrics_token),

@@ -234,6 +234,11 @@ class Config(BaseSettings):
         return Namespaces(self.lake.namespace, own)
 
     @property
+    def sole_gateway(self) -> str | None:
+        """The only gateway of `[gateways]`; None where there are several, or none."""
+        return next(iter(self.gateways)) if len(self.gateways) == 1 else None
+
+    @property
     def contracts(self) -> dict[str, Contract]:
         """Table → its contract, where that is not `evolve`."""
         return {name: table.contract for name, table in self.tables.items() if table.contract != "evolve"}

@@ -118,10 +118,14 @@ class TokenVerifier:
             await asyncio.gather(*(source.refresh() for source in remote))
             await asyncio.sleep(REFRESH_SECONDS)
 
-    def load_keys(self) -> list[str]:
-        """Fetch the keys of every issuer now, in this thread; what went wrong, for each that does not answer."""
-        failed = []
-        for issuer in self._issuers:
+    def load_keys(self, token: str) -> list[str]:
+        """Fetch the keys of a token's issuer now, in this thread; why that failed, where it did."""
+        failed: list[str] = []
+        try:
+            candidates = self._candidates(parts_of(token))
+        except TokenRefusedError:
+            return failed
+        for issuer in candidates:
             try:
                 issuer.source.keys = tuple(issuer.source.load())
             except KeysUnavailableError as error:

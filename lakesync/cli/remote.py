@@ -195,15 +195,11 @@ def _checked(url: str) -> str:
 
 
 def _chosen(config: Config, gateway: str | None, token: str | None) -> str | None:
-    chosen = gateway or claims_in(token or "").get("gw") or config.remote.gateway or _only(config)
+    chosen = gateway or claims_in(token or "").get("gw") or config.remote.gateway or config.sole_gateway
     wrong = None if chosen is None else check_gateway_id(str(chosen))
     if wrong is not None:
         raise ConfigurationError(wrong)
     return chosen
-
-
-def _only(config: Config) -> str | None:
-    return next(iter(config.gateways)) if len(config.gateways) == 1 else None
 
 
 def _given_token(config: Config, token_file: Path | None) -> str | None:
@@ -221,6 +217,12 @@ def _given_token(config: Config, token_file: Path | None) -> str | None:
 def secret_of(config: Config) -> str | None:
     """What tokens are signed with: as configured, or as `lakesync up` made it in the data folder."""
     return config.jwt_secret.get_secret_value() if config.jwt_secret else kept(config.data_dir).get("jwt_secret")
+
+
+def secrets_of(config: Config) -> list[str]:
+    """What a gateway with these settings verifies its own tokens with."""
+    previous = config.jwt_secret_previous
+    return [each for each in (secret_of(config), previous.get_secret_value() if previous else None) if each]
 
 
 def sign(secret: str, gateway: str, client: str, role: str, *, seconds: float, claims: Mapping[str, Any]) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lakesync.cli import completing
+from lakesync.cli.ending import ExitCode
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Claim, Data, Gateway, Json, named_claims, read_text, settings
+
+if TYPE_CHECKING:
+    from lakesync.auth import Finding, Identity
 
 app = command_app(
     "Make the tokens that clients and admins show a gateway, and read them.",
@@ -86,3 +90,91 @@ def show(
     expires = found.get("exp")
     known = {**found, "expires": output.moment(int(expires * 1000)) if isinstance(expires, int | float) else None}
     output.facts(known, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        ("lakesync token inspect < token.txt", "with the settings of this folder"),
+        ("lakesync token inspect token.txt --gateway desk --role admin", "and may it enter this gateway, as an admin?"),
+        ("lakesync token inspect token.txt --json", "for a script"),
+    )
+)
+def inspect(
+    shown: Annotated[
+        str, typer.Argument(metavar="[TOKEN]", help="The token, a file that holds it, or `-` for stdin.")
+    ] = "-",
+    gateway: Gateway = None,
+    role: Annotated[str, typer.Option(help="client or admin.", autocompletion=completing.roles)] = "client",
+    data: Data = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Explain check by check why a gateway takes or refuses a token.
+
+    The settings are those that a gateway would have here. Keys of issuers are fetched as a gateway fetches them. A
+    token on the command line is seen by other users of the machine: prefer stdin or a file. Exits with 4 if the token
+    is refused.
+    """
+    from lakesync.auth import TokenRefusedError, TokenVerifier, configured_issuers
+    from lakesync.cli import output
+    from lakesync.cli.remote import secrets_of
+    from lakesync.exceptions import ConfigurationError
+
+    if role not in ("client", "admin"):
+        raise typer.BadParameter(f"--role is {role!r}, it must be client or admin")
+    given = shown if shown.count(".") == 2 and not Path(shown[:255]).is_file() else read_text(Path(shown)).strip()
+    config = settings(data)
+    issuers, secrets = configured_issuers(config), secrets_of(config)
+    if not issuers and not secrets:
+        raise ConfigurationError(
+            "a gateway with these settings wants no token: set [[gateway.issuers]] or LAKESYNC_JWT_SECRET"
+        )
+    verifier = TokenVerifier(secrets, issuers=issuers, sole_gateway=config.sole_gateway)
+    for failure in verifier.load_keys(given):
+        output.note(f"keys cannot be fetched: {failure}")
+    found = verifier.findings(given)
+    identity = None
+    try:
+        identity = verifier.verify(given)
+        found += _admission(identity, gateway, role)
+    except TokenRefusedError:
+        pass  # a finding says so
+    taken = all(finding.state == "ok" for finding in found)
+    if as_json:
+        output.record({"taken": taken, **_said(identity), "checks": [finding._asdict() for finding in found]})
+    else:
+        output.records((finding._asdict() for finding in found), as_json=False)
+        output.note(_conclusion(identity) if taken else "a gateway with these settings refuses the token")
+    if not taken:
+        raise typer.Exit(ExitCode.AUTH)
+
+
+def _admission(identity: Identity, gateway: str | None, role: str) -> list[Finding]:
+    """What a route checks after the token itself."""
+    from lakesync.auth import Finding
+
+    found = []
+    if gateway is not None:
+        named = ", ".join(identity.gateways) or "none"
+        found.append(Finding("enter", "ok" if gateway in identity.gateways else "failed", f"it may enter {named}"))
+    if role == "admin":
+        found.append(Finding("admin", "ok" if identity.role == "admin" else "failed", f"its role is {identity.role}"))
+    return found
+
+
+def _said(identity: Identity | None) -> dict[str, Any]:
+    if identity is None:
+        return {}
+    return {
+        "client": identity.client_id,
+        "role": identity.role,
+        "gateways": identity.gateways,
+        "expires": identity.expires,
+        "claims": identity.claims,
+    }
+
+
+def _conclusion(identity: Identity | None) -> str:
+    assert identity is not None
+    where = ", ".join(identity.gateways) or "no gateway"
+    return f"a gateway with these settings takes the token as {identity.role} {identity.client_id!r} of {where}"

@@ -27,6 +27,7 @@ def test_tokens(run, monkeypatch):
     for line in BLOCKS["Tokens"]:
         told = run(*shlex.split(line)[1:])
         assert told.exit_code == 0, line + told.output
-        Path("token.txt").write_text(told.stdout)
-    assert '"sub"' not in told.stdout
+        if " create " in line:
+            Path("token.txt").write_text(told.stdout)
+        assert '"sub"' not in told.stdout
     assert "ops" in told.stdout

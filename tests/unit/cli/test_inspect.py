@@ -1,0 +1,102 @@
+"""`lakesync token inspect`: every check that a gateway makes, with the settings at hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lakesync.cli.ending import ExitCode
+from lakesync.testing.servers.oidc import providing
+
+SECRET = "a secret that has thirty-two bytes, or more"
+
+
+@pytest.fixture(scope="module")
+def provider():
+    with providing("supabase") as found:
+        yield found
+
+
+@pytest.fixture
+def project(provider, monkeypatch):
+    """Settings of one gateway that trusts the provider."""
+    Path("lakesync.toml").write_text(
+        f'[gateways.shop]\n[[gateway.issuers]]\nissuer = "{provider.issuer}"\naudience = "authenticated"\n'
+        'gateway_claim = "app_metadata.gateways"\nrole_claim = "app_metadata.role"\n'
+    )
+    monkeypatch.setenv("LAKESYNC_CONFIG", "lakesync.toml")
+    return provider
+
+
+def states(told):
+    return {each["check"]: each["state"] for each in json.loads(told.stdout)["checks"]}
+
+
+def test_a_token_that_is_taken_is_explained(run, project):
+    user = project.add_user("alice@example.com", gateways=["shop", "desk"], team="red")
+    token = project.token(user)
+    told = run("token", "inspect", token)
+    assert told.exit_code == ExitCode.OK, told.output
+    assert f"takes the token as client {user.id!r} of shop, desk" in told.stderr
+    found = json.loads(run("token", "inspect", "--json", "-g", "desk", stdin=token).stdout)
+    assert (found["taken"], found["client"], found["gateways"]) == (True, user.id, ["shop", "desk"])
+    assert found["claims"]["app_metadata.team"] == "red"
+    assert {each["state"] for each in found["checks"]} == {"ok"}
+
+
+def test_every_check_that_fails_is_named(run, project):
+    user = project.add_user("bob@example.com", gateways=["shop"])
+    token = project.token(user, aud="other", exp=1)
+    told = run("token", "inspect", token, "--json")
+    assert told.exit_code == ExitCode.AUTH
+    found = states(told)
+    assert {name for name, state in found.items() if state == "failed"} == {"audience", "exp"}
+    shown = run("token", "inspect", token)
+    assert "its aud is 'other'; it must be 'authenticated'" in shown.stdout
+    assert "refuses the token" in shown.stderr
+
+
+def test_whether_it_may_enter_a_gateway_is_a_check_of_its_own(run, project):
+    token = project.token(project.add_user("carol@example.com", gateways=["shop"], role="editor"))
+    told = run("token", "inspect", token, "--json", "--gateway", "desk", "--role", "admin")
+    assert told.exit_code == ExitCode.AUTH
+    assert (states(told)["enter"], states(told)["admin"], states(told)["gateway"]) == ("failed", "failed", "ok")
+
+
+def test_a_provider_that_is_away_is_said(run, project):
+    token = project.token(project.add_user("dave@example.com", gateways=["shop"]))
+    project.down = True
+    try:
+        told = run("token", "inspect", token, "--json")
+    finally:
+        project.down = False
+    assert told.exit_code == ExitCode.AUTH
+    assert "the answer is 503" in told.stderr
+    assert (states(told)["key"], states(told)["signature"], states(told)["exp"]) == ("failed", "skipped", "ok")
+
+
+def test_a_file_and_the_servers_own_tokens_are_inspected(run, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_JWT_SECRET", SECRET)
+    Path("token.txt").write_text(run("token", "create", "-g", "shop", "-c", "ann", "--role", "admin").stdout)
+    told = run("token", "inspect", "token.txt", "--role", "admin", "-g", "shop")
+    assert told.exit_code == ExitCode.OK, told.output
+    assert SECRET not in told.output
+    monkeypatch.setenv("LAKESYNC_JWT_SECRET", SECRET[::-1])
+    assert run("token", "inspect", "token.txt").exit_code == ExitCode.AUTH
+    monkeypatch.setenv("LAKESYNC_JWT_SECRET_PREVIOUS", SECRET)
+    assert run("token", "inspect", "token.txt").exit_code == ExitCode.OK
+
+
+def test_what_is_no_token_is_said(run, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_JWT_SECRET", SECRET)
+    told = run("token", "inspect", "--json", stdin="sesame")
+    assert (told.exit_code, states(told)["form"], states(told)["signature"]) == (ExitCode.AUTH, "failed", "skipped")
+    assert run("token", "inspect", "nowhere.txt").exit_code == ExitCode.USAGE
+
+
+def test_settings_without_secret_and_issuers_want_no_token(run):
+    told = run("token", "inspect", "a.b.c")
+    assert told.exit_code == ExitCode.USAGE
+    assert "wants no token" in told.stderr
