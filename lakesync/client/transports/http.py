@@ -165,16 +165,16 @@ class HttpTransport:
         return self._ask("POST", route, data=body, headers={"Content-Type": "application/json"}).content
 
     def _ask(self, method: str, route: str, **options: Any) -> requests.Response:
+        token = self.tokens.current()
         try:
-            return self._ask_once(method, route, **options)
+            return self._ask_once(method, route, token, **options)
         except AuthError:
             if not self.tokens.renewable:
                 raise
-            self.tokens.renew()
-            return self._ask_once(method, route, **options)
+            self.tokens.renew(token)
+            return self._ask_once(method, route, self.tokens.current(), **options)
 
-    def _ask_once(self, method: str, route: str, **options: Any) -> requests.Response:
-        token = self.tokens.current()
+    def _ask_once(self, method: str, route: str, token: str | None, **options: Any) -> requests.Response:
         headers = dict(options.pop("headers", {}))
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"

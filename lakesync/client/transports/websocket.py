@@ -64,22 +64,22 @@ class WebSocketTransport(HttpTransport):
             UnreachableError: nobody answers.
             AuthError, ForbiddenError, NotFoundError, BackpressureError: the gateway does not let this client in.
         """
+        token = self.tokens.current()
         try:
-            return WebSocketLine(*self._open())
+            return WebSocketLine(*self._open(token))
         except InvalidStatus as error:
             refused = refusal(error.response.status_code, bytes(error.response.body or b""), error.response.headers)
             if refused.code != "AUTH_ERROR" or not self.tokens.renewable:
                 raise refused from None
-            self.tokens.renew()
+            self.tokens.renew(token)
         try:
-            return WebSocketLine(*self._open())
+            return WebSocketLine(*self._open(self.tokens.current()))
         except InvalidStatus as error:
             raise refusal(
                 error.response.status_code, bytes(error.response.body or b""), error.response.headers
             ) from None
 
-    def _open(self) -> tuple[ClientConnection, ExitStack]:
-        token = self.tokens.current()
+    def _open(self, token: str | None) -> tuple[ClientConnection, ExitStack]:
         headers = dict(self._headers)
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
