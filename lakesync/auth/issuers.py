@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from lakesync.auth.claims import texts_of
 from lakesync.auth.keys import (
+    COOLDOWN_SECONDS,
+    FILE_COOLDOWN_SECONDS,
     PUBLIC_ALGORITHMS,
     Algorithm,
     Key,
@@ -92,20 +94,21 @@ def configured_issuers(config: Config) -> tuple[Issuer, ...]:
 
 def _configured(section: DeclaredIssuer) -> Issuer:
     keys: Sequence[Key] = ()
+    cooldown = COOLDOWN_SECONDS
     load: Callable[[], Sequence[Key]]
     if section.secret is not None:
         keys = [Key.of_secret(section.secret.get_secret_value())]
         load = partial(tuple, keys)
     elif section.keys is not None:
         path = Path(section.keys)
-        keys, load = keys_at_start(path), partial(read_keys, path)
+        keys, load, cooldown = keys_at_start(path), partial(read_keys, path), FILE_COOLDOWN_SECONDS
     elif section.jwks_url is not None:
         load = partial(fetch_set, section.jwks_url)
     else:
         load = partial(discover_set, section.issuer, partial(check_keys_url, "it"))
     return Issuer(
         section.issuer,
-        KeySource(load, keys, name=section.issuer),
+        KeySource(load, keys, name=section.issuer, cooldown=cooldown),
         section.algorithms,
         audience=frozenset(section.audience),
         client_claim=section.client_claim,

@@ -36,6 +36,8 @@ REFRESH_SECONDS = 300.0
 """How long keys are used before they are fetched again: a key that an issuer has withdrawn is good for no longer."""
 COOLDOWN_SECONDS = 10.0
 """The least time between two fetches, however many tokens name a key that nobody knows."""
+FILE_COOLDOWN_SECONDS = 1.0
+"""The same for a file of keys, which is nobody's server."""
 FETCH_SECONDS = 5.0
 """How long a fetch may take."""
 MAX_SET_BYTES = 256 << 10

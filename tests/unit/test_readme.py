@@ -11,6 +11,8 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+LOGIN = sorted((ROOT / "docs" / "login").glob("*.md"))
+"""Pages that docs/login.md links to."""
 
 HELPERS = {
     f"{name}.py"
@@ -31,7 +33,7 @@ def links(page: Path) -> list[tuple[Path, str]]:
     return [((page.parent / name).resolve() if name else page, fragment) for name, _, fragment in parts]
 
 
-@pytest.mark.parametrize("page", [README, CONTRIBUTING, *PAGES], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [README, CONTRIBUTING, *PAGES, *LOGIN], ids=lambda page: page.name)
 def test_links_resolve(page):
     for target, fragment in links(page):
         assert target.exists(), target
@@ -43,6 +45,10 @@ def test_links_resolve(page):
 @pytest.mark.parametrize("page", [CONTRIBUTING, *PAGES], ids=lambda page: page.name)
 def test_the_readme_links_to_every_page(page):
     assert page in {target for target, _ in links(README)}
+
+
+def test_the_login_page_links_to_every_provider():
+    assert {target for target, _ in links(ROOT / "docs" / "login.md")} >= set(LOGIN)
 
 
 def test_the_readme_is_short():
