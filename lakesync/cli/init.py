@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,7 +14,7 @@ from lakesync.cli import output
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Json
-from lakesync.cli.project_files import EXAMPLES, RULES, SCHEMA, settings_text
+from lakesync.cli.project_files import AUDIENCE, EXAMPLES, ISSUER, RULES, SCHEMA, settings_text
 
 app = command_app()
 
@@ -27,6 +27,7 @@ _IGNORED = "lakesync-data/\n"
         ("lakesync init", "in this folder"),
         ("lakesync init shop --gateway shop && cd shop && lakesync up", "in a new one"),
         ("lakesync init desk --example jira", "with a connector to Jira switched on"),
+        ("lakesync init app --auth oidc --issuer https://login.example.com/", "for the tokens of a login provider"),
     )
 )
 def init(
@@ -36,22 +37,40 @@ def init(
         list[str] | None,
         typer.Option(help=f"Switch a section on: {', '.join(EXAMPLES)}; may be repeated.", show_default=False),
     ] = None,
+    auth: Annotated[
+        Literal["secret", "oidc"],
+        typer.Option(help="Who signs tokens: a secret of the gateway's own, or a login provider too."),
+    ] = "secret",
+    issuer: Annotated[
+        str | None, typer.Option(help="The provider's `iss`, with --auth oidc.", show_default=False)
+    ] = None,
+    audience: Annotated[
+        str | None, typer.Option(help="The `aud` of its tokens, with --auth oidc.", show_default=False)
+    ] = None,
     *,
     force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a commented lakesync.toml, a schema and rules that `lakesync up` runs."""
     from lakesync.exceptions import ConfigurationError, DuplicateError
-    from lakesync.validation import check_gateway_id
+    from lakesync.validation import check_gateway_id, check_keys_url
 
     if fault := check_gateway_id(gateway):
         raise typer.BadParameter(fault)
-    wanted = example or []
+    wanted = list(example or [])
     if unknown := [name for name in wanted if name not in EXAMPLES]:
         raise typer.BadParameter(f"there is no example {unknown[0]!r}: there are {', '.join(EXAMPLES)}")
+    if auth != "oidc" and (issuer is not None or audience is not None):
+        raise typer.BadParameter("--issuer and --audience belong to --auth oidc")
+    if fault := check_keys_url("--issuer", issuer or ISSUER):
+        raise typer.BadParameter(fault)
+    if auth == "oidc":
+        wanted.append("oidc")
     today = datetime.now(UTC).date()
     files = {
-        folder / "lakesync.toml": settings_text(folder, gateway, today, wanted),
+        folder / "lakesync.toml": settings_text(
+            folder, gateway, today, wanted, issuer=issuer or ISSUER, audience=audience or AUDIENCE
+        ),
         folder / "schemas" / "todos.json": json.dumps(SCHEMA, indent=2) + "\n",
         folder / "rules.json": json.dumps(RULES, indent=2) + "\n",
         folder / ".gitignore": _IGNORED,
@@ -72,6 +91,8 @@ def init(
         return
     for path in files:
         print(path)
+    if auth == "oidc" and not (issuer and audience):
+        output.note("set issuer and audience in lakesync.toml to those of your provider: docs/login.md")
     where = "" if folder == Path() else f"cd {folder} && "
     platform = "" if find_spec("gateway") else " (where the platform is installed: scripts/install in a checkout)"
     output.note(f"next: {where}lakesync up{platform}, then lakesync token create --gateway {gateway} --client alice")

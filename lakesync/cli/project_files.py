@@ -6,6 +6,7 @@ switches it on. Every section works like that by itself and beside the others.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from datetime import date
 from pathlib import Path
@@ -21,7 +22,7 @@ SETTINGS = """\
 data_dir = "lakesync-data" # everything that is kept: staging, lake, pipeline, logs
 
 [gateway]
-host = "127.0.0.1"  # set jwt_secret, or LAKESYNC_JWT_SECRET, before you open it to other machines
+host = "127.0.0.1"  # set LAKESYNC_JWT_SECRET, or [[gateway.issuers]], before you open it to other machines
 port = 8787
 auto_create = false # only gateways that are declared below
 
@@ -68,6 +69,20 @@ class Section(NamedTuple):
 
 
 SECTIONS = {
+    "oidc": Section(
+        "A login provider signs the clients' tokens. Settings for Auth0, Clerk, Supabase, Keycloak, Firebase and your\n"
+        "own backend are in docs/login.md; `lakesync token inspect` explains why a token is refused.",
+        """\
+[[gateway.issuers]]
+issuer = $issuer # the `iss` of its tokens, letter by letter; the keys are found from there
+audience = $audience # the `aud` of its tokens; without this line only tokens without `aud` are taken
+client_claim = "sub" # names the client; rules read it as jwt:sub, and claims in objects as jwt:app_metadata.team
+# jwks_url = "https://HOST/keys.json" where the issuer has no discovery document
+# role_claim = "realm_access.roles" and admin_roles = ["sync-admin"], so that people can be admins of the gateway
+# require = { azp = ["https://app.example.com"] } takes tokens of these apps alone
+# With several gateways: gateway_claim = "org_id", or enter = [{ gateway = "$gateway" }]
+""",
+    ),
     "destination": Section(
         "A destination follows the lake: every delta, and a table of rows for each synced table.",
         """\
@@ -201,22 +216,42 @@ RULES = {
 }
 
 
-def settings_text(folder: Path, gateway: str, today: date, examples: Collection[str] = ()) -> str:
+ISSUER, AUDIENCE = "https://login.example.com/", "https://sync.example.com"
+"""What stands in a new project until somebody names a provider."""
+
+
+def settings_text(
+    folder: Path,
+    gateway: str,
+    today: date,
+    examples: Collection[str] = (),
+    *,
+    issuer: str = ISSUER,
+    audience: str = AUDIENCE,
+) -> str:
     """Return a project's `lakesync.toml`.
 
     Args:
         folder: the project's; the local backends of its examples are files in it.
         gateway: the gateway id.
         today: the first day of the partitions.
-        examples: the sections of `EXAMPLES` that are switched on.
+        examples: the sections that are switched on: those of `EXAMPLES`, and `oidc`.
+        issuer: of the section `oidc`.
+        audience: the same.
     """
     parts = [SETTINGS]
     for name, section in SECTIONS.items():
         about = "".join(f"# {line}\n" for line in section.about.split("\n"))
         is_on = name in examples
-        settings = section.settings + _EXAMPLES[name] if is_on else _switched_off(section.settings)
+        settings = section.settings + _EXAMPLES.get(name, "") if is_on else _switched_off(section.settings)
         parts.append(about + settings)
-    values = {"folder": folder.resolve().as_posix(), "gateway": gateway, "today": today.isoformat()}
+    values = {
+        "folder": folder.resolve().as_posix(),
+        "gateway": gateway,
+        "today": today.isoformat(),
+        "issuer": json.dumps(issuer),
+        "audience": json.dumps(audience),
+    }
     return Template("\n".join(parts)).substitute(values)
 
 

@@ -17,6 +17,7 @@ from lakesync.exceptions import ConfigurationError
 from lakesync.staging import open_staging
 from lakesync.staging.shards import ShardMap
 from lakesync.testing.clock import ManualClock
+from lakesync.testing.servers.oidc import providing
 from lakesync_dagster.definitions import make_definitions
 from resources.snapshot import SchemaSnapshot
 
@@ -39,7 +40,8 @@ def named(loaded):
     """The names in each section that moves something."""
     sections = ("tiers", "destinations", "flows", "migrations")
     found = {section: set(getattr(loaded, section)) for section in sections} | {
-        "connectors": set(loaded.connectors.declared)
+        "connectors": set(loaded.connectors.declared),
+        "issuers": {each.issuer for each in loaded.gateway.issuers},
     }
     return {section: names for section, names in found.items() if names}
 
@@ -66,8 +68,31 @@ def test_each_section_that_init_writes_switched_off_works_alone_and_beside_the_o
         "flows": {"finished"},
         "migrations": {"away"},
         "connectors": {"support", "store"},
+        "issuers": {"https://login.example.com/"},
     }
     make_definitions(everything, SchemaSnapshot()).get_repository_def()
+
+
+def test_init_writes_the_section_of_a_login_provider(run):
+    with providing("auth0") as provider:
+        words = ["--auth", "oidc", "--issuer", provider.issuer, "--audience", 'with "quotes" and $dollar']
+        told = run("init", "--gateway", "shop", *words)
+        assert told.exit_code == 0, told.output
+        assert "docs/login.md" not in told.stderr
+        provider.audience = 'with "quotes" and $dollar'
+        token = provider.token(provider.add_user("alice@example.com"))
+        told = run("token", "inspect", "--gateway", "shop", stdin=token)
+        assert told.exit_code == 0, told.output
+        assert config.load().gateway.issuers[0].audience == ('with "quotes" and $dollar',)
+
+
+def test_init_says_what_is_left_to_set(run):
+    told = run("init", "--auth", "oidc")
+    assert told.exit_code == 0, told.output
+    assert "set issuer and audience in lakesync.toml" in told.stderr
+    assert config.load().gateway.issuers[0].issuer == "https://login.example.com/"
+    assert run("init", "--issuer", "https://login.example.com/").exit_code == ExitCode.USAGE
+    assert run("init", "--auth", "oidc", "--issuer", "http://login.example.com/").exit_code == ExitCode.USAGE
 
 
 @pytest.mark.parametrize(
