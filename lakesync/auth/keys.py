@@ -195,8 +195,9 @@ class KeySource:
     async def _refresh(self) -> bool:
         try:
             found = tuple(await asyncio.wait_for(asyncio.to_thread(self.load), FETCH_SECONDS + 1))
-        except (KeysUnavailableError, TimeoutError) as error:
-            reason = str(error) or f"no answer within {FETCH_SECONDS:g} s"
+        except Exception as error:  # whatever it is, the next refresh may succeed
+            known = isinstance(error, KeysUnavailableError)
+            reason = str(error) if known else f"no answer within {FETCH_SECONDS:g} s ({type(error).__name__})"
             log.warning(
                 "the keys of an issuer cannot be fetched", issuer=self._name, reason=reason, kept=len(self.keys)
             )

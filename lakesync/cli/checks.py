@@ -120,6 +120,8 @@ def ports(config: Config) -> Check:
 def secret(config: Config) -> Check:
     """What tokens are signed with."""
     found = secret_of(config)
+    if found is None and config.gateway.issuers:
+        return Check("ok", "none: login providers sign the tokens")
     exposed = config.gateway.host not in ("127.0.0.1", "localhost", "::1")
     remedy = "export LAKESYNC_JWT_SECRET=$(openssl rand -hex 32), the same for every gateway"
     if found is None:
@@ -130,6 +132,24 @@ def secret(config: Config) -> Check:
             "problem", f"the secret has {len(found.strip().encode())} bytes, {_SECRET_BYTES} are needed", remedy
         )
     return Check("ok", "there is one")
+
+
+def issuers(config: Config) -> Check:
+    """Who signs tokens besides, and whether their keys can be fetched."""
+    from lakesync.auth import configured_issuers
+    from lakesync.auth.keys import KeysUnavailableError
+
+    if not config.gateway.issuers:
+        return Check("off", "there are none: [[gateway.issuers]] names a login provider")
+    keys, failed = 0, []
+    for issuer in configured_issuers(config):
+        try:
+            keys += len(issuer.source.load())
+        except KeysUnavailableError as error:
+            failed.append(f"{issuer.issuer}: {error}")
+    if failed:
+        return Check("problem", "\n".join(failed), "docs/login.md has the settings of five providers")
+    return Check("ok", f"{len(config.gateway.issuers)} with {keys} key{'' if keys == 1 else 's'}")
 
 
 def java(config: Config) -> Check:
@@ -336,7 +356,7 @@ CHECKS: dict[str, Callable[[Config], Check]] = {
     each.__name__: each
     for each in (
         pipeline,
-        *(python, disk, memory, clock, ports, secret, java, jars),
+        *(python, disk, memory, clock, ports, secret, issuers, java, jars),
         *(staging, catalogue, gateway, write_scope, spark, dagster),
     )
 }

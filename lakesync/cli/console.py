@@ -36,10 +36,13 @@ def console(
     The token stands behind the `#`, which a browser keeps to itself: treat the address as you would the token.
     """
     from lakesync.cli.remote import connect
+    from lakesync.client.transports.tokens import claims
 
     remote = connect(url, gateway, token_file, data, seconds=hours * 3600)
     remote.get("/admin/settings/{gateway}")  # whether it answers, and takes the token
-    kept = {"token": remote.token} if remote.token else {"gateway": remote.gateway}
+    kept = {"token": remote.token} if remote.token else {}
+    if "gw" not in claims(remote.token or ""):  # as those of login providers
+        kept["gateway"] = remote.gateway
     where = f"{remote.url}/console#{urlencode(kept)}"
     if as_json:
         output.record({"url": where})

@@ -9,9 +9,12 @@ import requests
 from playwright.sync_api import expect, sync_playwright
 from typer.testing import CliRunner
 
+from lakesync.auth import configured_issuers
 from lakesync.cli.app import app
 from lakesync.cli.ending import ExitCode
+from lakesync.config import load
 from lakesync.flush import MemoryFlushQueue, Outlet
+from lakesync.testing.servers.oidc import providing
 from tests.integration.gateway_support import DEADLINE, SECRET, delta
 from tests.integration.openapi_support import set_a_job_aside
 
@@ -151,3 +154,26 @@ def test_the_page_is_open_and_holds_nothing_but_itself(world):
 def test_the_command_says_that_nobody_is_there():
     told = CliRunner().invoke(app, ["console", "--url", "http://127.0.0.1:9", "-g", "shop"], env={"LAKESYNC_TOKEN": ""})
     assert told.exit_code == ExitCode.UNREACHABLE
+
+
+def test_an_admin_of_a_login_provider_signs_in_and_a_client_does_not(page, serve, monkeypatch):
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    with providing("keycloak") as provider:
+        section = {"issuer": provider.issuer, "audience": "lakesync", "role_claim": "realm_access.roles"}
+        issuers = configured_issuers(load({"gateway": {"issuers": [section]}}))
+        served = serve(issuers=issuers, sole_gateway="gw")
+        for email, roles in (("boss@example.com", ["admin"]), ("alice@example.com", [])):
+            token = provider.token(provider.add_user(email, roles=roles))
+            environment = {"LAKESYNC_TOKEN": token, "LAKESYNC_CONFIG": ""}
+            words = ["console", "--url", served.url, "-g", "gw"]
+            ended = CliRunner().invoke(app, words, env=environment)
+            assert ended.exit_code == (ExitCode.OK if roles else ExitCode.AUTH), ended.output
+            page.goto("about:blank")
+            page.goto(f"{served.url}/console#token={token}&gateway=gw")
+            if not roles:
+                expect(page.get_by_role("alert")).to_contain_text("this needs a token with role 'admin'")
+                continue
+            expect(page.get_by_role("status").first).to_have_text("ready")
+            page.goto("about:blank")
+            page.goto(ended.stdout.strip())
+            expect(page.get_by_role("status").first).to_have_text("ready")

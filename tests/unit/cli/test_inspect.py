@@ -100,3 +100,15 @@ def test_settings_without_secret_and_issuers_want_no_token(run):
     told = run("token", "inspect", "a.b.c")
     assert told.exit_code == ExitCode.USAGE
     assert "wants no token" in told.stderr
+
+
+def test_the_doctor_fetches_the_keys(run, project):
+    told = json.loads(run("doctor", "--only", "issuers", "--json").stdout)
+    assert (told["state"], told["found"]) == ("ok", "1 with 1 key")
+    assert json.loads(run("doctor", "--only", "secret", "--json").stdout)["state"] == "ok"
+    project.down = True
+    try:
+        told = json.loads(run("doctor", "--only", "issuers", "--json").stdout)
+    finally:
+        project.down = False
+    assert (told["state"], "503" in told["found"]) == ("problem", True)
