@@ -136,7 +136,14 @@ def destination(
                 for day, deltas in rebuild(pyspark.spark_session, one, days_of(context), lake.names).items():
                     context.add_asset_metadata({"deltas_rewritten": deltas}, partition_key=day.isoformat())
             retry_ms = min((each.retry_ms for each in found.set_aside), default=None)
-            mark = FollowerMark(chosen(leaf, declared), found.standing.streams, staging.now_ms(), retry_ms)
+            mark = FollowerMark(
+                chosen(leaf, declared),
+                found.standing.streams,
+                staging.now_ms(),
+                retry_ms,
+                tuple(each.table for each in found.set_aside),
+                found.dead_letters,
+            )
             staging.store.put_mark(mark_name(name, leaf), msgspec.json.encode(mark).decode())
             told = {**_told(found), **through(settled, staging.now_ms()), "dagster/uri": without_password(leaf.uri)}
         at = found.standing

@@ -69,7 +69,7 @@ class _Application(FastAPI):
 
 def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
     """The server's application over an engine that is open; who opened the engine closes it."""
-    metrics = Metrics(engine.store.backlog, engine.store.marks)
+    metrics = Metrics(engine.store.backlog, engine.store.marks, lambda: engine.queue)
     hub = Hub(engine.store, shares_of(settings), metrics.broadcast.inc)
     app = _Application(
         title="LakeSync gateway",

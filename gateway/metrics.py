@@ -17,7 +17,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.clients import Lag
+from gateway.dead_letters import dead_letters
 from lakesync.analysis.marks import report_in
+from lakesync.flush import FlushQueue
 from lakesync.hlc import wall_of
 from lakesync.staging.records import Backlog
 
@@ -30,10 +32,16 @@ _SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 class Metrics:
     """The counters of one server."""
 
-    def __init__(self, backlog: Callable[[], list[Backlog]], marks: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        backlog: Callable[[], list[Backlog]],
+        marks: Callable[[], Mapping[str, str]],
+        queue: Callable[[], FlushQueue | None] = lambda: None,
+    ) -> None:
         """Args:
         backlog: asked when the metrics are read.
         marks: of staging, among which is the pipeline's report; asked when the metrics are read.
+        queue: work that follows this server's own flushes.
         """
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
@@ -73,6 +81,7 @@ class Metrics:
         )
         registry.register(_BacklogCollector(backlog))
         registry.register(_PipelineCollector(marks))
+        registry.register(_DeadLetterCollector(backlog, marks, queue))
         self.lags: Mapping[str, Lag] = {}
         """Gateway → how far its clients are behind, set before the text is asked for."""
         registry.register(_LagCollector(lambda: self.lags))
@@ -176,6 +185,40 @@ class _PipelineCollector(Collector):
                 families["since"].add_metric(labels, lag.since_ms / 1000)
                 families["requests"].add_metric(labels, report.requests.get(lag.key, 0))
         yield from families.values()
+
+
+class _DeadLetterCollector(Collector):
+    """What is set aside, by kind and place."""
+
+    def __init__(
+        self,
+        backlog: Callable[[], list[Backlog]],
+        marks: Callable[[], Mapping[str, str]],
+        queue: Callable[[], FlushQueue | None],
+    ) -> None:
+        self._backlog, self._marks, self._queue = backlog, marks, queue
+
+    def describe(self) -> Iterator[Metric]:
+        yield from _dead_letter_families()
+
+    def collect(self) -> Iterator[Metric]:
+        counts, since = _dead_letter_families()
+        marks, queue = self._marks(), self._queue()
+        gateways = {each.gateway for each in self._backlog()}
+        found = {each for gateway in gateways for each in dead_letters(marks, queue, gateway)}
+        for each in found:
+            labels = [each.gateway, each.kind, each.name]
+            counts.add_metric(labels, each.count)
+            since.add_metric(labels, each.since_ms / 1000)
+        yield from (counts, since)
+
+
+def _dead_letter_families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+    labels = ["gateway", "kind", "name"]
+    return (
+        GaugeMetricFamily("lakesync_dead_letters", "Values, tables and work that are set aside", labels=labels),
+        GaugeMetricFamily("lakesync_dead_letters_timestamp_seconds", "When the first was seen", labels=labels),
+    )
 
 
 def _pipeline_families() -> dict[str, GaugeMetricFamily]:

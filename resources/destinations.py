@@ -6,6 +6,7 @@ small increment is one task. A large one is a load, divided among tasks (`lakesy
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from lakesync.adapters.base import DatabaseAdapter
 
+_LETTERS = 1_000
 DELTAS_A_PART = 50_000
 """A backlog is divided where each part has at least so many deltas."""
 
@@ -81,6 +83,8 @@ class Followed(msgspec.Struct, frozen=True):
     """UTC day of arrival → deltas."""
     set_aside: tuple[SetAside, ...] = ()
     """Tables of rows that it continues without."""
+    dead_letters: dict[str, int] = {}
+    """Gateway → values that its tables of rows cannot take; a thousand are counted at most."""
 
     @property
     def behind(self) -> bool:
@@ -115,8 +119,10 @@ def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, th
             days=_together([found.days, rest.days]),
         )
     with closing(follower.open()) as adapter:
-        asides = adapter.set_aside(follower.name) if isinstance(adapter, Isolating) else []
-    return replace(found, set_aside=tuple(asides))
+        if not isinstance(adapter, Isolating):
+            return found
+        letters = Counter(letter.gateway for letter in adapter.dead_letters(_LETTERS))
+        return replace(found, set_aside=tuple(adapter.set_aside(follower.name)), dead_letters=dict(letters))
 
 
 @lake_errors

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,17 @@ import dagster as dg
 import msgspec
 
 from assets.labels import SLOT, UPKEEP_SLOT
-from lakesync.analysis.marks import QUEUED_SECONDS, REPORT, Follower, Lag, QueuedRun, Report
+from lakesync.analysis.marks import (
+    QUEUED_SECONDS,
+    REPORT,
+    DeadLetters,
+    Follower,
+    FollowerMark,
+    Lag,
+    QueuedRun,
+    Report,
+    report_in,
+)
 from lakesync.clock import WallClock
 from lakesync.config import Config
 from lakesync.staging.records import Backlog
@@ -109,8 +119,30 @@ class PipelineLags:
             tuple(self._found),
             {key: count for key, count in made.items() if key in behind},
             tuple(queued_runs(instance())) if self._found else (),
+            tuple(self._dead_letters(store)),
         )
         store.put_mark(REPORT, msgspec.json.encode(report).decode())
+
+    def _dead_letters(self, store: PipelineStore) -> Iterator[DeadLetters]:
+        """What is set aside, and when that was first reported."""
+        marks = store.marks()
+        last = report_in(marks)
+        known = {(each.kind, each.name, each.gateway): each.since_ms for each in last.dead_letters} if last else {}
+        now_ms = WallClock(self._config.clock_offset_file).now_ms()
+        rejected = self._marks().rejected.items()
+        found = [DeadLetters("value", table, gateway, count, now_ms) for (gateway, table), count in rejected]
+        destinations = [each.name for each in self._followers(store) if each.part == "destination"]
+        found += [each for name in destinations if name in marks for each in _asides(name, marks[name])]
+        for each in found:
+            since_ms = known.get((each.kind, each.name, each.gateway), now_ms)
+            yield msgspec.structs.replace(each, since_ms=since_ms)
+
+
+def _asides(name: str, text: str) -> Iterator[DeadLetters]:
+    """What a destination has set aside, as its latest run told staging."""
+    mark, leaf = msgspec.json.decode(text, type=FollowerMark), name.partition("/")[2]
+    yield from (DeadLetters("destination", f"{leaf}!{table}", "", 1, 0) for table in mark.set_aside)
+    yield from (DeadLetters("destination", leaf, *counted, 0) for counted in mark.dead_letters.items())
 
 
 def queued_runs(instance: dg.DagsterInstance) -> list[QueuedRun]:

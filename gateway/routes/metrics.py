@@ -14,10 +14,11 @@ from gateway import bodies
 from gateway.admission import admit
 from gateway.auth import shows
 from gateway.clients import ClientStanding
+from gateway.dead_letters import dead_letters
 from gateway.lag import look_at_clients, look_at_gateways
 from gateway.operations import Operation, Parameter
 from gateway.services import Services
-from lakesync.analysis.marks import QueuedRun, Report, report_in
+from lakesync.analysis.marks import DeadLetters, QueuedRun, Report, report_in
 from lakesync.engine import GatewayStats
 from lakesync.exceptions import AuthError, StagingUnavailableError, ValidationError
 from lakesync.flush import TableStats
@@ -127,6 +128,8 @@ class OperatorStats(GatewayStats, frozen=True, rename="camel"):
     """One, unless tables are sharded; above, sequences are those of the shard that is furthest."""
     pipeline: PipelineStanding | None
     """None where no pipeline ever reported to this store."""
+    dead_letters: list[DeadLetters]
+    """What is set aside of this gateway, by kind and place."""
 
 
 async def gateway_metrics(request: Request) -> Response:
@@ -155,7 +158,8 @@ async def admin_metrics(request: Request) -> Response:
     clients = await run_in_threadpool(services.clients.standing, gateway.gateway_id, followed, limit)
     known: dict[str, Any] = msgspec.structs.asdict(stats)
     cut = await run_in_threadpool(services.engine.store.newest_cut, gateway.gateway_id)
-    report = report_in(await run_in_threadpool(services.engine.store.marks))
+    marks = await run_in_threadpool(services.engine.store.marks)
+    report = report_in(marks)
     told = OperatorStats(
         **known,
         rules_version=(await run_in_threadpool(gateway.config)).rules_version,
@@ -165,6 +169,7 @@ async def admin_metrics(request: Request) -> Response:
         tables=tables,
         shards=shards,
         pipeline=PipelineStanding.of(report, gateway.gateway_id) if report is not None else None,
+        dead_letters=await run_in_threadpool(dead_letters, marks, services.engine.queue, gateway.gateway_id),
     )
     return bodies.json_response(told)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from lakesync.hlc import wall_of
 from lakesync.staging.shards import shard_map
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
@@ -39,6 +40,9 @@ class MarkReader:
         self._config = config
         self._shards = shard_map(config.shard_config)
         self._read: tuple[tuple[int | None, int], tuple[Piece, ...]] | None = None
+        self._rejected_at: int | None = None
+        self.rejected: Mapping[tuple[str, str], int] = {}
+        """(gateway, state table) → values that do not fit their columns, as the last reading found them."""
 
     def lags(
         self, backlog: Sequence[Backlog], tables: Sequence[StateTable], followers: Sequence[Follower]
@@ -65,9 +69,19 @@ class MarkReader:
                     backlog, LakeMarks(marks, moved=moved), tables, followers, config.namespaces, self._shards
                 )
                 pieces = self._pieces(lake.deltas, least_mark(found))
+                self._count_rejected(lake)
         except _UNREADABLE as error:
             raise LakeUnavailableError(f"the lake's marks cannot be read: {error}") from error
         return lags(backlog, found, pieces)
+
+    def _count_rejected(self, lake: Lake) -> None:
+        table = lake.rejected
+        snapshot = table.current_snapshot() if table is not None else None
+        if table is None or snapshot is None or snapshot.snapshot_id == self._rejected_at:
+            return
+        rows = table.scan(selected_fields=("gateway", "table_name")).to_arrow()
+        keys = zip(rows["gateway"].to_pylist(), rows["table_name"].to_pylist(), strict=True)
+        self._rejected_at, self.rejected = snapshot.snapshot_id, Counter(keys)
 
     def _pieces(self, deltas: Table | None, low: int) -> tuple[Piece, ...]:
         snapshot = deltas.current_snapshot() if deltas is not None else None

@@ -131,6 +131,19 @@ class QueuedRun(msgspec.Struct, frozen=True, rename="camel"):
     since_ms: int
 
 
+class DeadLetters(msgspec.Struct, frozen=True, rename="camel"):
+    """Values, tables or work of one place that are set aside; `lakesync dlq list` lists them one by one."""
+
+    kind: Literal["value", "destination", "work"]
+    name: str
+    """The table; of destinations `NAME/ADAPTER`, and `NAME/ADAPTER!TABLE` for a table whose rows are not written."""
+    gateway: str
+    """Empty: every gateway that the destination follows."""
+    count: int
+    since_ms: int
+    """When the first of them was seen."""
+
+
 class Report(msgspec.Struct, frozen=True, rename="camel"):
     """What the pipeline lacked when its sensors last looked; they write it to staging for others to show."""
 
@@ -140,6 +153,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     """Key of a part → runs that were requested for it since its mark moved. From `FAILING` on these runs fail."""
     queued: tuple[QueuedRun, ...] = ()
     """Runs that have waited for longer than `QUEUED_SECONDS`."""
+    dead_letters: tuple[DeadLetters, ...] = ()
 
     def of(self, gateway: str) -> list[Lag]:
         """The lags of one gateway."""
@@ -172,6 +186,10 @@ class FollowerMark(msgspec.Struct, frozen=True, rename="camel"):
     at_ms: int
     retry_ms: int | None = None
     """When a table that it continues without is retried, milliseconds since 1970; None: it continues without none."""
+    set_aside: tuple[str, ...] = ()
+    """The tables that it continues without."""
+    dead_letters: dict[str, int] = {}
+    """Gateway → values that its tables of rows cannot take."""
 
 
 class Visit(msgspec.Struct, frozen=True, rename="camel"):

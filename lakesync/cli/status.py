@@ -104,6 +104,7 @@ def _whole(
             for name in names
         ],
         "pipeline": told["pipeline"],
+        "deadLetters": told["deadLetters"],
         "clients": [standing(each) for each in told["clients"]],
         "runs": runs,
     }
@@ -201,5 +202,11 @@ def _facts(whole: dict[str, Any]) -> Iterator[tuple[str, str]]:
             for part in told["behind"]
         ]
         yield "behind", "; ".join(lags) or "nothing"
+    if whole["deadLetters"]:
+        asides = [
+            f"{each['count']:,} of {each['kind']} {each['name']}, since {output.moment(each['sinceMs'])}"
+            for each in whole["deadLetters"]
+        ]
+        yield "set aside", f"{'; '.join(asides)}: see `lakesync dlq list`"
     if whole["runs"] == []:
         yield "last run", "none yet"

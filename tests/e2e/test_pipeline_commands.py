@@ -1,12 +1,16 @@
 """The commands that ask a whole pipeline: status, checkpoint and backfill, on a `lakesync up` that really runs."""
 
 import json
+import sqlite3
 import time
+from contextlib import closing
 
 import pytest
+import requests
 
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
+from tests.e2e.up_support import Up
 
 TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}, {"name": "n", "type": "number"}]}
 ROWS = 30
@@ -60,3 +64,65 @@ def test_status_checkpoint_and_backfill_see_what_was_pushed(up):
     assert of_deltas["ledger_equals_lake"] is True
     up.ask("backfill", "tables/nothing", "--from", today, code=5)
     assert json.loads(up.ask("query", "SELECT count(*) AS n FROM todos", "--json")) == {"n": ROWS}
+
+
+COPY = """
+[adapters]
+copy = "sqlite://{folder}/copy.db"
+
+[destinations.shop]
+to = "copy"
+"""
+
+
+@pytest.fixture
+def shop(tmp_path):
+    """A `lakesync up` with a destination, where a table of somebody else's is in the place of `todos`."""
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as db:
+        db.execute("CREATE TABLE todos (owner TEXT)")
+    running = Up(tmp_path / "data", COPY.format(folder=tmp_path))
+    yield running
+    running.end()
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(900)
+def test_a_destinations_table_that_is_set_aside_is_named_everywhere_and_retried(shop):
+    shop.start()
+    folder, mine = shop.folder.parent, ("--gateway", "shop")
+    folder.joinpath("todos.json").write_text(json.dumps(TODOS))
+    lines = [json.dumps({"id": f"t{number}", "title": "Buy oat milk", "n": number}) for number in range(ROWS)]
+    folder.joinpath("todos.jsonl").write_text("\n".join(lines))
+    shop.ask("schema", "apply", "todos.json", *mine)
+    shop.ask("push", "todos.jsonl", "--table", "todos", "--id", "id", "--client", "alice", *mine)
+    shop.ask("flush", "--wait", "300", *mine)
+
+    def set_aside():
+        return json.loads(shop.ask("status", "--json", *mine))["deadLetters"]
+
+    shop.wait(set_aside, 300)
+    (aside,) = set_aside()
+    entry = "shop/copy!todos"
+    assert (aside["kind"], aside["name"], aside["count"]) == ("destination", entry, 1)
+    assert f"1 of destination {entry}" in shop.ask("status", *mine)
+    metrics = requests.get(shop.told()["gateway"]["url"] + "/metrics", timeout=30).text
+    assert f'kind="destination",name="{entry}"}} 1.0' in metrics
+    listed = [json.loads(line) for line in shop.ask("dlq", "list", "--json", *mine).splitlines()]
+    assert [(each["id"], each["kind"]) for each in listed] == [(entry, "destination")]
+    assert "todos" in listed[0]["why"]
+
+    with closing(sqlite3.connect(folder / "copy.db")) as db:
+        db.execute("ALTER TABLE todos RENAME TO theirs")
+    done = json.loads(shop.ask("dlq", "retry", entry, "--json"))
+    assert (done["retried"], done["asset"]) == (entry, "destinations/shop/copy")
+    assert done["runId"]
+
+    def rows():
+        with closing(sqlite3.connect(folder / "copy.db")) as db:
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'todos'").fetchone():
+                return 0
+            return db.execute("SELECT count(*) FROM todos").fetchone()[0]
+
+    shop.wait(lambda: rows() == ROWS, 120)
+    shop.wait(lambda: not set_aside(), 60)
+    assert shop.ask("dlq", "list", "--json", *mine) == ""

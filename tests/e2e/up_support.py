@@ -19,8 +19,14 @@ COMMAND = [sys.executable, "-c", "from lakesync.cli import main; main()"]
 class Up:
     """A running `lakesync up`."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, settings=None):
+        """Args: settings: `lakesync.toml`."""
         self.folder = folder
+        self.config = ""
+        if settings is not None:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            (folder.parent / "lakesync.toml").write_text(settings)
+            self.config = str(folder.parent / "lakesync.toml")
         self.process = None
 
     def start(self):
@@ -43,7 +49,7 @@ class Up:
                     "0",
                     "--json-events",
                 ],
-                env={**clean, "LAKESYNC_CONFIG": ""},
+                env={**clean, "LAKESYNC_CONFIG": self.config},
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -77,7 +83,7 @@ class Up:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
         done = subprocess.run(
             [*COMMAND, *words, "--data", str(self.folder)],
-            env={**clean, "LAKESYNC_CONFIG": ""},
+            env={**clean, "LAKESYNC_CONFIG": self.config},
             cwd=self.folder.parent,
             capture_output=True,
             text=True,

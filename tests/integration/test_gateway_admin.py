@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
 import msgspec
 import pytest
+import requests
+from typer.testing import CliRunner
 from websockets.sync.client import connect
 
-from lakesync.analysis.marks import REPORT, Report
+from lakesync.analysis.marks import REPORT, DeadLetters, Report
+from lakesync.cli.app import app
 from lakesync.delta import id_number
 from lakesync.staging.records import Cut
 from lakesync.types import SyncPull
@@ -173,6 +177,30 @@ def test_an_admin_reads_the_same_metrics(served):
     client.push(delta("t1", {"n": 1}))
     told = client.admin().call("GET", "/admin/metrics/{gw}").json()
     assert client.call("GET", "/sync/{gw}/metrics").json().items() <= told.items()
+
+
+def test_what_is_set_aside_is_counted_by_kind_and_place_with_the_oldest(served, tmp_path):
+    client = served.client()
+    client.push(delta("t1", {"n": 1}))
+    mine = DeadLetters("value", "todos", client.gateway, 3, 1_700_000_000_000)
+    of_all = DeadLetters("destination", "shop/copy!todos", "", 1, 1_700_000_001_000)
+    other = DeadLetters("value", "todos", "another", 7, 1)
+    report = Report(int(time.time() * 1000), dead_letters=(mine, of_all, other))
+    served.engine.store.put_mark(REPORT, msgspec.json.encode(report).decode())
+    told = client.admin().call("GET", "/admin/metrics/{gw}").json()["deadLetters"]
+    assert told == [msgspec.to_builtins(each) for each in (mine, of_all)]
+
+    text = requests.get(served.url + "/metrics", timeout=DEADLINE).text
+    of_gateway = f'{{gateway="{client.gateway}",kind="value",name="todos"}}'
+    assert f"lakesync_dead_letters{of_gateway} 3.0" in text
+    assert f"lakesync_dead_letters_timestamp_seconds{of_gateway} 1.7e+09" in text
+    assert text.count('lakesync_dead_letters{gateway="",kind="destination",name="shop/copy!todos"} 1.0') == 1
+
+    (tmp_path / "token").write_text(client.admin().token)
+    address = ("--url", served.url, "--gateway", client.gateway, "--token-file", str(tmp_path / "token"))
+    shown = CliRunner().invoke(app, ["status", *address, "--data", str(tmp_path)], env={"LAKESYNC_CONFIG": ""})
+    assert "3 of value todos, since 2023-11-14" in shown.stdout, (shown.output, shown.exception)
+    assert "1 of destination shop/copy!todos" in shown.stdout
 
 
 def test_an_admin_sees_who_is_behind_and_what_waits_by_table(served):

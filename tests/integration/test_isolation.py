@@ -13,12 +13,14 @@ from pydantic import SecretStr
 
 from lakehouse.catalogue import open_table
 from lakehouse.sessions import session
+from lakesync.analysis.marks import report_in
 from lakesync.config_sections import DeclaredTable
 from lakesync.delta import extract_delta
 from lakesync.schema import parse_schema
 from lakesync.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from resources.snapshot import registered
+from sensors.lags import PipelineLags
 from tests.integration.gateway_support import SERVICE, wall_ms
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
@@ -127,6 +129,16 @@ def test_one_poisoned_member_of_each_kind_holds_up_nobody_else(tenants, spark_se
             ("a_typed", "number", '"one"'),
             ("misfit", "number", '{"not":"a number"}'),
         }
+
+    lags = PipelineLags(tenants.config, registered(tenants.engine.store))
+    lags.read(tenants.engine.store, lambda: tenants.instance)
+    report = report_in(tenants.engine.store.marks())
+    assert {(each.kind, each.name, each.gateway, each.count) for each in report.dead_letters} == {
+        ("value", "orders", "a_typed", 1),
+        ("value", "orders", "misfit", 1),
+    }
+    lags.read(tenants.engine.store, lambda: tenants.instance, anew=True)
+    assert report_in(tenants.engine.store.marks()).dead_letters == report.dead_letters, "since the same moment"
 
     assert not run.success
     (told,) = (

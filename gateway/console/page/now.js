@@ -25,6 +25,15 @@ function checkpoint(told) {
   return [ago(told.cut.createdMs), element("small", {}, served ? rows : `${rows}; not served, for rules are newer`)];
 }
 
+/** What is set aside, by kind and place; null where nothing is. */
+function setAside(told) {
+  if (!told.deadLetters.length) return null;
+  const oldest = Math.min(...told.deadLetters.map((each) => each.sinceMs));
+  const sum = told.deadLetters.reduce((total, each) => total + each.count, 0);
+  const lines = told.deadLetters.map((each) => element("small", { className: "bad" }, `${count(each.count)} of ${each.kind} ${each.name}`));
+  return tile("Set aside", count(sum), element("small", { title: "lakesync dlq list" }, `the first was seen ${ago(oldest)}`), ...lines);
+}
+
 /** What the pipeline's sensors last reported: null where there is no pipeline. */
 function pipeline(told) {
   const report = told.pipeline;
@@ -58,6 +67,7 @@ function tiles(told, newest) {
     ),
     tile("Last flush", ago(told.flushedMs) || "none yet"),
     pipeline(told),
+    setAside(told),
     tile("Checkpoint", ...checkpoint(told)),
     tile(
       "Clients",
