@@ -5,18 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
+import threading
 import time
+from contextlib import suppress
+from functools import partial
 
 import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given
 from hypothesis import strategies as st
+from jwt.algorithms import RSAAlgorithm
 
 from lakesync import config
-from lakesync.auth import Issuer, TokenRefusedError, TokenVerifier, configured_issuers
+from lakesync.auth import Issuer, TokenRefusedError, TokenVerifier, configured_issuers, keys
 from lakesync.auth.claims import MAX_PATH_CHARS, MAX_PATHS, by_path, rule_claims
-from lakesync.auth.keys import Key, KeySource, KeysUnavailableError
+from lakesync.auth.keys import Key, KeySource, KeysUnavailableError, discover_set, fetch_set
 from lakesync.exceptions import ConfigurationError
+from lakesync.testing.servers import Answer, serving
+from lakesync.validation import check_keys_url
 
 SECRET = "a secret of at least thirty-two bytes"
 ISSUER = "https://login.example.com"
@@ -307,3 +315,88 @@ def test_issuers_stand_in_the_file_and_in_the_environment(tmp_path, monkeypatch)
     with pytest.raises(ConfigurationError, match="reference") as raised:
         config.load()
     assert "hunter2" not in str(raised.value)
+
+
+class Place:
+    """A server that gives one answer at `/keys`, and a discovery document."""
+
+    def __init__(self, answer, document=None):
+        self.reply, self.document = answer, document
+
+    def answer(self, request):
+        return self.reply if request.path == "/keys" else Answer(200, self.document)
+
+    def now(self):
+        return int(time.time() * 1000)
+
+
+SET = {
+    "keys": [
+        json.loads(RSAAlgorithm.to_jwk(rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key()))
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (Answer(302, None, {"Location": "http://127.0.0.1:9/keys"}), "the answer is 302"),
+        (Answer(500, SET), "the answer is 500"),
+        (Answer(200, {**SET, "padding": "x" * 300_000}), "more than 262144 bytes"),
+        (Answer(200, "<html>"), "neither a JSON Web Key Set nor public keys"),
+        (Answer(200, [SET]), 'has no list "keys"'),
+        (Answer(200, {"keys": []}), "there is no key"),
+        (Answer(200, {"keys": SET["keys"] * 100}), "at most 64"),
+    ],
+)
+def test_an_answer_that_is_no_key_set_is_not_used(answer, told):
+    with serving(Place(answer)) as served, pytest.raises(KeysUnavailableError, match=told):
+        fetch_set(f"{served.url}/keys")
+
+
+def test_an_answer_that_drips_is_given_up(monkeypatch):
+    monkeypatch.setattr(keys, "FETCH_SECONDS", 0.5)
+    ended = threading.Event()
+
+    def drip(listener):
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+            with suppress(OSError):
+                while not ended.wait(0.01):
+                    connection.sendall(b" " * 64)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dripping = threading.Thread(target=drip, args=(listener,))
+        dripping.start()
+        try:
+            with pytest.raises(KeysUnavailableError, match="longer than"):
+                fetch_set(f"http://127.0.0.1:{listener.getsockname()[1]}/keys")
+        finally:
+            ended.set()
+            dripping.join()
+
+
+def test_the_discovery_document_must_be_the_issuers_own():
+    place = Place(Answer(200, SET))
+    with serving(place) as served:
+        issuer, uri = served.url + "/", f"{served.url}/keys"
+        for document, told in (
+            ({"issuer": served.url, "jwks_uri": uri}, f"is of the issuer '{served.url}', not of"),
+            ({"issuer": issuer, "jwks_uri": "http://8.8.8.8/keys"}, "use https://"),
+            ({"issuer": issuer, "jwks_uri": "file:///etc/passwd"}, "it must be https://"),
+            ({"issuer": issuer}, "it is not there"),
+            ([], "is of the issuer None"),
+        ):
+            place.document = document
+            with pytest.raises(KeysUnavailableError, match=re.escape(told)):
+                discover_set(issuer, partial(check_keys_url, "it"))
+        place.document = {"issuer": issuer, "jwks_uri": uri}
+        assert len(discover_set(issuer, partial(check_keys_url, "it"))) == 1
+
+
+async def test_an_error_that_nobody_foresaw_does_not_end_the_refreshes():
+    key = Key.of_secret("k")
+    source, _, _ = source_of([ValueError("unforeseen"), [key]], cooldown=0)
+    assert [await source.refresh(), await source.refresh()] == [False, True]
+    assert source.keys == (key,)
