@@ -162,7 +162,7 @@ def test_from_a_login_to_a_row_under_a_rule_on_a_claim(login, monkeypatch, name)
 
 
 def test_an_app_outlasts_its_tokens_and_an_outage_of_its_provider(login, monkeypatch):
-    world = login("supabase", lifetime=2)
+    world = login("supabase", lifetime=3)
     alice = world.app("alice", world.function("alice@example.com", monkeypatch, team="red"), realtime=True)
     anna = world.app("anna", world.function("anna@example.com", monkeypatch, team="red"))
     alice.coordinator.start_auto_sync()
