@@ -8,7 +8,17 @@ import msgspec
 
 from assets.backends import kind_of
 from assets.columns import followed_columns
-from assets.labels import DELTAS, DESTINATION_SENSOR, OWNERS, REQUESTED_BY, arrivals_of, days_of, leaf_key
+from assets.labels import (
+    DELTAS,
+    DESTINATION_SENSOR,
+    OWNERS,
+    REQUESTED_BY,
+    arrivals_of,
+    check_step,
+    days_of,
+    leaf_key,
+    leaf_pool,
+)
 from assets.outcome import brief, outcome
 from assets.series import Told, content_version, through
 from lakesync.adapters.places import Leaf, leaves, place_of
@@ -72,6 +82,8 @@ def chosen(leaf: Leaf, declared: DeclaredDestination) -> str:
 
 
 _TOLD_AT_MOST = 20
+EQUALS_LAKE = "equals_lake"
+"""The check of a leaf."""
 
 
 def all_leaves(config: Config) -> Iterator[tuple[str, DeclaredDestination, Leaf]]:
@@ -107,7 +119,7 @@ def destination(
         deps=[DELTAS],
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=f"lakesync_destination_{name}_{leaf.name}",
+        pool=leaf_pool(name, leaf.name),
         description=f"{told_tables} of the history at `{leaf.name}`, each delta once, for the destination `{name}`.",
         group_name="destinations",
         kinds={"spark", kind_of(leaf.uri)},
@@ -158,18 +170,20 @@ def equal_lake(config: Config) -> list[dg.AssetChecksDefinition]:
 
 
 def _equals_lake(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=leaf_key(name, leaf.name),
-        name="equals_lake",
-        description="Compares, by table and day, what the destination holds with the lake up to the destination's "
-        "mark: counts and checksums of deltas and of rows, and the cells of rows with what was written.",
+    key = leaf_key(name, leaf.name)
+    description = (
+        "Compares, by table and day, what the destination holds with the lake up to the destination's mark: counts and "
+        "checksums of deltas and of rows, and the cells of rows with what was written."
     )
+    spec = dg.AssetCheckSpec(EQUALS_LAKE, asset=key, description=description)
+
+    @dg.multi_asset_check(name=check_step(key, EQUALS_LAKE), specs=[spec])
     def check(
         context: dg.AssetCheckExecutionContext,
         pyspark: SparkConnectResource,
         lake: LakeResource,
         staging: StagingResource,
-    ) -> dg.AssetCheckResult:
+    ) -> Iterator[dg.AssetCheckResult]:
         from resources.comparisons import compare
 
         with outcome(context, pyspark, retried=False):
@@ -180,8 +194,9 @@ def _equals_lake(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.Ass
                 raise
             except Exception as error:  # such as a file of the lake that is gone
                 context.log.exception("the destination cannot be compared")
-                return dg.AssetCheckResult(passed=False, description=f"It could not be compared: {brief(error)}")
-        return _compared(found)
+                yield dg.AssetCheckResult(passed=False, description=f"It could not be compared: {brief(error)}")
+                return
+        yield _compared(found)
 
     return check
 

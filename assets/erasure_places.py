@@ -14,7 +14,7 @@ from assets.destinations import all_leaves, follower
 from assets.erasure_landed import Due, erasing_op
 from assets.flows import flow_key
 from assets.flows import works as flow_works
-from assets.labels import leaf_key
+from assets.labels import leaf_key, leaf_pool
 from assets.migration import migration_key
 from assets.outcome import outcome
 from assets.tiering import tier_key
@@ -47,7 +47,7 @@ def cleared_leaves(config: Config, due: Due) -> tuple[list[dg.OpDefinition], lis
     for name, declared, leaf in all_leaves(config):
         step = _cleared(
             leaf_key(name, leaf.name),
-            f"lakesync_destination_{name}_{leaf.name}",
+            leaf_pool(name, leaf.name),
             f"The leaf `{leaf.name}` of the destination `{name}`, and what is cold of it, without erased values.",
             due,
             partial(_of_leaf, name, declared, leaf),

@@ -71,6 +71,11 @@ def leaf_key(destination: str, leaf: str) -> dg.AssetKey:
     return dg.AssetKey(["destinations", destination, leaf])
 
 
+def leaf_pool(destination: str, leaf: str) -> str:
+    """The pool of whoever writes a destination's leaf."""
+    return f"lakesync_destination_{destination}__{leaf}"
+
+
 def is_sensor_run(context: dg.AssetExecutionContext) -> bool:
     """Whether the flush sensor asked for this run, rather than a person or a backfill."""
     return context.run.tags.get(REQUESTED_BY) == FLUSH_SENSOR

@@ -130,12 +130,33 @@ def check_places(config: Config) -> None:
             )
     for name in declared:
         _check_no_circle(config, name, ())
+    _check_leaves(config)
     for name, migration in config.migrations.items():
         if migration.until is not None and migration.until < migration.since:
             raise ValueError(f"migrations.{name}.until, {migration.until}, lies before since, {migration.since}")
     for name, flow in config.flows.items():
         if flow.source == flow.to:
             raise ValueError(f"flows.{name} leads from {flow.to!r} to itself: name two places")
+
+
+def _check_leaves(config: Config) -> None:
+    """No two adapters of destinations are one step to Dagster, which joins their names by two underscores."""
+    steps: dict[str, str] = {}
+    for name, destination in config.destinations.items():
+        for leaf in sorted(_adapters(config, destination.to)):
+            told = f"the adapter {leaf!r} of destinations.{name}"
+            other = steps.setdefault(f"{name}__{leaf}", told)
+            if other != told:
+                raise ValueError(
+                    f"{told} and {other} would both be called {name}__{leaf} in Dagster: rename one of them without "
+                    "two underscores in a row"
+                )
+
+
+def _adapters(config: Config, name: str) -> set[str]:
+    """The adapters that a place is made of."""
+    parts = _parts(config, name)
+    return {leaf for _, inner in parts for leaf in _adapters(config, inner)} if parts else {name}
 
 
 def _uses(config: Config) -> Iterator[tuple[str, str, bool]]:

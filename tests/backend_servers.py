@@ -39,9 +39,13 @@ class Server:
     def start(
         self, command: Sequence[str], ready: Callable[[], bool], environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start it and wait until it is ready."""
+        """Start it and wait until it is ready; one that is not in time is ended."""
         self._process = Process(self.name, command, environment or {}, self.folder / f"{self.name}.log")
-        self._process.wait_ready(ready, timeout=_READY_SECONDS)
+        try:
+            self._process.wait_ready(ready, timeout=_READY_SECONDS)
+        except BaseException:
+            self.kill()
+            raise
 
     def kill(self) -> None:
         """End it as a crash does."""

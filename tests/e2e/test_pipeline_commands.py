@@ -3,14 +3,16 @@
 import json
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 import requests
 
+from lakesync.cli.pipeline import Dagster
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
 from tests.e2e.up_support import Up
+from tests.mute_server import mute_server
 
 TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}, {"name": "n", "type": "number"}]}
 ROWS = 30
@@ -126,3 +128,64 @@ def test_a_destinations_table_that_is_set_aside_is_named_everywhere_and_retried(
     shop.wait(lambda: rows() == ROWS, 120)
     shop.wait(lambda: not set_aside(), 60)
     assert shop.ask("dlq", "list", "--json", *mine) == ""
+
+
+BOUND = 600
+"""Seconds within which a push is in the checkpoint, on a machine that is ten times busier than yours."""
+
+
+@pytest.fixture
+def hanging(tmp_path):
+    """A `lakesync up` with four destinations that hang: two before the login, two after it."""
+    with ExitStack() as closing_after:
+        muted = [closing_after.enter_context(mute_server(logs_in=number > 1)) for number in range(4)]
+        schemes = ("mysql", "postgresql", "postgresql", "postgresql")
+        settings = ["[adapters]"]
+        for number, scheme in enumerate(schemes):
+            (tmp_path / f"hung{number}").write_text(f"{scheme}://nobody@127.0.0.1:{muted[number].port}/nothing")
+            settings.append(f'hung{number} = "file:{tmp_path}/hung{number}"')
+        settings += [f'[destinations.hung{number}]\nto = "hung{number}"' for number in range(4)]
+        running = Up(tmp_path / "data", "\n".join(settings))
+        yield running, muted
+        running.end()
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(3000)
+def test_four_destinations_that_hang_stop_no_flush_and_a_run_that_cannot_start_is_named(hanging):
+    shop, muted = hanging
+    shop.start()
+    folder, mine = shop.folder.parent, ("--gateway", "shop")
+    folder.joinpath("todos.json").write_text(json.dumps(TODOS))
+    shop.ask("schema", "apply", "todos.json", *mine)
+
+    def push(number):
+        """Push a row and wait for it in the checkpoint; seconds that it took."""
+        begun = time.monotonic()
+        folder.joinpath("row.jsonl").write_text(json.dumps({"id": f"t{number}", "title": "Oat milk", "n": number}))
+        shop.ask("push", "row.jsonl", "--table", "todos", "--id", "id", "--client", "alice", *mine)
+
+        def is_cut():
+            cut = status()["cut"]
+            return cut is not None and cut["rows"] == number
+
+        shop.wait(is_cut, BOUND)
+        return time.monotonic() - begun
+
+    def status():
+        return json.loads(shop.ask("status", "--json", *mine))
+
+    first = push(1)  # Spark's first queries are slow
+    shop.wait(lambda: all(each.held for each in muted), BOUND)
+    seconds = [push(number) for number in (2, 3)]
+    print(f"in the checkpoint after {first:.1f} s, then {seconds}")
+    shop.wait(lambda: len({p["name"] for p in status()["pipeline"]["behind"] if p["part"] == "destination"}) == 4, 60)
+
+    # The last two hold their slots for good, so that another run for one of them cannot start.
+    dagster = Dagster(shop.told()["dagster"]["url"])
+    runs = [dagster.materialise("destinations/hung3/hung3", "destinations", "test") for _ in range(5)]
+    begun = time.monotonic()
+    shop.wait(lambda: {each["runId"] for each in status()["pipeline"]["queued"]} & set(runs), 60)
+    assert time.monotonic() - begun < 60
+    assert "has not started" in shop.ask("status", *mine)
+    push(4)

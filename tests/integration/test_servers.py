@@ -1,10 +1,23 @@
 """The servers that tests and `lakesync up` start: they answer, and the lake is the same from both sides."""
 
+import psutil
 import psycopg
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+from lakesync.exceptions import StartupError
+from tests import backend_servers
+from tests.backend_servers import Server
+
+
+def test_a_server_that_is_not_ready_in_time_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(backend_servers, "_READY_SECONDS", 0.1)
+    server = Server("sleeper", tmp_path)
+    with pytest.raises(StartupError, match="sleeper was not ready"):
+        server.start(["sleep", "600"], lambda: False)
+    assert not psutil.pid_exists(server.pid)
 
 
 @pytest.fixture

@@ -105,7 +105,9 @@ class Poison:
                 for part, name in (("table", table), ("checkpoint", ""))
                 if requests.get((part, name), 0) < 3
             ]
-        return found
+        asides = {each["name"] for each in self._system.pipeline(self.polled)["dead_letters"]}
+        occupied = f"copy/copy!{self._system.tables[-1]}"
+        return found if occupied in asides else [*found, occupied]
 
     def _config(self) -> Config:
         return load({"data_dir": self._system.data})

@@ -139,6 +139,7 @@ class System:
         return {
             "oldest_ms": told["oldestMs"],
             "cut": told["cut"],
+            "dead_letters": told["deadLetters"],
             **(told["pipeline"] or {"reportedMs": 0, "behind": []}),
         }
 

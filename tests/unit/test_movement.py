@@ -8,6 +8,7 @@ import pytest
 
 from assets.tiering import oldest_day
 from lakesync.config import load
+from lakesync.exceptions import ConfigurationError
 from lakesync.schema import parse_schema
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.partitions import arrival_days
@@ -128,6 +129,28 @@ def test_an_erasure_holds_all_that_moves_and_is_reported_behind_all_of_it(defini
     every = {f"erase__{name}" for name in ("history", "tables__flights", *moves, *leaves)}
     assert after["erase__report"] == every == after.keys() - {"erase__report"}
     assert after["erase__destinations__warehouse__pg"] == {"erase__history", "erase__tiers__aged"}
+
+
+def test_an_adapter_may_be_called_like_the_check_of_another(tmp_path):
+    places = {name: f"sqlite://{tmp_path}/{name}.db" for name in ("copy", "copy_equals_lake")}
+    config = load(
+        {
+            "data_dir": tmp_path,
+            "adapters": places,
+            "copies": {"both": {"primary": "copy", "secondaries": ["copy_equals_lake"]}},
+            "destinations": {"shop": {"to": "both"}},
+        }
+    )
+    repository = make_definitions(config, SchemaSnapshot((FLIGHTS,))).get_repository_def()
+    nodes = {node.name for job in repository.get_all_jobs() for node in job.nodes}
+    assert {"destinations__shop__copy_equals_lake", "equals_lake__destinations__shop__copy"} <= nodes
+
+
+def test_destinations_that_dagster_would_call_the_same_are_refused(tmp_path):
+    places = {name: f"sqlite://{tmp_path}/{name}.db" for name in ("c", "b__c")}
+    destinations = {"a__b": {"to": "c"}, "a": {"to": "b__c"}}
+    with pytest.raises(ConfigurationError, match=r"'b__c' of destinations.a and .* be called a__b__c in Dagster"):
+        load({"data_dir": tmp_path, "adapters": places, "destinations": destinations})
 
 
 def test_the_location_loads_as_a_code_server_loads_it(definitions):

@@ -1,0 +1,56 @@
+"""A database that hangs: it takes connections, perhaps lets one log in, and never answers."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+_SSL_REQUEST = 80877103
+_LOGGED_IN = b"R\x00\x00\x00\x08\x00\x00\x00\x00" + b"Z\x00\x00\x00\x05I"
+"""Of Postgres: AuthenticationOk, ReadyForQuery."""
+
+
+class Mute(NamedTuple):
+    """Where it listens, and what it holds."""
+
+    port: int
+    held: list[socket.socket]
+    """The connections that it took, in order."""
+
+
+@contextmanager
+def mute_server(*, logs_in: bool = False) -> Iterator[Mute]:
+    """A server that never answers.
+
+    Args:
+        logs_in: it answers the login of Postgres, and no statement after it.
+    """
+    held: list[socket.socket] = []
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def hold() -> None:
+        with suppress(OSError):  # it was closed
+            while True:
+                connection, _ = listening.accept()
+                held.append(connection)
+                if logs_in:
+                    threading.Thread(target=_log_in, args=[connection], daemon=True).start()
+
+    thread = threading.Thread(target=hold, daemon=True)
+    thread.start()
+    try:
+        yield Mute(listening.getsockname()[1], held)
+    finally:
+        listening.close()
+        for connection in held:
+            connection.close()
+
+
+def _log_in(connection: socket.socket) -> None:
+    with suppress(OSError):
+        while (message := connection.recv(4096)) and int.from_bytes(message[4:8], "big") == _SSL_REQUEST:
+            connection.sendall(b"N")
+        connection.sendall(_LOGGED_IN)
