@@ -94,17 +94,12 @@ class Poison:
         return len(set(map(str, rows))) == self.issues
 
     def unnamed(self) -> list[str]:
-        """What is poisoned and is not named by the gateway's figures."""
+        """What is poisoned and is not named as behind, or set aside, by the gateway's figures."""
         found = []
         for gateway, table in ((self.frozen, FROZEN), (self.wrecked, WRECKED)):
-            requests = {
-                (part["part"], part["name"]): part["requests"] for part in self._system.pipeline(gateway)["behind"]
-            }
-            found += [
-                f"{gateway} {part} {name}".strip()
-                for part, name in (("table", table), ("checkpoint", ""))
-                if requests.get((part, name), 0) < 3
-            ]
+            named = {(part["part"], part["name"]) for part in self._system.pipeline(gateway)["behind"]}
+            wanted = (("table", table), ("checkpoint", ""))
+            found += [f"{gateway} {' '.join(each)}".strip() for each in wanted if each not in named]
         asides = {each["name"] for each in self._system.pipeline(self.polled)["dead_letters"]}
         occupied = f"copy/copy!{self._system.tables[-1]}"
         return found if occupied in asides else [*found, occupied]
