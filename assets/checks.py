@@ -298,12 +298,12 @@ def _hold_back(
 ) -> None:
     """Have the gateways that something was found of keep their checkpoints; all where not everything is listed."""
     gateways = {getattr(one, "gateway", None) for one in found} if len(found) < LIMIT else {None}
-    what = f"{key.name} of {key.asset_key.to_user_string()} found {len(found)}"
+    check = f"{key.name} of {key.asset_key.to_user_string()}"
     for gateway in gateways:
-        run_state.faults.setdefault(gateway, []).append(what)
+        run_state.faults.setdefault(gateway, []).append(f"{check} found {len(found)}")
     if key.asset_key == DELTAS:
         run_state.doubted |= gateways
-    set_aside(context, run_state, IntegrityError(named(found)), what)
+    set_aside(context, run_state, IntegrityError(f"{len(found)} found: {named(found)}"), f"{check} failed")
 
 
 def _result(

@@ -1,11 +1,12 @@
 """How a step ends: Dagster retries transient errors and no others, and a materialisation says what Spark did for it."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import dagster as dg
 
-from assets.labels import SET_ASIDE
+from assets.labels import LEFT_OUT, SET_ASIDE
 from assets.series import spark_figures
 from lakesync.exceptions import LakeSyncError, TransientError
 from resources.run_state import RunState, SetAside
@@ -91,7 +92,7 @@ def set_aside(
     description = f"{what}: {brief(error)}"
     known = isinstance(error, LakeSyncError | ExceptionGroup)
     context.log.error("the run continues without this: %s", description, exc_info=None if known else error)
-    run_state.set_aside.append(SetAside(description, gateway))
+    run_state.set_aside.append(SetAside(what, description, gateway))
 
 
 def brief(error: Exception) -> str:
@@ -112,7 +113,8 @@ def raise_set_aside(context: dg.AssetExecutionContext, run_state: RunState) -> N
     """
     if run_state.set_aside:
         gateways = sorted({each.gateway for each in run_state.set_aside if each.gateway is not None})
-        context.instance.add_run_tags(context.run.run_id, {SET_ASIDE: ",".join(gateways)})
+        left_out = json.dumps(sorted({each.what for each in run_state.set_aside}))
+        context.instance.add_run_tags(context.run.run_id, {SET_ASIDE: ",".join(gateways), LEFT_OUT: left_out})
         raise dg.Failure("; ".join(each.description for each in run_state.set_aside), allow_retries=False)
 
 

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 class SetAside(NamedTuple):
     """A failure that the run went on without; its last step fails for it."""
 
+    what: str
+    """The same text for the same fault."""
     description: str
+    """`what`, and the error."""
     gateway: str | None
     """The gateway that was not flushed, if the failure was that."""
 

@@ -37,7 +37,19 @@ class RunFailed(Alert, frozen=True, tag="run_failed"):
     error: str
     steps: dict[str, str]
     """Each failed step, and why."""
+    faults: list[str]
+    """What failed: the parts that the run went on without, or else its failed steps."""
     tags: dict[str, str]
+    url: str | None = None
+
+
+class RunRecovered(Alert, frozen=True, tag="run_recovered"):
+    """A run ended well, after runs for the same work had failed."""
+
+    run_id: str
+    job: str
+    faults: list[str]
+    """What failed last, as it was told."""
     url: str | None = None
 
 

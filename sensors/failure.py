@@ -1,49 +1,82 @@
-"""Says out loud that a run failed, or that a check fails that did not."""
+"""Tells that runs begin to fail, or that a check fails that did not."""
 
 import json
 from datetime import UTC, datetime
 
 import dagster as dg
+import msgspec
 
+from assets.labels import LEFT_OUT
+from assets.maintenance import MAINTENANCE
 from resources.compat_dagster import (
     AssetCheckExecutionRecord,
     AssetCheckExecutionRecordStatus,
 )
-from sensors.alerts import Alerts, CheckChanged, RunFailed
+from sensors.alerts import Alerts, CheckChanged, RunFailed, RunRecovered
 
 RUNS_A_TICK = 50
 
 
-def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
-    """Tells each failed run once more than never: the cursor passes a run when it has been told.
+class Told(msgspec.Struct):
+    """The cursor: up to when runs were looked at, and which faults were told."""
 
-    Dagster's own decorator moves on also where the telling failed.
+    until: str
+    failing: dict[str, list[str]] = {}
+    """What a run is for → the faults of its latest run."""
+
+
+def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
+    """Tells a fault when it begins, and when a run for the same work ends well; each at least once.
+
+    Sensors request a part again and again while it fails: only the first of these runs is told. The cursor passes a run
+    when it has been told. Dagster's own decorator moves on also where the telling failed.
     """
 
     @dg.sensor(
         name="run_failure_sensor",
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Logs every failed run and posts it to the configured webhook.",
+        description="Logs runs that begin to fail, or end well again, and posts them to the configured webhook.",
     )
     def tell(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         if context.cursor is None:
-            context.update_cursor(datetime.now(UTC).isoformat())
+            now = Told(datetime.now(UTC).isoformat())
+            context.update_cursor(msgspec.json.encode(now).decode())
             return dg.SkipReason("runs that fail from now on are told")
-        told = 0
-        failed = dg.RunsFilter(
-            statuses=[dg.DagsterRunStatus.FAILURE], updated_after=datetime.fromisoformat(context.cursor)
+        known = msgspec.json.decode(context.cursor, type=Told)
+        ended = dg.RunsFilter(
+            statuses=[dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.SUCCESS],
+            updated_after=datetime.fromisoformat(known.until),
         )
+        told = 0
         records = context.instance.get_run_records(
-            failed, limit=RUNS_A_TICK, order_by="update_timestamp", ascending=True
+            ended, limit=RUNS_A_TICK, order_by="update_timestamp", ascending=True
         )
         for record in records:
-            alerts.tell(_failed(context.instance, record.dagster_run, alerts))
-            context.update_cursor(record.update_timestamp.replace(tzinfo=UTC).isoformat())
-            told += 1
-        return dg.SkipReason(f"{told} failed runs told" if told else "no run failed")
+            run, before = record.dagster_run, known.failing.get(_work(record.dagster_run), [])
+            if run.status is dg.DagsterRunStatus.FAILURE:
+                alert = _failed(context.instance, run, alerts)
+                known.failing[_work(run)] = alert.faults
+                if not set(alert.faults) <= set(before):
+                    alerts.tell(alert)
+                    told += 1
+            elif before:
+                alerts.tell(RunRecovered(run.run_id, run.job_name, before, alerts.run_url(run.run_id)))
+                del known.failing[_work(run)]
+                told += 1
+            known.until = record.update_timestamp.replace(tzinfo=UTC).isoformat()
+            context.update_cursor(msgspec.json.encode(known).decode())
+        still = f"; {len(known.failing)} kinds of runs fail, as told" if known.failing else ""
+        return dg.SkipReason((f"{told} runs told" if told else "no other run fails, or ends well again") + still)
 
     return tell
+
+
+def _work(run: dg.DagsterRun) -> str:
+    """What a run is for: the same for each run that a sensor requests for one part."""
+    assets = sorted(key.to_user_string() for key in run.asset_selection or ())
+    part = run.tags.get("dagster/partition", "") if run.job_name == MAINTENANCE.to_user_string() else ""
+    return " ".join([run.job_name, *assets, part]).strip()
 
 
 def check_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
@@ -91,7 +124,9 @@ def _failed(instance: dg.DagsterInstance, run: dg.DagsterRun, alerts: Alerts) ->
     }
     error = next((event.message for event in events if event.is_run_failure), None)
     tags = {key: value for key, value in run.tags.items() if not key.startswith(".")}
-    return RunFailed(run.run_id, run.job_name, error or "", steps, tags, alerts.run_url(run.run_id))
+    left_out: list[str] = json.loads(run.tags.get(LEFT_OUT, "[]"))
+    faults = left_out or sorted(steps) or ["the run's process"]
+    return RunFailed(run.run_id, run.job_name, error or "", steps, faults, tags, alerts.run_url(run.run_id))
 
 
 def _changed(record: AssetCheckExecutionRecord, fails: bool, alerts: Alerts) -> CheckChanged:

@@ -16,9 +16,14 @@ from sensors.failure import check_failure_sensor, run_failure_sensor
 SECRET = "a secret that receiver and sender share"
 
 
+DRY = {"lake"}
+"""What is dry: an op fails for it."""
+
+
 @dg.op
 def breaks():
-    raise ValueError("the lake is dry")
+    if DRY:
+        raise ValueError(f"the {' and the '.join(sorted(DRY))} is dry")
 
 
 @dg.job(tags={"team": "lakes"})
@@ -88,6 +93,31 @@ def test_a_failed_run_is_told_once_and_again_until_it_is_taken(receiver, alerts,
     assert alert["url"] == f"http://dagster.test/runs/{run.run_id}"
     assert tick(sensor, instance, told) == told
     assert len(receiver.told) == 1
+
+
+def test_a_part_that_fails_again_and_again_is_told_once_until_it_recovers(receiver, alerts, instance, monkeypatch):
+    sensor = run_failure_sensor(alerts)
+    cursor = tick(sensor, instance)
+
+    def told(*left_out):
+        """A run ends; the alerts after it."""
+        nonlocal cursor
+        tags = {"lakesync/left_out": json.dumps(left_out)} if left_out else {}
+        broken.execute_in_process(instance=instance, tags=tags, raise_on_error=False)
+        receiver.told.clear()
+        cursor = tick(sensor, instance, cursor)
+        return [(one["kind"], one["faults"]) for one in receiver.told]
+
+    orders, planes = "table orders was not merged", "table planes was not merged"
+    assert told(orders) == [("run_failed", [orders])]
+    assert told(orders) == []
+    assert told(orders, planes) == [("run_failed", [orders, planes])], "another part fails too"
+    assert told(planes) == []
+    monkeypatch.setattr("tests.integration.test_alerts.DRY", set())
+    assert told() == [("run_recovered", [planes])]
+    assert told() == []
+    monkeypatch.setattr("tests.integration.test_alerts.DRY", {"sea"})
+    assert told() == [("run_failed", ["breaks"])]
 
 
 def test_a_check_is_told_when_it_begins_to_fail_and_when_it_passes_again(receiver, alerts, instance):
