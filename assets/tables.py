@@ -21,7 +21,7 @@ from resources.uris import table_uri
 
 if TYPE_CHECKING:
     from lakehouse.table_definitions import Contract
-    from lakehouse.tables.increments import MergeReport
+    from lakehouse.tables.increments import DayMerge, MergeReport
 
 
 class Merge(dg.Config):
@@ -75,7 +75,7 @@ def state_table(
         run_state: dg.ResourceParam[RunState],
     ) -> dg.MaterializeResult[None]:
         from lakehouse.table_definitions import typed_columns
-        from lakehouse.tables.increments import merge_table
+        from lakehouse.tables.increments import merge_table, merged_by_day
 
         with outcome(context, pyspark):
             spark, names = pyspark.spark_session, lake.names_in(namespace)
@@ -105,9 +105,14 @@ def state_table(
                     return dg.MaterializeResult(metadata=left_out, data_version=kept_version(context, key))
                 report = merge({name: mark for name, mark in flushed.items() if name not in grown}, "discard")
             run_state.merged[namespace, schema.table] = report
+            by_day = days is not None or len(context.partition_keys) > 1
+            if by_day:
+                ranges = {name: (report.since.get(name, 0), arrival) for name, arrival in flushed.items()}
+                found = merged_by_day(spark, schema.table, ranges, days, names) if report.deltas_in else {}
+                _report_by_day(context, found)
             settled = merged_through(report.marks, flushed, run_state.settled_ms())
             told = {
-                **_merged(report),
+                **_merged(report, total=not by_day),
                 **left_out,
                 **sized(spark, names.state(schema.table)),
                 **through(settled, staging.now_ms()),
@@ -131,12 +136,28 @@ def _with_other_columns(
     )
 
 
-def _merged(report: "MergeReport") -> Told:
-    return {
+def _report_by_day(context: dg.AssetExecutionContext, found: "Mapping[str, DayMerge]") -> None:
+    """Add to each partition what was merged of its day. Days outside the range count to its nearest."""
+    keys = context.partition_keys
+    told: dict[str, dict[str, int]] = {key: {"deltas_in": 0, "rows_merged": 0} for key in keys}
+    for day, merged in found.items():
+        mine = told[min(max(day, keys[0]), keys[-1])]
+        mine["deltas_in"] += merged.deltas
+        mine["rows_merged"] += merged.rows
+    for key, mine in told.items():
+        context.add_asset_metadata(mine, partition_key=key)
+
+
+def _merged(report: "MergeReport", *, total: bool) -> Told:
+    """Return what a merge did; `total` where it is all of one partition, else its figures are those of the run."""
+    figures: Told = {
         "deltas_in": report.deltas_in,
         "rows_merged": report.rows_merged,
         "tombstones": report.tombstones,
         "rejected_values": report.rejected_values,
+    }
+    return {
+        **(figures if total else {"of_run": dg.MetadataValue.json(figures)}),
         "snapshot_id": str(report.snapshot_id),
         "seconds": round(report.seconds, 2),
     }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from pyspark.sql import functions as sf
 
 from lakehouse.history.decoding import day_of
 from lakehouse.spark_errors import lake_errors
@@ -62,6 +63,16 @@ class MergeReport(msgspec.Struct, frozen=True):
     """Sampled rows that the gateway's own code merges to something else; None: not known."""
     difference: str | None = None
     """One of these, as JSON."""
+    since: dict[str, int] = {}
+    """Gateway → the arrival after which its deltas were read; 0 for one that is not here."""
+
+
+class DayMerge(NamedTuple):
+    """What was merged of one day of arrival."""
+
+    deltas: int
+    rows: int
+    """Rows that these deltas are of."""
 
 
 @lake_errors
@@ -120,7 +131,47 @@ def merge_table(
         written.duplicates,
         written.differences,
         written.difference,
+        dict(since),
     )
+
+
+@lake_errors
+def merged_by_day(
+    spark: SparkSession,
+    table: str,
+    ranges: Mapping[str, tuple[int, int]],
+    days: Sequence[date] | None,
+    names: LakeNames = NAMES,
+) -> dict[str, DayMerge]:
+    """Count the deltas of an increment by UTC day of arrival (`YYYY-MM-DD`).
+
+    Args:
+        spark: a session.
+        table: the synced table's name.
+        ranges: gateway → the arrival after which its deltas are counted, and the last one that is.
+        days: the only days; None: all.
+        names: of the lake.
+
+    Raises:
+        LakeUnavailableError: Spark is gone.
+    """
+    wanted = spark.createDataFrame(
+        [(gateway, low, high) for gateway, (low, high) in ranges.items()], "of_gateway string, low bigint, high bigint"
+    )
+    deltas = spark.table(names.deltas).where(sf.col("table_name") == table)
+    if days is not None:
+        deltas = deltas.where(sf.col("day").isin(list(days)))
+    is_own = (
+        (sf.col("gateway") == sf.col("of_gateway"))
+        & (sf.col("arrival") > sf.col("low"))
+        & (sf.col("arrival") <= sf.col("high"))
+    )
+    by_day = (
+        deltas.join(sf.broadcast(wanted), is_own)
+        .groupBy("day")
+        .agg(sf.count(sf.lit(1)).alias("deltas"), sf.count_distinct("gateway", "row_id").alias("rows"))
+    )
+    return {row["day"].isoformat(): DayMerge(row["deltas"], row["rows"]) for row in by_day.collect()}
 
 
 @lake_errors

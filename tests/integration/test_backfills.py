@@ -154,6 +154,22 @@ def test_a_day_that_is_behind_an_earlier_day_in_the_log_is_refused(house):
     assert counted(both, "deltas_in") == {FRIDAY: (1,), SATURDAY: (1,)}
 
 
+def test_a_backfill_of_a_table_reports_each_day_by_itself(house):
+    if not house.pushed:  # by the tests before
+        house.push(MONDAY, 3)
+        house.push(SATURDAY, 2)
+    house.backfill("deltas", MONDAY, SATURDAY)
+    acknowledged = {day.day: day.count for day in house.store.ledger("shop")}
+    run = house.backfill("tables/todos", MONDAY, SATURDAY)
+    assert run.success
+    days = (MONDAY, TUESDAY, WEDNESDAY, THURSDAY, FRIDAY, SATURDAY)
+    each = {day: (acknowledged.get(day, 0),) * 2 for day in days}
+    assert counted(run, "deltas_in", "rows_merged") == each
+    assert told(run)[MONDAY]["of_run"]["deltas_in"] == house.pushed
+    again = house.backfill("tables/todos", MONDAY, MONDAY)
+    assert counted(again, "deltas_in", "rows_merged") == {MONDAY: (3, 3)}
+
+
 def test_a_backfill_of_a_destination_takes_what_it_lacks_up_to_its_days(house):
     if not house.pushed:  # by the tests before
         house.push(MONDAY, 3)
