@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NUMBERS = {"M": 5, "P": 9, "L": 11, "R": 8, "W": 4, "K": 3, "B": 8, "D": 9, "H": 9, "A": 8, "C": 11, "T": 5}
+NUMBERS = {"M": 5, "P": 9, "L": 11, "R": 8, "W": 4, "K": 3, "B": 11, "D": 9, "H": 9, "A": 8, "C": 11, "T": 5}
 DEEP = "pytest.mark.deep"
 ROW = re.compile(rf"^\| ([{''.join(NUMBERS)}]\d+) \| (.+) \| (.+) \|$", re.MULTILINE)
 
