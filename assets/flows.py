@@ -1,12 +1,14 @@
 """One asset a flow: what reaches one place goes on to another, as far as its rows meet a filter."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import dagster as dg
+import msgspec
 
 from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
-from assets.labels import OWNERS
+from assets.labels import MOVE_SENSOR, OWNERS, REQUESTED_BY, arrivals_of, days_of, move_mark
 from assets.outcome import outcome
 from assets.series import Told
 from lakesync.adapters.places import leaves, place_of
@@ -26,13 +28,13 @@ if TYPE_CHECKING:
 GROUP = "flows"
 
 
-def flows(config: Config) -> list[dg.AssetsDefinition]:
-    """An asset for each flow.
+def flows(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefinition]:
+    """An asset for each flow; `days` are UTC days of arrival.
 
     Raises:
         ConfigurationError: a flow reaches one adapter in two ways.
     """
-    return [flow_asset(config, name, declared) for name, declared in config.flows.items()]
+    return [flow_asset(config, name, declared, days) for name, declared in config.flows.items()]
 
 
 def flow_key(name: str) -> dg.AssetKey:
@@ -40,8 +42,12 @@ def flow_key(name: str) -> dg.AssetKey:
     return dg.AssetKey([GROUP, name])
 
 
-def flow_asset(config: Config, name: str, declared: DeclaredFlow) -> dg.AssetsDefinition:
-    """A flow, on its schedule; each leaf that it leads to has a mark of its own."""
+def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
+    """A flow; each leaf that it leads to has a mark of its own.
+
+    A run of the sensor carries over what is new. Any other run does that up to the end of its days, and then carries
+    over again what reached the source on these days.
+    """
     to_lake = declared.to == LAKE
     targets = [] if to_lake else leaves(place_of(config, declared.to), declared.tables)
     uris = [without_password(leaf.uri) for leaf in targets]
@@ -49,6 +55,8 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow) -> dg.AssetsDe
     @dg.asset(
         key=flow_key(name),
         deps=source_keys(config, declared.source),
+        partitions_def=days,
+        backfill_policy=dg.BackfillPolicy.single_run(),
         pool=f"lakesync_flow_{name}",
         description=_described(name, declared),
         group_name=GROUP,
@@ -61,13 +69,19 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow) -> dg.AssetsDe
     ) -> dg.MaterializeResult[None]:
         from resources.flows import flow, flow_to_lake
 
+        is_asked_by_sensor = context.run.tags.get(REQUESTED_BY) == MOVE_SENSOR
+        again = None if is_asked_by_sensor else arrivals_of(days_of(context))
         with outcome(context, pyspark, retried=False):
-            spark = pyspark.spark_session
+            spark, begun_ms = pyspark.spark_session, staging.now_ms()
             if to_lake:
-                done = [flow_to_lake(spark, _lake_flow(config, name, declared))]
+                found = [flow_to_lake(spark, _lake_flow(config, name, declared)._replace(again=again))]
             else:
-                done = flow(spark, works(config, staging.store, name, declared))
-        return dg.MaterializeResult(metadata=_told(done))
+                tasks = works(config, staging.store, name, declared)
+                found = flow(spark, [msgspec.structs.replace(task, again=again) for task in tasks])
+            _report_by_day(context, [page for pages in found for page in pages], is_replay=again is not None)
+            if is_asked_by_sensor:
+                staging.store.put_mark(move_mark(GROUP, name), str(begun_ms))
+        return dg.MaterializeResult(metadata=_told(found))
 
     return flowed
 
@@ -108,13 +122,34 @@ def _described(name: str, declared: DeclaredFlow) -> str:
     )
 
 
-def _told(done: "list[Flowed]") -> Told:
-    positions = [each.mark.position.value for each in done if each.mark.position is not None]
+def _report_by_day(context: dg.AssetExecutionContext, pages: "Sequence[Flowed]", *, is_replay: bool) -> None:
+    """Add to each partition how many deltas of its day went over; the first has those of earlier days too."""
+    keys = context.partition_keys
+    for key in keys:
+        none: Told = {"deltas_in": 0, "deltas_replayed": 0} if is_replay else {"deltas_in": 0}
+        context.add_asset_metadata({**none, **_on_day(pages, key, keys)}, partition_key=key)
+
+
+def _on_day(pages: "Sequence[Flowed]", key: str, keys: Sequence[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for page in pages:
+        name = "deltas_replayed" if page.is_replay else "deltas_in"
+        mine = sum(deltas for day, deltas in page.days.items() if min(max(day, keys[0]), keys[-1]) == key)
+        found[name] = found.get(name, 0) + mine
+    return found
+
+
+def _told(leaves: "Sequence[Sequence[Flowed]]") -> Told:
+    pages = [page for of_leaf in leaves for page in of_leaf]
+    new = [page for page in pages if not page.is_replay]
+    positions = [at.value for of_leaf in leaves if of_leaf and (at := of_leaf[-1].mark.position) is not None]
     told: Told = {
-        "looked_at": sum(each.looked_at for each in done),
-        "deltas_in": sum(each.deltas for each in done),
-        "dagster/row_count": max((each.mark.deltas for each in done), default=0),
+        "looked_at": sum(page.looked_at for page in pages),
+        "deltas_in": sum(page.deltas for page in new),
+        "dagster/row_count": max((page.mark.deltas for page in pages), default=0),
     }
+    if len(new) < len(pages):
+        told["deltas_replayed"] = sum(page.deltas for page in pages) - sum(page.deltas for page in new)
     if positions:
         told["mark"] = dg.MetadataValue.timestamp(wall_of(min(positions)) / 1000)
     return told

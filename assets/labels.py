@@ -59,6 +59,16 @@ def poll_mark(gateway: str, connector: str) -> str:
     return f"ingest/{gateway}/{connector}"
 
 
+def move_mark(group: str, name: str) -> str:
+    """Return the name of a mark in staging: when the last run of a flow or of tiers that ended well began.
+
+    Args:
+        group: `flows` or `tiers`.
+        name: as lakesync.toml declares it.
+    """
+    return f"{group}/{name}"
+
+
 def upkeep_mark(part: str) -> str:
     """Return the name of a part's mark in staging: its state when it was last tidied, and when that was."""
     return f"maintenance/{part}"

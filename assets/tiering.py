@@ -8,7 +8,7 @@ import dagster as dg
 
 from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
-from assets.labels import OWNERS, day_of_key, days_of
+from assets.labels import MOVE_SENSOR, OWNERS, REQUESTED_BY, day_of_key, days_of, move_mark
 from assets.outcome import outcome
 from lakesync.adapters.places import DAY_MS, Tiered, backends_of, place_of
 from lakesync.adapters.uri import without_password
@@ -73,8 +73,11 @@ def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.A
         last = max(days_of(context))
         end_ms = int(datetime(last.year, last.month, last.day, tzinfo=UTC).timestamp() * 1000) + DAY_MS - 1
         until_ms = min(end_ms, staging.now_ms() - place.max_age_ms)
+        begun_ms = staging.now_ms()
         with outcome(context, pyspark):
             report = move_to_tier(pyspark.spark_session, name, place, until_ms)
+            if context.run.tags.get(REQUESTED_BY) == MOVE_SENSOR:
+                staging.store.put_mark(move_mark(GROUP, name), str(begun_ms))
         return dg.MaterializeResult(metadata=_told(report, until_ms))
 
     return tiered

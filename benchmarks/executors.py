@@ -84,12 +84,14 @@ def _tier(bench: Lake, source: Backend, target: str, folder: Path) -> int:  # no
 
 
 def _flow(bench: Lake, source: Backend, target: str, folder: Path) -> int:  # noqa: ARG001
-    return flow(bench.spark, [Flow("flows/bench", source, Leaf("target", target), Sieve())])[0].deltas
+    (pages,) = flow(bench.spark, [Flow("flows/bench", source, Leaf("target", target), Sieve())])
+    return sum(page.deltas for page in pages)
 
 
 def _push(bench: Lake, source: Backend, target: str, folder: Path) -> int:
     config = bench.config.replace(gateway={"url": target}, service_token=SecretStr(SECRET))
-    return flow_to_lake(bench.spark, LakeFlow(source, Sieve(), None, config, folder / "progress.json")).deltas
+    pages = flow_to_lake(bench.spark, LakeFlow(source, Sieve(), None, config, folder / "progress.json"))
+    return sum(page.deltas for page in pages)
 
 
 def _follow(bench: Lake, source: Backend, target: str, folder: Path) -> int:  # noqa: ARG001

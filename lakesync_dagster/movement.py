@@ -10,16 +10,14 @@ from assets.destinations import all_leaves, destinations, equal_lake, mark_name
 from assets.flows import flows
 from assets.labels import MOVE_SLOT, SLOT, leaf_key
 from assets.migration import ended_days, migrations
-from assets.tiering import oldest_day, tier_days, tiers
+from assets.tiering import tiers
 from lakesync.config import Config
 from lakesync.config_places import DeclaredMigration
 from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.destinations import destination_sensor
 from sensors.lags import PipelineLags, is_under_way
-
-MOVE = "lakesync/move"
-"""Run tag: the flow or tiers that the run is for."""
+from sensors.moves import MOVE, move_sensor
 
 
 class Movement(NamedTuple):
@@ -46,16 +44,16 @@ def movement(
     Raises:
         ConfigurationError: a destination or flow reaches one adapter in two ways.
     """
-    leaves, moved = destinations(config, days), {"flows": flows(config), "tiers": tiers(config, days)}
+    leaves, moved = destinations(config, days), {"flows": flows(config, days), "tiers": tiers(config, days)}
     jobs = [_job("destinations", "Brings destinations up to what the lake holds.", config)] if leaves else []
     keys = {mark_name(name, leaf): leaf_key(name, leaf.name) for name, _, leaf in all_leaves(config)}
     sensors = [destination_sensor(job, keys, days, open_staging, lags) for job in jobs]
     schedules = []
-    for group, of_group in moved.items():
-        for asset in of_group:
-            job = _job_of(asset, group, config)
-            jobs.append(job)
-            schedules.append(_schedule(config, job, asset.key.path[-1], days, group))
+    moving = [_job_of(asset, group, config) for group, of_group in moved.items() for asset in of_group]
+    moves = {job.name: job for job in moving}
+    if moves:
+        jobs += moves.values()
+        sensors.append(move_sensor(config, moves, days, open_staging, lags))
     migrated = migrations(config)
     for asset in migrated:
         declared = config.migrations[asset.key.path[-1]]
@@ -70,32 +68,6 @@ def movement(
         schedules,
         sensors,
     )
-
-
-def _schedule(
-    config: Config, job: UnresolvedAssetJobDefinition, name: str, days: dg.TimeWindowPartitionsDefinition, group: str
-) -> dg.ScheduleDefinition:
-    cron = config.flows[name].schedule if group == "flows" else config.tiers[name].schedule
-    age = config.tiers[name].max_age_days if group == "tiers" else None
-
-    @dg.schedule(
-        name=job.name,
-        job=job,
-        cron_schedule=cron,
-        execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=f"`[{group}.{name}]` in lakesync.toml says when; not while an earlier run is under way.",
-    )
-    def ask(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        tags = {MOVE: job.name}
-        if is_under_way(context.instance, tags):
-            return dg.SkipReason(f"{job.name} is under way")
-        if age is None:
-            return dg.RunRequest(tags=tags)
-        day = oldest_day(context.scheduled_execution_time, age, tier_days(config, name, days))
-        return dg.RunRequest(partition_key=day, tags=tags) if day else dg.SkipReason("nothing is old enough yet")
-
-    return ask
 
 
 def _migration_schedule(

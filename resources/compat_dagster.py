@@ -6,6 +6,7 @@
 - The other names are types of values that public functions take or return: `dg.define_asset_job` returns an
   `UnresolvedAssetJobDefinition`, `DagsterInstance.event_log_storage` returns records of checks, and an
   `dg.AssetCheckEvaluation` that is reported outside a run names its materialisation.
+- `get_next_cron_tick` reads a cron expression as Dagster's schedules do; `dagster` exports nothing that does.
 - `dagster_webserver.webserver.DagsterWebserver`, whose `build_middleware` is made to be overridden, takes a
   `WorkspaceProcessContext`; the command `dagster-webserver` has no option for a middleware.
 """
@@ -26,6 +27,7 @@ from dagster._core.storage.asset_check_execution_record import (
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import WorkspaceFileTarget
 from dagster._grpc.types import ExecuteRunArgs
+from dagster._utils.schedules import get_next_cron_tick
 
 __all__ = [
     "AssetCheckEvaluationTargetMaterializationData",
@@ -36,6 +38,7 @@ __all__ = [
     "WorkspaceFileTarget",
     "WorkspaceProcessContext",
     "command_line",
+    "get_next_cron_tick",
     "run_arguments",
     "run_command_line",
 ]

@@ -10,7 +10,9 @@ import msgspec
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import from_arrow
-from lakesync.adapters.flowing import Flowed, FlowMark, Sieve, flow_to, going_over
+from lakesync.adapters.base import DeltaQuery
+from lakesync.adapters.flowing import PAGE, Flowed, FlowMark, Sieve, flow_to, going_over, new_deltas, replay_to
+from lakesync.adapters.following import by_day
 from lakesync.adapters.loads import Settled
 from lakesync.adapters.places import Backend, Leaf, Place
 from lakesync.adapters.progress import ProgressKept
@@ -41,24 +43,32 @@ class Flow(msgspec.Struct, frozen=True):
     leaf: Leaf
     sieve: Sieve
     schemas: tuple[TableSchema, ...] = ()
+    again: tuple[int, int] | None = None
+    """The arrivals that go over again, after what is new of them and of earlier ones; None: only what is new."""
 
     def run(self) -> Iterator[Flowed]:
-        """Carry over what is new."""
+        """Carry over what is new, and what goes over again."""
         with ExitStack() as closing:
             source, target, *cold = opened(
                 [self.source, Backend(self.leaf.name, self.leaf.uri), *self.leaf.cold], closing
             )
-            yield from flow_to(Settled(source), target, self.name, self.sieve, self.schemas, cold=cold)
+            settled, until = Settled(source), self.again[1] if self.again else None
+            yield from flow_to(settled, target, self.name, self.sieve, self.schemas, cold=cold, until=until)
+            if self.again:
+                yield from replay_to(settled, target, self.name, self.sieve, self.schemas, self.again, cold=cold)
 
 
-def flow(spark: SparkSession, flows: Sequence[Flow]) -> list[Flowed]:
-    """Carry over what is new, each leaf in a task of its own; what each did in all.
+def flow(spark: SparkSession, flows: Sequence[Flow]) -> list[list[Flowed]]:
+    """Carry over what is new, and again what the flows say, each leaf in a task of its own.
+
+    Returns:
+        The pages of each leaf.
 
     Raises:
         AdapterError, IntegrityError, ConfigurationError: as `flow_to`.
         LakeUnavailableError: Spark is gone.
     """
-    return [_together(each.sieve, parts) for each, parts in zip(flows, on_executors(spark, flows, Flowed), strict=True)]
+    return [list(pages) for pages in on_executors(spark, flows, Flowed)]
 
 
 class LakeFlow(NamedTuple):
@@ -72,6 +82,8 @@ class LakeFlow(NamedTuple):
     """Tells the way into the gateways."""
     progress: Path
     """The file that keeps how far the flow is."""
+    again: tuple[int, int] | None = None
+    """As of `Flow`."""
 
     def run(self) -> Iterator[Flowed]:
         """Push what is new, page by page; rows that do not meet the filter do not go, however they did before."""
@@ -81,18 +93,29 @@ class LakeFlow(NamedTuple):
         with ExitStack() as closing:
             (source,) = opened([self.source], closing)
             intake = closing.enter_context(open_intake(self.config))
-            for looked_at, deltas, after in going_over(Settled(source), at, self.sieve, lambda *_: set()):
+            settled, until = Settled(source), self.again[1] if self.again else None
+            query = new_deltas(at, self.sieve, until=until)
+            for looked_at, deltas, after in going_over(settled, query, at, self.sieve, lambda *_: set()):
                 _push(intake, deltas, self.into)
                 crash_point("flow.after_push")
                 at = replace(at, position=after or at.position, deltas=at.deltas + len(deltas))
                 kept.write(at)
-                yield Flowed(looked_at, len(deltas), at)
+                yield Flowed(looked_at, len(deltas), at, by_day(deltas))
+            if self.again:
+                low, high = self.again
+                query = DeltaQuery(since=low - 1, until=high, tables=self.sieve.tables, limit=PAGE)
+                for looked_at, deltas, _ in going_over(settled, query, at, self.sieve, lambda *_: set()):
+                    _push(intake, deltas, self.into)
+                    yield Flowed(looked_at, len(deltas), at, by_day(deltas), is_replay=True)
 
 
-def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> Flowed:
-    """Push what is new into gateways, whose flushes carry it to the lake; what was done in all.
+def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> list[Flowed]:
+    """Push what is new, and again what the flow says, into gateways, whose flushes carry it to the lake.
 
     A repeat changes nothing, as a gateway knows every delta by its id: progress that was lost costs time alone.
+
+    Returns:
+        The pages that were dealt with.
 
     Raises:
         AdapterError: the source cannot be reached.
@@ -100,8 +123,8 @@ def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> Flowed:
         LakeSyncError: a gateway refuses a delta.
         LakeUnavailableError: Spark is gone.
     """
-    (parts,) = on_executors(spark, [flow], Flowed)
-    return _together(flow.sieve, parts)
+    (pages,) = on_executors(spark, [flow], Flowed)
+    return list(pages)
 
 
 def _push(intake: Intake, deltas: pa.Table, into: str | None) -> None:
@@ -111,8 +134,3 @@ def _push(intake: Intake, deltas: pa.Table, into: str | None) -> None:
     for (gateway, client), some in by_writer.items():
         for start in range(0, len(some), PUSH):
             intake.push(gateway, encode_push(SyncPush(client, tuple(some[start : start + PUSH]))))
-
-
-def _together(sieve: Sieve, parts: Sequence[Flowed]) -> Flowed:
-    mark = parts[-1].mark if parts else FlowMark(sieve)
-    return Flowed(sum(part.looked_at for part in parts), sum(part.deltas for part in parts), mark)

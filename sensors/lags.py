@@ -21,11 +21,13 @@ from lakesync.analysis.marks import (
     Report,
     report_in,
 )
+from lakesync.analysis.marks import lags as compare
 from lakesync.clock import WallClock
 from lakesync.config import Config
 from lakesync.staging.records import Backlog
 from lakesync.staging.store import PipelineStore
 from resources.snapshot import SchemaSnapshot, merged_tables
+from sensors.timed import timed_parts
 
 if TYPE_CHECKING:
     from lakesync.analysis.lake_marks import MarkReader
@@ -57,6 +59,7 @@ class PipelineLags:
         """
         self._config = config
         self._followers = followers
+        self._snapshot = snapshot
         self._tables = merged_tables(snapshot, config.namespaces)
         self._reader: MarkReader | None = None
         self._lock = threading.Lock()
@@ -82,7 +85,7 @@ class PipelineLags:
         *,
         anew: bool = False,
     ) -> list[Lag]:
-        """Return the lags of tables, checkpoints and destinations.
+        """Return the lags of tables, checkpoints and destinations, and of what is due by the clock for half a minute.
 
         Args:
             store: the staging store.
@@ -99,10 +102,23 @@ class PipelineLags:
         with self._lock:
             now = time.monotonic()
             if anew or now - self._read_at >= LOOK_SECONDS or marks != self._read_for:
-                self._found = self._marks().lags(waiting, self._tables, self._followers(store))
+                now_ms = WallClock(self._config.clock_offset_file).now_ms()
+                timed = timed_parts(self._config, self._snapshot, store.marks(), now_ms)
+                wait_ms = QUEUED_SECONDS * 1000
+                late = [each for each in timed if not (each.mark and each.mark <= now_ms < each.next_ms + wait_ms)]
+                self._found = self._marks().lags(waiting, self._tables, self._followers(store), late, now_ms)
                 self._read_at, self._read_for = now, marks
                 self._report(store, instance)
             return [lag for lag in self._found if lag.part != "deltas"]
+
+    def overdue(self, store: PipelineStore) -> list[Lag]:
+        """Return the polls, flows and tiers that are due, without reading the lake.
+
+        Args:
+            store: the staging store.
+        """
+        now_ms = WallClock(self._config.clock_offset_file).now_ms()
+        return compare((), (), (), timed_parts(self._config, self._snapshot, store.marks(), now_ms), now_ms)
 
     def _marks(self) -> "MarkReader":
         if self._reader is None:

@@ -1,12 +1,8 @@
 """Requests a poll of each connector when its interval has passed since the last one that ended."""
 
-from collections.abc import Mapping
-
 import dagster as dg
-import msgspec
 
-from assets.labels import CONNECTOR, POLL_SENSOR, REQUESTED_BY, poll_mark, polled_key
-from lakesync.analysis.marks import Lag
+from assets.labels import CONNECTOR, POLL_SENSOR, REQUESTED_BY, polled_key
 from lakesync.clock import WallClock
 from lakesync.config import Config
 from lakesync.staging.store import OpenStaging
@@ -35,7 +31,7 @@ def poll_sensor(
         snapshot: names the connectors and their intervals.
         days: the time axis.
         open_staging: opens the staging store, which has the marks.
-        lags: takes note of requests for the report.
+        lags: of polls.
     """
 
     @dg.sensor(
@@ -48,43 +44,25 @@ def poll_sensor(
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = Attempts(context.cursor)
         lags.note(POLL_SENSOR, attempts.counts())
-        now_ms = WallClock(config.clock_offset_file).now_ms()
         with open_staging() as store:
-            marks = store.marks()
-        found = {connector_tag(each): due(each, marks, now_ms) for each in snapshot.connectors}
-        behind = [lag for lag in found.values() if lag is not None]
-        ready, held = attempts.ready(behind)
+            found = {f"{lag.gateway}/{lag.name}": lag for lag in lags.overdue(store) if lag.part == "poll"}
+        ready, held = attempts.ready(found.values())
         asked = {lag.key for lag in ready if not is_under_way(context.instance, tags(f"{lag.gateway}/{lag.name}"))}
         if not asked:
-            return dg.SkipReason("; ".join(map(str, held)) or f"{len(found)} connectors, none of them due")
-        today = nearest_day(days, now_ms)
+            told = f"{len(snapshot.connectors)} connectors, none of them due"
+            return dg.SkipReason("; ".join(map(str, held)) or told)
+        today = nearest_day(days, WallClock(config.clock_offset_file).now_ms())
         requests = []
         for each in snapshot.connectors:
-            lag = found[connector_tag(each)]
+            lag = found.get(connector_tag(each))
             if lag is not None and lag.key in asked:
                 requests.append(_request(each, today))
         kept = attempts.requested(
-            [lag for lag in behind if lag.key in asked], [lag for lag in behind if lag.key not in asked]
+            [lag for lag in found.values() if lag.key in asked], [lag for lag in found.values() if lag.key not in asked]
         )
         return dg.SensorResult(run_requests=requests, cursor=kept)
 
     return watch
-
-
-def due(connector: PolledConnector, marks: Mapping[str, str], now_ms: int) -> Lag | None:
-    """Return the lag of a connector whose interval has passed since its last poll began; None where it has not.
-
-    Args:
-        connector: the connector.
-        marks: of staging.
-        now_ms: server wall time.
-    """
-    text = marks.get(poll_mark(connector.gateway, connector.name))
-    polled_ms = msgspec.json.decode(text, type=int) if text is not None else 0
-    next_ms = polled_ms + connector.interval_ms if polled_ms else now_ms
-    if polled_ms <= now_ms < next_ms:  # a clock that was put back holds nothing up
-        return None
-    return Lag("poll", connector.name, connector.gateway, polled_ms, 0, next_ms)
 
 
 def connector_tag(connector: PolledConnector) -> str:

@@ -18,7 +18,8 @@ from lakesync import hlc
 from lakesync.adapters.arrow import held_in_table, spelled
 from lakesync.adapters.base import NOTHING_BESIDE, Beside, DatabaseAdapter, DeltaQuery, Mark, Marked, Position
 from lakesync.adapters.contents import RowContent, RowId
-from lakesync.adapters.following import OlderRows
+from lakesync.adapters.following import OlderRows, by_day
+from lakesync.adapters.objects import ObjectDeltas
 from lakesync.adapters.progress import progress_in
 from lakesync.adapters.several import read_arrow, walk
 from lakesync.config_places import Condition
@@ -35,6 +36,7 @@ PAGE = 10_000
 LOOK_BACK_MS = 3_600_000
 """How much later than another gateway's newest deltas one gateway's may be written to a place."""
 _ROWS_AT_ONCE = 500
+_ID = ("gateway", "client_id", "delta_id")
 
 
 class Sieve(msgspec.Struct, frozen=True):
@@ -91,6 +93,10 @@ class Flowed(msgspec.Struct, frozen=True):
     deltas: int
     """That went over."""
     mark: FlowMark
+    days: dict[str, int] = {}
+    """UTC day of arrival → these deltas."""
+    is_replay: bool = False
+    """Whether they are of days that were chosen, and not new."""
 
 
 class Filtered:
@@ -122,6 +128,7 @@ def flow_to(
     schemas: Sequence[TableSchema] = (),
     page: int = PAGE,
     cold: Sequence[DatabaseAdapter] = (),
+    until: int | None = None,
 ) -> Iterator[Flowed]:
     """Carry over what reached the source since the flow's mark, which is at the target and moves with each page.
 
@@ -133,19 +140,19 @@ def flow_to(
         schemas: of the tables of rows that the target keeps.
         page: deltas that are looked at at once.
         cold: where older deltas of the target's rows may be.
+        until: the last arrival that is looked at; None: all.
 
     Raises:
         AdapterError: one of the two cannot be reached; a repeat goes on.
         IntegrityError: another run of the flow is at work, or the target holds less than it was given.
         ConfigurationError: the target keeps no marks.
     """
-    if not isinstance(target, Marked):
-        raise ConfigurationError(f"{type(target).__name__} keeps no marks, so no flow can lead to it: use a database")
-    marked: Marked = target
+    marked = _marked(target)
     text = marked.mark(name)
     at = _read(text, name, sieve)
     shown = Filtered(sieve, OlderRows(cold))
-    for looked_at, deltas, after in going_over(source, at, sieve, partial(_held_rows, (target, *cold)), page):
+    query = new_deltas(at, sieve, page, until)
+    for looked_at, deltas, after in going_over(source, query, at, sieve, partial(_held_rows, (target, *cold))):
         now = replace(at, position=after or at.position, deltas=at.deltas + len(deltas))
         told = msgspec.json.encode(now).decode()
         if len(deltas):
@@ -160,33 +167,88 @@ def flow_to(
             marked.move_mark(Mark(name, text, told))
         crash_point("flow.after_page")
         text, at = told, now
-        yield Flowed(looked_at, len(deltas), now)
+        yield Flowed(looked_at, len(deltas), now, by_day(deltas))
+
+
+def replay_to(
+    source: DatabaseAdapter,
+    target: DatabaseAdapter,
+    name: str,
+    sieve: Sieve,
+    schemas: Sequence[TableSchema],
+    arrivals: tuple[int, int],
+    page: int = PAGE,
+    cold: Sequence[DatabaseAdapter] = (),
+) -> Iterator[Flowed]:
+    """Carry over again what reached the source in a range of arrivals; the flow's mark stays where it is.
+
+    A database knows each delta by its id and makes the rows of these deltas again. An object store knows none, so it
+    gets the deltas that none of its objects holds.
+
+    Args:
+        source: where from.
+        target: where to.
+        name: of the flow's mark.
+        sieve: what goes over.
+        schemas: of the tables of rows that the target keeps.
+        arrivals: the first and the last.
+        page: deltas that are looked at at once.
+        cold: where older deltas of the target's rows may be.
+
+    Raises:
+        AdapterError, IntegrityError, ConfigurationError: as `flow_to`.
+    """
+    marked = _marked(target)
+    text = marked.mark(name)
+    at = _read(text, name, sieve)
+    kept = text if text is not None else msgspec.json.encode(at).decode()
+    shown = Filtered(sieve, OlderRows(cold))
+    query = DeltaQuery(since=arrivals[0] - 1, until=arrivals[1], tables=sieve.tables, limit=page)
+    for looked_at, found, _ in going_over(source, query, at, sieve, partial(_held_rows, (target, *cold))):
+        deltas = _lacking(target, found) if isinstance(target, ObjectDeltas) else found
+        if len(deltas):
+            wanted = held_in_table(deltas)
+            batch_id = f"{name.replace('/', '.')}.{wanted.deltas}-{wanted.id_sum:016x}"
+            marked.follow_arrow(batch_id, deltas, Mark(name, text, kept), schemas, shown)
+            text = kept
+        yield Flowed(looked_at, len(found), at, by_day(found), is_replay=True)
+
+
+def new_deltas(at: FlowMark, sieve: Sieve, page: int = PAGE, until: int | None = None) -> DeltaQuery:
+    """What a flow has yet to look at, and what it looks back at.
+
+    Args:
+        at: how far the flow is.
+        sieve: what goes over.
+        page: deltas that are looked at at once.
+        until: the last arrival that is looked at; None: all.
+    """
+    if len(sieve.gateways) == 1:  # which writes in order
+        return DeltaQuery(gateway=sieve.gateways[0], tables=sieve.tables, after=at.position, until=until, limit=page)
+    back = -1
+    if at.position is not None:
+        back = max(-1, at.position.value - (LOOK_BACK_MS << hlc.COUNTER_BITS))
+    return DeltaQuery(since=back, tables=sieve.tables, until=until, limit=page)
 
 
 def going_over(
     source: DatabaseAdapter,
+    query: DeltaQuery,
     at: FlowMark,
     sieve: Sieve,
     held: Callable[[str, str, Sequence[str]], set[str]],
-    page: int = PAGE,
 ) -> Iterator[tuple[int, pa.Table, Position | None]]:
     """Page by page: how many deltas were looked at, those that go over, and where the page ends.
 
     Args:
         source: where from.
+        query: what is looked at.
         at: how far the flow is.
         sieve: what goes over.
         held: which of a gateway's rows of a table the target has, by their ids.
-        page: deltas that are looked at at once.
     """
     import pyarrow as pa
 
-    back = -1
-    if at.position is not None:
-        back = max(-1, at.position.value - (LOOK_BACK_MS << hlc.COUNTER_BITS))
-    query = DeltaQuery(since=back, tables=sieve.tables, limit=page)
-    if len(sieve.gateways) == 1:  # which writes in order
-        query = replace(query, gateway=sieve.gateways[0], since=-1, after=at.position)
     for found in walk(partial(read_arrow, source), query):
         deltas = spelled(sieve.chosen(found.deltas))
         looked_at, after = len(found.deltas), _last(found.deltas, at.position)
@@ -218,6 +280,28 @@ def _of_rows_that_meet(
             query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(fresh[start : start + _ROWS_AT_ONCE]))
             for found in walk(partial(read_arrow, source), query):
                 yield spelled(sieve.chosen(found.deltas))
+
+
+def _marked(target: DatabaseAdapter) -> Marked:
+    """Raises: ConfigurationError: the target keeps no marks."""
+    if not isinstance(target, Marked):
+        raise ConfigurationError(f"{type(target).__name__} keeps no marks, so no flow can lead to it: use a database")
+    return target
+
+
+def _lacking(target: DatabaseAdapter, deltas: pa.Table) -> pa.Table:
+    """Deltas that the target does not hold."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not len(deltas):
+        return deltas
+    span = pc.min_max(deltas.column("arrival")).as_py()
+    query = DeltaQuery(since=span["min"] - 1, until=span["max"], limit=PAGE)
+    pages = walk(partial(read_arrow, target), query)
+    there = {key for page in pages for key in zip(*(page.deltas.column(name).to_pylist() for name in _ID), strict=True)}
+    own = zip(*(deltas.column(name).to_pylist() for name in _ID), strict=True)
+    return deltas.filter(pa.array([key not in there for key in own], pa.bool_()))
 
 
 def _held_rows(tiers: Sequence[DatabaseAdapter], gateway: str, table: str, rows: Sequence[str]) -> set[str]:

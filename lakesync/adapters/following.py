@@ -183,7 +183,7 @@ def follow_history(
             )
         crash_point("follow.after_part")
         text, at = told, now
-        yield Taken(wanted.deltas, now, _by_day(part))
+        yield Taken(wanted.deltas, now, by_day(part))
     whole_streams = {**at.streams, **{name: max(last, at.streams.get(name, -1)) for name, last in upto.items()}}
     at = replace(at, streams=whole_streams)  # what it did not want it need not look at again
     told = msgspec.json.encode(at).decode()
@@ -320,8 +320,8 @@ def _lacking(history: Iterable[pa.RecordBatch], at: Standing) -> Iterator[pa.Rec
             yield left
 
 
-def _by_day(part: pa.Table) -> dict[str, int]:
-    """UTC day of arrival → deltas."""
+def by_day(part: pa.Table) -> dict[str, int]:
+    """Count deltas: UTC day of arrival → deltas."""
     counted = part.group_by("arrival").aggregate([([], "count_all")])
     days: dict[str, int] = {}
     for arrival, count in zip(*(counted.column(name).to_pylist() for name in ("arrival", "count_all")), strict=True):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
-    from lakesync.analysis.marks import Follower, Lag, StateTable
+    from lakesync.analysis.marks import Follower, Lag, StateTable, Timed
     from lakesync.config import Config
     from lakesync.staging.records import Backlog
 
@@ -45,7 +45,12 @@ class MarkReader:
         """(gateway, state table) → values that do not fit their columns, as the last reading found them."""
 
     def lags(
-        self, backlog: Sequence[Backlog], tables: Sequence[StateTable], followers: Sequence[Follower]
+        self,
+        backlog: Sequence[Backlog],
+        tables: Sequence[StateTable],
+        followers: Sequence[Follower],
+        timed: Sequence[Timed] = (),
+        now_ms: int = 0,
     ) -> list[Lag]:
         """Return every part that is behind the one upstream.
 
@@ -53,13 +58,15 @@ class MarkReader:
             backlog: staging's. Read it before the lake: a flush in between then shows as done.
             tables: those that every flush merges.
             followers: destinations, with their marks.
+            timed: polls, flows and tiers.
+            now_ms: server wall time.
 
         Raises:
             LakeUnavailableError: the catalogue, or one of the files that it names, cannot be read.
         """
         config = self._config
         if not has_catalogue(config):
-            return lags(backlog, (), ())
+            return lags(backlog, (), (), timed, now_ms)
         try:
             with Lake(config) as lake:
                 states = {called: lake.state(called) for called in lake.states}
@@ -72,7 +79,7 @@ class MarkReader:
                 self._count_rejected(lake)
         except _UNREADABLE as error:
             raise LakeUnavailableError(f"the lake's marks cannot be read: {error}") from error
-        return lags(backlog, found, pieces)
+        return lags(backlog, found, pieces, timed, now_ms)
 
     def _count_rejected(self, lake: Lake) -> None:
         table = lake.rejected

@@ -18,7 +18,7 @@ from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.records import Backlog
 from lakesync.staging.shards import ShardMap
 
-Part = Literal["deltas", "table", "checkpoint", "destination", "poll", "erasure"]
+Part = Literal["deltas", "table", "checkpoint", "destination", "flow", "tier", "poll", "erasure"]
 
 
 REPORT = "pipeline"
@@ -79,6 +79,19 @@ class Follower(NamedTuple):
     part: Part = "destination"
 
 
+class Timed(NamedTuple):
+    """What follows a place that keeps no mark for it, such as a source: it is due by the clock."""
+
+    part: Part
+    name: str
+    gateway: str
+    """Empty where it is of no gateway."""
+    mark: int
+    """When the last run that ended well began, in milliseconds of server wall time; 0 before the first."""
+    next_ms: int
+    """When the next one is due."""
+
+
 class Position(NamedTuple):
     """How far a part is with the deltas of one gateway."""
 
@@ -108,14 +121,17 @@ class Lag(msgspec.Struct, frozen=True, rename="camel"):
 
     part: Part
     name: str
-    """Of the table, destination or connector; the shard of `deltas`; empty for a checkpoint or an erasure."""
+    """Of the table, destination, flow, tiers or connector; the shard of `deltas`; empty for a checkpoint or an erasure.
+    """
     gateway: str
+    """Empty for flows and tiers, which are of all."""
     mark: int
-    """The arrival up to which the part has everything; of `deltas` the sequence, of polls the time of the last one."""
+    """The arrival up to which the part has everything; of `deltas` the sequence; of polls, flows and tiers when the
+    last run began."""
     deltas: int
     """How many it lacks: exact for `deltas`, else at most about so many; 0 where it lacks something else."""
     since_ms: int
-    """Arrival of the oldest of these, as server wall time in milliseconds; of polls when the next one was due."""
+    """Arrival of the oldest of these, as server wall time in milliseconds; of a poll, flow or tiers when it was due."""
 
     @property
     def key(self) -> str:
@@ -156,8 +172,8 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     dead_letters: tuple[DeadLetters, ...] = ()
 
     def of(self, gateway: str) -> list[Lag]:
-        """The lags of one gateway."""
-        return [lag for lag in self.lags if lag.gateway == gateway]
+        """The lags of one gateway, and those of flows and tiers, which are of all."""
+        return [lag for lag in self.lags if lag.gateway in (gateway, "")]
 
     def failing(self) -> list[Lag]:
         """The parts for which runs fail: they were requested again and again, and their marks do not move."""
@@ -268,13 +284,21 @@ def least_mark(found: Iterable[Position]) -> int:
     return min((max(each.mark, 0) for each in found), default=0)
 
 
-def lags(backlog: Sequence[Backlog], found: Sequence[Position], pieces: Iterable[Piece]) -> list[Lag]:
+def lags(
+    backlog: Sequence[Backlog],
+    found: Sequence[Position],
+    pieces: Iterable[Piece],
+    timed: Iterable[Timed] = (),
+    now_ms: int = 0,
+) -> list[Lag]:
     """Compare marks: return every part that is behind the one upstream.
 
     Args:
         backlog: staging's, of which `deltas` may lack something.
         found: how far the other parts are.
         pieces: of `deltas`, with everything beyond their least mark.
+        timed: polls, flows and tiers.
+        now_ms: server wall time.
     """
     behind = [
         Lag("deltas", each.shard, each.gateway, each.flushed_seq, each.deltas, each.oldest_ms)
@@ -290,6 +314,12 @@ def lags(backlog: Sequence[Backlog], found: Sequence[Position], pieces: Iterable
             since = min(max(piece.first, each.mark) for piece in lacking)
             deltas = sum(piece.beyond(each.mark) for piece in lacking)
             behind.append(Lag(each.part, each.name, each.gateway, each.mark, deltas, wall_of(since)))
+    # a clock that was put back holds nothing up
+    behind += [
+        Lag(each.part, each.name, each.gateway, each.mark, 0, each.next_ms)
+        for each in timed
+        if not each.mark <= now_ms < each.next_ms
+    ]
     return behind
 
 

@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import lakesync
-from lakesync.adapters import DeltaBatch, LifecycleAdapter, SqliteAdapter, StoredDelta
-from lakesync.adapters.flowing import Sieve, flow_to
+from lakesync.adapters import (
+    DeltaBatch,
+    DeltaQuery,
+    LifecycleAdapter,
+    LocalDisk,
+    ObjectDeltas,
+    SqliteAdapter,
+    StoredDelta,
+)
+from lakesync.adapters.flowing import Sieve, flow_to, replay_to
 from lakesync.client import LocalTransport
 from lakesync.exceptions import ConfigurationError
 from lakesync.rules.model import parse_rules
@@ -91,6 +99,39 @@ def test_a_row_whose_older_deltas_went_to_a_cold_tier_is_shown_whole(places, tmp
     assert done.deltas == 1  # what is in the cold tier is not brought again
     assert (shown(target), rows(target)["large"]["title"]) == ({"large": 30}, "old")
     cold.close()
+
+
+@pytest.mark.parametrize("kind", ["database", "objects"])
+def test_a_replay_of_days_writes_what_the_target_lacks_and_nothing_twice(tmp_path, kind):
+    """Arrivals 512 to 1024 again: what was lost of them comes back, what was not chosen stays lost."""
+    source = SqliteAdapter(tmp_path / "source.db")
+    target = SqliteAdapter(tmp_path / "target.db") if kind == "database" else ObjectDeltas(LocalDisk(tmp_path / "kept"))
+    for n in range(1, 6):
+        put(source, 256 * n, make_delta("c", n, f"r{n}", size=10 * n))
+    assert sum(page.deltas for page in flow(source, target)) == 5
+    marked = target.mark("flows/f")
+
+    def again():
+        return sum(page.deltas for page in replay_to(source, target, "flows/f", LARGE, [NOTES], (512, 1024), page=2))
+
+    assert again() == 3
+    assert sorted(stored.arrival for stored in everything(target)) == [256, 512, 768, 1024, 1280], "none is there twice"
+    if kind == "database":
+        lost = target.query_arrow(DeltaQuery(since=257)).deltas  # all but the first
+        target.delete_deltas(lost)
+        with target._executor.connect() as connection:
+            connection.execute("DELETE FROM notes WHERE row_id <> 'r1'")
+        assert again() == 3
+        assert sorted(stored.arrival for stored in everything(target)) == [256, 512, 768, 1024]
+        assert shown(target) == {f"r{n}": 10 * n for n in (1, 2, 3, 4)}
+    else:
+        for path in (tmp_path / "kept").rglob("*.parquet"):
+            path.unlink()
+        assert again() == 3
+        assert sorted(stored.arrival for stored in everything(target)) == [512, 768, 1024]
+    assert target.mark("flows/f") == marked
+    source.close()
+    target.close()
 
 
 steps = st.lists(

@@ -12,8 +12,9 @@ from pydantic import SecretStr
 
 import resources.moves
 from assets.destinations import all_leaves, follower, followers
+from assets.labels import MOVE_SENSOR, REQUESTED_BY
 from lakehouse.history.flush import flush_due
-from lakesync.adapters import DeltaBatch, LocalDisk, ObjectDeltas, SqliteAdapter, StoredDelta
+from lakesync.adapters import DeltaBatch, DeltaQuery, LocalDisk, ObjectDeltas, SqliteAdapter, StoredDelta
 from lakesync.adapters.following import Choice
 from lakesync.adapters.loads import begin_load, is_announced
 from lakesync.adapters.migrate import Scope, digest
@@ -195,6 +196,7 @@ class Moves:
                 },
             }
         )
+        self.config = self.config.replace(dagster={"partitions_start": f"{self.day(-4)}"})
         self.definitions = make_definitions(self.config, SchemaSnapshot())
         self.old = SqliteAdapter(folder / "old.db")
 
@@ -214,6 +216,25 @@ class Moves:
     def run(self, job, **options):
         done = self.definitions.resolve_job_def(job).execute_in_process(instance=self.instance, **options)
         return told(done)
+
+    def carry(self, job):
+        """As the sensor requests it."""
+        return self.run(job, tags={**span(self.day(0), self.day(0)), REQUESTED_BY: MOVE_SENSOR})
+
+    def replay(self, job, first, last):
+        """As a backfill of these days requests it; by day, what was new and what came again."""
+        job = self.definitions.resolve_job_def(job)
+        run = job.execute_in_process(instance=self.instance, tags=span(self.day(first), self.day(last)))
+        made = [event.step_materialization_data.materialization for event in run.get_asset_materialization_events()]
+        return {
+            each.partition: tuple(each.metadata[name].value for name in ("deltas_in", "deltas_replayed"))
+            for each in made
+        }
+
+
+def span(first, last):
+    """The run tags of a range of days."""
+    return {"dagster/asset_partition_range_start": f"{first}", "dagster/asset_partition_range_end": f"{last}"}
 
 
 def told(run):
@@ -410,19 +431,25 @@ def test_flows_tiers_and_migrations_are_done_by_executors(warehouse, tmp_path, m
     moves = Moves(warehouse, tmp_path)
     moves.fill(moves.old, range(40), -3, carrier="AA", delay=1)
     moves.fill(moves.old, range(40, 60), -1, carrier="UA", delay=2)
-    first = moves.run("flows_american")
+    first = moves.carry("flows_american")
     assert (first["looked_at"], first["deltas_in"]) == (60, 40)
     moves.fill(moves.old, [0], 0, carrier="UA")  # leaves the slice
     moves.fill(moves.old, [50], 0, carrier="AA")  # joins it
-    moves.run("flows_american")
+    moves.carry("flows_american")
     there = SqliteAdapter(tmp_path / "slice.db")
     held = {stored.delta.row_id for stored in everything(there)}
+    whole = everything(there)
+    there.delete_deltas(there.query_arrow(DeltaQuery(until=(moves.today - 2 * DAY) << 16, limit=10)).deltas)
+    assert len(everything(there)) == len(whole) - 10
+    days = [f"{moves.day(number)}" for number in (-3, -2, -1)]
+    assert moves.replay("flows_american", -3, -1) == {days[0]: (0, 40), days[1]: (0, 0), days[2]: (0, 1)}
+    assert everything(there) == whole, "what was lost is back, and nothing is there twice"
     assert held == {f"r{n}" for n in range(40)} | {"r50"}
     assert len([1 for stored in everything(there) if stored.delta.row_id == "r50"]) == 2  # with what it had before
 
-    assert moves.run("flows_home")["deltas_in"] == 62
+    assert moves.carry("flows_home")["deltas_in"] == 62
     assert warehouse.engine.gateway("home").buffer_stats().log_size > 0
-    assert moves.run("flows_home")["deltas_in"] <= 2  # looked back at, and known
+    assert moves.carry("flows_home")["deltas_in"] <= 2  # looked back at, and known
 
     hot = SqliteAdapter(tmp_path / "hot.db")
     for day in (-4, -3, -1):

@@ -4,10 +4,13 @@ A slice of BigQuery (an emulator's) goes to Postgres; what Postgres has goes to 
 app pulls a slice of BigQuery into its own SQLite, through that gateway's rules.
 """
 
+import time
+
 import dagster as dg
 import pytest
 from pydantic import SecretStr
 
+from assets.labels import MOVE_SENSOR, REQUESTED_BY
 from lakehouse.history.flush import flush_due
 from lakesync.adapters import DeltaBatch, StoredDelta
 from lakesync.adapters.bigquery import BigQueryAdapter
@@ -78,7 +81,8 @@ def test_the_flows_of_the_overview(analytics, own_database, spark_server, spawn,
 
     def run(job):
         with dg.DagsterInstance.ephemeral() as instance:
-            done = definitions.resolve_job_def(job).execute_in_process(instance=instance)
+            tags = {"dagster/partition": time.strftime("%Y-%m-%d", time.gmtime()), REQUESTED_BY: MOVE_SENSOR}
+            done = definitions.resolve_job_def(job).execute_in_process(instance=instance, tags=tags)
         (event,) = done.get_asset_materialization_events()
         metadata = event.step_materialization_data.materialization.metadata
         return metadata["looked_at"].value, metadata["deltas_in"].value

@@ -1,19 +1,27 @@
 """What is declared to move is in the code location: assets that say what they are, and what asks for their runs."""
 
 import os
+import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import dagster as dg
 import pytest
 
+from assets.labels import MOVE_SENSOR
 from assets.tiering import oldest_day
 from lakesync.config import load
+from lakesync.engine import Engine
 from lakesync.exceptions import ConfigurationError
 from lakesync.schema import parse_schema
+from lakesync.staging import open_store
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.partitions import arrival_days
 from resources.snapshot import SchemaSnapshot
+from sensors import attempts
 from sensors.destinations import DESTINATION_SENSOR
+from sensors.lags import PipelineLags
+from sensors.moves import move_sensor
 
 DECLARED = """
 [adapters]
@@ -55,15 +63,19 @@ FLIGHTS = parse_schema({"table": "flights", "columns": [{"name": "delay", "type"
 
 
 @pytest.fixture
-def definitions(tmp_path, monkeypatch):
+def declared(tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith("LAKESYNC_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PG", "postgresql://u:hidden@h/d")
     monkeypatch.setenv("MY", "mysql://u:hidden@h/d")
     (tmp_path / "lakesync.toml").write_text(DECLARED)
-    config = load({"data_dir": tmp_path / "data", "dagster": {"partitions_start": "2026-01-01"}})
-    return make_definitions(config, SchemaSnapshot((FLIGHTS,), {"flights": ("g",)}))
+    return load({"data_dir": tmp_path / "data", "dagster": {"partitions_start": "2026-01-01"}})
+
+
+@pytest.fixture
+def definitions(declared):
+    return make_definitions(declared, SchemaSnapshot((FLIGHTS,), {"flights": ("g",)}))
 
 
 def key(name):
@@ -97,16 +109,9 @@ def test_pools_jobs_and_what_asks_for_them_run_from_the_first_start(definitions)
     jobs = {job.name for job in definitions.jobs}
     assert {"destinations", "flows_slice", "flows_home", "tiers_aged"} <= jobs
     repository = definitions.get_repository_def()
-    schedules = {each.name: each for each in repository.schedule_defs}
-    assert (schedules["tiers_aged"].cron_schedule, schedules["flows_slice"].cron_schedule) == (
-        "20 2 * * *",
-        "*/5 * * * *",
-    )
-    assert all(
-        schedules[name].default_status is dg.DefaultScheduleStatus.RUNNING for name in ("tiers_aged", "flows_home")
-    )
-    (sensor,) = [each for each in repository.sensor_defs if each.name == DESTINATION_SENSOR]
-    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    sensors = {each.name: each for each in repository.sensor_defs}
+    for name in (DESTINATION_SENSOR, MOVE_SENSOR):
+        assert sensors[name].default_status is dg.DefaultSensorStatus.RUNNING
     nodes = definitions.resolve_job_def("destinations").nodes
     assert len({node.definition.pool for node in nodes}) == len(nodes) == 3
 
@@ -157,22 +162,51 @@ def test_the_location_loads_as_a_code_server_loads_it(definitions):
     assert "erasure" in {job.name for job in definitions.get_repository_def().get_all_jobs()}
 
 
-def test_a_flow_is_asked_for_unless_it_runs_and_a_tier_by_its_day(definitions):
+def test_flows_and_tiers_are_due_by_their_schedules_and_again_after_a_run_that_failed(declared, tmp_path, monkeypatch):
+    now = int(datetime(2026, 3, 5, 2, 21, tzinfo=UTC).timestamp() * 1000)
+    (tmp_path / "offset").write_text(str(now - time.time_ns() // 1_000_000))
+    config = declared.model_copy(update={"clock_offset_file": tmp_path / "offset"})
+    engine = Engine(open_store("memory://", lambda: now), lambda: now)
+    engine.open()
+    store, days = engine.store, arrival_days("2026-01-01")
+    names = ("flows_slice", "flows_home", "tiers_aged")
+    jobs = {name: dg.define_asset_job(name, selection=dg.AssetSelection.all()) for name in names}
+    sensor = move_sensor(config, jobs, days, lambda: nullcontext(store), PipelineLags(config, SchemaSnapshot()))
     with dg.instance_for_test() as instance:
-        repository = definitions.get_repository_def()
-        context = dg.build_schedule_context(
-            instance=instance,
-            repository_def=repository,
-            scheduled_execution_time=datetime(2026, 3, 5, 2, 20, tzinfo=UTC),
-        )
-        (request,) = repository.get_schedule_def("flows_slice").evaluate_tick(context).run_requests
-        (tiers,) = repository.get_schedule_def("tiers_aged").evaluate_tick(context).run_requests
-        assert tiers.partition_key == "2026-02-02"
-        instance.create_run_for_job(definitions.resolve_job_def("flows_slice"), tags=request.tags)
-        assert (
-            repository.get_schedule_def("flows_slice").evaluate_tick(context).skip_message == "flows_slice is under way"
-        )
+
+        def tick(cursor=None):
+            with dg.build_sensor_context(instance, cursor=cursor) as context:
+                told = sensor(context)
+            if isinstance(told, dg.SkipReason):
+                return told.skip_message, cursor, {}
+            spans = {}
+            for request in told.run_requests:
+                ends = (request.tags[f"dagster/asset_partition_range_{end}"] for end in ("start", "end"))
+                spans[request.job_name] = tuple(ends)
+            return spans, told.cursor, {each.job_name: each.tags for each in told.run_requests}
+
+        first, cursor, tags = tick()
+        today = ("2026-03-05", "2026-03-05")
+        assert first == {"flows_slice": today, "flows_home": today, "tiers_aged": ("2026-02-02", "2026-02-02")}
+        assert "was requested once" in tick(cursor)[0]
+        monkeypatch.setattr(attempts, "FIRST_PAUSE", 0)
+        run = instance.create_run_for_job(nothing, tags=tags["flows_slice"])
+        assert tick(cursor)[0].keys() == {"flows_home", "tiers_aged"}, "a run of the other is under way"
+        instance.report_run_failed(run)
+        assert tick(cursor)[0].keys() == set(names), "and failed: it is not left to its schedule"
+        store.put_mark("flows/slice", str(now - 60_000))  # at 02:20, and due every five minutes
+        store.put_mark("flows/home", str(now - 3 * 86_400_000))
+        store.put_mark("tiers/aged", str(now - 90_000))  # at 02:19, and due at 02:20
+        assert tick(cursor)[0] == {"flows_home": ("2026-03-02", "2026-03-05"), "tiers_aged": first["tiers_aged"]}
+        store.put_mark("tiers/aged", str(now - 60_000))
+        assert tick(cursor)[0].keys() == {"flows_home"}
+    engine.close()
     assert oldest_day(datetime(2026, 1, 5, tzinfo=UTC), 30, arrival_days("2026-01-01")) is None
+
+
+@dg.job
+def nothing():
+    """A run of it is a run that is under way."""
 
 
 def test_a_migration_is_asked_for_the_days_that_have_ended_and_were_not_copied(definitions):

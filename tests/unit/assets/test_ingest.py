@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from assets.ingest import told
-from lakesync.analysis.marks import Lag
+from lakesync.analysis.marks import Lag, lags
 from lakesync.config import load
 from lakesync.connectors import Connectors, Secrets
 from lakesync.connectors.polling import PollReport, TableReport
@@ -22,7 +22,8 @@ from resources.polls import ConnectorPoll, TablePoll
 from resources.snapshot import PolledConnector, SchemaSnapshot, registered
 from sensors import attempts
 from sensors.lags import PipelineLags
-from sensors.polls import due, poll_sensor
+from sensors.polls import poll_sensor
+from sensors.timed import timed_parts
 
 DESK = PolledConnector("shop", "support-desk", "jira", ("jira_issues", "jira_projects"), 30_000)
 CRM = PolledConnector("shop", "support.desk", "salesforce", ("sf_accounts",), 3_600_000)
@@ -66,12 +67,17 @@ def test_an_erasure_waits_for_every_poll_and_forgets_what_landed(definitions):
 
 def test_a_connector_is_due_when_its_interval_has_passed_since_its_last_poll():
     now = 1_772_366_400_000
-    assert due(DESK, {}, now) == Lag("poll", "support-desk", "shop", 0, 0, now)
+    config, snapshot = load(), SchemaSnapshot(connectors=(DESK,))
+
+    def due(marks, now_ms):
+        return lags((), (), (), timed_parts(config, snapshot, marks, now_ms), now_ms)
+
+    assert due({}, now) == [Lag("poll", "support-desk", "shop", 0, 0, now)]
     marks = {"ingest/shop/support-desk": str(now)}
-    assert due(DESK, marks, now + 29_999) is None
-    assert due(DESK, marks, now + 30_000) == Lag("poll", "support-desk", "shop", now, 0, now + 30_000)
-    assert due(CRM, marks, now) is not None
-    assert due(DESK, marks, now - 3_600_000) is not None, "the clock was put back"
+    assert due(marks, now + 29_999) == []
+    assert due(marks, now + 30_000) == [Lag("poll", "support-desk", "shop", now, 0, now + 30_000)]
+    assert due({"ingest/shop/another": str(now)}, now)
+    assert due(marks, now - 3_600_000), "the clock was put back"
 
 
 def test_a_poll_that_was_cut_short_is_requested_again_and_never_beside_itself(tmp_path, monkeypatch):
@@ -79,9 +85,8 @@ def test_a_poll_that_was_cut_short_is_requested_again_and_never_beside_itself(tm
     engine = Engine(open_store("memory://", wall_clock), wall_clock)
     engine.open()
     snapshot = SchemaSnapshot(connectors=(DESK,))
-    lags = PipelineLags(config, snapshot)
-    days = arrival_days("2026-01-01")
-    sensor = poll_sensor(config, poll_job(60), snapshot, days, lambda: nullcontext(engine.store), lags)
+    days, shared = arrival_days("2026-01-01"), PipelineLags(config, snapshot)
+    sensor = poll_sensor(config, poll_job(60), snapshot, days, lambda: nullcontext(engine.store), shared)
     with dg.instance_for_test() as instance:
 
         def tick(cursor):

@@ -1,0 +1,88 @@
+"""Requests flows and tiers when they are due by their schedules; each by itself, and again after it failed."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from assets.labels import MOVE_SENSOR, REQUESTED_BY
+from assets.tiering import oldest_day, tier_days
+from lakesync.analysis.marks import Lag
+from lakesync.clock import WallClock
+from lakesync.config import Config
+from lakesync.staging.store import OpenStaging
+from resources.compat_dagster import UnresolvedAssetJobDefinition
+from sensors.attempts import Attempts
+from sensors.flush import nearest_day
+from sensors.lags import PipelineLags, is_under_way
+
+MOVE = "lakesync/move"
+"""Run tag: the flow, tiers or migration that the run is for."""
+
+
+def move_sensor(
+    config: Config,
+    jobs: Mapping[str, UnresolvedAssetJobDefinition],
+    days: dg.TimeWindowPartitionsDefinition,
+    open_staging: OpenStaging,
+    lags: PipelineLags,
+) -> dg.SensorDefinition:
+    """Create the sensor of flows and tiers: one run for each that is due, never two at once.
+
+    A run that failed or was killed left no mark, so it is requested again after a growing pause, and not only when the
+    schedule comes round again.
+
+    Args:
+        config: declares flows and tiers.
+        jobs: by the names that `job_name` gives.
+        days: UTC days of arrival.
+        open_staging: opens the staging store, which has the marks.
+        lags: of flows and tiers.
+    """
+
+    @dg.sensor(
+        name=MOVE_SENSOR,
+        jobs=list(jobs.values()),
+        minimum_interval_seconds=5,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Requests a run of each flow and each pair of tiers whose schedule has passed since its last run.",
+    )
+    def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        attempts = Attempts(context.cursor)
+        lags.note(MOVE_SENSOR, attempts.counts())
+        now_ms = WallClock(config.clock_offset_file).now_ms()
+        with open_staging() as store:
+            behind = [lag for lag in lags.overdue(store) if job_name(lag) in jobs]
+        ready, held = attempts.ready(behind)
+        requests, asked = [], []
+        for lag in ready:
+            span = _days(config, lag, days, now_ms)
+            if span and not is_under_way(context.instance, {MOVE: job_name(lag)}):
+                tags = {REQUESTED_BY: MOVE_SENSOR, MOVE: job_name(lag), **span}
+                requests.append(dg.RunRequest(job_name=job_name(lag), tags=tags))
+                asked.append(lag)
+        if not asked:
+            return dg.SkipReason("; ".join(map(str, held)) or f"{len(jobs)} flows and tiers, none of them to be run")
+        others = [lag for lag in behind if lag not in asked]
+        return dg.SensorResult(run_requests=requests, cursor=attempts.requested(asked, others))
+
+    return watch
+
+
+def job_name(lag: Lag) -> str:
+    """Return the name of the job that brings a flow or tiers up to date."""
+    return f"{lag.part}s_{lag.name}"
+
+
+def _days(config: Config, lag: Lag, days: dg.TimeWindowPartitionsDefinition, now_ms: int) -> Mapping[str, str] | None:
+    """Tags that name the partitions of a run: since the last one, or of tiers the newest day that is old enough."""
+    if lag.part == "flow":
+        first, last = nearest_day(days, lag.mark or now_ms), nearest_day(days, now_ms)
+    else:
+        axis = tier_days(config, lag.name, days)
+        now = datetime.fromtimestamp(now_ms / 1000, UTC)
+        day = oldest_day(now, config.tiers[lag.name].max_age_days, axis)
+        if day is None:
+            return None
+        first = last = day
+    return {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
