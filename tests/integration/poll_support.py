@@ -20,7 +20,6 @@ from tests.run_support import a_run
 
 KEY = "the key that seals these tests' secrets"
 NUMBERS = itertools.count()
-TODAY = time.strftime("%Y-%m-%d", time.gmtime())
 
 
 def connection(config, run):
@@ -54,7 +53,7 @@ class House:
         keys = [dg.AssetKey(["ingest", found.gateway, found.name, table]) for table in found.tables]
         return definitions.resolve_job_def("poll").execute_in_process(
             instance=self.instance,
-            partition_key=TODAY,
+            partition_key=time.strftime("%Y-%m-%d", time.gmtime()),
             tags={"lakesync/requested_by": "poll_sensor"} if by_sensor else {},
             asset_selection=keys,
             run_config=config,

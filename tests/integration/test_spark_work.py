@@ -152,7 +152,7 @@ def test_b9_an_erasure_and_upkeep_are_sparks_work_and_their_commits_are_sparks(p
         if event.is_successful_output
     }
     for step in ("history", "tables__orders", "destinations__shop__copy", "report"):
-        assert pipeline.tasks(steps[f"erasure.{step}"]) > 0, step
+        assert pipeline.tasks(steps[f"erase.erase__{step}"]) > 0, step
     for part in ("deltas", "tables/orders"):
         assert pipeline.run("maintenance", partition_key=part)["maintenance"]["engine"] == "spark", part
     assert set().union(*pipeline.engines(pipeline.names.deltas, pipeline.names.state("orders")).values()) == {"spark"}
