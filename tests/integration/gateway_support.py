@@ -6,8 +6,9 @@ import json
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ SECRET = "the secret with which these tests sign"
 PREVIOUS = "the secret that these tests signed with before"
 SERVICE = "the token that the pipeline shows"
 DEADLINE = 60.0
+GATEWAY_NUMBERS = count()  # for all servers of this process: several may share one staging store
 
 
 def reached_at(served: Served, config: Config) -> Config:
@@ -125,11 +127,10 @@ class Served:
     url: str
     engine: Engine
     settings: GatewaySettings
-    _names: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000)))
 
     def client(self, client_id: str = "client-1", gateway: str | None = None, **claims: Any) -> Client:
         """A client of a gateway of its own, unless one is named."""
-        return Client(self.url, gateway or f"gw-{next(self._names)}", client_id, claims=claims)
+        return Client(self.url, gateway or f"gw-{next(GATEWAY_NUMBERS)}", client_id, claims=claims)
 
 
 @dataclass
