@@ -1,6 +1,7 @@
 """The locks name packages, versions and hashes, and nothing else: no registry, no machine."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,15 @@ def test_a_package_has_one_version_in_all_locks():
         for name, version in re.findall(r"^([a-z0-9._-]+)==([^ ]+)", lock.read_text(), re.MULTILINE):
             versions.setdefault(name, set()).add(version)
     assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+
+
+def test_every_list_of_supported_pythons_is_the_same():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    prefix = "Programming Language :: Python :: 3."
+    minors = [int(name.removeprefix(prefix)) for name in project["classifiers"] if name.startswith(prefix)]
+    pythons = [f"3.{minor}" for minor in minors]
+    assert project["requires-python"] == f">=3.{minors[0]},<3.{minors[-1] + 1}"
+    install, lock = ((ROOT / "scripts" / name).read_text() for name in ("install", "lock"))
+    assert re.search(r'^pythons="([^"]+)"', install, re.MULTILINE)[1].split() == pythons[::-1]
+    assert re.search(r"^for version in (.+); do", lock, re.MULTILINE)[1].split() == pythons
+    assert f"--universal --python-version {pythons[0]} " in lock
