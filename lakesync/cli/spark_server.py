@@ -282,7 +282,7 @@ def _java_version(home: Path) -> int:
 def _package(name: str) -> Path:
     found = importlib.util.find_spec(name)
     if found is None or not found.submodule_search_locations:
-        raise StartupError(f"The Python package {name} is not installed; run scripts/install in LakeSync's checkout.")
+        raise StartupError(f"The Python package {name} is not installed: pip install 'lakesync[platform]'.")
     return Path(found.submodule_search_locations[0])
 
 

@@ -19,9 +19,10 @@ COMMAND = [sys.executable, "-c", "from lakesync.cli import main; main()"]
 class Up:
     """A running `lakesync up`."""
 
-    def __init__(self, folder, settings=None):
-        """Args: settings: `lakesync.toml`."""
+    def __init__(self, folder, settings=None, command=COMMAND):
+        """Args: settings: `lakesync.toml`; command: that of another environment's `lakesync`."""
         self.folder = folder
+        self.command = command
         self.config = ""
         if settings is not None:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +40,7 @@ class Up:
                     "-c",
                     'trap "" INT; exec "$@"',
                     "sh",
-                    *COMMAND,
+                    *self.command,
                     "up",
                     "--data",
                     str(self.folder),
@@ -50,6 +51,7 @@ class Up:
                     "--json-events",
                 ],
                 env={**clean, "LAKESYNC_CONFIG": self.config},
+                cwd=self.folder.parent,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -82,7 +84,7 @@ class Up:
         """Run a command of `lakesync` on the folder; what it said on stdout."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
         done = subprocess.run(
-            [*COMMAND, *words, "--data", str(self.folder)],
+            [*self.command, *words, "--data", str(self.folder)],
             env={**clean, "LAKESYNC_CONFIG": self.config},
             cwd=self.folder.parent,
             capture_output=True,

@@ -99,5 +99,5 @@ def test_an_old_or_missing_java_home_is_named(tmp_path, monkeypatch):
 
 def test_a_missing_package_says_what_to_do(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(StartupError, match="scripts/install"):
+    with pytest.raises(StartupError, match=r"lakesync\[platform\]"):
         spark_server.prepare.__globals__["_package"]("pyspark")

@@ -89,15 +89,20 @@ def test_a_package_that_is_not_here_names_its_extra(run, monkeypatch):
     assert json.loads(told.stderr)["code"] == "PACKAGE_MISSING"
 
 
-def test_what_only_a_checkout_has_says_so_where_the_wheel_is_alone(run, monkeypatch):
+def test_what_the_client_alone_lacks_names_its_extra(run, monkeypatch):
     for name in ("lakesync.cli.up", "lakesync.cli.leftovers"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "psutil", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    for words in (["up"], ["gateway"], ["demo"]):
-        told = run(*words)
+    needs = {
+        "up": "pip install 'lakesync[platform]'",
+        "gateway": "pip install 'lakesync[server]'",
+        "demo": "scripts/demo",
+    }
+    for command, remedy in needs.items():
+        told = run(command)
         assert told.exit_code == ExitCode.FAILED
-        assert "runs from a checkout (scripts/install)" in told.stderr
+        assert remedy in told.stderr
 
 
 def test_an_erasure_makes_no_store(run, tmp_path):
