@@ -215,16 +215,7 @@ def _bring_fitting(
     connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table
 ) -> Iterator[DeadLetter]:
     """Rows into the table, without the values that the database refuses, which are found by halving."""
-    if not len(rows):
-        return
-    try:
-        with savepoint(connection, dialect):
-            bring_rows(connection, dialect, schema, load_rows(connection, dialect, schema, rows))
-    except Exception as error:
-        refusal = connection.refusal(error)
-        if refusal is None or not refusal.of_values:
-            raise
-    else:
+    if not len(rows) or _refused(connection, dialect, schema, rows) is None:
         return
     if len(rows) == 1:
         yield from _bring_cells(connection, dialect, schema, rows)
@@ -260,11 +251,11 @@ def _bring_cells(connection: Connection, dialect: Dialect, schema: TableSchema, 
             yield DeadLetter(gateway, schema.table, row_id, column.name, text, refused)
 
 
-def _refused(connection: Connection, dialect: Dialect, schema: TableSchema, row: pa.Table) -> str | None:
-    """Write a row; why the database refuses one of its values, if it does."""
+def _refused(connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table) -> str | None:
+    """Write rows, all or none; return why the database refuses one of their values, if it does."""
     try:
         with savepoint(connection, dialect):
-            bring_rows(connection, dialect, schema, load_rows(connection, dialect, schema, row))
+            bring_rows(connection, dialect, schema, load_rows(connection, dialect, schema, rows))
     except Exception as error:
         refusal = connection.refusal(error)
         if refusal is None or not refusal.of_values:
