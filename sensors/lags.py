@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING
 
@@ -103,12 +103,13 @@ class PipelineLags:
             now = time.monotonic()
             if anew or now - self._read_at >= LOOK_SECONDS or marks != self._read_for:
                 now_ms = WallClock(self._config.clock_offset_file).now_ms()
-                timed = timed_parts(self._config, self._snapshot, store.marks(), now_ms)
+                said, followers = store.marks(), self._followers(store)
+                timed = timed_parts(self._config, self._snapshot, said, now_ms)
                 wait_ms = QUEUED_SECONDS * 1000
                 late = [each for each in timed if not (each.mark and each.mark <= now_ms < each.next_ms + wait_ms)]
-                self._found = self._marks().lags(waiting, self._tables, self._followers(store), late, now_ms)
+                self._found = self._marks().lags(waiting, self._tables, followers, late, now_ms)
                 self._read_at, self._read_for = now, marks
-                self._report(store, instance)
+                self._report(store, instance, self._dead_letters(said, followers, now_ms))
             return [lag for lag in self._found if lag.part != "deltas"]
 
     def overdue(self, store: PipelineStore) -> list[Lag]:
@@ -127,7 +128,9 @@ class PipelineLags:
             self._reader = MarkReader(self._config)
         return self._reader
 
-    def _report(self, store: PipelineStore, instance: Callable[[], dg.DagsterInstance]) -> None:
+    def _report(
+        self, store: PipelineStore, instance: Callable[[], dg.DagsterInstance], dead_letters: Iterable[DeadLetters]
+    ) -> None:
         made = {key: count for requests in self._requests.values() for key, count in requests.items()}
         behind = {lag.key for lag in self._found}
         report = Report(
@@ -135,19 +138,19 @@ class PipelineLags:
             tuple(self._found),
             {key: count for key, count in made.items() if key in behind},
             tuple(queued_runs(instance())) if self._found else (),
-            tuple(self._dead_letters(store)),
+            tuple(dead_letters),
         )
         store.put_mark(REPORT, msgspec.json.encode(report).decode())
 
-    def _dead_letters(self, store: PipelineStore) -> Iterator[DeadLetters]:
+    def _dead_letters(
+        self, marks: Mapping[str, str], followers: Iterable[Follower], now_ms: int
+    ) -> Iterator[DeadLetters]:
         """What is set aside, and when that was first reported."""
-        marks = store.marks()
         last = report_in(marks)
         known = {(each.kind, each.name, each.gateway): each.since_ms for each in last.dead_letters} if last else {}
-        now_ms = WallClock(self._config.clock_offset_file).now_ms()
         rejected = self._marks().rejected.items()
         found = [DeadLetters("value", table, gateway, count, now_ms) for (gateway, table), count in rejected]
-        destinations = [each.name for each in self._followers(store) if each.part == "destination"]
+        destinations = [each.name for each in followers if each.part == "destination"]
         found += [each for name in destinations if name in marks for each in _asides(name, marks[name])]
         for each in found:
             since_ms = known.get((each.kind, each.name, each.gateway), now_ms)
