@@ -1,10 +1,11 @@
-"""A store of each kind."""
+"""A store of each kind, and an adapter."""
 
 from __future__ import annotations
 
 import pytest
 
 from lakesync.testing.clock import ManualClock
+from tests.conformance.adapter_places import DATABASES
 from tests.conformance.book import Book
 from tests.conformance.places import PLACES, Place
 
@@ -41,3 +42,11 @@ def store(place, book):
 def url(request, tmp_path):
     """Where a store has never been."""
     return f"sqlite://{tmp_path / 'staging'}" if request.param == "sqlite" else request.getfixturevalue("own_database")
+
+
+@pytest.fixture
+def adapter(kind, tmp_path):
+    """An empty place of a kind, which the module's own fixture `kind` names."""
+    opened = DATABASES[kind](tmp_path)
+    yield opened
+    opened.close()

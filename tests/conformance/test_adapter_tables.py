@@ -13,7 +13,7 @@ from lakesync.adapters.base import Mark
 from lakesync.adapters.bigquery import BigQueryAdapter
 from lakesync.exceptions import AdapterError, IntegrityError, SchemaError
 from lakesync.schema import parse_schema
-from tests.conformance.adapter_places import DATABASES, TABLES, start_server
+from tests.conformance.adapter_places import TABLES, start_server
 from tests.conformance.book import make_delta
 
 NOTES = parse_schema(
@@ -34,13 +34,6 @@ def kind(request):
     """Each database in turn."""
     start_server(request)
     return request.param
-
-
-@pytest.fixture
-def adapter(kind, tmp_path):
-    opened = DATABASES[kind](tmp_path)
-    yield opened
-    opened.close()
 
 
 def put(adapter, number, *deltas):

@@ -30,14 +30,6 @@ def kind(request):
     return request.param
 
 
-@pytest.fixture
-def adapter(kind, tmp_path):
-    """An empty place."""
-    opened = DATABASES[kind](tmp_path)
-    yield opened
-    opened.close()
-
-
 def batch(number: int, *deltas: RowDelta, gateway: str = "g", step: int = 256) -> DeltaBatch:
     """Deltas that arrived one after another, in a batch of their own."""
     first = number * 1_000_000

@@ -51,13 +51,6 @@ def kind(request):
     return request.param
 
 
-@pytest.fixture
-def adapter(kind, tmp_path):
-    opened = DATABASES[kind](tmp_path)
-    yield opened
-    opened.close()
-
-
 def test_two_devices_with_one_key_are_two_rows(adapter):
     one, other = good("r1", 1, "ann", sku="s", ext="e", title="of ann"), good("r2", 2, "bob", sku="s", ext="e")
     follow(adapter, SOFT, pushed(one, other))
