@@ -121,6 +121,31 @@ def mapped(table: pa.Table) -> pa.Table:
     return table.set_column(place, field, pa.array(cells, field.type))
 
 
+def chosen(
+    deltas: pa.Table, tables: Sequence[str] = (), without: Sequence[str] = (), gateways: Sequence[str] = ()
+) -> pa.Table:
+    """Return the deltas of some tables and gateways.
+
+    Args:
+        deltas: in either form.
+        tables: names; empty for every table.
+        without: names of tables that are left out.
+        gateways: ids; empty for every gateway.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for name, values, keep in (
+        ("table_name", tables, True),
+        ("table_name", without, False),
+        ("gateway", gateways, True),
+    ):
+        if values:
+            among = pc.is_in(deltas.column(name), pa.array(values, pa.string()))
+            deltas = deltas.filter(among if keep else pc.invert(among))
+    return deltas
+
+
 def held_in_table(table: pa.Table) -> Held:
     """How many deltas a table has, and the sum of their ids."""
     return held_of_ids(table.column("delta_id"))

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lakesync import hlc
-from lakesync.adapters.arrow import held_in_table, spelled
+from lakesync.adapters.arrow import chosen, held_in_table, spelled
 from lakesync.adapters.base import NOTHING_BESIDE, Beside, DatabaseAdapter, DeltaQuery, Mark, Marked, Position
 from lakesync.adapters.contents import RowContent, RowId
 from lakesync.adapters.following import OlderRows, by_day
@@ -63,18 +63,7 @@ class Sieve(msgspec.Struct, frozen=True):
 
     def chosen(self, deltas: pa.Table) -> pa.Table:
         """Deltas of its tables and gateways."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        for name, wanted, keep in (
-            ("table_name", self.tables, True),
-            ("table_name", self.without, False),
-            ("gateway", self.gateways, True),
-        ):
-            if wanted:
-                among = pc.is_in(deltas.column(name), pa.array(wanted, pa.string()))
-                deltas = deltas.filter(among if keep else pc.invert(among))
-        return deltas
+        return chosen(deltas, self.tables, self.without, self.gateways)
 
 
 class FlowMark(msgspec.Struct, frozen=True):

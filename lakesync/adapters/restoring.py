@@ -82,9 +82,8 @@ def restore(
         AdapterError: the destination cannot be reached; a repeat is safe.
     """
     import numpy as np
-    import pyarrow.compute as pc
 
-    from lakesync.adapters.arrow import id_numbers
+    from lakesync.adapters.arrow import chosen, id_numbers
 
     if not isinstance(adapter, Restorable):
         return 0
@@ -106,11 +105,7 @@ def restore(
     for low, high in ranges(scope.days):
         query = DeltaQuery(since=low - 1, until=high - 1, tables=scope.tables)
         for page in walk(partial(read_arrow, adapter), query):
-            found = page.deltas
-            for name, values, keep in (("table_name", scope.without, False), ("gateway", scope.gateways, True)):
-                if values:
-                    among = pc.is_in(found.column(name), _texts(values))
-                    found = found.filter(among if keep else pc.invert(among))
+            found = chosen(page.deltas, scope.tables, scope.without, scope.gateways)
             if len(found):
                 numbers = np.concatenate([id_numbers(chunk) for chunk in found.column("delta_id").chunks if len(chunk)])
                 surplus = found.filter(~np.isin(numbers, lake))
@@ -133,9 +128,3 @@ def _ids(places: Sequence[DatabaseAdapter], scope: Scope) -> npt.NDArray[np.uint
             for page in walk(partial(read_arrow, place), DeltaQuery(since=low - 1, until=high - 1)):
                 found += [id_numbers(chunk) for chunk in page.deltas.column("delta_id").chunks if len(chunk)]
     return np.concatenate(found) if found else np.array([], np.uint64)
-
-
-def _texts(values: Sequence[str]) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(values, pa.string())
