@@ -12,12 +12,13 @@ from assets.labels import (
     DELTAS,
     DESTINATION_SENSOR,
     OWNERS,
-    REQUESTED_BY,
     arrivals_of,
     check_step,
     days_of,
+    is_requested_by,
     leaf_key,
     leaf_pool,
+    nearest_key,
 )
 from assets.outcome import brief, outcome
 from assets.series import Told, content_version, through
@@ -38,6 +39,10 @@ from resources.spark import SparkConnectResource
 if TYPE_CHECKING:
     from resources import destinations as moving
     from resources.comparisons import Comparison
+
+EQUALS_LAKE = "equals_lake"
+"""The check of a leaf."""
+_TOLD_AT_MOST = 20
 
 
 class Follow(dg.Config):
@@ -79,11 +84,6 @@ def chosen(leaf: Leaf, declared: DeclaredDestination) -> str:
     """Return what a leaf follows, as text."""
     parts = [sorted(leaf.tables), sorted(leaf.without), sorted(declared.gateways)]
     return msgspec.json.encode(parts).decode()
-
-
-_TOLD_AT_MOST = 20
-EQUALS_LAKE = "equals_lake"
-"""The check of a leaf."""
 
 
 def all_leaves(config: Config) -> Iterator[tuple[str, DeclaredDestination, Leaf]]:
@@ -137,7 +137,7 @@ def destination(
         from resources.comparisons import rebuild
         from resources.destinations import follow
 
-        is_asked_by_sensor = context.run.tags.get(REQUESTED_BY) == DESTINATION_SENSOR
+        is_asked_by_sensor = is_requested_by(DESTINATION_SENSOR, context)
         through_day = None if is_asked_by_sensor else arrivals_of(days_of(context))[1]
         with outcome(context, pyspark, retried=False):
             settled = run_state.settled_ms()
@@ -225,12 +225,7 @@ def follower(store: PipelineStore, name: str, declared: DeclaredDestination, lea
     from resources.destinations import choice_of
 
     choice = choice_of(leaf, declared.gateways)
-    schemas = registered(store).tables if declared.rows else ()
-    wanted = tuple(
-        schema
-        for schema in schemas
-        if schema.table not in choice.without and (not choice.tables or schema.table in choice.tables)
-    )
+    wanted = registered(store).of(choice.tables, choice.without) if declared.rows else ()
     return Task(mark_name(name, leaf), leaf, choice, wanted)
 
 
@@ -239,7 +234,7 @@ def _report_by_day(context: dg.AssetExecutionContext, found: "moving.Followed") 
     keys = context.partition_keys
     taken = dict.fromkeys(keys, 0)
     for day, deltas in found.days.items():
-        taken[min(max(day, keys[0]), keys[-1])] += deltas
+        taken[nearest_key(day, keys)] += deltas
     for key, deltas in taken.items():
         context.add_asset_metadata({"deltas_in": deltas}, partition_key=key)
 

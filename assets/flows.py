@@ -8,7 +8,7 @@ import msgspec
 
 from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
-from assets.labels import MOVE_SENSOR, OWNERS, REQUESTED_BY, arrivals_of, days_of, move_mark
+from assets.labels import MOVE_SENSOR, OWNERS, arrivals_of, days_of, is_requested_by, move_mark, nearest_key
 from assets.outcome import outcome
 from assets.series import Told
 from lakesync.adapters.places import leaves, place_of
@@ -69,7 +69,7 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
     ) -> dg.MaterializeResult[None]:
         from resources.flows import flow, flow_to_lake
 
-        is_asked_by_sensor = context.run.tags.get(REQUESTED_BY) == MOVE_SENSOR
+        is_asked_by_sensor = is_requested_by(MOVE_SENSOR, context)
         again = None if is_asked_by_sensor else arrivals_of(days_of(context))
         with outcome(context, pyspark, retried=False):
             spark, begun_ms = pyspark.spark_session, staging.now_ms()
@@ -92,15 +92,10 @@ def works(config: Config, store: PipelineStore, name: str, declared: DeclaredFlo
     from resources.flows import Flow
 
     source = place_of(config, declared.source)
-    schemas = registered(store).tables if declared.rows else ()
-    found = []
+    registry, found = registered(store), []
     for leaf in leaves(place_of(config, declared.to), declared.tables):
         sieve = Sieve.of(declared.where, tables=leaf.tables, without=leaf.without, gateways=declared.gateways)
-        wanted = tuple(
-            schema
-            for schema in schemas
-            if schema.table not in sieve.without and (not sieve.tables or schema.table in sieve.tables)
-        )
+        wanted = registry.of(sieve.tables, sieve.without) if declared.rows else ()
         found.append(Flow(f"flows/{name}/{leaf.name}", source, leaf, sieve, wanted))
     return found
 
@@ -134,7 +129,7 @@ def _on_day(pages: "Sequence[Flowed]", key: str, keys: Sequence[str]) -> dict[st
     found: dict[str, int] = {}
     for page in pages:
         name = "deltas_replayed" if page.is_replay else "deltas_in"
-        mine = sum(deltas for day, deltas in page.days.items() if min(max(day, keys[0]), keys[-1]) == key)
+        mine = sum(deltas for day, deltas in page.days.items() if nearest_key(day, keys) == key)
         found[name] = found.get(name, 0) + mine
     return found
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets.columns import delta_columns, history_lineage
-from assets.labels import DELTAS, LOG, OWNERS, arrivals_of, days_of, is_sensor_run
+from assets.labels import DELTAS, FLUSH_SENSOR, LOG, OWNERS, arrivals_of, days_of, is_requested_by, nearest_key
 from assets.outcome import outcome, set_aside
 from assets.series import Told, kept_version, sized, through
 from lakesync.config import Config
@@ -56,7 +56,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
     ) -> dg.MaterializeResult[None]:
         from lakehouse.history.flush import MAX_DELTAS, flush_due
 
-        days = None if is_sensor_run(context) else days_of(context)
+        days = None if is_requested_by(FLUSH_SENSOR, context) else days_of(context)
         with outcome(context, pyspark):
             if days is None:
                 run_state.note_cut_points()
@@ -105,7 +105,7 @@ def _report_by_day(context: dg.AssetExecutionContext, reports: "Sequence[FlushRe
     keys = context.partition_keys
     by_day: dict[str, list[FlushReport]] = {key: [] for key in keys}
     for report in reports:
-        by_day[min(max(day_of(report.arrival_low), keys[0]), keys[-1])].append(report)
+        by_day[nearest_key(day_of(report.arrival_low), keys)].append(report)
     for key, mine in by_day.items():
         context.add_asset_metadata(_flushed(mine), DELTAS, key)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.columns import client_columns
-from assets.labels import LOG, OWNERS, POLL_SENSOR, REQUESTED_BY, days_of, poll_mark, polled_key
+from assets.labels import LOG, OWNERS, POLL_SENSOR, days_of, is_requested_by, poll_mark, polled_key
 from assets.outcome import outcome
 from assets.series import Told
 from lakesync.config import Config
@@ -96,7 +96,7 @@ def connector_tables(
     ) -> Iterator[dg.MaterializeResult[None]]:
         from resources.polls import Connection, poll_connector, replay_connector
 
-        asks = config.poll or context.run.tags.get(REQUESTED_BY) == POLL_SENSOR
+        asks = config.poll or is_requested_by(POLL_SENSOR, context)
         begun_ms = staging.now_ms()
         with outcome(context, pyspark):
             connection = Connection(settings, pyspark.spark_session, lake.names, staging, intake)

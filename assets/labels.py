@@ -45,7 +45,7 @@ def check_step(key: dg.AssetKey, checks: str = "checks") -> str:
 
 
 def table_pool(table: str, namespace: str = "") -> str:
-    """The pool of whoever writes a state table."""
+    """The pool of the steps that write a state table."""
     return f"lakesync_table_{namespace}__{table}" if namespace else f"lakesync_table_{table}"
 
 
@@ -85,13 +85,13 @@ def leaf_key(destination: str, leaf: str) -> dg.AssetKey:
 
 
 def leaf_pool(destination: str, leaf: str) -> str:
-    """The pool of whoever writes a destination's leaf."""
+    """The pool of the steps that write to a destination's leaf."""
     return f"lakesync_destination_{destination}__{leaf}"
 
 
-def is_sensor_run(context: dg.AssetExecutionContext) -> bool:
-    """Whether the flush sensor asked for this run, rather than a person or a backfill."""
-    return context.run.tags.get(REQUESTED_BY) == FLUSH_SENSOR
+def is_requested_by(sensor: str, context: dg.AssetExecutionContext) -> bool:
+    """Whether a sensor requested this run, rather than a person or a backfill."""
+    return context.run.tags.get(REQUESTED_BY) == sensor
 
 
 def goes_on(run: dg.DagsterRun) -> bool:
@@ -117,6 +117,11 @@ def days_asked(tags: Mapping[str, str]) -> list[date] | None:
         return None
     start, end = day_of_key(first), day_of_key(last)
     return [start + timedelta(days=number) for number in range((end - start).days + 1)]
+
+
+def nearest_key(day: str, keys: Sequence[str]) -> str:
+    """The partition of a day, as ISO 8601, or the one of `keys`, which ascend, that is nearest to it."""
+    return min(max(day, keys[0]), keys[-1])
 
 
 def ms_of_days(days: Sequence[date]) -> tuple[int, int]:

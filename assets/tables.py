@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets.columns import state_columns, state_lineage
-from assets.labels import DELTAS, OWNERS, days_of, goes_on, is_sensor_run, state_key, table_pool
+from assets.labels import (
+    DELTAS,
+    FLUSH_SENSOR,
+    OWNERS,
+    days_of,
+    goes_on,
+    is_requested_by,
+    nearest_key,
+    state_key,
+    table_pool,
+)
 from assets.outcome import brief, is_final, outcome, set_aside
 from assets.series import Told, kept_version, merged_through, sized, through
 from lakesync.config import Config
@@ -80,7 +90,7 @@ def state_table(
         with outcome(context, pyspark):
             spark, names = pyspark.spark_session, lake.names_in(namespace)
             flushed = run_state.flushed_of(schema.table, namespace)
-            days = None if is_sensor_run(context) else days_of(context)
+            days = None if is_requested_by(FLUSH_SENSOR, context) else days_of(context)
             contract = settings.contracts.get(schema.table, "evolve")
 
             def merge(upto: Mapping[str, int], contract: "Contract") -> "MergeReport":
@@ -141,7 +151,7 @@ def _report_by_day(context: dg.AssetExecutionContext, found: "Mapping[str, DayMe
     keys = context.partition_keys
     told: dict[str, dict[str, int]] = {key: {"deltas_in": 0, "rows_merged": 0} for key in keys}
     for day, merged in found.items():
-        mine = told[min(max(day, keys[0]), keys[-1])]
+        mine = told[nearest_key(day, keys)]
         mine["deltas_in"] += merged.deltas
         mine["rows_merged"] += merged.rows
     for key, mine in told.items():

@@ -8,7 +8,7 @@ import dagster as dg
 
 from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
-from assets.labels import MOVE_SENSOR, OWNERS, REQUESTED_BY, day_of_key, days_of, move_mark
+from assets.labels import MOVE_SENSOR, OWNERS, day_of_key, days_of, is_requested_by, move_mark
 from assets.outcome import outcome
 from lakesync.adapters.places import DAY_MS, Tiered, backends_of, place_of
 from lakesync.adapters.uri import without_password
@@ -76,7 +76,7 @@ def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.A
         begun_ms = staging.now_ms()
         with outcome(context, pyspark):
             report = move_to_tier(pyspark.spark_session, name, place, until_ms)
-            if context.run.tags.get(REQUESTED_BY) == MOVE_SENSOR:
+            if is_requested_by(MOVE_SENSOR, context):
                 staging.store.put_mark(move_mark(GROUP, name), str(begun_ms))
         return dg.MaterializeResult(metadata=_told(report, until_ms))
 

@@ -16,7 +16,7 @@ from lakesync.exceptions import ConfigurationError
 from lakesync.schema import TableSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from lakesync.config import Config
     from lakesync.namespaces import Namespaces
@@ -58,6 +58,16 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
         """The schema of a state table; one without columns where none is registered."""
         found = (schema for schema, where in self.states if (schema.table, where) == (table, namespace))
         return next(found, TableSchema(table, columns=()))
+
+    def of(self, tables: Collection[str], without: Collection[str]) -> tuple[TableSchema, ...]:
+        """The schemas of some tables.
+
+        Args:
+            tables: names; empty for every table.
+            without: names of tables that are left out.
+        """
+        wanted = (each for each in self.tables if not tables or each.table in tables)
+        return tuple(each for each in wanted if each.table not in without)
 
     def schema(self, table: str) -> TableSchema:
         """A table's schema; one without columns where none is registered."""

@@ -12,7 +12,7 @@ from typing import Literal
 import dagster as dg
 import msgspec
 
-from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY
+from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY, nearest_key
 from lakesync.analysis.marks import Lag
 from lakesync.clock import WallClock
 from lakesync.config import Config
@@ -216,4 +216,4 @@ def day_range(days: dg.TimeWindowPartitionsDefinition, wanted: Due) -> tuple[str
 def nearest_day(days: dg.TimeWindowPartitionsDefinition, ms: int) -> str:
     """The partition of a moment, or the one nearest to it."""
     keys = days.get_partition_keys()
-    return min(max(f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}", keys[0]), keys[-1])
+    return nearest_key(f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}", keys)
