@@ -225,12 +225,18 @@ def test_what_a_client_missed_comes_by_requests_before_it_opens_a_line(served: S
 def test_a_machine_that_slept_opens_its_line_anew(line, told) -> None:
     with open_client(**told(realtime=True)) as alice:
         slept = [0.0]
-        alice.coordinator._background._wall = lambda: time.time() + slept[0]
+        looked: list[float] = []
+
+        def wall() -> float:
+            looked.append(time.time() + slept[0])
+            return looked[-1]
+
+        alice.coordinator._background._wall = wall
         opened: list[Any] = []
         connect = alice.transport.connect  # type: ignore[attr-defined]
         alice.transport.connect = lambda: opened.append(1) or connect()  # type: ignore[attr-defined]
         alice.coordinator.start_auto_sync()
-        until(lambda: alice.status.live, "a line")
+        until(lambda: alice.status.live and looked, "a line, and a look at the clock after it was opened")
         slept[0] = 3600.0
         until(lambda: len(opened) == 2 and alice.status.live and alice.status.connected, "another line")
 
