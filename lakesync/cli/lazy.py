@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from lakesync.cli import ending
+from lakesync.cli import ending, streams
 
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -113,7 +113,10 @@ class LazyGroup(PlainGroup):
         """Run a command; an error that was raised on purpose is said in words and ends in its exit code."""
         as_json = "--json" in (*ctx._protected_args, *ctx.args)  # noqa: SLF001 click's own
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                streams.flush()
         except Exception as error:
             words = getattr(error, "format_message", None)  # typer's own have it, by whatever name it calls them
             if words is not None and not as_json:

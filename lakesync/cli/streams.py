@@ -16,3 +16,16 @@ def make_ready() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def flush() -> None:
+    """Write what is buffered for stdout, so that an error is reported as any other rather than as the process exits.
+
+    Raises:
+        OSError: the disk is full, or the reader has gone; the rest is discarded, or the interpreter would try again.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise

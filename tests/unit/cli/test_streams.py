@@ -22,6 +22,7 @@ def sh(tmp_path):
 
     def started(words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
+        kept.pop("PYTHONUNBUFFERED", None)
         code = shlex.join([sys.executable, "-c", "from lakesync.cli import main; main()"])
         return subprocess.run(
             ["/bin/sh", "-c", f"{code} {words}"],
@@ -53,14 +54,16 @@ def test_a_stream_that_is_closed_is_an_empty_one(sh, words, code):
     assert "Traceback" not in told.stderr
 
 
-def test_a_disk_that_is_full_is_told_in_words(sh):
-    told = sh("config show --json >/dev/full")
+@pytest.mark.parametrize("words", ["config show --json", "config show remote.gateway --json", "doctor --json"])
+def test_a_disk_that_is_full_is_told_in_words(sh, words):
+    told = sh(f"{words} >/dev/full")
     assert (told.returncode, json.loads(told.stderr)["code"]) == (ExitCode.FAILED, "OS_ERROR")
     assert "No space left on device" in told.stderr
 
 
-def test_a_reader_that_went_away_ends_a_command_without_a_word(sh):
-    told = sh("config show --json | true")
+@pytest.mark.parametrize("words", ["config show --json", "config show remote.gateway --json"])
+def test_a_reader_that_went_away_ends_a_command_without_a_word(sh, words):
+    told = sh(f"{words} | true")
     assert (told.returncode, told.stderr) == (0, "")
 
 
