@@ -161,12 +161,12 @@ def _admitted(
     kept: Sequence[RowDelta] = []
     if not request.admitted:  # what was accepted once is accepted, whatever is in force since
         kept = new if new is unknown else [delta for delta, came in zip(new, unknown, strict=True) if delta is came]
-    if kept:
-        check_schemas(kept, commit.config)
-        names.check_push(commit, kept)
-        check_backlog(commit.backlog_bytes, limits)
     whole = request.ready if new is request.push.deltas else None
     named = whole.named if whole is not None else by_row(new)
+    if kept:
+        check_schemas(kept, commit.config)
+        names.check_push(commit, kept, named.columns)
+        check_backlog(commit.backlog_bytes, limits)
     hot = commit.hot_rows(named.rows.keys())
     scope = commit.config.write_scope or limits.write_scope
     if kept and scope != "any" and not request.trusted:

@@ -160,11 +160,11 @@ def too_wide(hot: Mapping[RowKey, HotRow], named: Named, most: int) -> dict[RowK
         most: how many columns a row may have.
     """
     wide = {}
-    alike = named.columns
-    for key, changes in named.rows.items():
+    rows = named.rows
+    if alike := named.columns:  # rows whose newest delta has the same columns get no new one
+        rows = {key: rows[key] for key in rows if key not in hot or hot[key].unmerged_columns != alike}
+    for key, changes in rows.items():
         before = hot.get(key)
-        if alike and before is not None and before.unmerged_columns == alike:
-            continue  # it has them all
         added = len(changes[0].columns) if len(changes) == 1 else sum([len(delta.columns) for delta in changes])
         if (before.most_columns if before is not None else 0) + added <= most:
             continue
