@@ -14,8 +14,19 @@ import dagster as dg
 import msgspec
 from pyspark.sql import SparkSession
 
-from assets.labels import CHECKPOINT, CUT, DELTAS, check_step, days_asked, goes_on, state_key
+from assets.labels import (
+    AUDIT,
+    CHECKPOINT,
+    CUT,
+    DELTAS,
+    audit_mark,
+    check_step,
+    days_asked,
+    goes_on,
+    state_key,
+)
 from assets.outcome import brief, is_final, outcome, set_aside
+from lakesync.analysis.marks import Visit, cut_state
 from lakesync.exceptions import IntegrityError
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
@@ -257,6 +268,7 @@ def _held(
         with outcome(context, pyspark):
             of_flush = goes_on(context.run)
             scope = Scope(pyspark.spark_session, lake, staging.store, run_state, days, seed, of_flush)
+            visit = Visit(_state(scope, key, table), staging.now_ms())
             unread: dict[dg.AssetCheckKey, str] = {}
             for one, check in wanted.items():
                 try:
@@ -270,6 +282,9 @@ def _held(
                         continue
                     run_state.unmerged.setdefault(table, Unmerged(f"{one.name} could not look: {brief(error)}", None))
                     set_aside(context, run_state, error, f"{one.name} of {key.to_user_string()} could not look")
+            faults = [one for one, check in wanted.items() if check.blocking and found.get(one)]
+            if context.run.job_name == AUDIT and not (unread or faults):
+                staging.store.put_mark(audit_mark(key), msgspec.json.encode(visit).decode())
         for one, check in wanted.items():
             if one in unread:
                 holds_up = check.blocking and (table is None or not of_flush)
@@ -288,6 +303,17 @@ def _held(
             yield _result(one, check, found[one], days, blocking=holds_up)
 
     return check
+
+
+def _state(scope: Scope, key: dg.AssetKey, table: tuple[str, str] | None) -> str:
+    """The state of an asset, which differs once it was written."""
+    from lakehouse.table_definitions import version_if_there
+
+    if key == CHECKPOINT:
+        return cut_state(scope.store.backlog())
+    name = scope.lake.names.deltas if table is None else scope.lake.names_in(table[0]).state(table[1])
+    version = version_if_there(scope.spark, name)
+    return str(version.snapshot_id if version is not None else None)
 
 
 def _hold_back(

@@ -9,10 +9,12 @@ import msgspec
 from assets.backends import kind_of
 from assets.columns import followed_columns
 from assets.labels import (
+    AUDIT,
     DELTAS,
     DESTINATION_SENSOR,
     OWNERS,
     arrivals_of,
+    audit_mark,
     check_step,
     days_of,
     is_requested_by,
@@ -24,7 +26,7 @@ from assets.outcome import brief, outcome
 from assets.series import Told, content_version, through
 from lakesync.adapters.places import Leaf, leaves, place_of
 from lakesync.adapters.uri import without_password
-from lakesync.analysis.marks import Follower, FollowerMark
+from lakesync.analysis.marks import Follower, FollowerMark, Visit, followed_state
 from lakesync.config import Config
 from lakesync.config_places import DeclaredDestination
 from lakesync.exceptions import LakeSyncError
@@ -188,8 +190,12 @@ def _equals_lake(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.Ass
 
         with outcome(context, pyspark, retried=False):
             one = follower(staging.store, name, declared, leaf)
+            visit = Visit(followed_state(staging.store.marks().get(mark_name(name, leaf))), staging.now_ms())
             try:
                 found = compare(pyspark.spark_session, one, lake.names)
+                if context.run.job_name == AUDIT and found.holds:
+                    mark = msgspec.json.encode(visit).decode()
+                    staging.store.put_mark(audit_mark(leaf_key(name, leaf.name)), mark)
             except LakeSyncError:
                 raise
             except Exception as error:  # such as a file of the lake that is gone

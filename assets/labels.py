@@ -29,6 +29,8 @@ CONNECTOR = "lakesync/connector"
 """Run tag: GATEWAY/NAME of the connector that a run polls."""
 
 DELTAS = dg.AssetKey("deltas")
+AUDIT = "audit"
+"""The job that checks everything."""
 LOG = dg.AssetKey(["staging", "log"])
 CUT = dg.AssetKey("cut")
 CHECKPOINT = dg.AssetKey("checkpoint")
@@ -67,6 +69,11 @@ def move_mark(group: str, name: str) -> str:
         name: as lakesync.toml declares it.
     """
     return f"{group}/{name}"
+
+
+def audit_mark(key: dg.AssetKey) -> str:
+    """Return the name of an asset's mark in staging: its state when an audit last found nothing, and when that was."""
+    return f"audit/{key.to_user_string()}"
 
 
 def upkeep_mark(part: str) -> str:

@@ -70,7 +70,7 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
         asset_checks=[*checks(snapshot), *freshness_checks(snapshot, config), *moves.checks],
         jobs=[flush, tables, audit, tidying, erasing, *moves.jobs, *polls],
         schedules=[
-            audit_schedule(audit),
+            audit_schedule(config, audit, snapshot, open_staging),
             maintenance_schedule(config, tidying, snapshot, open_staging),
             *moves.schedules,
         ],

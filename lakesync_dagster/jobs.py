@@ -1,25 +1,22 @@
 """The jobs: a flush with all that follows it, the state tables alone, checks of everything, upkeep, and erasure."""
 
-import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC
 
 import dagster as dg
 
 from assets.checks import PUBLISHED
 from assets.erasure import ERASURE
-from assets.labels import FLUSH_SLOT, OTHER_SLOT, POLL_SLOT, SLOT, UPKEEP, UPKEEP_SLOT
+from assets.labels import AUDIT, FLUSH_SLOT, OTHER_SLOT, POLL_SLOT, REASON, SLOT, UPKEEP, UPKEEP_SLOT
 from assets.maintenance import MAINTENANCE, RUNS
 from lakesync.config import Config
 from lakesync.exceptions import LakeUnavailableError
 from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from resources.snapshot import SchemaSnapshot
-from sensors.upkeep import has_old_runs, untidied
+from sensors.upkeep import has_old_runs, unaudited, untidied
 
 _SOON, _LATER = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
 """Of runs that wait for the same place the first goes first."""
-_WEEK_SECONDS = 7 * 86_400
 
 
 def flush_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> UnresolvedAssetJobDefinition:
@@ -46,7 +43,7 @@ def tables_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> Unre
 def audit_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
     """Every check, of everything that there is rather than of some days."""
     return dg.define_asset_job(
-        "audit",
+        AUDIT,
         selection=dg.AssetSelection.all_asset_checks(),
         description="Checks the whole history, every state table and every checkpoint, and changes nothing.",
         tags={"dagster/max_runtime": str(max_seconds), SLOT: UPKEEP_SLOT},
@@ -123,8 +120,17 @@ def poll_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
     )
 
 
-def audit_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
-    """The audit, every night in which there is something new to look at, and once a week in any case."""
+def audit_schedule(
+    config: Config, job: UnresolvedAssetJobDefinition, snapshot: SchemaSnapshot, open_staging: OpenStaging
+) -> dg.ScheduleDefinition:
+    """The audit, every night in which there is something new to look at, and once a week in any case.
+
+    Args:
+        config: the lake, the destinations and the clock.
+        job: checks everything.
+        snapshot: names the tables.
+        open_staging: opens the staging store, which has the marks.
+    """
 
     @dg.schedule(
         name="nightly_audit",
@@ -134,17 +140,15 @@ def audit_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Checks everything at 03:10 UTC; what runs for a flush looks at the days of the flush alone.",
     )
-    def auditing(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        passed = dg.RunsFilter(job_name=job.name, statuses=[dg.DagsterRunStatus.SUCCESS])
-        records = context.instance.get_run_records(passed, limit=1)
-        begun = records[0].create_timestamp.replace(tzinfo=UTC).timestamp() if records else 0.0
-        if begun < time.time() - _WEEK_SECONDS:
-            return dg.RunRequest()
-        graph = context.repository_def.asset_graph
-        made = [context.instance.get_latest_materialization_event(key) for key in graph.materializable_asset_keys]
-        if any(event is not None and event.timestamp > begun for event in made):
-            return dg.RunRequest()
-        return dg.SkipReason(f"nothing was made since the last audit, which passed: {records[0].dagster_run.run_id}")
+    def auditing() -> dg.RunRequest | dg.SkipReason:
+        try:
+            with open_staging() as store:
+                due = unaudited(config, snapshot, store)
+        except LakeUnavailableError as error:
+            return dg.SkipReason(str(error))
+        if due:
+            return dg.RunRequest(tags={REASON: f"written since the last audit, or a week ago: {', '.join(due)}"})
+        return dg.SkipReason("nothing was written since the last audit, which found nothing")
 
     return auditing
 

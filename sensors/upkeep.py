@@ -1,17 +1,21 @@
-"""Which parts are to be tidied: those whose state is another than at their last upkeep, by their marks in staging."""
+"""What is to be tidied or audited: what has another state than at the last time, by its mark in staging."""
 
 import time
+from collections.abc import Mapping
 
 import dagster as dg
 
-from assets.labels import upkeep_mark
-from assets.maintenance import LOG, MAINTENANCE, RUNS, lake_parts
-from lakesync.analysis.marks import is_changed, log_state
+from assets.destinations import all_leaves, mark_name
+from assets.labels import CHECKPOINT, audit_mark, leaf_key, upkeep_mark
+from assets.maintenance import HISTORY, LOG, MAINTENANCE, RUNS, LakePart, lake_parts
+from lakesync.analysis.marks import cut_state, followed_state, is_changed, log_state
 from lakesync.clock import WallClock
 from lakesync.config import Config
 from lakesync.staging.store import PipelineStore
 from resources.snapshot import SchemaSnapshot
 
+WEEK_SECONDS = 7 * 86_400
+"""Between two audits of what does not change."""
 DAY_SECONDS = 86_400
 """Between two upkeeps of a part that does not change: snapshots and files expire by age."""
 
@@ -27,15 +31,7 @@ def untidied(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> 
     Raises:
         LakeUnavailableError: the catalogue cannot be read.
     """
-    from lakesync.analysis.lake_marks import snapshots  # pyiceberg, which loading the location does without
-
-    own, shared = config.lake.system_namespace, config.lake.namespace
-    tables = {
-        name: (own if part.namespace is None else part.namespace or shared, part.table)
-        for name, part in lake_parts(snapshot).items()
-    }
-    found = snapshots(config, tables.values())
-    states = {name: str(found[table]) for name, table in tables.items()}
+    states = _table_states(config, lake_parts(snapshot))
     states[LOG] = log_state(store.backlog())
     marks, now_ms = store.marks(), WallClock(config.clock_offset_file).now_ms()
     return [
@@ -43,6 +39,42 @@ def untidied(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> 
         for part, state in states.items()
         if is_changed(marks.get(upkeep_mark(part)), state, now_ms, DAY_SECONDS * 1000)
     ]
+
+
+def unaudited(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> list[str]:
+    """Return the assets that were written since an audit last found nothing there, or a week ago.
+
+    Args:
+        config: names the lake, the destinations and the clock.
+        snapshot: names the tables.
+        store: the staging store.
+
+    Raises:
+        LakeUnavailableError: the catalogue cannot be read.
+    """
+    parts = {name: part for name, part in lake_parts(snapshot).items() if part.namespace is not None or name == HISTORY}
+    states = {dg.AssetKey.from_user_string(name): state for name, state in _table_states(config, parts).items()}
+    marks, now_ms = store.marks(), WallClock(config.clock_offset_file).now_ms()
+    states[CHECKPOINT] = cut_state(store.backlog())
+    for name, _, leaf in all_leaves(config):
+        states[leaf_key(name, leaf.name)] = followed_state(marks.get(mark_name(name, leaf)))
+    return [
+        key.to_user_string()
+        for key, state in states.items()
+        if is_changed(marks.get(audit_mark(key)), state, now_ms, WEEK_SECONDS * 1000)
+    ]
+
+
+def _table_states(config: Config, parts: Mapping[str, LakePart]) -> dict[str, str]:
+    """Part → its table's newest snapshot, as text."""
+    from lakesync.analysis.lake_marks import snapshots  # pyiceberg, which loading the location does without
+
+    own, shared = config.lake.system_namespace, config.lake.namespace
+    tables = {
+        name: (own if part.namespace is None else part.namespace or shared, part.table) for name, part in parts.items()
+    }
+    found = snapshots(config, tables.values())
+    return {name: str(found[table]) for name, table in tables.items()}
 
 
 def has_old_runs(instance: dg.DagsterInstance) -> bool:

@@ -228,6 +228,17 @@ def is_changed(text: str | None, state: str, now_ms: int, longest_ms: int) -> bo
     return visit is None or visit.state != state or not 0 <= now_ms - visit.at_ms < longest_ms
 
 
+def cut_state(backlog: Iterable[Backlog]) -> str:
+    """Return which checkpoints are published, as text."""
+    return msgspec.json.encode(sorted((each.gateway, each.shard, each.cut_arrival or 0) for each in backlog)).decode()
+
+
+def followed_state(text: str | None) -> str:
+    """Return how far a destination is, as text. Args: text: its mark in staging; None: it has taken nothing."""
+    streams = msgspec.json.decode(text, type=FollowerMark).streams if text is not None else {}
+    return msgspec.json.encode(streams, order="sorted").decode()
+
+
 def log_state(backlog: Iterable[Backlog]) -> str:
     """Return how far the log's batches are confirmed, as text."""
     return msgspec.json.encode(

@@ -24,6 +24,7 @@ from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
 from lakesync.wire.protobuf import decode_response, encode_response
 from lakesync_dagster.definitions import make_definitions
 from resources.snapshot import registered
+from sensors.upkeep import unaudited
 from tests.integration.gateway_support import SERVICE
 
 pytestmark = [
@@ -94,6 +95,11 @@ class House:
         return {
             f"{one.asset_key.to_user_string()} {one.check_name}": one.description for one in found if not one.passed
         }
+
+    def unaudited(self):
+        """What the nightly audit would run for."""
+        store = self.served.engine.store
+        return unaudited(self.config, registered(store), store)
 
     def frames(self, table):
         """The frame files of a table's checkpoint."""
@@ -326,13 +332,16 @@ ONE_EACH = ("ledger_altered", "deltas_altered", "state_string", "checkpoint_alte
 
 
 def test_the_audit_names_each_place_that_is_damaged_and_finds_nothing_where_all_is_well(house, spark):
+    assert sorted(house.unaudited()) == ["checkpoint", "deltas", DESTINATION, "tables/notes", "tables/todos"]
     assert house.audit() == {}
+    assert house.unaudited() == []
     expected = {check: words for damage in ONE_EACH for check, words in DAMAGES[damage][1].items()}
     expected[TODOS_CHECK] = f"2 found: shop {FIRST}, shop {SECOND}"  # as a value was altered on both sides
     with ExitStack() as damaged:
         for damage in ONE_EACH:
             damaged.enter_context(DAMAGES[damage][0](house, spark))
         found = house.audit()
+        assert sorted(house.unaudited()) == ["deltas", "tables/todos"], "written since, and not found well"
     for check, words in expected.items():
         assert words in found[check], (check, found)
 

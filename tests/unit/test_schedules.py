@@ -1,40 +1,52 @@
 """What runs by the clock: nothing for a house in which nothing happened, and a reason in words."""
 
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import dagster as dg
-import pytest
+import msgspec
 
+from lakesync.analysis.marks import Visit, cut_state
 from lakesync.config import load
+from lakesync.engine import Engine
+from lakesync.hlc import wall_clock
 from lakesync.schema import parse_schema
-from lakesync_dagster.definitions import make_definitions
+from lakesync.staging import open_store
+from lakesync_dagster.jobs import audit_job, audit_schedule
 from resources.snapshot import SchemaSnapshot
 
 FLIGHTS = parse_schema({"table": "flights", "columns": [{"name": "carrier", "type": "string"}]})
+WEEK_MS = 7 * 86_400_000
 
 
-@pytest.fixture
-def tick(tmp_path):
-    """Asks the audit's schedule; `made` are assets that were materialised since."""
-    config = load({"data_dir": tmp_path, "dagster": {"partitions_start": "2026-01-01"}})
-    repository = make_definitions(config, SchemaSnapshot((FLIGHTS,))).get_repository_def()
-    with dg.instance_for_test() as instance:
+def test_what_did_not_change_is_not_audited_every_night(tmp_path):
+    config, snapshot = load({"data_dir": tmp_path}), SchemaSnapshot((FLIGHTS,))
+    engine = Engine(open_store("memory://", wall_clock), wall_clock)
+    engine.open()
+    store = engine.store
+    job = audit_job(60)
+    schedule = audit_schedule(config, job, snapshot, lambda: nullcontext(store))
+    repository = dg.Definitions(jobs=[job], schedules=[schedule]).get_repository_def()
 
-        def ask(made=(), audited=False):
-            for key in made:
-                instance.report_runless_asset_event(dg.AssetMaterialization(dg.AssetKey(key.split("/"))))
-            if audited:
-                instance.add_run(dg.DagsterRun("audit", status=dg.DagsterRunStatus.SUCCESS))
-            moment = datetime(2026, 3, 5, 2, 20, tzinfo=UTC)
-            context = dg.build_schedule_context(instance, repository_def=repository, scheduled_execution_time=moment)
-            return repository.get_schedule_def("nightly_audit").evaluate_tick(context)
+    def asked():
+        with dg.build_schedule_context(
+            scheduled_execution_time=datetime.now(UTC), repository_def=repository
+        ) as context:
+            told = repository.get_schedule_def("nightly_audit").evaluate_tick(context)
+        return (
+            told.run_requests[0].tags["lakesync/reason"].partition(": ")[2] if told.run_requests else told.skip_message
+        )
 
-        yield ask
+    def audited(name, state, at_ms):
+        store.put_mark(f"audit/{name}", msgspec.json.encode(Visit(state, at_ms)).decode())
 
-
-def test_what_did_not_change_is_not_audited_every_night(tick):
-    assert len(tick(made=["deltas"]).run_requests) == 1
-    idle = tick(audited=True)
-    assert not idle.run_requests
-    assert idle.skip_message.startswith("nothing was made since the last audit, which passed: ")
-    assert len(tick(made=["deltas"]).run_requests) == 1
+    assert asked() == "deltas, tables/flights, checkpoint"
+    states = {"deltas": "None", "tables/flights": "None", "checkpoint": cut_state(store.backlog())}
+    for name, state in states.items():
+        audited(name, state, wall_clock())
+    assert asked() == "nothing was written since the last audit, which found nothing"
+    audited("tables/flights", "4711", wall_clock())
+    assert asked() == "tables/flights", "which has another snapshot now"
+    audited("tables/flights", "None", wall_clock() - WEEK_MS)
+    assert asked() == "tables/flights", "after a week in any case"
+    engine.close()
