@@ -186,7 +186,7 @@ def _equals_lake(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.Ass
         lake: LakeResource,
         staging: StagingResource,
     ) -> Iterator[dg.AssetCheckResult]:
-        from resources.comparisons import compare
+        from resources.comparisons import DestinationMovedError, compare
 
         with outcome(context, pyspark, retried=False):
             one = follower(staging.store, name, declared, leaf)
@@ -196,6 +196,9 @@ def _equals_lake(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.Ass
                 if context.run.job_name == AUDIT and found.holds:
                     mark = msgspec.json.encode(visit).decode()
                     staging.store.put_mark(audit_mark(leaf_key(name, leaf.name)), mark)
+            except DestinationMovedError as error:
+                yield dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description=str(error))
+                return
             except LakeSyncError:
                 raise
             except Exception as error:  # such as a file of the lake that is gone

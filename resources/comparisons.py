@@ -23,7 +23,7 @@ from lakesync.adapters.digests import DAY, MODULUS, Difference, Digest, Digestib
 from lakesync.adapters.following import HISTORY, OlderRows, Standing, standing
 from lakesync.adapters.restoring import restore
 from lakesync.adapters.several import max_writers
-from lakesync.exceptions import ConfigurationError
+from lakesync.exceptions import ConfigurationError, TransientError
 from resources.destinations import by_stream, chosen
 from resources.tasks import on_executors, opened
 
@@ -43,6 +43,10 @@ _CHECKSUM = "cast(conv(substr(md5({}), 1, 8), 16, 10) as bigint)"
 _SPELLED = (
     "concat('{', array_join(transform(map_entries(columns), e -> concat('\"', e.key, '\":', e.value)), ','), '}')"
 )
+
+
+class DestinationMovedError(TransientError):
+    """A destination took deltas during each attempt to add up what it holds."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -74,6 +78,8 @@ class Digested(msgspec.Struct, frozen=True):
     """Of the tables of rows that it keeps."""
     set_aside: list[SetAside] = []
     dead_letters: int = 0
+    is_settled: bool = True
+    """Whether the mark was the same afterwards; else the figures are of no one mark."""
 
 
 class Digesting(NamedTuple):
@@ -96,16 +102,17 @@ class Digesting(NamedTuple):
             cold = opened(leaf.cold, closing)
             schemas = follower.schemas if isinstance(adapter, StateWriter) else ()
             scope = scope_of(follower, schemas, self.days)
-            for attempt in range(_TRIES):
+            for _ in range(_TRIES):
                 before = standing(adapter, follower.name, follower.choice)
                 found = _digests(adapter, scope, leaf.name)
                 for place in cold:
                     found += _digests(place, replace(scope, schemas=()), leaf.name)
-                if standing(adapter, follower.name, follower.choice) == before or attempt == _TRIES - 1:
+                is_settled = standing(adapter, follower.name, follower.choice) == before
+                if is_settled:
                     break
             asides = adapter.set_aside(follower.name) if isinstance(adapter, Isolating) else []
             letters = len(adapter.dead_letters(_LETTERS)) if isinstance(adapter, Isolating) else 0
-            yield Digested(before, found, tuple(each.table for each in schemas), asides, letters)
+            yield Digested(before, found, tuple(each.table for each in schemas), asides, letters, is_settled)
 
 
 def scope_of(follower: Follower, schemas: Sequence[TableSchema], days: Sequence[int]) -> Scope:
@@ -126,10 +133,16 @@ def compare(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, d
     Raises:
         AdapterError: the destination cannot be read.
         ConfigurationError: it cannot add up what it holds.
+        DestinationMovedError: it took deltas during each attempt.
         LakeUnavailableError: Spark is gone.
     """
     numbers = tuple(map(day_number, days))
     ((there,),) = on_executors(spark, [Digesting(follower, numbers)], Digested)
+    if not there.is_settled:
+        raise DestinationMovedError(
+            f"{follower.leaf.name} took deltas during each of {_TRIES} attempts to add up what it holds: "
+            "compare it again when its backlog is taken"
+        )
     schemas = [each for each in follower.schemas if each.table in there.tables]
     lake = lake_digests(spark, there.standing, {each.table: each.soft_delete for each in schemas}, names, numbers)
     return Comparison(

@@ -1,0 +1,45 @@
+"""What a destination adds up while a run writes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lakesync.adapters.following import Choice, follow_history
+from lakesync.adapters.places import Leaf
+from resources.comparisons import Digesting
+from resources.destinations import Follower
+from tests.conformance.told_history import history, pushes
+
+PUSHES = pushes(12)
+
+
+class Busy(Follower, frozen=True):
+    """A destination that takes a push whenever it is asked what it holds, as long as there are some."""
+
+    left: Iterator[int] = iter(())
+
+    def open(self):
+        adapter = super().open()
+        digests = adapter.digests
+
+        def moving(scope):
+            found = digests(scope)
+            for end in self.left:
+                list(follow_history(adapter, self.name, self.choice, history(PUSHES[:end])))
+                break
+            return found
+
+        adapter.digests = moving
+        return adapter
+
+
+@pytest.mark.parametrize(("moves", "is_settled"), [(0, True), (4, True), (12, False)])
+def test_figures_of_a_destination_that_moved_in_between_are_not_taken(tmp_path, moves, is_settled):
+    leaf = Leaf("copy", f"sqlite://{tmp_path / 'copy.db'}")
+    follower = Busy("destinations/shop/copy", leaf, Choice(), left=iter(range(1, moves + 1)))
+    (found,) = Digesting(follower).run()
+    assert found.is_settled == is_settled
+    if is_settled:
+        assert sum(digest.deltas for digest in found.digests) == found.standing.deltas == 3 * moves
