@@ -84,7 +84,8 @@ class Supervisor:
 
     def stop_all(self) -> None:
         """End every process, those that others need last."""
-        for names in _STOP_ORDER:
+        others = self._slots.keys() - {name for names in _STOP_ORDER for name in names}
+        for names in (others, *_STOP_ORDER):
             ending = [
                 threading.Thread(target=slot.process.stop, kwargs={"grace": _GRACE})
                 for name, slot in self._slots.items()

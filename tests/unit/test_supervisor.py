@@ -76,6 +76,16 @@ def test_one_starts_after_those_it_needs(watch):
     assert seen.states("b") == [State.STARTING, State.READY]
 
 
+def test_every_service_is_stopped_whatever_its_name(watch):
+    seen = watch(Service("a", FOR_EVER, lambda: True), Service("gateway", FOR_EVER, lambda: True))
+    seen.until(lambda: seen.supervisor.all_ready)
+    processes = [seen.supervisor._slots[name].process for name in ("a", "gateway")]
+    seen.stop.set()
+    seen.thread.join()
+    seen.supervisor.stop_all()
+    assert [process.exit_code is not None for process in processes] == [True, True]
+
+
 def test_what_dies_is_started_again(watch):
     seen = watch(Service("a", FOR_EVER, lambda: True))
     seen.until(lambda: seen.supervisor.all_ready)
