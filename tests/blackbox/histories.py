@@ -176,7 +176,7 @@ def _between_pages(
 def _changed_twice(
     random: Random, who: int, limits: list[int], rules: list[int], last: list[int] | None = None
 ) -> list[Step]:
-    """Rules that nobody pulls under, and others, under which everybody pulls while they are applied.
+    """Rules that nobody pulls under, or a few do, and others, under which all pull while they are applied.
 
     Args:
         random: what it is drawn with.
@@ -186,9 +186,21 @@ def _changed_twice(
         last: the second change; by default drawn from `rules`.
     """
     people = [who, who + 1, who + 2]
-    before = [("pull", each, 1000, "whole") for each in people if random.random() < 0.7]
-    change = [("rules", who, random.choice(rules)), ("rest", who), ("rules", who, random.choice(last or rules))]
-    return [*before, *change, *[("pull", each, random.choice(limits), random.choice(FATES)) for each in people]]
+
+    def pulls(chance: float, limits: list[int], fates: list[str]) -> list[Step]:
+        chosen = [each for each in people if random.random() < chance]
+        return [("pull", each, random.choice(limits), random.choice(fates)) for each in chosen]
+
+    between: list[Step] = [("rest", who)]
+    if random.random() < 0.5:  # rows that are sent by the first rules, while these are applied
+        between = [("reload", who), *pulls(0.7, limits, FATES)]
+    return [
+        *pulls(0.7, [1000], ["whole"]),
+        ("rules", who, random.choice(rules)),
+        *between,
+        ("rules", who, random.choice(last or rules)),
+        *pulls(1.0, limits, FATES),
+    ]
 
 
 def _edit(random: Random, who: int, keys: list[tuple[str, str]]) -> Step:
