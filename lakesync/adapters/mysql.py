@@ -203,6 +203,9 @@ class MySqlExecutor:
             ((self._version,),) = cursor.fetchall()
             if self.is_mariadb:  # MySQL bounds SELECTs alone; there the connection's own timeout does
                 cursor.execute(f"SET SESSION max_statement_time = {_STATEMENT_SECONDS}")
+                # On since MariaDB 11.6.2: two writers of one row would then fail with error 1020 rather than wait.
+                if cursor.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'"):
+                    cursor.execute("SET SESSION innodb_snapshot_isolation = OFF")
         return connection
 
     def _alive(self, connection: Driver[Any]) -> bool:
