@@ -1,4 +1,4 @@
-"""Whether each day of arrival is in the lake, and in the tables, in time: told day by day."""
+"""Whether each day of arrival is in the lake, and in what follows it, in time: told day by day."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 import dagster as dg
 import msgspec
 
-from assets.labels import DELTAS, check_step, state_key
+from assets.destinations import all_leaves, followers
+from assets.labels import CHECKPOINT, DELTAS, check_step, leaf_key, state_key
 from assets.outcome import outcome
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
@@ -31,20 +32,22 @@ class Day(msgspec.Struct, frozen=True):
 
 
 def freshness_checks(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetChecksDefinition]:
-    """Return one check for the history and one for each state table. None blocks, as lateness harms nothing downstream.
+    """Return one check for each asset that has what is acknowledged. None blocks, as lateness harms nothing downstream.
 
     The freshness sensor reports them without a run.
 
     Args:
         snapshot: names the state tables.
-        config: names the lake, and after how many seconds an acknowledged delta that is not in an asset is late.
+        config: names the lake and the destinations, and after how many seconds an acknowledged delta that is not in
+            an asset is late.
     """
-    return [_check(key, snapshot, config) for key in fresh_assets(snapshot)]
+    return [_check(key, snapshot, config) for key in fresh_assets(snapshot, config)]
 
 
-def fresh_assets(snapshot: SchemaSnapshot) -> list[dg.AssetKey]:
-    """The assets whose days are watched."""
-    return [DELTAS, *(state_key(schema.table, where) for schema, where in snapshot.states)]
+def fresh_assets(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetKey]:
+    """The assets whose days are watched: the history, its tables, the checkpoints and the destinations."""
+    tables = [state_key(schema.table, where) for schema, where in snapshot.states]
+    return [DELTAS, *tables, CHECKPOINT, *(leaf_key(name, leaf.name) for name, _, leaf in all_leaves(config))]
 
 
 def days_in_time(
@@ -54,7 +57,7 @@ def days_in_time(
 
     Args:
         store: the staging store.
-        key: the history or a state table.
+        key: one of `fresh_assets`.
         lags: what the parts of the pipeline lack.
         allowed: seconds after which an acknowledged delta that is not in the asset is late.
         now_ms: server wall time, by the gateways' clock, which stamps arrivals.
@@ -69,9 +72,13 @@ def days_in_time(
 
 
 def _is_of(key: dg.AssetKey, lag: Lag) -> bool:
-    """Whether a lag is that of a state table's asset."""
-    namespace, _, table = lag.name.rpartition(".")
-    return lag.part == "table" and key == state_key(table, namespace)
+    """Whether a lag is that of an asset."""
+    if lag.part == "table":
+        namespace, _, table = lag.name.rpartition(".")
+        return key == state_key(table, namespace)
+    if lag.part == "destination":
+        return key.path == lag.name.split("/")
+    return lag.part == "checkpoint" and key == CHECKPOINT
 
 
 def evaluation(
@@ -112,7 +119,8 @@ def _check(key: dg.AssetKey, snapshot: SchemaSnapshot, config: Config) -> dg.Ass
 
         with outcome(context):
             store, now_ms = staging.store, staging.now_ms()
-            lags = MarkReader(config).lags(store.backlog(), merged_tables(snapshot, config.namespaces), ())
+            tables = merged_tables(snapshot, config.namespaces)
+            lags = MarkReader(config).lags(store.backlog(), tables, followers(config, store))
             days = days_in_time(store, key, lags, allowed=config.dagster.late_after_seconds, now_ms=now_ms)
             told = evaluation(key, days)
         yield dg.AssetCheckResult(

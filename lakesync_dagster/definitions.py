@@ -43,7 +43,7 @@ from sensors.schema import schema_sensor
 def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions:
     """Everything that Dagster shows and runs, for the tables of a snapshot."""
     days = arrival_days(first_day(config, snapshot))
-    told_by_sensor = [dg.AssetCheckKey(key, FRESH) for key in fresh_assets(snapshot)]
+    told_by_sensor = [dg.AssetCheckKey(key, FRESH) for key in fresh_assets(snapshot, config)]
     flush = flush_job(config.dagster.max_run_seconds, told_by_sensor)
     tables = tables_job(config.dagster.max_run_seconds, told_by_sensor)
     audit = audit_job(config.dagster.max_run_seconds)

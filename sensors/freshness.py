@@ -25,7 +25,7 @@ def freshness_sensor(
         name="freshness_sensor",
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Tells for each day of arrival whether the history and the state tables have it in time.",
+        description="Tells for each day of arrival whether the history and what follows it have it in time.",
     )
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         told: dict[str, tuple[list[str], int, float]] = json.loads(context.cursor or "{}")
@@ -37,7 +37,7 @@ def freshness_sensor(
                 behind = lags.read(store, lambda: context.instance)
             except LakeUnavailableError as error:
                 return dg.SkipReason(str(error))
-            for key in fresh_assets(snapshot):
+            for key in fresh_assets(snapshot, config):
                 name = key.to_user_string()
                 days = days_in_time(store, key, behind, allowed=allowed, now_ms=now_ms)
                 newest = newest_of(context.instance, key)

@@ -1,4 +1,4 @@
-"""Which days of arrival are late in the history and in a table, over a real staging store and a Dagster instance."""
+"""Which days of arrival are late in the history and in what follows it, over a real store and a Dagster instance."""
 
 import time
 from contextlib import nullcontext
@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from assets.freshness import days_in_time
-from assets.labels import DELTAS, state_key
+from assets.labels import CHECKPOINT, DELTAS, leaf_key, state_key
 from lakesync.analysis.marks import Lag
 from lakesync.config import load
 from lakesync.delta import extract_delta
@@ -92,6 +92,20 @@ def test_a_table_is_late_with_the_days_from_the_oldest_delta_that_it_lacks(house
     assert house.late(state_key("t", "own"), [replace(lag, name="own.t")]) == DAYS[1:]
 
 
+def test_checkpoints_and_destinations_are_late_by_their_own_lags(house):
+    house.push("a")
+    house.flush()
+    house.set(NOON + LATE * 1000 + 1000)
+    lags = {
+        CHECKPOINT: Lag("checkpoint", "", "g", 0, 1, NOON),
+        leaf_key("shop", "pg"): Lag("destination", "destinations/shop/pg", "g", 0, 1, NOON),
+        leaf_key("shop", "lite"): Lag("destination", "destinations/shop/lite", "g", 0, 1, NOON),
+    }
+    late = {(key, other): house.late(key, [lag]) for key in lags for other, lag in lags.items()}
+    assert late == {(key, other): DAYS[:1] if key == other else [] for key, other in late}
+    assert house.late(DELTAS, lags.values()) == house.late(TABLE, lags.values()) == []
+
+
 def test_the_sensor_tells_without_a_run_and_once(house):
     snapshot = SchemaSnapshot((TableSchema("t", ()),))
     lags = PipelineLags(house.config, snapshot)
@@ -104,7 +118,8 @@ def test_the_sensor_tells_without_a_run_and_once(house):
     assert isinstance(tick(None), dg.SkipReason)
     house.push("a")
     first = tick(None)
-    assert [(event.asset_key, event.passed) for event in first.asset_events] == [(DELTAS, True), (TABLE, True)]
+    watched = [DELTAS, TABLE, CHECKPOINT]
+    assert [(event.asset_key, event.passed) for event in first.asset_events] == [(key, True) for key in watched]
     assert isinstance(tick(first.cursor), dg.SkipReason)
     house.made(DELTAS, NOON)
     made = tick(first.cursor)
@@ -113,6 +128,6 @@ def test_the_sensor_tells_without_a_run_and_once(house):
     assert isinstance(tick(made.cursor), dg.SkipReason)
     house.set(NOON + LATE * 1000 + 1000)
     second = tick(made.cursor)
-    assert [event.passed for event in second.asset_events] == [False, False]
+    assert [event.passed for event in second.asset_events] == [False] * 3
     assert second.asset_events[0].description == "late: 2026-03-01"
     assert "| 2026-03-01 | 1 | 0 | **late** |" in second.asset_events[0].metadata["days"].value
