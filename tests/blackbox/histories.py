@@ -168,8 +168,13 @@ def _between_pages(
     steps: list[Step] = []
     for _ in range(random.randint(1, 4)):
         steps.append(("pull", who, min(limits), random.choice(FATES)))
-        kind = random.choice(["claims", "claims", "other token", "rules", "edit", "push", "nothing"])
-        steps += [] if kind == "nothing" else _made(random, kind, who, keys, limits, rules)
+        kind = random.choice(
+            ["claims", "claims", "other token", "rules", "edit", "push", "others", "others", "nothing"]
+        )
+        if kind == "others":
+            steps += [_edit(random, who + 1, keys), ("push", who + 1, "whole")]
+        elif kind != "nothing":
+            steps += _made(random, kind, who, keys, limits, rules)
     return [*steps, ("pull", who, random.choice(limits), random.choice(FATES))]
 
 
