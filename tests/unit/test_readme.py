@@ -55,7 +55,9 @@ def test_the_readme_is_short():
     assert len(README.read_text().splitlines()) <= 90
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "scripts").iterdir()), ids=lambda script: script.name)
+@pytest.mark.parametrize(
+    "script", sorted(filter(Path.is_file, (ROOT / "scripts").iterdir())), ids=lambda script: script.name
+)
 def test_contributing_lists_every_script(script):
     assert script.name in HELPERS or f"`scripts/{script.name}" in CONTRIBUTING.read_text()
 
