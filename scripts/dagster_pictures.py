@@ -1,4 +1,4 @@
-"""Takes the pictures for `scripts/dagster-pictures`: house.png, backfill.png, failed-run.png and failed-check.png."""
+"""Takes the pictures for `scripts/dagster-pictures`: house.png, backfill-….png, failed-run.png and failed-check.png."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -19,6 +20,39 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
+SETTINGS = """
+[adapters]
+copy = "sqlite://{folder}/copy.db"
+archive = "sqlite://{folder}/archive.db"
+other = "sqlite://{folder}/other.db"
+
+[tiers.aged]
+hot = "copy"
+cold = "archive"
+max_age_days = 2
+
+[destinations.shop]
+to = "aged"
+
+[migrations.away]
+from = "lake"
+to = "other"
+tables = ["flights", "planes"]
+since = {since}
+"""
+"""What moves beyond the lake."""
+BACKFILLS = {
+    "deltas": ["deltas"],
+    "tables": [f"tables/{table}" for table in TABLES],
+    "checkpoint": ["checkpoint"],
+    "destination": ["destinations/shop/copy"],
+    "tiers": ["tiers/aged"],
+    "migration": ["migrations/away"],
+    "maintenance": ["maintenance"],
+}
+"""A picture's name → the assets of its backfill."""
+
+
 def main() -> None:
     """Play the scene and take a picture wherever there is something to see."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -26,8 +60,12 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=Path("docs/img"))
     options = parser.parse_args()
     options.into.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch, running(options.data or Path(scratch) / "data") as scene:
-        play(scene, options.into)
+    with tempfile.TemporaryDirectory() as scratch:
+        settings = Path(scratch) / "lakesync.toml"
+        since = datetime.now(UTC).date() - timedelta(days=DAYS)
+        settings.write_text(SETTINGS.format(folder=scratch, since=since), "utf-8")
+        with running(options.data or Path(scratch) / "data", LAKESYNC_CONFIG=str(settings)) as scene:
+            play(scene, options.into)
 
 
 def play(scene: Scene, into: Path) -> None:
@@ -36,9 +74,8 @@ def play(scene: Scene, into: Path) -> None:
     for back in reversed(range(DAYS)):
         scene.push_day(back)
     scene.flush()
-    backfill = scene.backfill()
     with browser_page() as page:
-        all_is_well(scene, page, backfill, into)
+        all_is_well(scene, page, into)
         a_row_is_there_twice(scene, page, into)
 
 
@@ -56,8 +93,8 @@ def browser_page() -> Iterator[Page]:
         browser.close()
 
 
-def all_is_well(scene: Scene, page: Page, backfill: str, into: Path) -> None:
-    """The lineage and the backfill."""
+def all_is_well(scene: Scene, page: Page, into: Path) -> None:
+    """The lineage, and a backfill of each asset."""
     scene.checked(*TABLES)
     page.set_viewport_size({"width": 2400, "height": 1020})
     expanded = ",".join(f"global@global:{group}" for group in GROUPS)
@@ -67,7 +104,9 @@ def all_is_well(scene: Scene, page: Page, backfill: str, into: Path) -> None:
     page.get_by_text("Hide navigation").click()
     take(page, lineage, "checkpoint", into / "house.png")
     page.set_viewport_size({"width": 1800, "height": 430})
-    take(page, f"{scene.dagster}/runs/b/{backfill}", "Succeeded", into / "backfill.png")
+    for name, assets in BACKFILLS.items():
+        backfill = scene.backfill(*assets)
+        take(page, f"{scene.dagster}/runs/b/{backfill}", "Succeeded", into / f"backfill-{name}.png")
 
 
 def a_row_is_there_twice(scene: Scene, page: Page, into: Path) -> None:

@@ -43,6 +43,9 @@ _RUNS = """query Runs($tags: [ExecutionTag!]) {
 _BACKFILL = """mutation Backfill($params: LaunchBackfillParams!) {
   launchPartitionBackfill(backfillParams: $params) { ... on LaunchBackfillSuccess { backfillId } }
 }"""
+_PARTITIONS = """query Partitions($key: AssetKeyInput!) {
+  assetNodeOrError(assetKey: $key) { ... on AssetNode { partitionKeys } }
+}"""
 _BACKFILL_STATUS = """query Backfill($id: String!) {
   partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } }
 }"""
@@ -117,11 +120,16 @@ class Scene:
 
         return until(ended, "the flush")
 
-    def backfill(self) -> str:
-        """Merge five days of every table again, in one run; the backfill's id, when it is complete."""
+    def backfill(self, *assets: str) -> str:
+        """Make five days of assets of one kind again; the backfill's id, when it is complete.
+
+        Of an asset that has other partitions than days, all of them.
+        """
         days = [time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86_400 * back)) for back in range(5)]
-        keys = [{"path": ["tables", table]} for table in TABLES]
-        asked = {"assetSelection": keys, "partitionNames": days, "fromFailure": False}
+        keys = [{"path": asset.split("/")} for asset in assets]
+        every = self.ask(_PARTITIONS, key=keys[0])["assetNodeOrError"]["partitionKeys"]
+        chosen = [key for key in every if any(day in key for day in days)] or every
+        asked = {"assetSelection": keys, "partitionNames": chosen, "fromFailure": False}
         backfill = str(self.ask(_BACKFILL, params=asked)["launchPartitionBackfill"]["backfillId"])
 
         def complete() -> bool:
