@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _BOTH = ("s3.", "header.", "oauth2-server-uri", "credential", "token", "scope", "prefix")
 """Settings, or how they begin, that mean the same to Iceberg in Java and to pyiceberg."""
+_LOCAL = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}
+"""Opens local files without pyarrow, which takes 80 MiB to import: metadata needs none of it, a scan of rows does."""
 
 
 def open_iceberg(name: str, uri: str, settings: Mapping[str, str]) -> Catalog:
@@ -28,6 +30,8 @@ def open_iceberg(name: str, uri: str, settings: Mapping[str, str]) -> Catalog:
     """
     given = {**_s3(settings), **{key: value for key, value in settings.items() if key.startswith(_BOTH)}}
     given["warehouse"] = settings.get("warehouse", "")
+    if given["warehouse"].startswith("file:"):
+        given |= _LOCAL
     if uri.startswith(("http://", "https://")):
         from pyiceberg.catalog.rest import RestCatalog
 
