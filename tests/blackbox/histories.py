@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 Step = tuple[Any, ...]
 
 KEYS = [("notes", "r1"), ("notes", "r2"), ("notes", "r3"), ("tasks", "r1"), ("tasks", "t2"), ("misc", "m1")]
 TEAMS: list[Any] = ["a", "b", ["a"], ["b"], ["a", "b"], [], ["b", "c", "a"]]
+FEW_TEAMS: list[Any] = ["a", "b", "c"]
 KINDS: list[Any] = [["p"], ["q"], ["p", "q"], "p"]
 LEVELS = ["0", "1", "2"]
 
@@ -32,6 +33,7 @@ RULES: list[list[dict[str, Any]]] = [
     [_bucket("teams", _TEAM), _bucket("kinds", ("kind", "in", "jwt:kinds"))],
 ]
 ANY = list(range(len(RULES)))
+FEW_RULES = [1, 2, 4]
 TABLES = sorted({table for table, _ in KEYS})
 FILLERS = {"alive": 4_500, "deleted": 9_000}
 """How many rows a gateway is filled with, so that a change of rules is applied in the background, in each shard too."""
@@ -47,7 +49,7 @@ FATES = ["whole"] * 5 + ["answer lost", "request lost"]
 _EVEN = {
     "edit": 10, "pull": 10, "push": 6, "claims": 3, "rules": 1, "wipe": 0.4, "reload": 0.6, "backup": 0.6,
     "restore": 0.6, "old pull": 0.5, "old push": 0.5, "odd pull": 0.3, "odd push": 0.3, "flush": 0.4,
-    "other token": 0.5,
+    "other token": 0.5, "device": 0.3,
 }  # fmt: skip
 PROFILES: list[dict[str, float]] = [
     _EVEN,
@@ -73,7 +75,24 @@ PROFILES: list[dict[str, float]] = [
 ]
 
 
+_BETWEEN = ["claims", "claims", "other token", "rules", "edit", "push", "others", "others", "others"]
+"""What happens between two pages."""
+
 LIVE = {"connect": 5.0, "cut": 1.0, "hear": 4.0, "cross": 4.0}
+
+
+class World(NamedTuple):
+    """What a history's steps are drawn from."""
+
+    keys: list[tuple[str, str]]
+    limits: list[int]
+    rules: list[int]
+    teams: list[Any]
+    """Of claims."""
+    devices: list[str]
+    """Kinds of clients."""
+    letters: str
+    """Of rows: their teams, those that come oftener as often as that."""
 
 
 def history(
@@ -89,11 +108,20 @@ def history(
     """
     random = Random(seed)
     fillers = random.choice(list(FILLERS)) if fill else ""
-    rules = FILLED.get(fillers, ANY)
+    few = random.random() < 0.3  # teams and rules, so that rows come back to where a client saw them before
+    rules = FILLED.get(fillers, FEW_RULES if few else ANY)
+    world = World(
+        keys=random.sample(KEYS, random.randint(2, len(KEYS))),
+        limits=random.choice([[1], [1, 2], [1, 2, 3, 5], [2, 1000], [1000]]),
+        rules=rules,
+        teams=FEW_TEAMS if few else TEAMS,
+        devices=["stock", "letter"] if live else ["stock", "stock", "letter", "named"],
+        letters="abc" if few else "aaaaabbbbbcdefg",
+    )
     people = random.randint(2, 3)
     setting = {
         "clients": [
-            (random.choice(["stock", "stock", "letter", "named"]), _claims(random), random.choice([-30, -3, 0, 0, 3]))
+            (random.choice(world.devices), _claims(random, world), random.choice([-30, -3, 0, 0, 3]))
             for _ in range(people)
         ],
         "rules": random.choice(rules),
@@ -102,7 +130,7 @@ def history(
         "last limit": random.choice([1, 2, 5, 1000]),
     }
     if random.random() < 0.1:  # used in turns with each client's own to the end
-        setting["token"] = _claims(random)
+        setting["token"] = _claims(random, world)
     weights = dict(random.choice(PROFILES))
     if kills:
         weights["kill"] = 1.0
@@ -110,85 +138,83 @@ def history(
         weights |= LIVE
         setting["waits"] = random.random() < 0.1
         setting["late"] = random.choice([0.0, 0.01, 0.03])
-        setting["clients"] = [(kind.replace("named", "stock"), *rest) for kind, *rest in setting["clients"]]
     if fill and random.random() < 0.5:  # rules that change at the end only find no row under their keys
         weights = {"edit": 10.0, "pull": 8.0, "push": 8.0}
     elif fill:
         weights |= {"rules": 4.0, "rules, then others": 2.0, "reload": 2.0, "pull": 12.0}
     kinds, chances = list(weights), list(weights.values())
-    keys = random.sample(KEYS, random.randint(2, len(KEYS)))
-    limits = random.choice([[1], [1, 2], [1, 2, 3, 5], [2, 1000], [1000]])
     size = random.randint(6, 70 if "rules" in weights or not fill else 20)
     steps: list[Step] = []
     if random.random() < 0.4:  # begin with rows
-        steps = [_edit(random, 0, [key]) for key in keys for _ in range(random.choice([1, 1, 2]))]
+        steps = [_edit(random, 0, world, key) for key in world.keys for _ in range(random.choice([1, 1, 2]))]
         steps += [("pull", 0, 1000, "whole"), ("push", 0, "whole")]
     while len(steps) < size:
         kind = random.choices(kinds, chances)[0]
-        steps += _made(random, kind, random.randrange(people), keys, limits, rules)
+        steps += _made(random, kind, random.randrange(people), world)
     late = [each for each in LATE if each in rules]
     if fill:  # at the end, where no later rules send everything again
-        steps += _changed_twice(random, 0, limits, rules, last=random.choice([late, rules]))
+        steps += _changed_twice(random, 0, world, last=random.choice([late, rules]))
     return setting, steps
 
 
-def _made(
-    random: Random, kind: str, who: int, keys: list[tuple[str, str]], limits: list[int], rules: list[int]
-) -> list[Step]:
+def _made(random: Random, kind: str, who: int, world: World) -> list[Step]:
     match kind:
         case "edit":
-            return [_edit(random, who, keys) for _ in range(random.choice([1, 1, 1, 2, 4]))]
+            return [_edit(random, who, world) for _ in range(random.choice([1, 1, 1, 2, 4]))]
         case "pull":
-            return [(kind, who, random.choice(limits), random.choice(FATES))]
+            return [(kind, who, random.choice(world.limits), random.choice(FATES))]
         case "push":
             return [(kind, who, random.choice(FATES))]
+        case "device":
+            return [(kind, who, random.choice(world.devices))]
         case "claims":
-            return [(kind, who, _claims(random))]
+            return [(kind, who, _claims(random, world))]
         case "other token":
-            return [(kind, who, _claims(random), random.choice(limits))]
+            return [(kind, who, _claims(random, world), random.choice(world.limits))]
         case "rules":
-            return [(kind, who, random.choice(rules))]
+            return [(kind, who, random.choice(world.rules))]
         case "rules, then others":
-            return _changed_twice(random, who, limits, rules)
+            return _changed_twice(random, who, world)
         case "old pull" | "old push":
             return [(kind, who, random.randint(1, 4))]
         case "odd pull":
-            return [(kind, who, random.choice(["near", "ahead", "below"]), random.choice(limits))]
+            return [(kind, who, random.choice(["near", "ahead", "below"]), random.choice(world.limits))]
         case "cross":
-            return [("edit", who + 1, *_edit(random, who, keys)[2:]), (kind, who, random.choice(limits))]
+            return [("edit", who + 1, *_edit(random, who, world)[2:]), (kind, who, random.choice(world.limits))]
         case "between pages":
-            return _between_pages(random, who, keys, limits, rules)
+            return _between_pages(random, who, world)
     return [(kind, who)]
 
 
-def _between_pages(
-    random: Random, who: int, keys: list[tuple[str, str]], limits: list[int], rules: list[int]
-) -> list[Step]:
-    """Pages of one walk, and something between each two of them."""
+def _between_pages(random: Random, who: int, world: World) -> list[Step]:
+    """Pages of a client, often a new one, after its claims or rules changed, and things between each two of them."""
+    limit = random.choice([1, 1, 2])
     steps: list[Step] = []
-    for _ in range(random.randint(1, 4)):
-        steps.append(("pull", who, min(limits), random.choice(FATES)))
-        kind = random.choice(
-            ["claims", "claims", "other token", "rules", "edit", "push", "others", "others", "nothing"]
-        )
-        if kind == "others":
-            steps += [_edit(random, who + 1, keys), ("push", who + 1, "whole")]
-        elif kind != "nothing":
-            steps += _made(random, kind, who, keys, limits, rules)
-    return [*steps, ("pull", who, random.choice(limits), random.choice(FATES))]
+    if random.random() < 0.5:
+        steps += _made(random, "device", who, world)
+        steps += random.choice([[], [_edit(random, who, world), ("push", who, "whole")]])
+    steps += _made(random, random.choice(["claims", "claims", "rules", "edit"]), who, world)
+    steps += [_edit(random, who + 1, world) for _ in range(random.choice([0, 2, 4]))]
+    steps.append(("push", who + 1, "whole"))
+    for _ in range(random.randint(1, 5)):
+        for kind in random.choices(_BETWEEN, k=random.choice([0, 1, 1, 2, 3])):
+            if kind == "others":
+                steps += [_edit(random, who + 1, world) for _ in range(random.choice([1, 2, 4, 6]))]
+                steps.append(("push", who + 1, "whole"))
+            else:
+                steps += _made(random, kind, who, world)
+        steps.append(("pull", who, limit, random.choice(FATES)))
+    return steps
 
 
-def _changed_twice(
-    random: Random, who: int, limits: list[int], rules: list[int], last: list[int] | None = None
-) -> list[Step]:
+def _changed_twice(random: Random, who: int, world: World, last: list[int] | None = None) -> list[Step]:
     """Rules that nobody pulls under, or a few do, and others, under which all pull while they are applied.
 
     Args:
         random: what it is drawn with.
         who: the first who pulls.
-        limits: of pages.
-        rules: the first change.
-        last: the second change; by default drawn from `rules`.
+        world: its rules are for the first change.
+        last: rules for the second change; by default the same.
     """
     people = [who, who + 1, who + 2]
 
@@ -198,28 +224,28 @@ def _changed_twice(
 
     between: list[Step] = [("rest", who)]
     if random.random() < 0.5:  # rows that are sent by the first rules, while these are applied
-        between = [("reload", who), *pulls(0.7, limits, FATES)]
+        between = [("reload", who), *pulls(0.7, world.limits, FATES)]
     return [
         *pulls(0.7, [1000], ["whole"]),
-        ("rules", who, random.choice(rules)),
+        ("rules", who, random.choice(world.rules)),
         *between,
-        ("rules", who, random.choice(last or rules)),
-        *pulls(1.0, limits, FATES),
+        ("rules", who, random.choice(last or world.rules)),
+        *pulls(1.0, world.limits, FATES),
     ]
 
 
-def _edit(random: Random, who: int, keys: list[tuple[str, str]]) -> Step:
+def _edit(random: Random, who: int, world: World, key: tuple[str, str] | None = None) -> Step:
     values: dict[str, Any] = {}
     if random.random() < 0.75:
-        values["team"] = random.choice("aaaaabbbbbcdefg")
+        values["team"] = random.choice(world.letters)
     if random.random() < 0.4:
         values["kind"] = random.choice("pq")
     for column in "xy":
         if random.random() < 0.4:
             values[column] = random.randint(0, 3)
     op = random.choice(["INSERT", "INSERT", "UPDATE", "UPDATE", "UPDATE", "DELETE"])
-    return ("edit", who, op, *random.choice(keys), values, random.choice([0, 0, 1, 5]))
+    return ("edit", who, op, *(key or random.choice(world.keys)), values, random.choice([0, 0, 1, 5]))
 
 
-def _claims(random: Random) -> dict[str, Any]:
-    return {"team": random.choice(TEAMS), "kinds": random.choice(KINDS), "level": random.choice(LEVELS)}
+def _claims(random: Random, world: World) -> dict[str, Any]:
+    return {"team": random.choice(world.teams), "kinds": random.choice(KINDS), "level": random.choice(LEVELS)}

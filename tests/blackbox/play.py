@@ -41,6 +41,8 @@ class Game:
         self.clients: list[Client] = [
             self._client(f"c{place}", *each) for place, each in enumerate(setting["clients"], 1)
         ]
+        self._people = list(self.clients)
+        """The device that each of them uses now."""
         self._ready = False
         self._lines: dict[str, Line] = {}
         self._left: list[tuple[Client, dict[str, Any], Line]] = []
@@ -62,16 +64,28 @@ class Game:
             self._set_rules(self.setting["rules"])
             if self.setting["fill"]:
                 self._fill()
-            for step in steps:
-                if step[0] == "kill":
-                    yield from self._killed(self.clients[step[1] % len(self.clients)])
-                else:
-                    self._do(step[0], self.clients[step[1] % len(self.clients)], *step[2:])
+            for kind, who, *detail in steps:
+                person = who % len(self._people)
+                match kind:
+                    case "kill":
+                        yield from self._killed(self._people[person])
+                    case "device":
+                        self._people[person] = self._another(self._people[person], *detail)
+                    case _:
+                        self._do(kind, self._people[person], *detail)
             self._finish()
         except LineEndedError as error:
             raise WrongError(f"a line was ended: {error}") from error
         finally:
             self._all_ended()
+
+    def _another(self, client: Client, kind: str) -> Client:
+        """Another device of the same user, which has nothing; the one of before is used no more until the end."""
+        self._cut(client)
+        new = self._client(f"c{len(self.clients) + 1}", kind, client.claims, client.skew)
+        self.clients.append(new)
+        self._look()
+        return new
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
