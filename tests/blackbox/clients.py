@@ -22,6 +22,8 @@ class Client:
     def __init__(self, name: str, claims: dict[str, Any], skew: int) -> None:
         self.name = name
         self.claims = claims
+        self.shown = claims
+        """The claims in the token of its last request: a gateway hears of others by the next one."""
         self.skew = skew
         self.outbox: list[Delta] = []
         self.cursor = 0

@@ -198,7 +198,7 @@ class Game:
 
     def _ask_as_another(self, client: Client, claims: dict[str, Any], limit: int) -> None:
         """A pull from the client's cursor with another token of its own, whose answer is lost."""
-        before, client.claims = client.claims, claims
+        before, shown, client.claims = client.claims, client.shown, claims
         self._look()
         request = {**client.pull_fields(), "maxDeltas": limit}
         answer = self._ask(client, request)
@@ -206,7 +206,7 @@ class Game:
             self._check_page(client, answer.json, now=True)
         elif answer.status != 409 or not isinstance(client, NamedClient):
             raise WrongError(f"a pull is answered with {answer.status} {answer.body!r}")
-        client.claims = before
+        client.claims, client.shown = before, shown
         client.answer_lost(push=False)
 
     def _odd_pull(self, client: Client, kind: str, limit: int) -> None:
@@ -307,7 +307,7 @@ class Game:
             self._all_ended()
             return
         path = f"/sync/{self.gateway}/push"
-        yield Request("POST", path, self._token(client.name, client.claims), request, _headers(client))
+        yield Request("POST", path, self._show_token(client), request, _headers(client))
         self._all_ended()
         client.answer_lost(push=True)
         self._push(client, "whole")
@@ -322,7 +322,7 @@ class Game:
             self._left.append((client, client.claims, self._lines.pop(client.name)))
         if client.claims not in client.followed:
             client.followed.append(client.claims)
-        token = self._token(client.name, client.claims)
+        token = self._show_token(client)
         self._lines[client.name] = self.server.dial(self.gateway, token)
         self.requests.append(f"{client.name} {_spell(client.claims)} connects")
 
@@ -436,13 +436,17 @@ class Game:
             self._tokens[named] = sign(sub, self.gateway, claims, role)
         return self._tokens[named]
 
+    def _show_token(self, client: Client) -> str:
+        client.shown = client.claims
+        return self._token(client.name, client.claims)
+
     def _call(
         self, method: str, path: str, token: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> Answer:
         return self.server.call(method, path, token, body, headers)
 
     def _ask(self, client: Client, request: dict[str, Any]) -> Answer:
-        token = self._token(client.name, client.claims)
+        token = self._show_token(client)
         answer = self._call("POST", f"/sync/{self.gateway}/pull", token, request, _headers(client))
         self._note(f"{client.name} {_spell(client.claims)} pulls {_brief(request)}", answer)
         return answer
@@ -477,7 +481,7 @@ class Game:
 
     def _give(self, client: Client, request: dict[str, Any]) -> int:
         """Push; the answer's cursor."""
-        token = self._token(client.name, client.claims)
+        token = self._show_token(client)
         answer = self._call("POST", f"/sync/{self.gateway}/push", token, request, _headers(client))
         self._note(f"{client.name} {_spell(client.claims)} pushes {_brief(request)}", answer)
         if answer.status != 200:
@@ -489,7 +493,7 @@ class Game:
     def _look(self) -> None:
         """Note who may see what now."""
         for client in self.clients:
-            for claims in (client.claims, *client.followed):
+            for claims in (client.claims, client.shown, *client.followed):
                 client.ever_visible.update(self.ledger.visible(claims))
 
     def _note(self, asked: str, answer: Answer) -> None:
