@@ -8,7 +8,7 @@ from assets.labels import DELTAS, OWNERS, leaf_key
 from lakesync.adapters.places import backends_of, leaves, place_of
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
-from lakesync.config_places import LAKE
+from lakesync.config.backends import LAKE
 
 KINDS = {"mysql": "mysql", "postgresql": "postgres"}
 """Scheme of an adapter's URI → the kind that its assets show; another scheme is its own."""

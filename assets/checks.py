@@ -27,7 +27,7 @@ from assets.labels import (
 )
 from assets.outcome import brief, is_final, outcome, set_aside
 from lakesync.analysis.marks import Visit, cut_state
-from lakesync.exceptions import IntegrityError
+from lakesync.model.errors import IntegrityError
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource

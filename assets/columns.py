@@ -3,7 +3,7 @@
 import dagster as dg
 
 from lakehouse.table_definitions import SPARK_TYPES
-from lakesync.schema import Column, TableSchema
+from lakesync.model.schema import Column, TableSchema
 
 _STAMP = "struct<hlc, client_id>"
 _DELTAS = (

@@ -10,9 +10,9 @@ from assets.labels import CHECKPOINT, CUT, DELTAS, OWNERS, state_key
 from assets.outcome import brief, outcome, raise_set_aside, set_aside
 from assets.series import Told, content_version, spark_figures, through
 from lakesync.config import Config
-from lakesync.exceptions import IntegrityError, NotFoundError, TransientError
-from lakesync.hlc import wall_of
-from lakesync.schema import TableSchema
+from lakesync.model.errors import IntegrityError, NotFoundError, TransientError
+from lakesync.model.hlc import wall_of
+from lakesync.model.schema import TableSchema
 from lakesync.staging.records import Cut
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource

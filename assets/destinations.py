@@ -28,9 +28,9 @@ from lakesync.adapters.places import Leaf, leaves, place_of
 from lakesync.adapters.uri import without_password
 from lakesync.analysis.marks import Follower, FollowerMark, Visit, followed_state
 from lakesync.config import Config
-from lakesync.config_places import DeclaredDestination
-from lakesync.exceptions import LakeSyncError
-from lakesync.hlc import wall_clock, wall_of
+from lakesync.config.backends import DeclaredDestination
+from lakesync.model.errors import LakeSyncError
+from lakesync.model.hlc import wall_clock, wall_of
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource

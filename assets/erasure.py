@@ -15,7 +15,7 @@ from assets.erasure_places import cleared_flows, cleared_leaves, cleared_migrati
 from assets.labels import OWNERS, state_key, table_pool
 from assets.outcome import outcome
 from lakesync.config import Config
-from lakesync.exceptions import FlushError
+from lakesync.model.errors import FlushError
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource

@@ -20,7 +20,7 @@ from assets.outcome import outcome
 from assets.tiering import tier_key
 from lakesync.adapters.places import Backend, Leaf, backends_of, place_of
 from lakesync.config import Config
-from lakesync.config_places import LAKE, DeclaredDestination, DeclaredFlow
+from lakesync.config.backends import LAKE, DeclaredDestination, DeclaredFlow
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource

@@ -14,8 +14,8 @@ from assets.series import Told
 from lakesync.adapters.places import leaves, place_of
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
-from lakesync.config_places import LAKE, DeclaredFlow
-from lakesync.hlc import wall_of
+from lakesync.config.backends import LAKE, DeclaredFlow
+from lakesync.model.hlc import wall_of
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.snapshot import registered

@@ -11,7 +11,7 @@ from assets.labels import DELTAS, FLUSH_SENSOR, LOG, OWNERS, arrivals_of, days_o
 from assets.outcome import outcome, set_aside
 from assets.series import Told, kept_version, sized, through
 from lakesync.config import Config
-from lakesync.exceptions import LakeSyncError, TransientError, ValidationError
+from lakesync.model.errors import LakeSyncError, TransientError, ValidationError
 from lakesync.staging.ledger import day_of
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource

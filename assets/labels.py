@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
 
-from lakesync.hlc import start_of
+from lakesync.model.hlc import start_of
 
 OWNERS = ["team:lakesync"]
 REQUESTED_BY = "lakesync/requested_by"

@@ -11,7 +11,7 @@ from assets.old_runs import delete_old_runs
 from assets.outcome import outcome
 from assets.series import Told
 from lakesync.analysis.marks import Visit, log_state
-from lakesync.config_sections import MaintenanceSection
+from lakesync.config.sections import MaintenanceSection
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource

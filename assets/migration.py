@@ -10,11 +10,11 @@ from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
 from assets.labels import OWNERS, day_of_key
 from assets.outcome import outcome
-from lakesync import hlc
 from lakesync.adapters.places import backends_of, place_of
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
-from lakesync.config_places import DeclaredMigration
+from lakesync.config.backends import DeclaredMigration
+from lakesync.model import hlc
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import dagster as dg
 
 from assets.labels import LEFT_OUT, SET_ASIDE
 from assets.series import spark_figures
-from lakesync.exceptions import LakeSyncError, TransientError
+from lakesync.model.errors import LakeSyncError, TransientError
 from resources.run_state import RunState, SetAside
 from resources.spark import SparkConnectResource
 

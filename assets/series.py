@@ -7,7 +7,7 @@ import dagster as dg
 import msgspec
 from pyspark.sql import SparkSession
 
-from lakesync.hlc import wall_of
+from lakesync.model.hlc import wall_of
 from resources.spark import SparkConnectResource
 
 Told = dict[str, dg.MetadataValue | str | int | float]

@@ -20,8 +20,8 @@ from assets.labels import (
 from assets.outcome import brief, is_final, outcome, set_aside
 from assets.series import Told, kept_version, merged_through, sized, through
 from lakesync.config import Config
-from lakesync.exceptions import SchemaError
-from lakesync.schema import TableSchema
+from lakesync.model.errors import SchemaError
+from lakesync.model.schema import TableSchema
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
 from resources.run_state import RunState, Unmerged

@@ -12,7 +12,7 @@ import msgspec
 from benchmarks.load import Sample, looped
 from benchmarks.server import GATEWAY, token
 from benchmarks.sockets import Socket
-from lakesync.types import ColumnValue, RowDelta, SyncPull, SyncPush
+from lakesync.model.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, encode_frame
 

@@ -26,7 +26,7 @@ from lakesync.cli import jars
 from lakesync.cli.process import Process, accepts, free_ports
 from lakesync.cli.spark_server import prepare
 from lakesync.config import Config
-from lakesync.schema import parse_schema
+from lakesync.model.schema import parse_schema
 
 GATEWAY = "bench"
 TASKS = parse_schema(

@@ -21,7 +21,7 @@ import requests
 
 from benchmarks.report import percentile
 from benchmarks.usage import Watched
-from lakesync.delta import extract_delta
+from lakesync.model.delta import extract_delta
 from lakesync.wire import json as wire_json
 
 _COMMAND = [sys.executable, "-c", "from lakesync.cli import main; main()", "up"]

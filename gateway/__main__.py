@@ -17,11 +17,11 @@ from gateway.server import GatewayServer, listen
 from gateway.services import Services
 from gateway.settings import GatewaySettings
 from lakesync import config
-from lakesync.clock import WallClock
 from lakesync.connectors import Connectors
 from lakesync.engine import Engine
-from lakesync.exceptions import LakeSyncError
-from lakesync.private_files import UMASK
+from lakesync.model.clock import WallClock
+from lakesync.model.errors import LakeSyncError
+from lakesync.model.private_files import UMASK
 from lakesync.staging import configured_store
 
 log = structlog.get_logger("gateway")

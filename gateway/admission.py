@@ -15,10 +15,10 @@ from gateway.exposure import check_page
 from gateway.services import Services
 from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
-from lakesync.exceptions import AuthError, ForbiddenError, ValidationError
-from lakesync.identity import user_of
-from lakesync.types import Claims
-from lakesync.validation import check_gateway_id
+from lakesync.model.client_ids import user_of
+from lakesync.model.errors import AuthError, ForbiddenError, ValidationError
+from lakesync.model.types import Claims
+from lakesync.model.validation import check_gateway_id
 
 _NO_TOKEN = {
     "http": "a token is needed; send it in the header 'Authorization: Bearer TOKEN' (a query would be logged)",

@@ -32,7 +32,7 @@ from gateway.services import Services
 from gateway.settings import GatewaySettings
 from lakesync.auth import TokenVerifier
 from lakesync.engine import Engine
-from lakesync.exceptions import NotFoundError, ValidationError
+from lakesync.model.errors import NotFoundError, ValidationError
 
 _ASKED_HEADERS = ("Authorization", "Content-Type", "Content-Encoding", "X-LakeSync-Client", "X-Request-Id")
 _PACKED_FROM = 1024

@@ -7,7 +7,7 @@ import hmac
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from lakesync.exceptions import AuthError
+from lakesync.model.errors import AuthError
 
 
 def authorization(headers: Headers) -> str | None:

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from gateway.heads import header
 from gateway.limits import read_body
 from gateway.operations import JSON, PROTOBUF
-from lakesync.exceptions import ValidationError
-from lakesync.types import PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import json, protobuf
 from lakesync.wire.spelled import encode_page
 

@@ -15,8 +15,8 @@ import msgspec
 from lakesync.engine.following import Follower
 from lakesync.engine.lag import Look, Unsent
 from lakesync.engine.whereabouts import Whereabouts
-from lakesync.hlc import wall_of
-from lakesync.types import Claims, SyncPage, SyncPull
+from lakesync.model.hlc import wall_of
+from lakesync.model.types import Claims, SyncPage, SyncPull
 
 REMEMBERED_CLIENTS = 20_000
 """Of all gateways; the one that was not seen for the longest time is forgotten first."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from lakesync.analysis.marks import DeadLetters, report_in
 from lakesync.flush import FlushQueue
-from lakesync.hlc import wall_of
+from lakesync.model.hlc import wall_of
 
 
 def dead_letters(marks: Mapping[str, str], queue: FlushQueue | None, gateway: str) -> list[DeadLetters]:

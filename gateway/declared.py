@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import structlog
 
-from lakesync.config_sections import DeclaredConnector, DeclaredGateway
+from lakesync.config.sections import DeclaredConnector, DeclaredGateway
 from lakesync.engine import Engine
-from lakesync.exceptions import ConfigurationError, SchemaError, ValidationError
-from lakesync.references import KINDS
+from lakesync.model.errors import ConfigurationError, SchemaError, ValidationError
+from lakesync.model.schema import TableSchema, parse_schema
+from lakesync.model.secret_references import KINDS
 from lakesync.rules.model import SyncRules, parse_rules
-from lakesync.schema import TableSchema, parse_schema
 
 NO_CONNECTORS: Mapping[str, DeclaredConnector] = MappingProxyType({})
 log = structlog.get_logger("gateway")

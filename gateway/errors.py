@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import msgspec
 from starlette.responses import Response
 
-from lakesync import exceptions as errors
-from lakesync.exceptions import LakeSyncError, RefusedError, Rejection, TransientError
+from lakesync.model import errors
+from lakesync.model.errors import LakeSyncError, RefusedError, Rejection, TransientError
 
 STATUSES: dict[type[LakeSyncError], int] = {
     errors.ValidationError: 400,

@@ -10,7 +10,7 @@ import structlog
 from starlette.datastructures import Headers
 
 from gateway.settings import MIN_SECRET_BYTES, GatewaySettings
-from lakesync.exceptions import ConfigurationError, ForbiddenError
+from lakesync.model.errors import ConfigurationError, ForbiddenError
 
 log = structlog.get_logger("gateway")
 

@@ -14,10 +14,10 @@ from lakesync.adapters.places import open_place, place_of
 from lakesync.config import Config
 from lakesync.engine import Engine
 from lakesync.engine.flushing import Housekeeping
-from lakesync.exceptions import LakeSyncError
 from lakesync.flush import FlushReport, FlushSettings, ObjectFlushQueue, Outlet
 from lakesync.flush.object_queue import opened_objects
 from lakesync.flush.settings import adaptive
+from lakesync.model.errors import LakeSyncError
 
 log = structlog.get_logger("gateway")
 

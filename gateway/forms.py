@@ -6,10 +6,10 @@ from typing import Any
 
 from lakesync.actions import ActionLimits
 from lakesync.connectors.descriptors import BUILT_IN
-from lakesync.delta import MAX_DEPTH
 from lakesync.engine.limits import MAX_PULL, EngineLimits
+from lakesync.model.delta import MAX_DEPTH
+from lakesync.model.validation import GATEWAY_ID, MAX_HLC, MAX_ID_CHARS
 from lakesync.rules.model import CLAIM_PREFIX, MAX_NAME_CHARS
-from lakesync.validation import GATEWAY_ID, MAX_HLC, MAX_ID_CHARS
 
 HLC: dict[str, Any] = {
     "description": "64 bits as a decimal string; a bare integer is accepted too",

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 from google.protobuf.internal.encoder import _VarintBytes as varint  # type: ignore[attr-defined]
 
-from lakesync.delta import jcs
-from lakesync.exceptions import ValidationError
+from lakesync.model.delta import jcs
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import Claims
 from lakesync.rules.evaluation import matches, operands_of
 from lakesync.rules.model import Bucket, SyncRules
-from lakesync.types import Claims
 from lakesync.wire import protobuf
 from lakesync.wire.lakesync_pb2 import RowDelta, SyncResponse
 

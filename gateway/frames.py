@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gateway.frame_rows import visible
+from lakesync.model.types import Claims
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import Cut
-from lakesync.types import Claims
 from lakesync.wire.frame_places import FramePlace
 from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
 

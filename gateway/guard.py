@@ -13,7 +13,7 @@ from gateway.drain import Drain
 from gateway.errors import error_response
 from gateway.exchange import Exchange
 from gateway.operations import PREFIXES
-from lakesync.exceptions import LakeSyncError, StagingUnavailableError
+from lakesync.model.errors import LakeSyncError, StagingUnavailableError
 
 log = structlog.get_logger("gateway")
 

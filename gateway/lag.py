@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from gateway.clients import Arrivals, Due
 from gateway.services import Services
 from gateway.waiting import outcome
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.records import Backlog
 
 LOOKS = 200

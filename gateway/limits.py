@@ -10,7 +10,7 @@ from collections.abc import Callable
 from starlette.requests import Request
 
 from gateway.heads import header
-from lakesync.exceptions import PayloadTooLargeError, RateLimitedError, ValidationError
+from lakesync.model.errors import PayloadTooLargeError, RateLimitedError, ValidationError
 
 MAX_CLIENTS = 100_000
 

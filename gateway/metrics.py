@@ -20,7 +20,7 @@ from gateway.clients import Lag
 from gateway.dead_letters import dead_letters
 from lakesync.analysis.marks import report_in
 from lakesync.flush import FlushQueue
-from lakesync.hlc import wall_of
+from lakesync.model.hlc import wall_of
 from lakesync.staging.records import Backlog
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series a counter, that nobody reads

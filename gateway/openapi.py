@@ -11,8 +11,8 @@ import msgspec
 from gateway.errors import ErrorBody, status_of
 from gateway.forms import GATEWAY, refine
 from gateway.operations import JSON, PREFIXES, Operation, Parameter
-from lakesync import exceptions as errors
-from lakesync.exceptions import LakeSyncError
+from lakesync.model import errors
+from lakesync.model.errors import LakeSyncError
 
 _REF = "#/components/schemas/{name}"
 _ALWAYS: tuple[type[LakeSyncError], ...] = (errors.StagingUnavailableError, LakeSyncError)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.exchange import Exchange
-from lakesync.exceptions import LakeSyncError
+from lakesync.model.errors import LakeSyncError
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 Access = Literal["open", "client", "admin", "service"]

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from gateway.errors import http_error_response
 from gateway.exchange import Exchange, new_request_id
 from gateway.joined import JoinedTransport
-from lakesync.exceptions import ValidationError
+from lakesync.model.errors import ValidationError
 
 log = structlog.get_logger("gateway")
 

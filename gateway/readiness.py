@@ -9,7 +9,7 @@ from pathlib import Path
 from starlette.concurrency import run_in_threadpool
 
 from gateway.services import Services
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.records import Backlog
 
 STORE_SECONDS = 5.0

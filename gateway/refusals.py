@@ -10,10 +10,10 @@ import msgspec
 
 from gateway.errors import shortened
 from lakesync.engine.reasons import moment
-from lakesync.exceptions import LakeSyncError, RefusedError, Rejection
-from lakesync.schema import is_identifier
-from lakesync.types import RowDelta
-from lakesync.validation import check_id
+from lakesync.model.errors import LakeSyncError, RefusedError, Rejection
+from lakesync.model.schema import is_identifier
+from lakesync.model.types import RowDelta
+from lakesync.model.validation import check_id
 
 _MOST = 10_000
 """Rows that are remembered, over all gateways."""

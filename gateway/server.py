@@ -17,7 +17,7 @@ from gateway.live.protocol import LiveProtocol
 from gateway.protocol import BoundedHttp
 from gateway.services import Services
 from gateway.settings import GatewaySettings
-from lakesync.exceptions import StartupError
+from lakesync.model.errors import StartupError
 
 log = structlog.get_logger("gateway")
 

@@ -8,10 +8,10 @@ from gateway.admission import Caller
 from gateway.exchange import Exchange
 from gateway.services import Services
 from gateway.waiting import outcome
-from lakesync.exceptions import BackpressureError, LakeSyncError, RefusedError
-from lakesync.identity import is_importer
-from lakesync.schema import is_identifier
-from lakesync.types import PushResult, SyncPage, SyncPull, SyncPush
+from lakesync.model.client_ids import is_importer
+from lakesync.model.errors import BackpressureError, LakeSyncError, RefusedError
+from lakesync.model.schema import is_identifier
+from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush
 
 KNOWS_RESYNC = "x-lakesync-client"
 """A client that sends this header is told RESYNC_REQUIRED; any other is sent everything anew instead."""

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from lakehouse.file_systems import is_readable
 from lakesync.analysis.opening import open_iceberg
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,9 +10,9 @@ from pyspark.sql import functions as sf
 from lakehouse.history.ledger import id_sums
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, REJECTED_PROPERTY, LakeNames, ensure_deltas, read_version
-from lakesync.delta import delta_id
-from lakesync.hlc import COUNTER_BITS, MAX_DRIFT_MS
-from lakesync.types import ColumnValue
+from lakesync.model.delta import delta_id
+from lakesync.model.hlc import COUNTER_BITS, MAX_DRIFT_MS
+from lakesync.model.types import ColumnValue
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

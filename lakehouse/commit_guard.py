@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from lakesync.exceptions import ConfigurationError, LakeUnavailableError
+from lakesync.model.errors import ConfigurationError, LakeUnavailableError
 
 SQL = Path(__file__).with_suffix(".sql")
 """What has to be there, for an administrator too."""

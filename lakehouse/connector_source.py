@@ -19,14 +19,14 @@ from lakehouse.landing.poll_tasks import OpenSource, Part, PollWork
 from lakehouse.landing.rows import LANDED_COLUMNS
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.source import Piece, SourceRow, Spreading
-from lakesync.exceptions import ConfigurationError, NotFoundError
+from lakesync.model.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from lakesync.connectors.base import ConnectorType
-    from lakesync.schema import TableSchema
+    from lakesync.model.schema import TableSchema
 
 _TYPES = {"string": "string", "number": "double", "boolean": "boolean", "json": "string", "null": "string"}
 """Schema type → Spark type."""

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakesync import exceptions
-from lakesync.exceptions import LakeSyncError, TransientError
+from lakesync.model import errors as exceptions
+from lakesync.model.errors import LakeSyncError, TransientError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +22,7 @@ class Failure(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: LakeSyncError) -> Failure:
-        """The failure of an error; of a class of a connector's own, its nearest base in `lakesync.exceptions`."""
+        """The failure of an error; of a class of a connector's own, its nearest base in `lakesync.model.errors`."""
         kind = next(each.__name__ for each in type(error).__mro__ if hasattr(exceptions, each.__name__))
         return cls(kind, str(error), error.retry_after if isinstance(error, TransientError) else None)
 

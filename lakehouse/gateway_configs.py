@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from lakesync.model.types import StoredConnector
     from lakesync.staging.records import GatewayConfig
-    from lakesync.types import StoredConnector
 
 DIGEST_PROPERTY = "lakesync.config-digest."
 """Followed by the gateway id."""

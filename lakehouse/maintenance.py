@@ -17,8 +17,8 @@ from pyspark.sql import functions as sf
 
 from lakehouse.spark_errors import brief, lake_errors
 from lakehouse.table_definitions import version_if_there
-from lakesync.exceptions import FlushError
-from lakesync.hlc import start_of
+from lakesync.model.errors import FlushError
+from lakesync.model.hlc import start_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

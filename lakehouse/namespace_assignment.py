@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from lakesync.namespaces import Namespaces
+    from lakesync.model.namespaces import Namespaces
 
 
 @lake_errors

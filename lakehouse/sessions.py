@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from lakehouse.commit_guard import guard_commits
-from lakesync.exceptions import ConfigurationError, LakeUnavailableError
+from lakesync.model.errors import ConfigurationError, LakeUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

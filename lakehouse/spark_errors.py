@@ -1,4 +1,4 @@
-"""Errors of Spark and of the catalogue in the terms of `lakesync.exceptions`, mapped where the lake's functions end."""
+"""Errors of Spark and the catalogue in the terms of `lakesync.model.errors`, mapped where the lake's functions end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import grpc
 from pyspark.errors import PySparkException
 
-from lakesync.exceptions import LakeSyncError, LakeUnavailableError
+from lakesync.model.errors import LakeSyncError, LakeUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

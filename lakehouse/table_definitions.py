@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from lakesync.crash import crash_point
-from lakesync.exceptions import SchemaError
-from lakesync.schema import RESERVED_COLUMNS
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import SchemaError
+from lakesync.model.schema import RESERVED_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from lakesync.schema import TableSchema
+    from lakesync.model.schema import TableSchema
 
 MARKS_PROPERTY = "lakesync.merged"
 """State table property: JSON `{gateway: arrival}`; all of a gateway's deltas up to there are merged."""

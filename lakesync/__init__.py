@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lakesync import client
     from lakesync.client.opening import open_client as open  # noqa: A004 as in gzip.open
-    from lakesync.delta import delta_id, extract_delta, jcs, make_action
     from lakesync.engine import Engine, SyncGateway, open_gateway
-    from lakesync.exceptions import LakeSyncError, TerminalError, TransientError
     from lakesync.flush import AdaptiveBuffer, FlushSettings
-    from lakesync.hlc import HLC
-    from lakesync.rules.model import SyncRules, parse_rules
-    from lakesync.schema import TableSchema, parse_schema
-    from lakesync.types import (
+    from lakesync.model.delta import delta_id, extract_delta, jcs, make_action
+    from lakesync.model.errors import LakeSyncError, TerminalError, TransientError
+    from lakesync.model.hlc import HLC
+    from lakesync.model.schema import TableSchema, parse_schema
+    from lakesync.model.types import (
         Action,
         ActionPush,
         ActionResponse,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
         SyncPush,
         SyncResponse,
     )
+    from lakesync.rules.model import SyncRules, parse_rules
 
 __all__ = [
     "HLC",
@@ -61,14 +61,14 @@ __all__ = [
 
 _PLACES = {
     "lakesync.client.opening": ("open",),
-    "lakesync.delta": ("delta_id", "extract_delta", "jcs", "make_action"),
+    "lakesync.model.delta": ("delta_id", "extract_delta", "jcs", "make_action"),
     "lakesync.engine": ("Engine", "SyncGateway", "open_gateway"),
-    "lakesync.exceptions": ("LakeSyncError", "TerminalError", "TransientError"),
+    "lakesync.model.errors": ("LakeSyncError", "TerminalError", "TransientError"),
     "lakesync.flush": ("AdaptiveBuffer", "FlushSettings"),
-    "lakesync.hlc": ("HLC",),
+    "lakesync.model.hlc": ("HLC",),
     "lakesync.rules.model": ("SyncRules", "parse_rules"),
-    "lakesync.schema": ("TableSchema", "parse_schema"),
-    "lakesync.types": (
+    "lakesync.model.schema": ("TableSchema", "parse_schema"),
+    "lakesync.model.types": (
         *("Action", "ActionPush", "ActionResponse", "ColumnValue", "PushResult", "RowDelta"),
         *("SyncPull", "SyncPush", "SyncResponse"),
     ),

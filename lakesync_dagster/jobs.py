@@ -9,7 +9,7 @@ from assets.erasure import ERASURE
 from assets.labels import AUDIT, FLUSH_SLOT, OTHER_SLOT, POLL_SLOT, REASON, SLOT, UPKEEP, UPKEEP_SLOT
 from assets.maintenance import MAINTENANCE, RUNS
 from lakesync.config import Config
-from lakesync.exceptions import LakeUnavailableError
+from lakesync.model.errors import LakeUnavailableError
 from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from resources.snapshot import SchemaSnapshot

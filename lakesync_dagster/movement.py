@@ -12,7 +12,7 @@ from assets.labels import MOVE_SLOT, SLOT, leaf_key
 from assets.migration import ended_days, migrations
 from assets.tiering import tiers
 from lakesync.config import Config
-from lakesync.config_places import DeclaredMigration
+from lakesync.config.backends import DeclaredMigration
 from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.destinations import destination_sensor

@@ -23,7 +23,7 @@ from lakesync.adapters.digests import DAY, MODULUS, Difference, Digest, Digestib
 from lakesync.adapters.following import HISTORY, OlderRows, Standing, standing
 from lakesync.adapters.restoring import restore
 from lakesync.adapters.several import max_writers
-from lakesync.exceptions import ConfigurationError, TransientError
+from lakesync.model.errors import ConfigurationError, TransientError
 from resources.destinations import by_stream, chosen
 from resources.tasks import on_executors, opened
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.adapters.base import DatabaseAdapter
-    from lakesync.schema import TableSchema
+    from lakesync.model.schema import TableSchema
     from resources.destinations import Follower
 
 _TRIES = 5

@@ -11,8 +11,8 @@ import pyarrow as pa
 from lakehouse.failures import Failure
 from lakehouse.spark_errors import lake_errors
 from lakehouse.task_runner import prepare_worker
-from lakesync.crash import crash_point
-from lakesync.exceptions import BackpressureError, LakeSyncError
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import BackpressureError, LakeSyncError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

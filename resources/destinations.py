@@ -34,8 +34,8 @@ from lakesync.adapters.loads import begin_load, finish_load, is_announced, load_
 from lakesync.adapters.places import Leaf
 from lakesync.adapters.registry import as_database, open_adapter
 from lakesync.adapters.several import max_writers
-from lakesync.hlc import wall_clock
-from lakesync.schema import TableSchema
+from lakesync.model.hlc import wall_clock
+from lakesync.model.schema import TableSchema
 from resources.tasks import on_executors, opened, task_slots
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from lakesync.adapters.flowing import Filtered, Sieve
 from lakesync.adapters.following import OlderRows
 from lakesync.adapters.places import Backend, Place, backends_of
 from lakesync.adapters.redaction import Redaction, TouchedRow, redactable
-from lakesync.schema import TableSchema
+from lakesync.model.schema import TableSchema
 from resources.tasks import on_executors, opened
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from lakesync.adapters.loads import Settled
 from lakesync.adapters.places import Backend, Leaf, Place
 from lakesync.adapters.progress import ProgressKept
 from lakesync.config import Config
-from lakesync.crash import crash_point
-from lakesync.schema import TableSchema
-from lakesync.types import RowDelta, SyncPush
+from lakesync.model.crash_points import crash_point
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import RowDelta, SyncPush
 from lakesync.wire.json import encode_push
 from resources.intake import Intake, open_intake
 from resources.tasks import on_executors, opened

@@ -6,8 +6,8 @@ from functools import partial
 import dagster as dg
 from pydantic import PrivateAttr
 
-from lakesync.clock import WallClock
 from lakesync.config import Config
+from lakesync.model.clock import WallClock
 from lakesync.staging.store import OpenStaging, PipelineStore
 from resources.intake import OpenIntake, open_intake
 from resources.staging import pipeline_store

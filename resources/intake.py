@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 import requests
 import stamina
 
-from lakesync.clock import WallClock
 from lakesync.engine import Engine, EngineLimits
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.clock import WallClock
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging import configured_store
 from lakesync.staging.remote import error_of
 from lakesync.wire.json import decode_push, encode_json
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lakesync.config import Config
-    from lakesync.schema import TableSchema
+    from lakesync.model.schema import TableSchema
 
 _TIMEOUT = (5.0, 60.0)
 _PATIENCE = 30.0

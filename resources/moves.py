@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from lakesync import hlc
 from lakesync.adapters.base import Marked
 from lakesync.adapters.lifecycle import LifecycleAdapter, TierReport
 from lakesync.adapters.migrate import (
@@ -29,6 +28,7 @@ from lakesync.adapters.places import Place, Tiered
 from lakesync.adapters.progress import Kept, MarkKept, ProgressKept
 from lakesync.adapters.ranges import Division, division_of, end_division
 from lakesync.adapters.several import max_writers
+from lakesync.model import hlc
 from resources.tasks import on_executors, opened
 
 if TYPE_CHECKING:

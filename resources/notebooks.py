@@ -10,7 +10,7 @@ import structlog
 from lakehouse.connector_source import format_of, register_connectors
 from lakehouse.log_source import FORMAT, register_log
 from lakesync.connectors import Connectors
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 from resources.staging import pipeline_store
 
 if TYPE_CHECKING:

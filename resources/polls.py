@@ -10,7 +10,7 @@ from lakehouse.landing.landings import LakeLanding, Polled
 from lakesync.connectors import Connectors
 from lakesync.connectors.ingest import Ingest
 from lakesync.connectors.polling import PollReport, TableReport
-from lakesync.exceptions import LakeSyncError, LakeUnavailableError, NotFoundError, StagingUnavailableError
+from lakesync.model.errors import LakeSyncError, LakeUnavailableError, NotFoundError, StagingUnavailableError
 from resources.delivery import Delivered, Delivery
 
 if TYPE_CHECKING:

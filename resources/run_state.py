@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from lakesync.exceptions import ConfigurationError
-from lakesync.hlc import wall_of
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.hlc import wall_of
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.shards import shard_map
 

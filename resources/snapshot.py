@@ -12,16 +12,16 @@ import msgspec
 from lakesync.analysis.marks import StateTable
 from lakesync.connectors import Connectors
 from lakesync.connectors.ingest import Ingest
-from lakesync.exceptions import ConfigurationError
-from lakesync.schema import TableSchema
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from lakesync.config import Config
-    from lakesync.namespaces import Namespaces
+    from lakesync.model.namespaces import Namespaces
+    from lakesync.model.types import StoredConnector
     from lakesync.staging.store import PipelineStore
-    from lakesync.types import StoredConnector
 
 
 class PolledConnector(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ from lakesync.analysis.plans import KEYS, KIND, HistoryPlan, Plans, StatePlan, s
 from lakesync.analysis.statement import Statement, read_statement
 from lakesync.analysis.unflushed import unflushed
 from lakesync.config import Config, load
-from lakesync.exceptions import LakeSyncError, ValidationError
+from lakesync.model.errors import LakeSyncError, ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

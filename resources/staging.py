@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lakesync.clock import WallClock
 from lakesync.engine import Engine
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.clock import WallClock
+from lakesync.model.errors import ConfigurationError
 from lakesync.staging import configured_store
 from lakesync.staging.remote import RemoteStore
 from lakesync.staging.store import PipelineStore

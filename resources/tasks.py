@@ -14,7 +14,7 @@ from lakehouse.failures import failure_text, raise_failure
 from lakehouse.spark_errors import lake_errors
 from lakehouse.task_runner import in_tasks
 from lakesync.adapters.places import Place, open_place
-from lakesync.exceptions import LakeSyncError
+from lakesync.model.errors import LakeSyncError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

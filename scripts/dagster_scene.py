@@ -17,7 +17,7 @@ import jwt
 import requests
 
 from lakesync import config
-from lakesync.delta import extract_delta
+from lakesync.model.delta import extract_delta
 from lakesync.wire import json as wire_json
 
 GATEWAY = "nyc"

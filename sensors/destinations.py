@@ -6,7 +6,7 @@ import dagster as dg
 
 from assets.labels import DESTINATION_SENSOR, REQUESTED_BY
 from lakesync.analysis.marks import Lag
-from lakesync.exceptions import LakeUnavailableError
+from lakesync.model.errors import LakeUnavailableError
 from lakesync.staging.store import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.attempts import Attempts

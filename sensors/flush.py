@@ -14,11 +14,11 @@ import msgspec
 
 from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY, nearest_key
 from lakesync.analysis.marks import Lag
-from lakesync.clock import WallClock
 from lakesync.config import Config
-from lakesync.config_sections import FlushSection
-from lakesync.exceptions import LakeUnavailableError
-from lakesync.hlc import wall_of
+from lakesync.config.sections import FlushSection
+from lakesync.model.clock import WallClock
+from lakesync.model.errors import LakeUnavailableError
+from lakesync.model.hlc import wall_of
 from lakesync.staging.records import Backlog
 from lakesync.staging.store import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition

@@ -6,9 +6,9 @@ import time
 import dagster as dg
 
 from assets.freshness import days_in_time, evaluation, fresh_assets, newest_of
-from lakesync.clock import WallClock
 from lakesync.config import Config
-from lakesync.exceptions import LakeUnavailableError
+from lakesync.model.clock import WallClock
+from lakesync.model.errors import LakeUnavailableError
 from lakesync.staging.store import OpenStaging
 from resources.snapshot import SchemaSnapshot
 from sensors.lags import PipelineLags

@@ -22,8 +22,8 @@ from lakesync.analysis.marks import (
     report_in,
 )
 from lakesync.analysis.marks import lags as compare
-from lakesync.clock import WallClock
 from lakesync.config import Config
+from lakesync.model.clock import WallClock
 from lakesync.staging.records import Backlog
 from lakesync.staging.store import PipelineStore
 from resources.snapshot import SchemaSnapshot, merged_tables

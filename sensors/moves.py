@@ -8,8 +8,8 @@ import dagster as dg
 from assets.labels import MOVE_SENSOR, REQUESTED_BY
 from assets.tiering import oldest_day, tier_days
 from lakesync.analysis.marks import Lag
-from lakesync.clock import WallClock
 from lakesync.config import Config
+from lakesync.model.clock import WallClock
 from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.attempts import Attempts

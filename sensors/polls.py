@@ -3,8 +3,8 @@
 import dagster as dg
 
 from assets.labels import CONNECTOR, POLL_SENSOR, REQUESTED_BY, polled_key
-from lakesync.clock import WallClock
 from lakesync.config import Config
+from lakesync.model.clock import WallClock
 from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from resources.snapshot import PolledConnector, SchemaSnapshot

@@ -9,8 +9,8 @@ from assets.destinations import all_leaves, mark_name
 from assets.labels import CHECKPOINT, audit_mark, leaf_key, upkeep_mark
 from assets.maintenance import HISTORY, LOG, MAINTENANCE, RUNS, LakePart, lake_parts
 from lakesync.analysis.marks import cut_state, followed_state, is_changed, log_state
-from lakesync.clock import WallClock
 from lakesync.config import Config
+from lakesync.model.clock import WallClock
 from lakesync.staging.store import PipelineStore
 from resources.snapshot import SchemaSnapshot
 

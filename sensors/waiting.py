@@ -6,7 +6,7 @@ from functools import partial
 
 import msgspec
 
-from lakesync.config_sections import FlushSection
+from lakesync.config.sections import FlushSection
 from lakesync.flush.settings import FlushSettings, adaptive
 from lakesync.flush.thresholds import Thresholds
 from lakesync.flush.waiting import Waiting

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from lakehouse.checkpoints.cutting import make_cut
 from lakehouse.history.flush import flush_due
 from lakesync import config
-from lakesync.schema import parse_schema
+from lakesync.model.schema import parse_schema
 from tests.run_support import a_run
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from lakehouse.checkpoints.frames import stored_row
 from lakehouse.history.decoding import DELTAS_ARROW, decode_log
 from lakehouse.table_definitions import ensure_deltas
-from lakesync.hlc import encode
+from lakesync.model.hlc import encode
 from lakesync.staging.log_reader import LogRow, Stretch
 from lakesync.wire.log import encode_body
 

@@ -1,6 +1,6 @@
 """Row states as the golden table of merges spells them."""
 
-from lakesync.delta import jcs_raw
+from lakesync.model.delta import jcs_raw
 
 
 def spelled(state):

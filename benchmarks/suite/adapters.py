@@ -33,7 +33,7 @@ from lakesync.adapters.several import walk
 from lakesync.adapters.sql import SqlAdapter
 from lakesync.adapters.sql.rows import rows_schema
 from lakesync.adapters.sql.stored import DELTAS, stored_rows
-from lakesync.schema import parse_schema
+from lakesync.model.schema import parse_schema
 
 _SCHEMA = parse_schema(
     {

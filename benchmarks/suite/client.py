@@ -27,9 +27,9 @@ from lakesync.client.client import Client
 from lakesync.client.core import CoreLimits, FetchCheckpoint
 from lakesync.client.opening import open_client
 from lakesync.client.transports.base import Checkpoint, SyncTransport
-from lakesync.delta import delta_id
-from lakesync.exceptions import NotFoundError
-from lakesync.types import ColumnValue, Op, PushResult, RowDelta, SyncPull, SyncPush, SyncResponse
+from lakesync.model.delta import delta_id
+from lakesync.model.errors import NotFoundError
+from lakesync.model.types import ColumnValue, Op, PushResult, RowDelta, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import json as wire_json
 from lakesync.wire import protobuf
 from lakesync.wire.pages import decode_page

@@ -17,9 +17,9 @@ from benchmarks import server, up
 from benchmarks.lake import GATEWAY, columns_of, id_of, lake, row_of
 from lakehouse.history.flush import MAX_DELTAS, flush_due
 from lakesync.engine import Engine
+from lakesync.model.types import ColumnValue, Op, RowDelta
 from lakesync.staging import open_store
 from lakesync.staging.store import Commit, StagingStore
-from lakesync.types import ColumnValue, Op, RowDelta
 from lakesync.wire.log import pack
 
 _A_PUSH = 100

@@ -19,7 +19,7 @@ from benchmarks import load, report, server
 from benchmarks.suite.client import _peak_mib
 from benchmarks.suite.pull import fill
 from lakesync.client import Client, exchange, open_client
-from lakesync.types import SyncPull, SyncResponse
+from lakesync.model.types import SyncPull, SyncResponse
 
 _COLUMNS = (("title", "string"), ("team", "string"), ("done", "boolean"), ("points", "number"))
 _SCHEMA = {"table": "tasks", "columns": [{"name": name, "type": kind} for name, kind in _COLUMNS]}

@@ -17,7 +17,7 @@ import sys
 
 import lakesync
 from lakesync.client import Client, UnreachableError
-from lakesync.exceptions import LakeSyncError
+from lakesync.model.errors import LakeSyncError
 
 CHECKS = {
     "table": "checks",

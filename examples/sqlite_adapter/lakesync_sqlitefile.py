@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from lakesync.adapters.checksums import checksum
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, Refusal, SqlAdapter, Value, arrow_of
-from lakesync.exceptions import AdapterError
+from lakesync.model.errors import AdapterError
 
 if TYPE_CHECKING:
     import pyarrow as pa

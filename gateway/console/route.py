@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from gateway.exchange import Exchange
 from gateway.operations import PREFIXES
-from lakesync.exceptions import NotFoundError
+from lakesync.model.errors import NotFoundError
 
 _INDEX = "index.html"
 _PAGE = Path(__file__).with_name("page")

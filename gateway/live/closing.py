@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.errors import INTERNAL
-from lakesync.exceptions import (
+from lakesync.model.errors import (
     BackpressureError,
     LakeSyncError,
     PayloadTooLargeError,

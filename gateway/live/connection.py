@@ -23,8 +23,8 @@ from gateway.serving import serve_pull, serve_push
 from gateway.waiting import outcome
 from lakesync.auth.keys import Key
 from lakesync.engine.following import Follower, Interest, Standing
-from lakesync.exceptions import AuthError, LakeSyncError, StagingUnavailableError, TransientError, ValidationError
-from lakesync.types import SyncPull, SyncResponse
+from lakesync.model.errors import AuthError, LakeSyncError, StagingUnavailableError, TransientError, ValidationError
+from lakesync.model.types import SyncPull, SyncResponse
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, decode_frame, encode_answer
 

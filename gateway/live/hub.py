@@ -14,7 +14,7 @@ from gateway.live.room import Room
 from gateway.settings import GatewaySettings
 from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
-from lakesync.exceptions import BackpressureError
+from lakesync.model.errors import BackpressureError
 from lakesync.staging.notices import Notice
 from lakesync.staging.store import StagingStore
 

@@ -20,9 +20,9 @@ from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
 from lakesync.engine.following import Follower, Found, Group, Standing
 from lakesync.engine.greeting import Greeting, heard
-from lakesync.exceptions import LakeSyncError, TransientError
+from lakesync.model.errors import LakeSyncError, TransientError
+from lakesync.model.types import SyncPull, SyncResponse
 from lakesync.staging.notices import Notice
-from lakesync.types import SyncPull, SyncResponse
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, encode_frame
 

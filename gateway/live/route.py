@@ -15,7 +15,7 @@ from gateway.live.protocol import wire_of
 from gateway.operations import PREFIXES
 from gateway.services import Services
 from gateway.serving import KNOWS_RESYNC
-from lakesync.exceptions import ForbiddenError, LakeSyncError, NotFoundError, StagingUnavailableError, ValidationError
+from lakesync.model.errors import ForbiddenError, LakeSyncError, NotFoundError, StagingUnavailableError, ValidationError
 
 
 async def live(websocket: WebSocket) -> None:

@@ -19,10 +19,10 @@ from gateway.services import Services
 from gateway.serving import KNOWS_RESYNC
 from gateway.waiting import outcome
 from lakesync.actions import BUSY, PENDING
-from lakesync.exceptions import ClockDriftError, PayloadTooLargeError, StagingUnavailableError, ValidationError
-from lakesync.handlers import ActionDiscovery
+from lakesync.model.action_handlers import ActionDiscovery
+from lakesync.model.errors import ClockDriftError, PayloadTooLargeError, StagingUnavailableError, ValidationError
+from lakesync.model.types import ActionFailure, ActionPush, ActionResponse, ActionResult
 from lakesync.staging.records import ActionEntry
-from lakesync.types import ActionFailure, ActionPush, ActionResponse, ActionResult
 from lakesync.wire import actions as wire
 
 MAX_ENTRIES = 1000

@@ -15,7 +15,7 @@ from gateway.admission import Caller, admit
 from gateway.operations import Operation, Parameter
 from gateway.services import Services
 from lakesync.analysis.marks import report_in
-from lakesync.exceptions import ValidationError
+from lakesync.model.errors import ValidationError
 from lakesync.staging.records import Backlog
 
 LOOK_SECONDS = 0.25

@@ -17,7 +17,7 @@ from gateway.metrics import Metrics
 from gateway.operations import Operation, Parameter
 from gateway.services import Services
 from gateway.waiting import outcome
-from lakesync.exceptions import NotFoundError
+from lakesync.model.errors import NotFoundError
 
 log = structlog.get_logger("gateway")
 

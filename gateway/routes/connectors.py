@@ -15,7 +15,7 @@ from gateway.forms import CONNECTOR
 from gateway.operations import Operation, Parameter
 from gateway.services import Services
 from lakesync.connectors import ConnectorDescriptor
-from lakesync.exceptions import DuplicateError, NotFoundError, PayloadTooLargeError, ValidationError
+from lakesync.model.errors import DuplicateError, NotFoundError, PayloadTooLargeError, ValidationError
 
 
 class Connector(msgspec.Struct, frozen=True):

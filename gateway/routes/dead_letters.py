@@ -13,8 +13,8 @@ from gateway import bodies
 from gateway.admission import admit
 from gateway.operations import Operation, Parameter
 from gateway.services import Services
-from lakesync.exceptions import AdapterError, NotFoundError
 from lakesync.flush import FlushQueue, Job
+from lakesync.model.errors import AdapterError, NotFoundError
 
 
 class DeadLetter(msgspec.Struct, frozen=True, rename="camel"):

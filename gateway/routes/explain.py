@@ -20,10 +20,10 @@ from gateway.services import Services
 from gateway.waiting import outcome
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.reasons import moment
-from lakesync.exceptions import ValidationError
-from lakesync.schema import is_identifier
-from lakesync.types import Claims
-from lakesync.validation import check_id
+from lakesync.model.errors import ValidationError
+from lakesync.model.schema import is_identifier
+from lakesync.model.types import Claims
+from lakesync.model.validation import check_id
 
 
 class Explained(Explanation, frozen=True, rename="camel"):

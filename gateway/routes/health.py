@@ -10,7 +10,7 @@ from gateway import bodies
 from gateway.operations import Operation
 from gateway.readiness import check_ready
 from gateway.services import Services
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.errors import StagingUnavailableError
 
 
 class Health(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from gateway.operations import JSON, Operation, Parameter
 from gateway.services import Services
 from gateway.waiting import outcome
 from lakesync.engine.gateway import SyncGateway
-from lakesync.exceptions import (
+from lakesync.model.errors import (
     AuthError,
     BackpressureError,
     ClockDriftError,
@@ -27,9 +27,9 @@ from lakesync.exceptions import (
     SchemaMismatchError,
     ValidationError,
 )
-from lakesync.schema import TableSchema, parse_schema
+from lakesync.model.schema import TableSchema, parse_schema
+from lakesync.model.types import PushResult, SyncPush
 from lakesync.staging.protocol import dispatch, methods
-from lakesync.types import PushResult, SyncPush
 
 MAX_BODY_BYTES = 64 << 20
 """A cut names every one of its frame files."""

@@ -20,9 +20,9 @@ from gateway.operations import Operation, Parameter
 from gateway.services import Services
 from lakesync.analysis.marks import DeadLetters, QueuedRun, Report, report_in
 from lakesync.engine import GatewayStats
-from lakesync.exceptions import AuthError, StagingUnavailableError, ValidationError
 from lakesync.flush import TableStats
 from lakesync.flush.waiting import Waiting
+from lakesync.model.errors import AuthError, StagingUnavailableError, ValidationError
 from lakesync.staging.records import Backlog, Cut
 
 MAX_CLIENTS_TOLD = 1000

@@ -12,8 +12,8 @@ from gateway.forms import CURSOR, ID
 from gateway.operations import JSON, Operation, Parameter
 from gateway.routes.sync import LIMIT
 from gateway.waiting import outcome
-from lakesync.exceptions import ForbiddenError, ResyncRequiredError, ValidationError
-from lakesync.types import RowDelta
+from lakesync.model.errors import ForbiddenError, ResyncRequiredError, ValidationError
+from lakesync.model.types import RowDelta
 from lakesync.wire.json import parse_pull
 from lakesync.wire.spelled import encode_array
 

@@ -12,9 +12,9 @@ from gateway.forms import ID, IDENTIFIER
 from gateway.operations import Operation, Parameter
 from gateway.services import Services
 from gateway.waiting import outcome
-from lakesync.exceptions import ValidationError
-from lakesync.schema import is_identifier
-from lakesync.validation import check_id
+from lakesync.model.errors import ValidationError
+from lakesync.model.schema import is_identifier
+from lakesync.model.validation import check_id
 
 MAX_ROWS = 10_000
 _DEFAULT = 1000

@@ -11,7 +11,7 @@ from gateway import bodies
 from gateway.admission import admit
 from gateway.operations import Operation
 from gateway.services import Services
-from lakesync.exceptions import PayloadTooLargeError, ValidationError
+from lakesync.model.errors import PayloadTooLargeError, ValidationError
 from lakesync.rules.model import SyncRules, parse_rules
 
 

@@ -12,8 +12,8 @@ from gateway.admission import admit
 from gateway.forms import IDENTIFIER
 from gateway.operations import Operation, Parameter
 from gateway.services import Services
-from lakesync.exceptions import NotFoundError, PayloadTooLargeError, SchemaError, ValidationError
-from lakesync.schema import Column, Reference, TableSchema, parse_schema
+from lakesync.model.errors import NotFoundError, PayloadTooLargeError, SchemaError, ValidationError
+from lakesync.model.schema import Column, Reference, TableSchema, parse_schema
 from lakesync.staging.records import SchemaVersion
 
 

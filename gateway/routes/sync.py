@@ -13,7 +13,7 @@ from gateway.operations import JSON, PROTOBUF, Operation, Parameter
 from gateway.services import Services
 from gateway.serving import KNOWS_RESYNC, serve_pull, serve_push
 from lakesync.engine.limits import DEFAULT_PULL, MAX_PULL
-from lakesync.exceptions import (
+from lakesync.model.errors import (
     AdapterError,
     BackpressureError,
     ClockDriftError,
@@ -23,7 +23,7 @@ from lakesync.exceptions import (
     SchemaMismatchError,
     ValidationError,
 )
-from lakesync.types import PushResult, SyncPull, SyncPush, SyncResponse
+from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import json
 
 

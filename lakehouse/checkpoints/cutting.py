@@ -23,8 +23,8 @@ from lakehouse.tables.increments import merge_table
 from lakehouse.tables.merge_job import CHECKS, Merge, merged_rows
 from lakehouse.task_runner import in_tasks
 from lakesync.analysis.scans import holds
-from lakesync.crash import crash_point
-from lakesync.exceptions import IntegrityError
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import IntegrityError
 from lakesync.staging.records import Cut, CutTable
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from lakesync.schema import TableSchema
+    from lakesync.model.schema import TableSchema
     from lakesync.staging.records import Hold
     from lakesync.staging.store import PipelineStore
 

@@ -8,9 +8,9 @@ import numpy as np
 from msgspec import Raw
 
 from lakehouse.checkpoints.row_messages import row_messages
-from lakesync.lww import LiveDelta, RowState
+from lakesync.model.merge import LiveDelta, RowState
+from lakesync.model.types import SyncResponse
 from lakesync.staging.records import StoredRow
-from lakesync.types import SyncResponse
 from lakesync.wire.frames import MAX_FRAME_BYTES, encode_checkpoint_frame
 from lakesync.wire.protobuf import encode_response
 

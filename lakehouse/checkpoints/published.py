@@ -18,9 +18,9 @@ from lakehouse.spark_errors import brief, is_lost, is_unanswered, lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, at
 from lakehouse.task_runner import in_tasks
 from lakesync.adapters.digests import DAY
-from lakesync.exceptions import ValidationError
 from lakesync.feed import render
-from lakesync.types import SyncResponse
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import SyncResponse
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response, encode_response
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from lakesync.model.types import RowDelta
     from lakesync.staging.records import Cut, CutTable
-    from lakesync.types import RowDelta
 
 _FRAMED_NAMES = ("row_id", "sent", "fault")
 _SAME = "same"

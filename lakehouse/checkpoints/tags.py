@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lakehouse.table_definitions import LakeNames
-    from lakesync.config_sections import MaintenanceSection
+    from lakesync.config.sections import MaintenanceSection
     from lakesync.staging.records import Cut
 
 HELD = "held-"

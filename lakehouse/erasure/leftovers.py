@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from lakehouse.file_systems import place
 from lakehouse.task_runner import in_tasks
-from lakesync.exceptions import FlushError
+from lakesync.model.errors import FlushError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -16,7 +16,7 @@ from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import StateTable, at, marks_of, read_version, typed_columns
 from lakehouse.tables.merge_job import merged_frames
 from lakehouse.tables.rejected import keep_rejected
-from lakesync.crash import crash_point
+from lakesync.model.crash_points import crash_point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -25,9 +25,9 @@ from lakehouse.maintenance import location_of
 from lakehouse.spark_errors import lake_errors
 from lakehouse.tables.verification import row_delta
 from lakehouse.task_runner import prepare_worker
-from lakesync.crash import crash_point
-from lakesync.exceptions import LakeSyncError
-from lakesync.hlc import start_of
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import LakeSyncError
+from lakesync.model.hlc import start_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

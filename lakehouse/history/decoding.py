@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from lakesync import hlc
+from lakesync.model import hlc
 from lakesync.wire.history import DELTA_FIELDS, delta_columns
 from lakesync.wire.json import decode_deltas
 from lakesync.wire.log import unpack_body

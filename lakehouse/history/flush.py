@@ -23,8 +23,8 @@ from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import brief, lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakesync.analysis.bounds import bounds_of
-from lakesync.crash import crash_point
-from lakesync.exceptions import CommitUnknownError, FlushError, IntegrityError, LakeSyncError, LakeUnavailableError
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import CommitUnknownError, FlushError, IntegrityError, LakeSyncError, LakeUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping

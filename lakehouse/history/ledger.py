@@ -1,4 +1,4 @@
-"""The sum by which staging's ledger and the lake are compared, as `lakesync.delta.id_number` says it."""
+"""The sum by which staging's ledger and the lake are compared, as `lakesync.model.delta.id_number` says it."""
 
 from __future__ import annotations
 

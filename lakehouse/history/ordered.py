@@ -20,7 +20,7 @@ from lakehouse.catalogue import planned_files
 from lakehouse.data_files import DataFile, read_rows, rows_in
 from lakehouse.history.decoding import DELTAS_ARROW, day_of
 from lakesync.analysis.bounds import bounds_of
-from lakesync.exceptions import IntegrityError
+from lakesync.model.errors import IntegrityError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from lakehouse.landing.tables import ConnectorTables, batch_of
 from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import brief
-from lakesync.exceptions import FlushError
+from lakesync.model.errors import FlushError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

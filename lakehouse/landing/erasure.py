@@ -16,7 +16,7 @@ from lakehouse.landing.landed_files import OLD_MARK
 from lakehouse.landing.rows import GONE, ROW
 from lakehouse.landing.tables import known_name, landing_name
 from lakehouse.spark_errors import lake_errors
-from lakesync.crash import crash_point
+from lakesync.model.crash_points import crash_point
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

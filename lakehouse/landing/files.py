@@ -16,8 +16,8 @@ from lakehouse.landing.landed_files import OLD_MARK, LandedFile
 from lakehouse.landing.row_versions import KNOWN, Claims, Keys, Version, story
 from lakehouse.landing.rows import GONE, PLACE, ROW, WHOLE
 from lakesync.connectors.diff import changed
-from lakesync.delta import delta_id
-from lakesync.types import ColumnValue, Op, RowDelta
+from lakesync.model.delta import delta_id
+from lakesync.model.types import ColumnValue, Op, RowDelta
 from lakesync.wire.json import encode_delta
 
 ROWS_AT_ONCE = 10_000

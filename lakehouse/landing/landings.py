@@ -32,12 +32,12 @@ from lakehouse.landing.rows import PLACE, REPORT, Constants, Place
 from lakehouse.landing.tables import ConnectorTables, landing_name
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames
-from lakesync import hlc
 from lakesync.connectors.ingest import Ingest
 from lakesync.connectors.polling import PollReport, TableReport
 from lakesync.connectors.source import Table, Usage
-from lakesync.crash import crash_point
-from lakesync.exceptions import FlushError
+from lakesync.model import hlc
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import FlushError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -23,7 +23,7 @@ from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.polling import Comparison, census_pages
 from lakesync.connectors.seen import Seen
 from lakesync.connectors.source import Census, Page, Piece, Source, Spread, Spreading, Usage
-from lakesync.exceptions import ConfigurationError, LakeSyncError
+from lakesync.model.errors import ConfigurationError, LakeSyncError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,7 +26,7 @@ from lakehouse.landing.tables import (
 )
 from lakehouse.spark_errors import lake_errors
 from lakehouse.task_runner import in_tasks
-from lakesync.exceptions import FlushError
+from lakesync.model.errors import FlushError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from lakesync import hlc
 from lakesync.connectors.seen import Seen
+from lakesync.model import hlc
 
 if TYPE_CHECKING:
     from lakesync.connectors.source import Page

@@ -1,4 +1,4 @@
-"""The merge of `lakesync.lww` over Arrow, with numpy: deltas merged into stored rows without a Python loop a row.
+"""The merge of `lakesync.model.merge` over Arrow, with numpy: deltas merged into stored rows, no Python loop a row.
 
 Rows, columns and clients become integer codes, and a stamp one integer that compares like it, so a maximum a cell finds
 the winner; only equal stamps are compared one by one.

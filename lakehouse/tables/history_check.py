@@ -23,7 +23,7 @@ from lakehouse.table_definitions import (
     read_version,
     typed_columns,
 )
-from lakesync.hlc import COUNTER_BITS
+from lakesync.model.hlc import COUNTER_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -29,7 +29,7 @@ from lakehouse.tables.history_files import counted, history_files
 from lakehouse.tables.increment import Increment
 from lakehouse.tables.rejected import keep_rejected
 from lakehouse.tables.writes import Written, write_state
-from lakesync.crash import crash_point
+from lakesync.model.crash_points import crash_point
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from lakesync.schema import TableSchema
+    from lakesync.model.schema import TableSchema
 
 
 class MergeReport(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from lakehouse.checkpoints.frames import FRAME_COLUMNS, stored_row
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas, marks_of, read_version
 from lakehouse.tables.verification import MOST_DELTAS, row_delta
-from lakesync.lww import RowState
+from lakesync.model.merge import RowState
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from msgspec import Raw
 
 from lakehouse.checkpoints.frames import stored_row
-from lakesync.lww import RowState
-from lakesync.types import ColumnValue, RowDelta
+from lakesync.model.merge import RowState
+from lakesync.model.types import ColumnValue, RowDelta
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ def repeated(stored: pa.Table) -> int:
 
 
 def difference(deltas: pa.Table, stored: pa.Table, merged: pa.Table) -> str | None:
-    """Merge one row of a slice again by `lakesync.lww`: how it differs from what the kernel made of it, as JSON.
+    """Merge one row of a slice again by `lakesync.model.merge` and return the differences from the kernel as JSON.
 
     Args:
         deltas: of the slice, as the kernel's `DELTAS`.

@@ -26,8 +26,8 @@ from lakehouse.tables.merge_job import (
     merged_rows,
 )
 from lakehouse.task_runner import in_tasks
-from lakesync.crash import crash_point
-from lakesync.exceptions import FlushError
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import FlushError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -11,9 +11,9 @@ import structlog
 from lakesync.actions.leases import Outcome
 from lakesync.actions.offers import failure
 from lakesync.actions.runner import execute
-from lakesync.exceptions import LakeSyncError, TransientError
-from lakesync.handlers import ActionContext, ActionData, ActionHandler
-from lakesync.types import Action, ActionResult
+from lakesync.model.action_handlers import ActionContext, ActionData, ActionHandler
+from lakesync.model.errors import LakeSyncError, TransientError
+from lakesync.model.types import Action, ActionResult
 
 FAILED = "ACTION_EXECUTION_ERROR"
 

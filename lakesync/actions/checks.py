@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lakesync import hlc
 from lakesync.actions.limits import ActionLimits
-from lakesync.delta import action_id
-from lakesync.exceptions import ClockDriftError, ForbiddenError, ValidationError
-from lakesync.types import Action, ActionPush, Claims
-from lakesync.validation import check_hlc, check_id
+from lakesync.model import hlc
+from lakesync.model.delta import action_id
+from lakesync.model.errors import ClockDriftError, ForbiddenError, ValidationError
+from lakesync.model.types import Action, ActionPush, Claims
+from lakesync.model.validation import check_hlc, check_id
 
 
 def check_request(push: ActionPush, claims: Claims, now_ms: int, limits: ActionLimits) -> None:

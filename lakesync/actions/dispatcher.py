@@ -19,13 +19,13 @@ from lakesync.actions.limits import ActionLimits
 from lakesync.actions.offers import INVALID, failure, unknown_connector
 from lakesync.actions.runner import Runner
 from lakesync.actions.services import Service, Services
-from lakesync.crash import crash_point
-from lakesync.exceptions import StagingUnavailableError
-from lakesync.handlers import ActionContext
-from lakesync.hlc import HLC
+from lakesync.model.action_handlers import ActionContext
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import StagingUnavailableError
+from lakesync.model.hlc import HLC
+from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResponse, Claims
 from lakesync.staging.records import ActionEntry, ActionRecord
 from lakesync.staging.store import Commit, StagingStore, View
-from lakesync.types import Action, ActionFailure, ActionPush, ActionResponse, Claims
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from lakesync.actions.limits import ActionLimits
+from lakesync.model.types import Action, ActionFailure, ActionResult
 from lakesync.staging.records import ActionEntry, ActionRecord
 from lakesync.staging.store import Commit
-from lakesync.types import Action, ActionFailure, ActionResult
 
 Outcome = ActionResult | ActionFailure
 """How an action ended, or where it stands."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lakesync.exceptions import ConfigurationError
-from lakesync.handlers import ActionDescriptor
-from lakesync.json_schema import Form
-from lakesync.types import Action, ActionFailure
+from lakesync.model.action_handlers import ActionDescriptor
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.json_schema import Form
+from lakesync.model.types import Action, ActionFailure
 
 NOT_SUPPORTED = "ACTION_NOT_SUPPORTED"
 INVALID = "ACTION_VALIDATION_ERROR"

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import structlog
 
-from lakesync.exceptions import StagingUnavailableError
-from lakesync.handlers import ActionContext, ActionData, ActionHandler
-from lakesync.types import Action
+from lakesync.model.action_handlers import ActionContext, ActionData, ActionHandler
+from lakesync.model.errors import StagingUnavailableError
+from lakesync.model.types import Action
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from lakesync.actions.offers import Offer
 from lakesync.connectors.base import ConnectorType
 from lakesync.connectors.registry import Connectors
-from lakesync.exceptions import ConfigurationError
-from lakesync.handlers import ActionDiscovery, ActionHandler
+from lakesync.model.action_handlers import ActionDiscovery, ActionHandler
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.types import StoredConnector
 from lakesync.staging.store import StagingStore
-from lakesync.types import StoredConnector
 
 
 class Service(NamedTuple):

@@ -20,9 +20,9 @@ from msgspec import Raw
 
 from lakesync.adapters.base import Held, StoredDelta
 from lakesync.adapters.flat import COLUMNS, FlatDelta, flat, unflat
-from lakesync.delta import id_number, jcs_raw
-from lakesync.exceptions import ConfigurationError, IntegrityError
-from lakesync.types import ColumnValue, RowDelta
+from lakesync.model.delta import id_number, jcs_raw
+from lakesync.model.errors import ConfigurationError, IntegrityError
+from lakesync.model.types import ColumnValue, RowDelta
 
 if TYPE_CHECKING:
     import numpy as np
@@ -157,7 +157,7 @@ def held_of_ids(delta_ids: pa.ChunkedArray) -> Held:
 
 
 def id_numbers(delta_ids: pa.Array) -> npt.NDArray[np.uint64]:
-    """The `lakesync.delta.id_number` of each, none null."""
+    """The `lakesync.model.delta.id_number` of each, none null."""
     import numpy as np
     import pyarrow as pa
 

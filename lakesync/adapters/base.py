@@ -18,10 +18,10 @@ import msgspec
 
 from lakesync.adapters.contents import RowContent, RowId
 from lakesync.adapters.object_store import LakeAdapter
-from lakesync.lww import RowState
-from lakesync.position import Position
-from lakesync.schema import TableSchema
-from lakesync.types import RowDelta
+from lakesync.model.merge import RowState
+from lakesync.model.position import Position
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import RowDelta
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,8 +21,8 @@ from msgspec import Raw
 
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, Refusal, SqlAdapter, Value
 from lakesync.adapters.uri import Address, without_password
-from lakesync.exceptions import AdapterError, ConfigurationError
-from lakesync.extras import extra
+from lakesync.model.errors import AdapterError, ConfigurationError
+from lakesync.model.optional_imports import extra
 
 if TYPE_CHECKING:
     import pyarrow as pa

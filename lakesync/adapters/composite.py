@@ -9,9 +9,9 @@ from lakesync.adapters.arrow import to_arrow
 from lakesync.adapters.base import DatabaseAdapter, DeltaBatch, DeltaQuery, Held, Materialisable, StateWriter
 from lakesync.adapters.contents import RowContent, RowId
 from lakesync.adapters.several import Several, write_arrow
-from lakesync.exceptions import ConfigurationError
-from lakesync.lww import RowState
-from lakesync.schema import TableSchema
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.merge import RowState
+from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from lakesync.lww import RowState
-from lakesync.types import ColumnValue, RowDelta
+from lakesync.model.merge import RowState
+from lakesync.model.types import ColumnValue, RowDelta
 
 RowId = tuple[str, str]
 """`(gateway, row id)`: the identity of a row at a destination."""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
-from lakesync import hlc
 from lakesync.adapters.arrow import spelled
 from lakesync.adapters.checksums import checksum
-from lakesync.schema import TableSchema
+from lakesync.model import hlc
+from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa

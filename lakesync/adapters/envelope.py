@@ -12,8 +12,8 @@ from typing import Literal
 import msgspec
 
 from lakesync.adapters.base import StoredDelta
-from lakesync.exceptions import IntegrityError
-from lakesync.types import RowDelta
+from lakesync.model.errors import IntegrityError
+from lakesync.model.types import RowDelta
 from lakesync.wire.json import encode_deltas
 
 

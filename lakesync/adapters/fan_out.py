@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 import structlog
 
-from lakesync import hlc
 from lakesync.adapters.arrow import to_arrow
 from lakesync.adapters.base import DatabaseAdapter, DeltaBatch, DeltaQuery, Held, Materialisable, StateWriter
 from lakesync.adapters.contents import RowContent, RowId
 from lakesync.adapters.moving import PAGE, copy_page
 from lakesync.adapters.several import Several, read_arrow, walk, write_arrow
-from lakesync.exceptions import LakeSyncError
-from lakesync.schema import TableSchema
+from lakesync.model import hlc
+from lakesync.model.errors import LakeSyncError
+from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa

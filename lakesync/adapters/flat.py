@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from lakesync.adapters.base import StoredDelta
-from lakesync.types import ColumnValue, Op, RowDelta
+from lakesync.model.types import ColumnValue, Op, RowDelta
 
 C = TypeVar("C")
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from lakesync import hlc
 from lakesync.adapters.arrow import chosen, held_in_table, spelled
 from lakesync.adapters.base import NOTHING_BESIDE, Beside, DatabaseAdapter, DeltaQuery, Mark, Marked, Position
 from lakesync.adapters.contents import RowContent, RowId
@@ -22,12 +21,13 @@ from lakesync.adapters.following import OlderRows, by_day
 from lakesync.adapters.objects import ObjectDeltas
 from lakesync.adapters.progress import progress_in
 from lakesync.adapters.several import read_arrow, walk
-from lakesync.config_places import Condition
-from lakesync.crash import crash_point
-from lakesync.exceptions import ConfigurationError, IntegrityError
-from lakesync.lww import RowState
+from lakesync.config.backends import Condition
+from lakesync.model import hlc
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import ConfigurationError, IntegrityError
+from lakesync.model.merge import RowState
+from lakesync.model.schema import TableSchema
 from lakesync.rules.evaluation import holds, text_of_raw
-from lakesync.schema import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -33,10 +33,10 @@ from lakesync.adapters.flat import COLUMNS
 from lakesync.adapters.objects import ObjectDeltas
 from lakesync.adapters.progress import progress_in
 from lakesync.adapters.several import read_arrow, read_contents, walk
-from lakesync.crash import crash_point
-from lakesync.exceptions import AdapterError, ConfigurationError, IntegrityError, SchemaError
-from lakesync.hlc import wall_clock, wall_of
-from lakesync.schema import TableSchema
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import AdapterError, ConfigurationError, IntegrityError, SchemaError
+from lakesync.model.hlc import wall_clock, wall_of
+from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa

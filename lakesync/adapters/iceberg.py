@@ -16,9 +16,9 @@ from lakesync.adapters.flat import COLUMNS
 from lakesync.adapters.pieces import Piece, chosen, in_order, last_position, page_of, split_points
 from lakesync.adapters.recent import Recent
 from lakesync.adapters.selection import merged
-from lakesync.exceptions import AdapterError, ConfigurationError
-from lakesync.extras import extra
-from lakesync.lww import RowState
+from lakesync.model.errors import AdapterError, ConfigurationError
+from lakesync.model.merge import RowState
+from lakesync.model.optional_imports import extra
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakesync.exceptions import ValidationError
+from lakesync.model.errors import ValidationError
 
 MAX_KEY_BYTES = 1024
 MAX_PART_BYTES = 255

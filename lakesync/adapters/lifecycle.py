@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakesync import hlc
 from lakesync.adapters.base import DatabaseAdapter, DeltaBatch, DeltaQuery, Held, StateWriter
 from lakesync.adapters.contents import RowContent, RowId
 from lakesync.adapters.moving import PAGE, copy_page
 from lakesync.adapters.several import Several, delete_arrow, read_arrow, read_contents, write_arrow
-from lakesync.crash import crash_point
-from lakesync.schema import TableSchema
+from lakesync.model import hlc
+from lakesync.model.crash_points import crash_point
+from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -30,14 +30,14 @@ from lakesync.adapters.following import Choice, Load, Standing, columns_shown, m
 from lakesync.adapters.objects import ObjectDeltas
 from lakesync.adapters.progress import progress_in
 from lakesync.adapters.several import Several, read_arrow
-from lakesync.crash import crash_point
-from lakesync.exceptions import AdapterError, IntegrityError, SchemaError
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import AdapterError, IntegrityError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from lakesync.lww import RowState
-    from lakesync.schema import TableSchema
+    from lakesync.model.merge import RowState
+    from lakesync.model.schema import TableSchema
 
 LOADS = "loads"
 """The mark that names the followers whose loads have begun and not ended."""

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from lakesync.adapters.keys import check_key
 from lakesync.adapters.object_store import ObjectInfo, ObjectPage
-from lakesync.crash import crash_point
-from lakesync.exceptions import AdapterError, NotFoundError, ValidationError
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import AdapterError, NotFoundError, ValidationError
 
 _SCRATCH = ".lakesync-scratch"
 """Where files are written before they are objects; a crash leaves one here, which nobody lists."""

@@ -19,8 +19,8 @@ from lakesync.adapters.base import DatabaseAdapter, DeltaQuery, Held, Marked, Po
 from lakesync.adapters.moving import PAGE, copy_page
 from lakesync.adapters.progress import MarkKept, ProgressKept
 from lakesync.adapters.several import read_arrow, walk
-from lakesync.crash import crash_point
-from lakesync.exceptions import ConfigurationError, IntegrityError
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import ConfigurationError, IntegrityError
 
 
 class Scope(msgspec.Struct, frozen=True):

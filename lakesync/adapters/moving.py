@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lakesync.adapters.arrow import held_in_table
 from lakesync.adapters.base import DatabaseAdapter, Held
 from lakesync.adapters.several import write_arrow
-from lakesync.exceptions import IntegrityError
+from lakesync.model.errors import IntegrityError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,8 +15,8 @@ from lakesync.adapters.sql import Column, Connection, Dialect, Kind, Refusal, Sq
 from lakesync.adapters.sql.executor import arrow_of
 from lakesync.adapters.sql.pool import Pool
 from lakesync.adapters.uri import Address, without_password
-from lakesync.exceptions import AdapterError, ConfigurationError
-from lakesync.extras import extra
+from lakesync.model.errors import AdapterError, ConfigurationError
+from lakesync.model.optional_imports import extra
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from lakesync.adapters.base import Mark
 from lakesync.adapters.object_store import LakeAdapter
-from lakesync.exceptions import IntegrityError, NotFoundError
+from lakesync.model.errors import IntegrityError, NotFoundError
 
 _PREFIX = "marks"
 

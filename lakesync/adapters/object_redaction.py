@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from lakesync.adapters.arrow import held_in_table
 from lakesync.adapters.object_store import LakeAdapter
 from lakesync.adapters.redaction import Redacted, Redaction, TouchedRow, redacted
-from lakesync.crash import crash_point
-from lakesync.exceptions import IntegrityError
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import IntegrityError
 
 if TYPE_CHECKING:
     import pyarrow as pa

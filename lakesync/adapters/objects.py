@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import quote
 
-from lakesync import hlc
 from lakesync.adapters.arrow import (
     about_parquet,
     decode_parquet,
@@ -49,10 +48,11 @@ from lakesync.adapters.pieces import Piece, chosen, in_order, last_position, pag
 from lakesync.adapters.recent import Recent
 from lakesync.adapters.redaction import Redacted, Redaction, TouchedRow
 from lakesync.adapters.selection import held, merged
-from lakesync.crash import crash_point
-from lakesync.exceptions import ValidationError
-from lakesync.lww import RowState
-from lakesync.schema import TableSchema
+from lakesync.model import hlc
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import ValidationError
+from lakesync.model.merge import RowState
+from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,8 @@ from lakesync.adapters.base import DatabaseAdapter
 from lakesync.adapters.composite import CompositeAdapter, Route
 from lakesync.adapters.lifecycle import LifecycleAdapter
 from lakesync.adapters.registry import as_database, open_adapter
-from lakesync.config_places import LAKE
-from lakesync.exceptions import ConfigurationError
+from lakesync.config.backends import LAKE
+from lakesync.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from lakesync.config import Config

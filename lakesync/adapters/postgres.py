@@ -14,8 +14,8 @@ from lakesync.adapters.postgres_wire import binary, columns_of, copied, csv_of, 
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, Refusal, SqlAdapter, Value
 from lakesync.adapters.sql.pool import Pool
 from lakesync.adapters.uri import without_password
-from lakesync.exceptions import AdapterError
-from lakesync.extras import extra
+from lakesync.model.errors import AdapterError
+from lakesync.model.optional_imports import extra
 
 if TYPE_CHECKING:
     import psycopg

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from lakesync.adapters.base import Mark, Marked
-from lakesync.exceptions import ConfigurationError, IntegrityError
+from lakesync.model.errors import ConfigurationError, IntegrityError
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from lakesync.adapters.migrate import Scope
 from lakesync.adapters.several import split_points
-from lakesync.crash import crash_point
+from lakesync.model.crash_points import crash_point
 
 if TYPE_CHECKING:
     from lakesync.adapters.base import DatabaseAdapter

@@ -13,8 +13,8 @@ import msgspec
 
 from lakesync.adapters.arrow import spelled
 from lakesync.adapters.base import NOTHING_BESIDE, Beside, DatabaseAdapter
-from lakesync.exceptions import ConfigurationError
-from lakesync.schema import TableSchema
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa

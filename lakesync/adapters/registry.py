@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from lakesync.adapters.base import Adapter, DatabaseAdapter, is_object_store
 from lakesync.adapters.objects import FlushFormat, ObjectDeltas
 from lakesync.adapters.uri import without_password
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 GROUP = "lakesync.adapters"
 

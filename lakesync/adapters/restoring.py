@@ -15,7 +15,7 @@ from lakesync.adapters.flat import COLUMNS
 from lakesync.adapters.following import parts_of
 from lakesync.adapters.objects import ObjectDeltas
 from lakesync.adapters.several import read_arrow, walk
-from lakesync.crash import crash_point
+from lakesync.model.crash_points import crash_point
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,9 +15,9 @@ from typing import Any
 from lakesync.adapters.keys import check_key
 from lakesync.adapters.object_store import ObjectInfo, ObjectPage
 from lakesync.adapters.uri import Address
-from lakesync.exceptions import AdapterError, ConfigurationError, NotFoundError
-from lakesync.extras import extra
-from lakesync.references import KINDS, follow
+from lakesync.model.errors import AdapterError, ConfigurationError, NotFoundError
+from lakesync.model.optional_imports import extra
+from lakesync.model.secret_references import KINDS, follow
 
 _OPTIONS = frozenset({"endpoint", "region", "access_key", "secret_key"})
 _ABSENT = frozenset({"404", "NoSuchKey", "NotFound"})

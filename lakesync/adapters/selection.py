@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from lakesync.adapters.base import DeltaQuery, Held, StoredDelta, position_of
 from lakesync.adapters.contents import RowContent, RowId
-from lakesync.delta import id_number
-from lakesync.lww import RowState
-from lakesync.types import RowDelta
+from lakesync.model.delta import id_number
+from lakesync.model.merge import RowState
+from lakesync.model.types import RowDelta
 
 
 def selected(deltas: Iterable[StoredDelta], query: DeltaQuery) -> Iterator[StoredDelta]:

@@ -25,8 +25,8 @@ from lakesync.adapters.base import (
 from lakesync.adapters.contents import RowContent, RowId
 from lakesync.adapters.pieces import in_order, last_position
 from lakesync.adapters.selection import contents_of, merged
-from lakesync.exceptions import ConfigurationError
-from lakesync.lww import RowState
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.merge import RowState
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from lakesync.adapters.checksums import checksum
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, Refusal, SqlAdapter, Value
 from lakesync.adapters.sql.executor import arrow_of
 from lakesync.adapters.sql.pool import Pool
-from lakesync.exceptions import AdapterError
+from lakesync.model.errors import AdapterError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 _PASSWORD = re.compile(r"(://[^:@/?#]*):.*@", re.DOTALL)
 _SECRET_OPTION = re.compile(r"(?<=[?&])(password|secret_key)=[^&]*")

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from lakesync.analysis.opening import open_iceberg
-from lakesync.exceptions import LakeUnavailableError
+from lakesync.model.errors import LakeUnavailableError
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Raw
 
 from lakesync.analysis.moments import shown
-from lakesync.lww import RowState
-from lakesync.types import RowDelta, Stamp
+from lakesync.model.merge import RowState
+from lakesync.model.types import RowDelta, Stamp
 
 Fate = Literal["live", "replaced", "lost", "deleted", "repeated"]
 """`live`: it is the column's value. `replaced`: it was, until a later write. `lost`: it never was. `deleted`: a DELETE

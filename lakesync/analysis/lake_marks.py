@@ -14,8 +14,8 @@ from lakesync.analysis.bounds import bounds_of
 from lakesync.analysis.catalogue import NAMESPACE_PROPERTY, Lake, has_catalogue, marks_of
 from lakesync.analysis.marks import LakeMarks, Piece, lags, least_mark, positions
 from lakesync.analysis.scans import both, holds
-from lakesync.exceptions import LakeUnavailableError
-from lakesync.hlc import wall_of
+from lakesync.model.errors import LakeUnavailableError
+from lakesync.model.hlc import wall_of
 from lakesync.staging.shards import shard_map
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from lakesync.hlc import wall_of
-from lakesync.namespaces import Namespaces
+from lakesync.model.hlc import wall_of
+from lakesync.model.namespaces import Namespaces
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.records import Backlog
 from lakesync.staging.shards import ShardMap

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from lakesync.exceptions import ValidationError
-from lakesync.hlc import MAX_COUNTER, encode, wall_of
+from lakesync.model.errors import ValidationError
+from lakesync.model.hlc import MAX_COUNTER, encode, wall_of
 
 _EARLIEST = encode(946_684_800_000, 0)  # 2000
 _LATEST = encode(4_102_444_800_000, 0)  # 2100

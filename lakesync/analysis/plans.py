@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 from lakesync.analysis import sources
 from lakesync.analysis.catalogue import unfilled_of
 from lakesync.analysis.moments import shown
-from lakesync.exceptions import NotFoundError
-from lakesync.schema import RESERVED_COLUMNS, is_reserved_column
+from lakesync.model.errors import NotFoundError
+from lakesync.model.schema import RESERVED_COLUMNS, is_reserved_column
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lakesync.analysis.moments import AsOf
     from lakesync.analysis.sources import Parts
     from lakesync.analysis.statement import Named
-    from lakesync.namespaces import Gateways
+    from lakesync.model.namespaces import Gateways
 
 HISTORY = "deltas"
 KEYS = ("_gateway", "_row", "_arrival")

@@ -12,7 +12,7 @@ from lakesync.analysis.plans import Plans, suggestion
 from lakesync.analysis.statement import read_statement
 from lakesync.analysis.tables import Tables
 from lakesync.analysis.unflushed import unflushed
-from lakesync.exceptions import ValidationError
+from lakesync.model.errors import ValidationError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,11 +1,11 @@
-"""The merge of `lakesync.lww` as DuckDB queries: deltas and state rows in, state rows with typed columns out.
+"""The merge of `lakesync.model.merge` as DuckDB queries: deltas and state rows in, state rows with typed columns out.
 
 `pieces` has the columns of `PIECES`: deltas as they are in the history, and rows of a state table in the same form, one
 piece a live cell and one for tombstone and INSERT. Any order, grouping and repetition gives the same rows.
 
 It says again what the lake's merge says, for `lakesync query`, which answers where no Spark runs: in 1.9 s over the
 rows of `scripts/demo`, on two cores, where a Spark that starts for the question answers after 11.5 s.
-`tests/property/test_reduction.py` holds it to `lakesync.lww`, `tests/integration/test_query.py` to Spark.
+`tests/property/test_reduction.py` holds it to `lakesync.model.merge`, `tests/integration/test_query.py` to Spark.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from lakesync.analysis.catalogue import Lake, has_catalogue
 from lakesync.analysis.fates import Arrived, DeltaFate, fates
 from lakesync.analysis.scans import both, holds
 from lakesync.analysis.unflushed import waiting_deltas
-from lakesync.exceptions import NotFoundError
-from lakesync.types import ColumnValue, RowDelta
+from lakesync.model.errors import NotFoundError
+from lakesync.model.types import ColumnValue, RowDelta
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lakesync.analysis.catalogue import cuts_of, marks_of
-from lakesync.exceptions import NotFoundError
+from lakesync.model.errors import NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

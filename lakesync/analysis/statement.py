@@ -15,7 +15,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from lakesync.analysis.predicate import Literal, Predicate
-from lakesync.exceptions import ValidationError
+from lakesync.model.errors import ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

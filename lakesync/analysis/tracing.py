@@ -9,7 +9,7 @@ import msgspec
 from lakesync.analysis.catalogue import Lake, cuts_of, marks_of
 from lakesync.analysis.scans import both, holds
 from lakesync.analysis.unflushed import waiting_deltas
-from lakesync.exceptions import LakeUnavailableError, NotFoundError, ValidationError
+from lakesync.model.errors import LakeUnavailableError, NotFoundError, ValidationError
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression

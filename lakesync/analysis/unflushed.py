@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 from lakesync.staging.log_reader import Stretch, read_log
 from lakesync.staging.records import LogSource
 from lakesync.staging.shards import shard_map, shard_urls
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lakesync.config import Config
-    from lakesync.types import RowDelta
+    from lakesync.model.types import RowDelta
 
 SCHEMA = pa.schema(
     [

@@ -12,10 +12,10 @@ import msgspec
 from lakesync.auth.claims import by_path, rule_claims, texts_of
 from lakesync.auth.issuers import Issuer
 from lakesync.auth.keys import ALGORITHMS, Key
-from lakesync.exceptions import AuthError
-from lakesync.identity import is_importer, user_of
-from lakesync.types import Claims
-from lakesync.validation import check_id
+from lakesync.model.client_ids import is_importer, user_of
+from lakesync.model.errors import AuthError
+from lakesync.model.types import Claims
+from lakesync.model.validation import check_id
 
 Role = Literal["client", "admin"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lakesync.types import Claims
+from lakesync.model.types import Claims
 
 MAX_DEPTH = 8
 """Objects in objects that paths lead into."""

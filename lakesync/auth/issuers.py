@@ -21,11 +21,11 @@ from lakesync.auth.keys import (
     keys_at_start,
     read_keys,
 )
-from lakesync.validation import check_keys_url
+from lakesync.model.validation import check_keys_url
 
 if TYPE_CHECKING:
     from lakesync.config import Config
-    from lakesync.config_sections import DeclaredIssuer
+    from lakesync.config.sections import DeclaredIssuer
 
 
 @dataclass(frozen=True)

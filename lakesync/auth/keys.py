@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 log = structlog.get_logger("gateway")
 

@@ -59,7 +59,7 @@ def backfill(
     and exits with 1 if the backfill failed.
     """
     from lakesync.cli.pipeline import Dagster, dagster_url
-    from lakesync.exceptions import ConfigurationError
+    from lakesync.model.errors import ConfigurationError
 
     url = dagster or dagster_url(settings(data))
     if url is None:
@@ -101,7 +101,7 @@ def _chosen(
         ValidationError: an asset is unknown, has no partitions, or none of them is chosen.
         typer.BadParameter: an asset is partitioned by day, and no day is given.
     """
-    from lakesync.exceptions import ValidationError
+    from lakesync.model.errors import ValidationError
 
     known = pipeline.assets()
     chosen: dict[tuple[str, ...], list[str]] = {}

@@ -40,7 +40,7 @@ def show(
     Exit code 1: there is none. One is served while no newer rules are in force.
     """
     from lakesync.cli.remote import connect
-    from lakesync.exceptions import NotFoundError
+    from lakesync.model.errors import NotFoundError
 
     told = connect(url, gateway, token_file, data).get("/admin/metrics/{gateway}", clients=0)
     cut = told["cut"]

@@ -191,7 +191,7 @@ def jars(config: Config) -> Check:
 
 def staging(config: Config) -> Check:
     """The stores that the gateway commits to."""
-    from lakesync.exceptions import ConfigurationError
+    from lakesync.model.errors import ConfigurationError
     from lakesync.staging import versions
     from lakesync.staging.shards import shard_map, shard_urls
 
@@ -261,7 +261,7 @@ def gateway(config: Config) -> Check:
 def pipeline(config: Config) -> Check:
     """Whether the pipeline keeps up: flushes succeed, runs start, and its sensors report."""
     from lakesync.cli.remote import connect
-    from lakesync.exceptions import LakeSyncError
+    from lakesync.model.errors import LakeSyncError
 
     looked, found, failed = 0, [], ""
     for name in _gateways(config):
@@ -288,7 +288,7 @@ def pipeline(config: Config) -> Check:
 
 def _gateways(config: Config) -> list[str]:
     """Gateways that are declared, or that the store of this machine has."""
-    from lakesync.exceptions import LakeSyncError
+    from lakesync.model.errors import LakeSyncError
     from lakesync.staging import versions
 
     named = {*config.gateways, *filter(None, [config.remote.gateway])}
@@ -302,7 +302,7 @@ def write_scope(config: Config) -> Check:
     """Whether a gateway's rules can be evaded by writing."""
     from lakesync.cli.remote import connect
     from lakesync.cli.rules import ANY_READS
-    from lakesync.exceptions import LakeSyncError
+    from lakesync.model.errors import LakeSyncError
 
     named = sorted({*config.gateways, *filter(None, [config.remote.gateway])})
     looked, open_, failed = 0, [], ""

@@ -34,7 +34,7 @@ def tables(incomplete: str) -> list[str]:
 def settings(incomplete: str) -> list[str]:
     """The sections of the settings, and what is in them."""
     from lakesync.cli.origins import origins
-    from lakesync.exceptions import ConfigurationError
+    from lakesync.model.errors import ConfigurationError
 
     with suppress(ConfigurationError):
         names = [each.name for each in origins(None)]
@@ -62,7 +62,7 @@ def kinds(incomplete: str) -> list[str]:
 
 def _settings() -> Config | None:
     from lakesync.config import load
-    from lakesync.exceptions import ConfigurationError
+    from lakesync.model.errors import ConfigurationError
 
     with suppress(ConfigurationError):
         return load()

@@ -46,7 +46,7 @@ def show(
     A flag beats a LAKESYNC_* variable, that lakesync.toml, and that ~/.config/lakesync/lakesync.toml.
     """
     from lakesync.cli.origins import origins
-    from lakesync.exceptions import NotFoundError
+    from lakesync.model.errors import NotFoundError
 
     found = [
         each

@@ -34,7 +34,7 @@ def check(
     from lakesync.cli.erase import opened_store
     from lakesync.cli.remote import which_gateway
     from lakesync.connectors.probing import probes_of
-    from lakesync.exceptions import LakeSyncError, NotFoundError
+    from lakesync.model.errors import LakeSyncError, NotFoundError
 
     config = settings(data)
     chosen = which_gateway(config, gateway)

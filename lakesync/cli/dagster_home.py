@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lakesync.adapters.places import leaves, place_of
 from lakesync.config import Config
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 _INSTANCE = """\
 # Written by `lakesync up` at each start.

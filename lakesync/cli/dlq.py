@@ -21,7 +21,7 @@ from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, Yes, settings
 
 if TYPE_CHECKING:
-    from lakesync.exceptions import LakeSyncError
+    from lakesync.model.errors import LakeSyncError
 
 app = command_app(
     "Look at what was set aside: values that fit no column, work that failed.",
@@ -96,7 +96,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show one in full, and what mends it."""
-    from lakesync.exceptions import NotFoundError
+    from lakesync.model.errors import NotFoundError
 
     found, why = _of_app(app_file, None) or _all(None, url, gateway, token_file, data)
     chosen = next((each for each in found if each["id"] == entry), None)
@@ -215,7 +215,7 @@ def _act(
     as_json: bool,
 ) -> None:
     from lakesync.cli.remote import connect
-    from lakesync.exceptions import ValidationError
+    from lakesync.model.errors import ValidationError
 
     if (entry is None) is not everything:
         raise typer.BadParameter("give one ID, or --all")
@@ -242,7 +242,7 @@ def _all(
 ) -> tuple[list[dict[str, Any]], list[LakeSyncError]]:
     """What gateway, lake and destinations set aside, and why one of them does not say; the last error of none."""
     from lakesync.cli.remote import connect
-    from lakesync.exceptions import LakeSyncError
+    from lakesync.model.errors import LakeSyncError
 
     found: list[dict[str, Any]] = []
     why: list[LakeSyncError] = []

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from lakesync.exceptions import ConfigurationError, NotFoundError
+from lakesync.model.errors import ConfigurationError, NotFoundError
 
 EDIT, ACTION = "edit", "action"
 

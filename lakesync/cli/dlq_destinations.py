@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from lakesync.exceptions import LakeSyncError, NotFoundError
+from lakesync.model.errors import LakeSyncError, NotFoundError
 
 if TYPE_CHECKING:
     from lakesync.adapters.places import Leaf

@@ -63,7 +63,7 @@ def doctor(
 def _found(data: Path | None, checks: dict[str, Callable[..., Check]]) -> Iterator[Check]:
     """Every check's finding; without a configuration that can be read there is one finding alone."""
     from lakesync.cli.checks import Check
-    from lakesync.exceptions import ConfigurationError, LakeSyncError
+    from lakesync.model.errors import ConfigurationError, LakeSyncError
 
     try:
         config = settings(data)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lakesync.exceptions import LakeSyncError
+    from lakesync.model.errors import LakeSyncError
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from lakesync.cli import completing, output
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Gateway, Json, Yes, settings
-from lakesync.exceptions import ConfigurationError, StagingUnavailableError
+from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 
 if TYPE_CHECKING:
     from lakesync.config import Config
@@ -83,8 +83,8 @@ def opened_store(config: Config) -> Iterator[PipelineStore]:
         StagingUnavailableError: neither can be reached.
         ConfigurationError: there is no store, or a gateway owns it and there is no service token to show that.
     """
-    from lakesync.clock import WallClock
     from lakesync.engine import Engine
+    from lakesync.model.clock import WallClock
     from lakesync.staging import configured_store, versions
     from lakesync.staging.remote import RemoteStore
 

@@ -52,8 +52,8 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Write a commented lakesync.toml, a schema and rules that `lakesync up` runs."""
-    from lakesync.exceptions import ConfigurationError, DuplicateError
-    from lakesync.validation import check_gateway_id, check_keys_url
+    from lakesync.model.errors import ConfigurationError, DuplicateError
+    from lakesync.model.validation import check_gateway_id, check_keys_url
 
     if fault := check_gateway_id(gateway):
         raise typer.BadParameter(fault)

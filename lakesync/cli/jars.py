@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from lakesync.exceptions import StartupError
+from lakesync.model.errors import StartupError
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,9 +45,9 @@ def _run(data: Path | None, stop: threading.Event, *, once: bool) -> int:
     from lakesync.adapters import open_adapter
     from lakesync.adapters.base import Materialisable
     from lakesync.adapters.registry import as_database
-    from lakesync.exceptions import ConfigurationError, TransientError
     from lakesync.flush import Materialiser, ObjectFlushQueue
     from lakesync.flush.object_queue import opened_objects
+    from lakesync.model.errors import ConfigurationError, TransientError
 
     flush = settings(data).flush
     if not flush.queue or not flush.to_uri:

@@ -13,13 +13,13 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import typer
 
-from lakesync import hlc
 from lakesync.cli import output
 from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Json, settings
-from lakesync.exceptions import ConfigurationError, LakeSyncError
-from lakesync.references import KINDS, follow
+from lakesync.model import hlc
+from lakesync.model.errors import ConfigurationError, LakeSyncError
+from lakesync.model.secret_references import KINDS, follow
 
 app = command_app()
 

@@ -94,7 +94,7 @@ def read_text(path: Path) -> str:
         typer.BadParameter: it cannot be read.
         ValidationError: it is no text.
     """
-    from lakesync.exceptions import ValidationError
+    from lakesync.model.errors import ValidationError
 
     try:
         with reading(path) as text:
@@ -112,7 +112,7 @@ def read_json(path: Path) -> Any:
         typer.BadParameter: it cannot be read.
         ValidationError: it is no JSON.
     """
-    from lakesync.exceptions import ValidationError
+    from lakesync.model.errors import ValidationError
 
     try:
         return json.loads(read_text(path))

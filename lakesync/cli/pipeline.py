@@ -10,7 +10,7 @@ import requests
 from lakesync.analysis.marks import FAILING
 from lakesync.cli.output import ago
 from lakesync.client.errors import UnreachableError
-from lakesync.exceptions import NotFoundError, ValidationError
+from lakesync.model.errors import NotFoundError, ValidationError
 
 if TYPE_CHECKING:
     from lakesync.config import Config

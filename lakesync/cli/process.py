@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from lakesync.exceptions import StartupError
+from lakesync.model.errors import StartupError
 
 LOOPBACK = "127.0.0.1"
 _LOG_BYTES = 16 << 20

@@ -130,7 +130,7 @@ def _told(deltas: Iterable[dict[str, Any]], tables: list[str] | None, *, as_json
     """Deltas in the wire's form, for people with their values side by side."""
     import msgspec
 
-    from lakesync.hlc import wall_of
+    from lakesync.model.hlc import wall_of
 
     for delta in deltas:
         if tables and delta["table"] not in tables:
@@ -166,7 +166,7 @@ def _as_app(
     """
     import msgspec
 
-    from lakesync.types import SyncPull
+    from lakesync.model.types import SyncPull
     from lakesync.wire.json import encode_delta
 
     if since is not None and not (since.isascii() and since.isdigit() and len(since) < 20):
@@ -188,7 +188,7 @@ def _changes(remote: Remote, who: str, seconds: float | None, *, from_start: boo
     Raises:
         UnreachableError: the gateway does not answer the first look.
     """
-    from lakesync.exceptions import ResyncRequiredError, TransientError
+    from lakesync.model.errors import ResyncRequiredError, TransientError
 
     deadline = float("inf") if seconds is None else time.monotonic() + seconds
     cursor: list[str] = []

@@ -19,10 +19,10 @@ from lakesync.cli.refusals import Refusals
 
 if TYPE_CHECKING:
     from lakesync.client.transports.http import HttpTransport
-    from lakesync.exceptions import Rejection
-    from lakesync.hlc import HLC
-    from lakesync.schema import ColumnType
-    from lakesync.types import RowDelta
+    from lakesync.model.errors import Rejection
+    from lakesync.model.hlc import HLC
+    from lakesync.model.schema import ColumnType
+    from lakesync.model.types import RowDelta
 
 app = command_app()
 
@@ -73,9 +73,9 @@ def push(
     interrupted import with the same file: a row is written again, and a delta with its own hlc is skipped.
     """
     from lakesync.cli.remote import connect
-    from lakesync.exceptions import LakeSyncError
-    from lakesync.hlc import HLC
-    from lakesync.identity import importer_of
+    from lakesync.model.client_ids import importer_of
+    from lakesync.model.errors import LakeSyncError
+    from lakesync.model.hlc import HLC
 
     remote = connect(url, gateway, token_file, data, role="client", client=client, claims=named_claims(claim))
     clock = HLC()
@@ -132,8 +132,8 @@ def _batches(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
 
 def _push(transport: HttpTransport, who: str, deltas: list[RowDelta]) -> tuple[int, tuple[Rejection, ...], int]:
     """Push; once more without those that were refused."""
-    from lakesync.exceptions import RefusedError
-    from lakesync.types import SyncPush
+    from lakesync.model.errors import RefusedError
+    from lakesync.model.types import SyncPush
 
     try:
         done = transport.push(SyncPush(who, tuple(deltas)))
@@ -152,7 +152,7 @@ def _push(transport: HttpTransport, who: str, deltas: list[RowDelta]) -> tuple[i
 
 
 def _row(record: Mapping[str, Any], place: int, table: str, id_column: str, op: str) -> Mapping[str, Any]:
-    from lakesync.exceptions import ValidationError
+    from lakesync.model.errors import ValidationError
 
     identity = record.get(id_column)
     if identity is None:
@@ -169,9 +169,9 @@ def _delta(record: Mapping[str, Any], place: int, who: str, clock: HLC) -> RowDe
     """A delta in the wire's form, in which client, hlc and id may be missing, as one of client `who`."""
     import msgspec
 
-    from lakesync.delta import delta_id
-    from lakesync.exceptions import ValidationError
-    from lakesync.types import RowDelta
+    from lakesync.model.delta import delta_id
+    from lakesync.model.errors import ValidationError
+    from lakesync.model.types import RowDelta
     from lakesync.wire.misshapen import misspelt
 
     given = {"columns": (), "clientId": who, "deltaId": "", **record}

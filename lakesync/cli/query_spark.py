@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from lakesync.exceptions import (
+from lakesync.model.errors import (
     LakeSyncError,
     LakeUnavailableError,
     NotFoundError,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from lakesync.cli.options import reading
 
 if TYPE_CHECKING:
-    from lakesync.schema import ColumnType
+    from lakesync.model.schema import ColumnType
 
 _LONGEST = 1 << 30
 """Characters of a CSV's field: what is too long for it, the gateway says."""
@@ -31,7 +31,7 @@ def records(file: Path, id_column: str, types: Callable[[], Mapping[str, ColumnT
         typer.BadParameter: the file cannot be read.
         ValidationError: it is of no such form.
     """
-    from lakesync.exceptions import ValidationError
+    from lakesync.model.errors import ValidationError
 
     try:
         with reading(file) as lines:
@@ -59,7 +59,7 @@ def _found(
 
 
 def _of_csv(text: Iterable[str], file: Path, types: Mapping[str, ColumnType]) -> Iterator[Mapping[str, Any]]:
-    from lakesync.exceptions import ValidationError
+    from lakesync.model.errors import ValidationError
 
     csv.field_size_limit(_LONGEST)
     lines = csv.reader(text, strict=True)
@@ -102,7 +102,7 @@ def _value(field: str, kind: ColumnType | None, where: str) -> Any:
 
 
 def _parsed(text: str, where: str) -> Any:
-    from lakesync.exceptions import ValidationError
+    from lakesync.model.errors import ValidationError
 
     try:
         return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
@@ -122,7 +122,7 @@ def _finite(digits: str) -> float:
 
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:
-    from lakesync.exceptions import ValidationError
+    from lakesync.model.errors import ValidationError
 
     if not isinstance(value, dict):
         raise ValidationError(f"{where}: {str(value)[:60]!r} is no JSON object")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from lakesync.cli import output
 
 if TYPE_CHECKING:
-    from lakesync.exceptions import Rejection
-    from lakesync.types import RowDelta
+    from lakesync.model.errors import Rejection
+    from lakesync.model.types import RowDelta
 
 _NAMED = 20
 """Refusals that are named one by one to people; programs are told all of them."""

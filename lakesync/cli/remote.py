@@ -18,8 +18,8 @@ from lakesync.client.errors import UnreachableError
 from lakesync.client.transports.http import HttpTransport, refusal
 from lakesync.client.transports.tokens import checked
 from lakesync.client.transports.tokens import claims as claims_in
-from lakesync.exceptions import AuthError, ConfigurationError
-from lakesync.validation import check_address, check_gateway_id
+from lakesync.model.errors import AuthError, ConfigurationError
+from lakesync.model.validation import check_address, check_gateway_id
 
 if TYPE_CHECKING:
     from lakesync.config import Config

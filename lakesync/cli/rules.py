@@ -204,7 +204,7 @@ def apply(
 
 
 def _parsed(file: Path) -> SyncRules:
-    from lakesync.exceptions import ValidationError
+    from lakesync.model.errors import ValidationError
     from lakesync.rules.model import parse_rules
 
     found = read_json(file)
@@ -216,8 +216,8 @@ def _parsed(file: Path) -> SyncRules:
 
 def _check_names(found: SyncRules, schemas: Path) -> None:
     """That tables and columns of rules are there."""
-    from lakesync.exceptions import ValidationError
-    from lakesync.schema import parse_schema
+    from lakesync.model.errors import ValidationError
+    from lakesync.model.schema import parse_schema
 
     files = sorted(schemas.glob("*.json")) if schemas.is_dir() else [schemas]
     known = {schema.table: schema.types for schema in (parse_schema(read_json(path)) for path in files)}

@@ -85,8 +85,8 @@ def retire(
 
 
 def _table(file: Path, found: Any) -> str:
-    from lakesync.exceptions import SchemaError, ValidationError
-    from lakesync.schema import parse_schema
+    from lakesync.model.errors import SchemaError, ValidationError
+    from lakesync.model.schema import parse_schema
 
     try:
         return parse_schema(found).table

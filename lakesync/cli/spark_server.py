@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from lakesync.config import Config
-from lakesync.exceptions import ConfigurationError, StartupError
+from lakesync.model.errors import ConfigurationError, StartupError
 
 _OPENED = (
     "java.lang",

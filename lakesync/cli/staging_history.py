@@ -19,9 +19,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from lakesync.analysis.catalogue import open_catalogue
 from lakesync.config import Config
 from lakesync.engine.rebuilding import LakePush
-from lakesync.exceptions import LakeUnavailableError
+from lakesync.model.errors import LakeUnavailableError
+from lakesync.model.types import ColumnValue, RowDelta, StoredConnector
 from lakesync.staging.records import GatewayConfig
-from lakesync.types import ColumnValue, RowDelta, StoredConnector
 
 CONFIG_PROPERTY = "lakesync.config."
 """Property of table `gateways`, followed by a gateway id: its configuration as JSON, in a lake of before November 23rd,

@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lakesync.cli.staging_history import LakeHistory
-from lakesync.clock import WallClock
 from lakesync.config import Config
 from lakesync.engine.rebuilding import Rebuilt, rebuild
+from lakesync.model.clock import WallClock
 from lakesync.staging.shards import ShardMap
 
 

@@ -44,7 +44,7 @@ def status(
     Exit code 6: the gateway answered, and lake or pipeline, which are configured here, did not.
     """
     from lakesync.cli.remote import connect
-    from lakesync.exceptions import LakeSyncError
+    from lakesync.model.errors import LakeSyncError
 
     with output.working("asking"):
         remote = connect(url, gateway, token_file, data)
@@ -111,7 +111,7 @@ def _whole(
 
 
 def _ready(remote: Remote) -> str:
-    from lakesync.exceptions import LakeSyncError
+    from lakesync.model.errors import LakeSyncError
 
     try:
         return str(remote.get("/ready")["status"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lakesync.cli.process import Process
 from lakesync.cli.services import Service
-from lakesync.exceptions import StartupError
+from lakesync.model.errors import StartupError
 
 _TICK = 0.1
 _FIRST_WAIT = 0.5

@@ -47,8 +47,8 @@ def create(
     """Print a token, signed with LAKESYNC_JWT_SECRET or the secret that `lakesync up` made in the data folder."""
     from lakesync.cli import output
     from lakesync.cli.remote import secret_of, sign, which_gateway
-    from lakesync.exceptions import ConfigurationError
-    from lakesync.validation import check_gateway_id, check_id
+    from lakesync.model.errors import ConfigurationError
+    from lakesync.model.validation import check_gateway_id, check_id
 
     if role not in ("client", "admin"):
         raise typer.BadParameter(f"--role is {role!r}, it must be client or admin")
@@ -82,7 +82,7 @@ def show(
     """Show what a token says; whether it is signed by the right secret is the gateway's business."""
     from lakesync.cli import output
     from lakesync.client.transports.tokens import claims
-    from lakesync.exceptions import ValidationError
+    from lakesync.model.errors import ValidationError
 
     found = claims(read_text(file).strip())
     if not found:
@@ -118,7 +118,7 @@ def inspect(
     from lakesync.auth import TokenRefusedError, TokenVerifier, configured_issuers
     from lakesync.cli import output
     from lakesync.cli.remote import secrets_of
-    from lakesync.exceptions import ConfigurationError
+    from lakesync.model.errors import ConfigurationError
 
     if role not in ("client", "admin"):
         raise typer.BadParameter(f"--role is {role!r}, it must be client or admin")

@@ -63,8 +63,8 @@ def _holders(
 ) -> tuple[dict[str, Any] | None, str | None]:
     """What the gateway says of the row and of each client that it saw; or why it does not."""
     from lakesync.cli.remote import connect
-    from lakesync.exceptions import LakeSyncError
-    from lakesync.identity import user_of
+    from lakesync.model.client_ids import user_of
+    from lakesync.model.errors import LakeSyncError
 
     try:
         remote = connect(url, found.gateway, token_file, data)
@@ -100,7 +100,7 @@ def _show(found: TracedDelta, held: dict[str, Any] | None) -> None:
 
 
 def _steps(found: TracedDelta, held: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
-    from lakesync.hlc import wall_of
+    from lakesync.model.hlc import wall_of
 
     columns = f"{found.columns} column" + ("" if found.columns == 1 else "s")
     yield "delta", found.delta_id

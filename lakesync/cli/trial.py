@@ -17,7 +17,7 @@ from lakesync.rules.model import SyncRules, parse_rules
 
 if TYPE_CHECKING:
     from lakesync.cli.remote import Remote
-    from lakesync.types import Claims
+    from lakesync.model.types import Claims
 
 _PAGE = 5000
 _CLIENTS = 100
@@ -161,7 +161,7 @@ def _of_file(path: Path) -> Iterator[Row]:
     """JSON lines: `{table, rowId, values}`, or deltas with their columns, as `lakesync pull --json` gives them."""
     import json
 
-    from lakesync.exceptions import ValidationError
+    from lakesync.model.errors import ValidationError
 
     for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():

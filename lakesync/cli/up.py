@@ -22,8 +22,8 @@ from lakesync.cli.services import services
 from lakesync.cli.show import Display
 from lakesync.cli.supervisor import Change, Supervisor
 from lakesync.config import Config
-from lakesync.exceptions import ConfigurationError, StartupError
-from lakesync.private_files import UMASK, make_private_folder
+from lakesync.model.errors import ConfigurationError, StartupError
+from lakesync.model.private_files import UMASK, make_private_folder
 
 _NEEDED_BYTES = 500_000_000
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from lakesync.client.errors import UnreachableError
 from lakesync.client.transports.base import ActionTransport
-from lakesync.exceptions import ConfigurationError, LakeSyncError
-from lakesync.types import Action, ActionFailure, ActionPush, ActionResult
+from lakesync.model.errors import ConfigurationError, LakeSyncError
+from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResult
 
 if TYPE_CHECKING:
     from lakesync.client.actions import ActionQueue

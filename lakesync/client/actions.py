@@ -11,9 +11,9 @@ import msgspec
 
 from lakesync.client.core.limits import RetryPolicy
 from lakesync.client.replica import Replica
-from lakesync.delta import make_action
-from lakesync.exceptions import NotFoundError
-from lakesync.types import Action, ActionFailure, ActionResult
+from lakesync.model.delta import make_action
+from lakesync.model.errors import NotFoundError
+from lakesync.model.types import Action, ActionFailure, ActionResult
 
 ActionStatus = Literal["waiting", "done", "failed"]
 AT_ONCE = 50

@@ -15,7 +15,7 @@ from itertools import chain
 from msgspec.structs import replace
 
 from lakesync.client.transports.aside import GLANCE
-from lakesync.types import SyncPull, SyncResponse
+from lakesync.model.types import SyncPull, SyncResponse
 from lakesync.wire.pages import about_bytes
 
 PAGES = 3

@@ -20,7 +20,7 @@ from lakesync.client.status import SyncReport, SyncStatus
 from lakesync.client.table import Row
 from lakesync.client.transports.base import Token
 from lakesync.client.verify import TableCheck
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from lakesync.client.exchange import Tally, answer_of
 from lakesync.client.replica import SyncThread
 from lakesync.client.rounds import PATIENCE, Rounds
 from lakesync.client.transports.base import Line, RealtimeTransport
-from lakesync.exceptions import LakeSyncError
-from lakesync.types import SyncPull, SyncResponse
+from lakesync.model.errors import LakeSyncError
+from lakesync.model.types import SyncPull, SyncResponse
 
 LOOK = 0.5
 """Seconds between looks whether another connection wrote to the database."""

@@ -15,7 +15,7 @@ from lakesync.client.groups import Fields, Group, Groups, Part
 from lakesync.client.page_lots import Alone, Kept, Rows, Said, alike, apart
 from lakesync.client.stamps import Names, Record, known_of
 from lakesync.client.tracking import Event, Tracking
-from lakesync.types import RowDelta, RowKey
+from lakesync.model.types import RowDelta, RowKey
 
 _column_of, _value_of = attrgetter("column"), attrgetter("value")
 

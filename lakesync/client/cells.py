@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from lakesync.exceptions import ValidationError
-from lakesync.schema import ColumnType
-from lakesync.types import RowDelta
+from lakesync.model.errors import ValidationError
+from lakesync.model.schema import ColumnType
+from lakesync.model.types import RowDelta
 from lakesync.wire.pages import PageDelta, cells_of, flat
 
 Value = bytes | memoryview | msgspec.Raw

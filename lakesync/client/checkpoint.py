@@ -19,7 +19,7 @@ from lakesync.client.errors import DbError
 from lakesync.client.groups import Group, Groups, Part
 from lakesync.client.stamps import Record
 from lakesync.client.transports.base import Checkpoint
-from lakesync.types import SyncResponse
+from lakesync.model.types import SyncResponse
 from lakesync.wire import lakesync_pb2 as pb
 from lakesync.wire import protobuf
 from lakesync.wire.frame_columns import Fields, by_field, split

@@ -19,9 +19,9 @@ from lakesync.client.status import SyncReport, SyncStatus
 from lakesync.client.table import Row, Table
 from lakesync.client.transports.base import RenewableTransport, SyncTransport, Token
 from lakesync.client.watching import Watch
-from lakesync.exceptions import ConfigurationError, ValidationError
-from lakesync.handlers import ConnectorDescriptor
-from lakesync.schema import TableSchema
+from lakesync.model.action_handlers import ConnectorDescriptor
+from lakesync.model.errors import ConfigurationError, ValidationError
+from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,10 +25,10 @@ from lakesync.client.tables import Tables
 from lakesync.client.tracker import SyncTracker
 from lakesync.client.transports.base import ConnectorTypesTransport, NamedTransport, SyncTransport
 from lakesync.client.verify import TableCheck, checksums, take_care
-from lakesync.exceptions import ConfigurationError, LakeSyncError
-from lakesync.handlers import ActionDiscovery, ConnectorDescriptor
-from lakesync.schema import TableSchema, parse_schema
-from lakesync.types import Action
+from lakesync.model.action_handlers import ActionDiscovery, ConnectorDescriptor
+from lakesync.model.errors import ConfigurationError, LakeSyncError
+from lakesync.model.schema import TableSchema, parse_schema
+from lakesync.model.types import Action
 
 DEFAULT_INTERVAL = 10.0
 DEFAULT_HEARTBEAT = 60.0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from lakesync.client.errors import DbError, TableError
-from lakesync.exceptions import ConfigurationError, ValidationError
+from lakesync.model.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
     import tempfile

@@ -1,10 +1,10 @@
-"""Errors that only a client knows; they stand in the one tree of `lakesync.exceptions`."""
+"""Errors that only a client knows; they stand in the one tree of `lakesync.model.errors`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lakesync.exceptions import LakeSyncError, RefusedError, Rejection, TerminalError, TransientError
+from lakesync.model.errors import LakeSyncError, RefusedError, Rejection, TerminalError, TransientError
 
 
 class UnreachableError(TransientError):

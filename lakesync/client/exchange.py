@@ -15,8 +15,8 @@ from lakesync.client.core.records import Changes, Edit
 from lakesync.client.errors import DbError, TableError, UnreachableError
 from lakesync.client.replica import Replica
 from lakesync.client.transports.base import BreakableTransport, CheckpointTransport, MeasuredTransport, SyncTransport
-from lakesync.exceptions import ClockDriftError, LakeSyncError, NotFoundError, RefusedError, TransientError
-from lakesync.types import PushResult, SyncPull, SyncPush, SyncResponse
+from lakesync.model.errors import ClockDriftError, LakeSyncError, NotFoundError, RefusedError, TransientError
+from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
 
 if TYPE_CHECKING:
     from lakesync.client.checkpoint import Progress

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakesync.client.database import asked, reader
-from lakesync.extras import extra
-from lakesync.schema import ColumnType, TableSchema
+from lakesync.model.optional_imports import extra
+from lakesync.model.schema import ColumnType, TableSchema
 
 if TYPE_CHECKING:
     import pandas as pd

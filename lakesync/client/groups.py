@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from lakesync.client.cells import MisfitError, Read, Types, by_columns, read_alike, read_column
 from lakesync.client.stamps import Layout
-from lakesync.types import RowDelta
+from lakesync.model.types import RowDelta
 
 T = TypeVar("T")
 Part = tuple[str, str, int, str, tuple[str, ...], Sequence[Any]]

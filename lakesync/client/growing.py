@@ -9,8 +9,8 @@ from msgspec import Raw
 
 from lakesync.client.sql_values import SqlValue, to_sql
 from lakesync.client.tracking import NOW_MS, after_of, before_of
-from lakesync.schema import TableSchema
-from lakesync.types import RowKey
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import RowKey
 
 Shown = Mapping[RowKey, Mapping[str, Raw] | None]
 

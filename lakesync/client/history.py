@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from lakesync.client.core import Edit, KnownRow
-from lakesync.hlc import wall_of
+from lakesync.model.hlc import wall_of
 
 
 class Version(msgspec.Struct, frozen=True):

@@ -13,9 +13,9 @@ from lakesync.client.database import Backend, LocalDB, database_of
 from lakesync.client.queues import SyncQueue
 from lakesync.client.store_sqlite import stored_position
 from lakesync.client.transports.base import SyncTransport, Token
-from lakesync.exceptions import ConfigurationError
-from lakesync.schema import TableSchema
-from lakesync.validation import check_address, check_gateway_id, check_id
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.schema import TableSchema
+from lakesync.model.validation import check_address, check_gateway_id, check_id
 
 if TYPE_CHECKING:
     from lakesync.client.transports.http import HttpTransport

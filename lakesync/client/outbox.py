@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from lakesync.client.core import Edit
 from lakesync.client.core.records import EditStatus
 from lakesync.client.replica import Replica
-from lakesync.types import RowDelta
+from lakesync.model.types import RowDelta
 
 AT_ONCE = 100
 """Changes that a look at what is next gives."""

@@ -11,8 +11,8 @@ from lakesync.client.sql_values import DECLARED
 from lakesync.client.texts import first_bad
 from lakesync.client.tracking import BESIDES
 from lakesync.client.value_checks import MISFITS, NO_ID
-from lakesync.exceptions import ConfigurationError, SchemaError
-from lakesync.schema import TableSchema, check_schema
+from lakesync.model.errors import ConfigurationError, SchemaError
+from lakesync.model.schema import TableSchema, check_schema
 
 _KINDS = {"virtual": "virtual table", "shadow": "table of a virtual one"}
 _WRITTEN = re.compile(r"""\b(?:INTO|UPDATE(?:\s+OR\s+\w+)?|DELETE\s+FROM)\s+["`\[]?(\w+)""", re.IGNORECASE)

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 from lakesync.client.core.records import UNSWEPT
 from lakesync.client.groups import Fields
 from lakesync.client.stamps import Record
-from lakesync.types import RowDelta
+from lakesync.model.types import RowDelta
 
 _table_of, _row_id_of, _op_of = attrgetter("table"), attrgetter("row_id"), attrgetter("op")
 

@@ -10,8 +10,8 @@ from lakesync.client.bulk import write_rows
 from lakesync.client.groups import Group
 from lakesync.client.sql_values import from_sql
 from lakesync.client.stamps import Names, Record
-from lakesync.schema import ColumnType
-from lakesync.types import ColumnValue, RowDelta, RowKey
+from lakesync.model.schema import ColumnType
+from lakesync.model.types import ColumnValue, RowDelta, RowKey
 from lakesync.wire.json import decode_deltas, encode_deltas
 
 _REST = "CREATE TABLE rest (number INTEGER PRIMARY KEY, deltas BLOB NOT NULL)"

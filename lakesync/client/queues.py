@@ -19,7 +19,7 @@ import msgspec
 
 from lakesync.client.core.limits import RetryPolicy
 from lakesync.client.core.records import Edit
-from lakesync.types import RowDelta
+from lakesync.model.types import RowDelta
 
 log = logging.getLogger("lakesync.client")
 

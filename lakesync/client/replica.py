@@ -23,10 +23,10 @@ from lakesync.client.errors import DbError
 from lakesync.client.queues import QueueItem, QueueLink, SyncQueue
 from lakesync.client.store_sqlite import SqliteClientStore, stored_position
 from lakesync.client.tracking import Tracking
-from lakesync.exceptions import ConfigurationError, IntegrityError, LakeSyncError
-from lakesync.hlc import wall_clock, wall_of
-from lakesync.schema import ColumnType, TableSchema
-from lakesync.types import SyncResponse
+from lakesync.model.errors import ConfigurationError, IntegrityError, LakeSyncError
+from lakesync.model.hlc import wall_clock, wall_of
+from lakesync.model.schema import ColumnType, TableSchema
+from lakesync.model.types import SyncResponse
 from lakesync.wire.json import decode_deltas
 
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from lakesync.client.replica import Replica
 from lakesync.client.schema_sync import SchemaSynchroniser
 from lakesync.client.status import SyncReport
 from lakesync.client.transports.base import SchemaTransport, SyncTransport
-from lakesync.exceptions import LakeSyncError, SchemaError
-from lakesync.types import SyncPull, SyncPush, SyncResponse
+from lakesync.model.errors import LakeSyncError, SchemaError
+from lakesync.model.types import SyncPull, SyncPush, SyncResponse
 
 PATIENCE = 0.5
 """Seconds that a request under way has to be answered when the client is closed."""

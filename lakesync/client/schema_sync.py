@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from lakesync.client.core import ClientCore
 from lakesync.client.replica import Replica
 from lakesync.client.transports.base import SchemaTransport
-from lakesync.exceptions import NotFoundError, SchemaError
-from lakesync.schema import TableSchema
+from lakesync.model.errors import NotFoundError, SchemaError
+from lakesync.model.schema import TableSchema
 
 
 class SchemaSynchroniser:

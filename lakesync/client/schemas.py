@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lakesync.exceptions import SchemaError
-from lakesync.schema import TableSchema
+from lakesync.model.errors import SchemaError
+from lakesync.model.schema import TableSchema
 
 
 def grown(old: TableSchema, new: TableSchema) -> TableSchema:

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from lakesync.delta import jcs_raw
-from lakesync.exceptions import ValidationError
-from lakesync.schema import ColumnType
+from lakesync.model.delta import jcs_raw
+from lakesync.model.errors import ValidationError
+from lakesync.model.schema import ColumnType
 
 DECLARED: dict[ColumnType, str] = {
     "string": "TEXT",

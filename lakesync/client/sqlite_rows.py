@@ -15,10 +15,10 @@ from lakesync.client.page_lots import Kept
 from lakesync.client.sql_values import DECLARED, STRICT, SqlValue, fits, from_sql, to_sql
 from lakesync.client.stamps import Names, Record, Stamps, known_of, stamps_of
 from lakesync.client.tracking import before_of
-from lakesync.exceptions import IntegrityError
-from lakesync.lww import LiveDelta, RowState, decode_state, encode_state
-from lakesync.schema import ColumnType, TableSchema
-from lakesync.types import RowKey
+from lakesync.model.errors import IntegrityError
+from lakesync.model.merge import LiveDelta, RowState, decode_state, encode_state
+from lakesync.model.schema import ColumnType, TableSchema
+from lakesync.model.types import RowKey
 
 AMONG = "(SELECT value FROM json_each(?))"
 """What a row id is looked for in: a parameter made by `id_list`."""

@@ -17,8 +17,8 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from lakesync.lww import RowState
-from lakesync.types import Stamp
+from lakesync.model.merge import RowState
+from lakesync.model.types import Stamp
 
 Record = bytearray | bytes | str
 """Made as a bytearray, which sqlite3 takes in a fraction of the time of bytes."""

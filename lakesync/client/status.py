@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from lakesync.client.core import Edit, Mode
-from lakesync.exceptions import LakeSyncError
+from lakesync.model.errors import LakeSyncError
 
 
 class SyncReport(msgspec.Struct, frozen=True):

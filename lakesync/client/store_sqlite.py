@@ -28,9 +28,9 @@ from lakesync.client.schemas import grown
 from lakesync.client.sqlite_rows import AMONG, SqliteRows, by_table, id_list
 from lakesync.client.stamps import Names
 from lakesync.client.tracking import Tracking
-from lakesync.exceptions import ConfigurationError
-from lakesync.schema import TableSchema
-from lakesync.types import RowDelta, RowKey
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import RowDelta, RowKey
 from lakesync.wire.json import decode_deltas, encode_deltas
 
 _TABLES = (

@@ -15,9 +15,9 @@ import msgspec
 
 from lakesync.client.database import LocalDB, fault
 from lakesync.client.sql_values import SqlValue, python_value
-from lakesync.delta import MAX_DEPTH, jcs_raw
-from lakesync.exceptions import DuplicateError, NotFoundError, ValidationError
-from lakesync.schema import ColumnType, TableSchema
+from lakesync.model.delta import MAX_DEPTH, jcs_raw
+from lakesync.model.errors import DuplicateError, NotFoundError, ValidationError
+from lakesync.model.schema import ColumnType, TableSchema
 
 Row = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 from lakesync.client.database import LocalDB
 from lakesync.client.replica import Replica
 from lakesync.client.table import Row, Table
-from lakesync.exceptions import NotFoundError
+from lakesync.model.errors import NotFoundError
 
 
 class Tables:

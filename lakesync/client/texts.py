@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from lakesync.schema import ColumnType
+from lakesync.model.schema import ColumnType
 
 MARK = "UTF-8"
 """What the error of a query that meets such text says."""

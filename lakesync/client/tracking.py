@@ -20,8 +20,8 @@ from lakesync.client.core.records import LocalChange
 from lakesync.client.sql_values import SqlValue, python_value
 from lakesync.client.stamps import known_of
 from lakesync.client.value_checks import MISFITS, NO_ID, TAKEN_ID
-from lakesync.schema import ColumnType, TableSchema
-from lakesync.types import RowKey
+from lakesync.model.schema import ColumnType, TableSchema
+from lakesync.model.types import RowKey
 
 NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 """This machine's clock in milliseconds, as SQLite reads it."""

@@ -5,9 +5,9 @@ A value stands for `{0}`, as `NEW."title"` or `t."title"`: never a bare name, wh
 
 from __future__ import annotations
 
-from lakesync.delta import MAX_DEPTH
-from lakesync.schema import ColumnType
-from lakesync.validation import MAX_ID_CHARS
+from lakesync.model.delta import MAX_DEPTH
+from lakesync.model.schema import ColumnType
+from lakesync.model.validation import MAX_ID_CHARS
 
 NO_ID = f"(typeof({{0}}) <> 'text' OR length({{0}}) NOT BETWEEN 1 AND {MAX_ID_CHARS} OR instr({{0}}, char(0)))"
 """What a row's id that cannot be sent looks like."""
@@ -37,7 +37,7 @@ _TOO_DEEP = (
     f"WHERE node.type IN ('array', 'object')) SELECT max(depth) FROM deep) > {MAX_DEPTH})"
 )
 _NOT_CANONICAL = f"instr({{0}}, char(0)) OR {_BEYOND_DOUBLES} OR {_HALF_OF_A_PAIR} OR {_TOO_DEEP}"
-"""JSON that has no canonical form, so that others would get something else; `lakesync.delta.jcs_raw` refuses it.
+"""JSON that has no canonical form, so that others would get something else; `lakesync.model.delta.jcs_raw` refuses it.
 
 Each part is looked into only where a quick look at the text does not rule it out.
 """

@@ -3,6 +3,6 @@
 from lakesync.connectors.base import ConnectorConfig, ConnectorType
 from lakesync.connectors.registry import Connectors
 from lakesync.connectors.secrets import Secrets
-from lakesync.handlers import ConnectorDescriptor
+from lakesync.model.action_handlers import ConnectorDescriptor
 
 __all__ = ["ConnectorConfig", "ConnectorDescriptor", "ConnectorType", "Connectors", "Secrets"]

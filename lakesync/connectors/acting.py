@@ -7,8 +7,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from lakesync.handlers import ActionContext, ActionDescriptor
-from lakesync.types import Action
+from lakesync.model.action_handlers import ActionContext, ActionDescriptor
+from lakesync.model.types import Action
 
 
 class Closable(Protocol):

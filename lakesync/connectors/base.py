@@ -8,8 +8,8 @@ from typing import Any
 
 from lakesync.connectors.hosts import HostPolicy
 from lakesync.connectors.source import Source
-from lakesync.exceptions import ConfigurationError
-from lakesync.handlers import ActionDescriptor, ActionHandler, ConnectorDescriptor
+from lakesync.model.action_handlers import ActionDescriptor, ActionHandler, ConnectorDescriptor
+from lakesync.model.errors import ConfigurationError
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from lakesync.connectors.jira.offers import ADD_COMMENT, CREATE_ISSUE, TRANSITIO
 from lakesync.connectors.salesforce.offers import CREATE_RECORD, UPDATE_RECORD
 from lakesync.connectors.tables import JIRA_SWITCHES, SALESFORCE_SWITCHES
 from lakesync.connectors.webhook.offers import SEND
-from lakesync.handlers import ActionDescriptor, ConnectorDescriptor
+from lakesync.model.action_handlers import ActionDescriptor, ConnectorDescriptor
 
 _ACTIONS: dict[str, tuple[str, tuple[ActionDescriptor, ...]]] = {
     "jira": ("lakesync.connectors.jira.actions:handler", (CREATE_ISSUE, ADD_COMMENT, TRANSITION)),

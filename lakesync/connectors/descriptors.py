@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lakesync.connectors.tables import JIRA, SALESFORCE
-from lakesync.handlers import SECRET, SERVER_FILE, ConnectorDescriptor
+from lakesync.model.action_handlers import SECRET, SERVER_FILE, ConnectorDescriptor
 
 _IDENTIFIER = "^[a-zA-Z_][a-zA-Z0-9_]{0,63}$"
 _SITE = "^(https://)?[A-Za-z0-9-]{1,63}(\\.atlassian\\.net)?/?$"

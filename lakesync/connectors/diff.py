@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from lakesync.connectors.source import Page
-from lakesync.delta import jcs
-from lakesync.types import Op
+from lakesync.model.delta import jcs
+from lakesync.model.types import Op
 
 Known = dict[str, Mapping[str, Any]]
 """The rows of one table as they were last landed: columns by row id."""

@@ -18,7 +18,7 @@ from requests import PreparedRequest
 from requests.adapters import HTTPAdapter
 from requests.utils import select_proxy
 
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 ANY_PUBLIC = "*"
 """The pattern of every host at a public address."""

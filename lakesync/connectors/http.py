@@ -14,7 +14,7 @@ import stamina
 from urllib3.exceptions import HTTPError
 
 from lakesync.connectors.hosts import HostPolicy, PinnedAdapter
-from lakesync.exceptions import (
+from lakesync.model.errors import (
     AdapterError,
     ConfigurationError,
     LakeSyncError,

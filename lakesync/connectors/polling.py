@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from lakesync.connectors.source import Census, Cursor, Page, Source, SourceRow, Usage
-from lakesync.exceptions import CensusError, LakeSyncError
+from lakesync.model.errors import CensusError, LakeSyncError
 
 BUDGET_BYTES = 16 << 20
 """How many bytes of JSON a poll holds before it lands them, unless told otherwise."""

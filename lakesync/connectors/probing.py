@@ -16,7 +16,7 @@ class Probe(NamedTuple):
     what: str
     """`credentials`, `clock`, `permissions`, or the table of which a page is read."""
     ask: Callable[[], str]
-    """The answer in words; raises what `lakesync.exceptions` has where it is a bad one."""
+    """The answer in words; raises what `lakesync.model.errors` has where it is a bad one."""
 
 
 def probes_of(source: Source) -> Sequence[Probe]:

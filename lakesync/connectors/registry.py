@@ -14,11 +14,11 @@ from lakesync.connectors.base import ConnectorConfig, ConnectorType
 from lakesync.connectors.built_in import BUILT_IN
 from lakesync.connectors.hosts import HostPolicy
 from lakesync.connectors.secrets import Secrets
-from lakesync.exceptions import ConfigurationError, ValidationError
-from lakesync.handlers import ConnectorDescriptor
-from lakesync.json_schema import Form
-from lakesync.schema import is_identifier
-from lakesync.types import StoredConnector
+from lakesync.model.action_handlers import ConnectorDescriptor
+from lakesync.model.errors import ConfigurationError, ValidationError
+from lakesync.model.json_schema import Form
+from lakesync.model.schema import is_identifier
+from lakesync.model.types import StoredConnector
 
 if TYPE_CHECKING:
     from lakesync.config import Config

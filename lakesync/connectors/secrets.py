@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
-from lakesync.exceptions import ConfigurationError, ValidationError
-from lakesync.references import KINDS, follow
+from lakesync.model.errors import ConfigurationError, ValidationError
+from lakesync.model.secret_references import KINDS, follow
 
 MIN_KEY_CHARS = 32
 

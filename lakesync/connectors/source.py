@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from lakesync.schema import TableSchema
+    from lakesync.model.schema import TableSchema
 
 Cursor = Mapping[str, Any]
 """Where a source's reading goes on: a JSON object that only its connector reads."""
@@ -73,7 +73,7 @@ class Table(NamedTuple):
 class Source(Protocol):
     """A source while it is polled, for one connector. Nobody else uses it meanwhile, and it is closed at the end.
 
-    Its methods raise what `lakesync.exceptions` has: terminal errors for what a person must mend (`AuthError`,
+    Its methods raise what `lakesync.model.errors` has: terminal errors for what a person must mend (`AuthError`,
     `ForbiddenError`, `ConfigurationError`), transient ones for what passes (`RateLimitedError`, `AdapterError`).
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakesync.schema import Column, TableSchema
+from lakesync.model.schema import Column, TableSchema
 
 
 def _table(name: str, columns: str, **references: str) -> TableSchema:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 
 from lakesync.feed.apply import keys_of
 from lakesync.feed.positions import Access
+from lakesync.model.types import Claims
 from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import GatewayConfig, StoredRow
 from lakesync.staging.store import View
-from lakesync.types import Claims
 
 _NO_RULES = SyncRules(version=1, buckets=())
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from lakesync import hlc
 from lakesync.engine.limits import MAX_PULL, MAX_ROW_COLUMNS, EngineLimits
-from lakesync.exceptions import (
+from lakesync.feed.apply import Named, too_wide
+from lakesync.model import hlc
+from lakesync.model.client_ids import user_of
+from lakesync.model.errors import (
     BackpressureError,
     ClockDriftError,
     ForbiddenError,
@@ -15,13 +17,11 @@ from lakesync.exceptions import (
     SchemaMismatchError,
     ValidationError,
 )
-from lakesync.feed.apply import Named, too_wide
-from lakesync.identity import user_of
-from lakesync.schema import check_delta
+from lakesync.model.schema import check_delta
+from lakesync.model.types import Claims, RowDelta, RowKey, SyncPull, SyncPush
+from lakesync.model.validation import misshapen
 from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.records import GatewayConfig
-from lakesync.types import Claims, RowDelta, RowKey, SyncPull, SyncPush
-from lakesync.validation import misshapen
 
 _CLOCK = "; set the client's clock"
 

@@ -12,8 +12,8 @@ from lakesync.engine.access import RulesCache
 from lakesync.engine.rehydration import kept_by, rehydrate
 from lakesync.engine.sources import Sources
 from lakesync.flush import BufferStats, Flusher, FlushReport, Outlet, TableStats
+from lakesync.model.types import RowDelta
 from lakesync.staging.store import StagingStore
-from lakesync.types import RowDelta
 
 _AT_ONCE = 10_000
 

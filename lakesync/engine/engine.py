@@ -16,16 +16,16 @@ from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
 from lakesync.engine.sharding import ShardedGateway
-from lakesync.exceptions import NotFoundError, ValidationError
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import by_row
 from lakesync.feed.settle import settle
 from lakesync.flush import FlushQueue, Outlet
-from lakesync.namespaces import Namespaces
+from lakesync.model.errors import NotFoundError, ValidationError
+from lakesync.model.namespaces import Namespaces
+from lakesync.model.validation import check_gateway_id
 from lakesync.staging.records import LogEntry, StoredRow, WriteScope
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.store import Commit, StagingStore
-from lakesync.validation import check_gateway_id
 from lakesync.wire.log import decode_body
 
 ACTION_SECONDS = 5.0

@@ -22,14 +22,14 @@ from lakesync.engine.whereabouts import Whereabouts, claims_of, place_at, positi
 from lakesync.feed import pull_page
 from lakesync.feed.memory import current
 from lakesync.feed.positions import Access, Position
-from lakesync.hlc import wall_of
+from lakesync.model.hlc import wall_of
+from lakesync.model.types import Claims, Op, RowKey
 from lakesync.rules.evaluation import holds, operands_of, text_of_raw
 from lakesync.rules.model import Bucket
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, StoredRow
 from lakesync.staging.store import View
 from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import WholeRow, whole_rows
-from lakesync.types import Claims, Op, RowKey
 
 _ALL = 1 << 30
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from lakesync.types import Claims, Op
+from lakesync.model.types import Claims, Op
 
 ClaimsSource = Literal["request", "record", "pull", "client id"]
 Verdict = Literal["absent", "deleted", "hidden", "waiting", "delivered"]

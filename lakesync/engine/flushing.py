@@ -10,10 +10,10 @@ import structlog
 from lakesync.adapters.base import Materialisable
 from lakesync.adapters.registry import as_database
 from lakesync.engine.engine import Engine
-from lakesync.exceptions import LakeSyncError
 from lakesync.flush import FlushReport, Materialiser, Outlet
 from lakesync.flush.consumer import OnFailure
 from lakesync.flush.loop import Loop
+from lakesync.model.errors import LakeSyncError
 
 log = structlog.get_logger("flush")
 

@@ -28,9 +28,9 @@ from lakesync.feed.memory import (
     with_broadcasts,
 )
 from lakesync.feed.positions import Access, Position, Reach, furthest
+from lakesync.model.types import Claims, SyncResponse
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.store import Commit, View
-from lakesync.types import Claims, SyncResponse
 
 _NOBODY = ""
 """Stands for a client that wrote nothing; it can be no client's id."""

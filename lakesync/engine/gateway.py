@@ -25,14 +25,14 @@ from lakesync.engine.pulling import PullRequest, Reading, first_contact, remembe
 from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.engine.reindexing import Reindexer
 from lakesync.engine.whereabouts import Whereabouts
-from lakesync.exceptions import ForbiddenError, NotFoundError
 from lakesync.feed.memory import current, is_blank
 from lakesync.flush import Outlet
+from lakesync.model.errors import ForbiddenError, NotFoundError
+from lakesync.model.schema import TableSchema, parse_schema
+from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.rules.model import SyncRules
-from lakesync.schema import TableSchema, parse_schema
 from lakesync.staging.records import Backlog, Cut, GatewayConfig, WriteScope
 from lakesync.staging.store import Commit, StagingStore
-from lakesync.types import Claims, PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -8,11 +8,11 @@ from typing import Any
 
 from lakesync.actions import ActionLimits, Dispatcher, Runner, Services
 from lakesync.connectors import Connectors
-from lakesync.exceptions import DuplicateError, NotFoundError
-from lakesync.handlers import ActionDiscovery, ActionHandler, ConnectorDescriptor
+from lakesync.model.action_handlers import ActionDiscovery, ActionHandler, ConnectorDescriptor
+from lakesync.model.errors import DuplicateError, NotFoundError
+from lakesync.model.types import ActionPush, ActionResponse, Claims, StoredConnector
 from lakesync.staging.records import ActionEntry
 from lakesync.staging.store import Commit, StagingStore
-from lakesync.types import ActionPush, ActionResponse, Claims, StoredConnector
 
 
 class ImperativeGateway:

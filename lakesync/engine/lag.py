@@ -15,9 +15,9 @@ from lakesync.engine.whereabouts import Whereabouts, claims_of, position_of
 from lakesync.feed import pull_page
 from lakesync.feed.memory import current
 from lakesync.feed.positions import Position, Range
+from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.records import DELETED, ClientRecord, Entry, StoredRow
 from lakesync.staging.store import View
-from lakesync.types import RowDelta, RowKey
 
 _ROWS = 32
 """Rows that the client lacks, at most, of which the oldest change is looked for."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from lakesync.exceptions import Rejection, SchemaError, SchemaMismatchError
-from lakesync.schema import TableSchema
+from lakesync.model.errors import Rejection, SchemaError, SchemaMismatchError
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import RowDelta
 from lakesync.staging.records import GatewayConfig
 from lakesync.staging.store import Commit, View
-from lakesync.types import RowDelta
 
 _KNOWN = 100_000
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lakesync import hlc
 from lakesync.adapters.base import Adapter
 from lakesync.adapters.registry import open_adapter
 from lakesync.engine.engine import Engine
@@ -15,8 +14,9 @@ from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.limits import EngineLimits
 from lakesync.flush import FlushQueue, FlushSettings, Outlet
 from lakesync.flush.consumer import OnFailure
+from lakesync.model import hlc
+from lakesync.model.schema import TableSchema
 from lakesync.rules.model import SyncRules
-from lakesync.schema import TableSchema
 from lakesync.staging import open_store
 
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lakesync.engine.access import RulesCache
-from lakesync.exceptions import ResyncRequiredError, ValidationError
 from lakesync.feed import pull_page
 from lakesync.feed.positions import NOTHING, Access, Position, Reach
+from lakesync.model.errors import ResyncRequiredError, ValidationError
+from lakesync.model.types import Claims, RowDelta
 from lakesync.staging.store import View
-from lakesync.types import Claims, RowDelta
 
 _NOBODY = ""
 """Stands for a client that wrote nothing, so that all that the claims show is told; it can be no client's id."""

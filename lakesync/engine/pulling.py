@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from lakesync.engine.access import RulesCache
 from lakesync.engine.greeting import BESIDE, Greeting, spelled
-from lakesync.exceptions import ResyncRequiredError
 from lakesync.feed import PulledPage, pull_page
 from lakesync.feed.memory import (
     at_rest,
@@ -25,9 +24,10 @@ from lakesync.feed.memory import (
     with_broadcasts,
 )
 from lakesync.feed.positions import NOTHING, Access, Position, again, locate, rests
+from lakesync.model.errors import ResyncRequiredError
+from lakesync.model.types import Claims, SyncPage, SyncPull
 from lakesync.staging.records import ClientRecord, Page
 from lakesync.staging.store import Commit, View
-from lakesync.types import Claims, SyncPage, SyncPull
 
 
 class PullRequest(NamedTuple):

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from lakesync.delta import id_identity
 from lakesync.engine.access import RulesCache
 from lakesync.engine.checks import check_backlog, check_schemas, check_widths
 from lakesync.engine.limits import EngineLimits
@@ -27,10 +26,11 @@ from lakesync.feed.memory import (
     with_broadcasts,
 )
 from lakesync.feed.positions import Access, furthest, rests
+from lakesync.model.delta import id_identity
+from lakesync.model.types import Claims, PushResult, RowDelta, RowKey, SyncPush
 from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.records import ClientRecord, Page
 from lakesync.staging.store import Commit
-from lakesync.types import Claims, PushResult, RowDelta, RowKey, SyncPush
 from lakesync.wire.log import PackedDeltas, old_identity, pack
 
 NEVER_PULLED = 1

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from lakesync.engine.explanation import ExplainedBucket, ExplainedClient, ExplainedFilter, Explanation
-from lakesync.hlc import wall_of
+from lakesync.model.hlc import wall_of
+from lakesync.model.types import RowKey
 from lakesync.staging.erasing import ERASER
-from lakesync.types import RowKey
 
 _WRITER = (
     "its writer did not send it yet, or was refused: db.pending() there lists what waits and what was refused; what "

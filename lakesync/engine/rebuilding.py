@@ -15,11 +15,12 @@ import msgspec
 
 from lakesync.engine.access import RulesCache
 from lakesync.engine.engine import Engine
-from lakesync.exceptions import ConfigurationError
 from lakesync.feed.apply import arrivals_of, move, own_bucket
 from lakesync.feed.settle import moves_of
-from lakesync.hlc import start_of, wall_of
-from lakesync.lww import RowState
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.hlc import start_of, wall_of
+from lakesync.model.merge import RowState
+from lakesync.model.types import RowDelta, StoredConnector
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging import open_store
 from lakesync.staging.fresh import FreshStore, fresh_stores
@@ -27,7 +28,6 @@ from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.records import GatewayConfig, Move, StoredRow
 from lakesync.staging.restored_log import Restoring
 from lakesync.staging.shards import ShardMap, shard_urls
-from lakesync.types import RowDelta, StoredConnector
 
 MARGIN_MS = 60_000
 """How far above the clock, and all that the lake holds, arrivals go on.

@@ -12,9 +12,9 @@ from lakesync.engine.access import RulesCache
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
 from lakesync.engine.pushing import CheckedPush, push_work
-from lakesync.identity import user_of
+from lakesync.model.client_ids import user_of
+from lakesync.model.types import RowDelta, SyncPush
 from lakesync.staging.store import Commit, StagingStore
-from lakesync.types import RowDelta, SyncPush
 
 _AT_ONCE = 1000
 _LIMITS = EngineLimits()

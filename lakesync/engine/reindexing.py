@@ -8,8 +8,8 @@ from concurrent.futures import Future
 import structlog
 
 from lakesync.engine.access import RulesCache
-from lakesync.exceptions import StagingUnavailableError
 from lakesync.feed.reindex import reindex_some
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.records import Reindex
 from lakesync.staging.store import Commit, StagingStore
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Literal
 
-from lakesync import hlc
-from lakesync.exceptions import ForbiddenError, Rejection
-from lakesync.lww import RowMerge, RowState
+from lakesync.model import hlc
+from lakesync.model.errors import ForbiddenError, Rejection
+from lakesync.model.merge import RowMerge, RowState
+from lakesync.model.types import Claims, RowDelta, RowKey
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.store import Commit
-from lakesync.types import Claims, RowDelta, RowKey
 
 _OUTSIDE = "the row is outside of what this client may write"
 

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from lakesync.position import Position
+from lakesync.model.position import Position
+from lakesync.model.types import Claims
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.source_records import Offer, Sight, SourcePosition
-from lakesync.types import Claims
 
 TOO_EARLY = 1 << 32
 """A cursor below this, 0 or 1, is that of a client that has none yet and walks in rounds: marks have no room there."""

@@ -14,12 +14,12 @@ from lakesync.engine import source_positions as positions
 from lakesync.engine.access import RulesCache
 from lakesync.engine.pulling import PullRequest, Reading, read_page, tell_followers
 from lakesync.engine.sourcing import SourcePage, beside_sources, read_source
-from lakesync.exceptions import NotFoundError
 from lakesync.feed.memory import current
+from lakesync.model.errors import NotFoundError
+from lakesync.model.types import Claims, SyncPull, SyncResponse
 from lakesync.rules.presets import pass_all
 from lakesync.staging.records import ClientRecord
 from lakesync.staging.store import Commit, StagingStore, View
-from lakesync.types import Claims, SyncPull, SyncResponse
 
 log = structlog.get_logger("gateway")
 

@@ -15,12 +15,12 @@ import msgspec
 
 from lakesync.adapters.base import DatabaseAdapter, DeltaQuery, StoredDelta, position_of
 from lakesync.feed import render
-from lakesync.lww import RowState
-from lakesync.position import Position
+from lakesync.model.merge import RowState
+from lakesync.model.position import Position
+from lakesync.model.types import RowDelta, RowKey
 from lakesync.rules.evaluation import matches
 from lakesync.staging.records import ClientRecord, StoredRow
 from lakesync.staging.source_records import Sight
-from lakesync.types import RowDelta, RowKey
 
 _CHUNK = 1000
 _CHUNKS_A_PULL = 20

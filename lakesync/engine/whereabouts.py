@@ -11,10 +11,10 @@ from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.source_positions import resolve
 from lakesync.feed.memory import stranger, with_broadcasts
 from lakesync.feed.positions import Access, Position, again, locate
-from lakesync.identity import user_of
+from lakesync.model.client_ids import user_of
+from lakesync.model.types import Claims
 from lakesync.staging.records import ClientRecord
 from lakesync.staging.store import View
-from lakesync.types import Claims
 
 
 class Whereabouts(NamedTuple):

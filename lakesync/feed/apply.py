@@ -7,13 +7,13 @@ from operator import itemgetter
 from sys import intern
 from typing import NamedTuple
 
-from lakesync.lww import RowMerge, RowState
+from lakesync.model.merge import RowMerge, RowState
+from lakesync.model.types import Op, RowDelta, RowKey, Stamp
 from lakesync.rules.keys import EVERYTHING, BucketIndex
 from lakesync.staging.hot_rows import HotRow, note_writer, overwrite
 from lakesync.staging.moves import told_at_birth
 from lakesync.staging.records import ARRIVAL_STEP, DELETED, Move, MoveKind, StoredRow
 from lakesync.staging.store import Commit
-from lakesync.types import Op, RowDelta, RowKey, Stamp
 from lakesync.wire.json import encode_delta
 from lakesync.wire.spelled import NO_STAMP
 

@@ -8,8 +8,8 @@ from collections.abc import Set as AbstractSet
 from msgspec.structs import replace
 
 from lakesync.feed.positions import NOTHING, Access, furthest, later_scopes, numbered, scope_of
+from lakesync.model.validation import MAX_HLC
 from lakesync.staging.records import ARRIVAL_STEP, LOST, ClientRecord, Page, PastKey, Scope
-from lakesync.validation import MAX_HLC
 
 SCOPES_KEPT = 8
 PAGES_KEPT = 16

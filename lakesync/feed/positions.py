@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from lakesync.model.types import Claims
+from lakesync.model.validation import MAX_HLC
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, PastKey, Scope, StoredRow
-from lakesync.types import Claims
-from lakesync.validation import MAX_HLC
 
 NOTHING = -1
 """In place of a base: the client began with no rows, or with nobody knows which."""

@@ -16,12 +16,12 @@ from lakesync.feed.possession import (
     of_visible,
     writers_known_from,
 )
-from lakesync.lww import LiveDelta
+from lakesync.model.merge import LiveDelta
+from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.records import Entry, StoredRow
 from lakesync.staging.store import View
 from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import spell_client
-from lakesync.types import RowDelta, RowKey
 from lakesync.wire.json import encode_delta
 from lakesync.wire.spelled import SpelledDeltas
 

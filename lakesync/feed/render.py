@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lakesync.lww import RowState
+from lakesync.model.merge import RowState
+from lakesync.model.types import RowDelta, Stamp
 from lakesync.staging.records import StoredRow
-from lakesync.types import RowDelta, Stamp
 from lakesync.wire.spelled import NO_STAMP, Group, delta_of, groups_of, whole_row
 
 

@@ -8,8 +8,8 @@ import stamina
 import structlog
 
 from lakesync.adapters.base import Materialisable
-from lakesync.exceptions import LakeSyncError, TransientError
 from lakesync.flush.queue import FlushQueue, Job
+from lakesync.model.errors import LakeSyncError, TransientError
 
 log = structlog.get_logger("flush")
 

@@ -19,13 +19,13 @@ import structlog
 from lakesync.adapters.base import Adapter, DatabaseAdapter, DeltaBatch, Held, Identity, Materialisable, StoredDelta
 from lakesync.adapters.registry import as_database
 from lakesync.adapters.selection import held
-from lakesync.crash import crash_point
-from lakesync.exceptions import AdapterError, FlushError
 from lakesync.flush.queue import FlushContext, FlushQueue, TableWork
 from lakesync.flush.settings import FlushSettings
 from lakesync.flush.staging_queue import StagingFlushQueue
 from lakesync.flush.thresholds import Thresholds
 from lakesync.flush.waiting import Waiting
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import AdapterError, FlushError
 from lakesync.staging.log_reader import Stretch, read_log
 from lakesync.staging.records import Batch
 from lakesync.staging.store import PipelineStore, StagingStore

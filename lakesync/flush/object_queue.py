@@ -16,8 +16,8 @@ import structlog
 from lakesync.adapters import open_adapter
 from lakesync.adapters.base import is_object_store
 from lakesync.adapters.object_store import LakeAdapter
-from lakesync.exceptions import ConfigurationError, NotFoundError
 from lakesync.flush.queue import FlushContext, Job, TableWork, jobs_of
+from lakesync.model.errors import ConfigurationError, NotFoundError
 from lakesync.wire.json import encode_json
 
 JOBS_PREFIX = "materialise-jobs"

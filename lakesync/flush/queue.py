@@ -8,8 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-from lakesync.exceptions import NotFoundError
-from lakesync.schema import TableSchema
+from lakesync.model.errors import NotFoundError
+from lakesync.model.schema import TableSchema
 
 
 class TableWork(msgspec.Struct, frozen=True, rename="camel"):

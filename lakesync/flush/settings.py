@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lakesync.adapters.objects import FlushFormat
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 
 class AdaptiveBuffer(msgspec.Struct, frozen=True):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from lakesync.exceptions import NotFoundError
 from lakesync.flush.queue import FlushContext, Job, TableWork, jobs_of
+from lakesync.model.errors import NotFoundError
 from lakesync.staging.store import Commit, StagingStore
 from lakesync.wire.json import encode_json
 

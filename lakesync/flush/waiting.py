@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.log_reader import LoggedPush, Stretch, read_log
 from lakesync.staging.records import Backlog
 from lakesync.staging.store import PipelineStore
-from lakesync.types import RowDelta, RowKey
 
 
 class BufferStats(msgspec.Struct, frozen=True, rename="camel"):

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from lakesync.delta import jcs, jcs_raw
+from lakesync.model.delta import jcs, jcs_raw
+from lakesync.model.types import Claims
 from lakesync.rules.model import Bucket, Filter, Operator, SyncRules
-from lakesync.types import Claims
 
 ORDER_CHARS = 64
 """Order operators compare this many characters, so that a value fits into a bucket key."""

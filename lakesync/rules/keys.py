@@ -16,9 +16,9 @@ from math import prod
 
 import msgspec
 
+from lakesync.model.types import Claims, ColumnValue
 from lakesync.rules.evaluation import ORDER_CHARS, holds, operands_of, text_of_raw
 from lakesync.rules.model import Bucket, Filter, SyncRules
-from lakesync.types import Claims, ColumnValue
 
 EVERYTHING = "*"
 """The one key where there are no buckets."""

@@ -6,8 +6,8 @@ from typing import Any, Literal, TypeGuard, get_args
 
 import msgspec
 
-from lakesync.exceptions import ValidationError
-from lakesync.schema import is_identifier
+from lakesync.model.errors import ValidationError
+from lakesync.model.schema import is_identifier
 
 Operator = Literal["eq", "neq", "in", "gt", "lt", "gte", "lte"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from lakesync.exceptions import NotFoundError, SchemaError
+from lakesync.model.errors import NotFoundError, SchemaError
+from lakesync.model.schema import TableSchema, evolve
 from lakesync.rules.model import SyncRules
-from lakesync.schema import TableSchema, evolve
 from lakesync.staging.records import GatewayConfig, SchemaVersion, WriteScope
 
 

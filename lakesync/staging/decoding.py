@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from lakesync.model.schema import TableSchema
 from lakesync.rules.model import SyncRules
-from lakesync.schema import TableSchema
 from lakesync.staging.records import ClientRecord, Cut, SchemaVersion
 
 

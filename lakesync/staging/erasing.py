@@ -14,13 +14,13 @@ from typing import TypeVar
 
 import msgspec
 
-from lakesync.crash import crash_point
-from lakesync.delta import delta_id
-from lakesync.exceptions import NotFoundError
-from lakesync.hlc import start_of
+from lakesync.model.crash_points import crash_point
+from lakesync.model.delta import delta_id
+from lakesync.model.errors import NotFoundError
+from lakesync.model.hlc import start_of
+from lakesync.model.types import RowDelta, RowKey, Stamp
 from lakesync.staging.records import LOST, ClientRecord, Erasure, Move, StoredRow
 from lakesync.staging.store import Commit, Replayer, View
-from lakesync.types import RowDelta, RowKey, Stamp
 from lakesync.wire.log import pack
 
 T = TypeVar("T")

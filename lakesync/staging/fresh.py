@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Protocol, TypeVar
 
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 from lakesync.staging.restored_log import Restoring
 from lakesync.staging.store import Replayer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lakesync.hlc import start_of
+from lakesync.model.hlc import start_of
 from lakesync.staging.records import ARRIVAL_STEP, Backlog, Batch, GatewayConfig, LogEntry
 
 MAIN_SHARD = "main"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TypeVar
 
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.records import ARRIVAL_STEP, HeldShard, Hold
 from lakesync.staging.store import Commit, StagingStore, View
 

@@ -6,9 +6,9 @@ from sys import intern
 
 import msgspec
 
-from lakesync.lww import LiveDelta, RowState
+from lakesync.model.merge import LiveDelta, RowState
+from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.staging.records import DELETED, StoredRow
-from lakesync.types import ColumnValue, RowDelta
 from lakesync.wire.json import decode_deltas, encode_delta
 
 WRITERS_KEPT = 8

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
-from lakesync.hlc import start_of, wall_of
+from lakesync.model.hlc import start_of, wall_of
 from lakesync.wire.log import packed_digests
 
 _MODULUS = 1 << 64

@@ -8,9 +8,9 @@ from contextlib import closing
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.errors import StagingUnavailableError
+from lakesync.model.types import RowDelta
 from lakesync.staging.records import LogSource
-from lakesync.types import RowDelta
 from lakesync.wire.log import decode_body
 
 _SQLITE = "jdbc:sqlite:"

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
+from lakesync.model.types import Claims
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import signed, tally_of
 from lakesync.staging.records import LogEntry
-from lakesync.types import Claims
 from lakesync.wire.log import PackedDeltas
 
 

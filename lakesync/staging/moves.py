@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from lakesync.model.types import RowKey
 from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.records import Move, MoveKind
-from lakesync.types import RowKey
 
 Stays = Mapping[str, int]
 """Bucket key → the newest of the moves in it that rows tell of themselves (`HotRow.born` and `stayed`)."""

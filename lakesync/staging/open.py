@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakesync.exceptions import ConfigurationError
-from lakesync.extras import extra
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.optional_imports import extra
 from lakesync.staging.head import MAIN_SHARD
 
 if TYPE_CHECKING:

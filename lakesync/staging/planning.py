@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lakesync.exceptions import IntegrityError
+from lakesync.model.errors import IntegrityError
 from lakesync.staging.decoding import decode_cut_rules
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, last_arrival_of_day

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 
-from lakesync.exceptions import NotFoundError, ValidationError
+from lakesync.model.errors import NotFoundError, ValidationError
 from lakesync.staging.store import PipelineStore
 
 

@@ -10,11 +10,11 @@ import msgspec
 import requests
 import stamina
 
-from lakesync.exceptions import LakeSyncError, StagingUnavailableError, TransientError
+from lakesync.model.errors import LakeSyncError, StagingUnavailableError, TransientError
+from lakesync.model.types import RowDelta, StoredConnector
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.protocol import dispatch
 from lakesync.staging.records import Backlog, Batch, Cut, Erasure, GatewayConfig, Hold, LedgerDay, LogSource
-from lakesync.types import RowDelta, StoredConnector
 
 __all__ = ["RemoteStore", "dispatch"]
 

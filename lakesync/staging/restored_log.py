@@ -8,14 +8,14 @@ from typing import Protocol
 
 import msgspec
 
-from lakesync.hlc import wall_of
+from lakesync.model.hlc import wall_of
+from lakesync.model.types import RowDelta
 from lakesync.staging.asking import Asking
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import day_of, signed, tally_of, unsigned
 from lakesync.staging.log_rows import next_entry, row_of
 from lakesync.staging.records import LOST, ClientRecord, GatewayConfig, LogEntry
 from lakesync.staging.store import Commit
-from lakesync.types import RowDelta
 from lakesync.wire.log import pack
 
 ANYONE = ""

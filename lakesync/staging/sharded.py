@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
-from lakesync.exceptions import ConfigurationError, IntegrityError
+from lakesync.model.errors import ConfigurationError, IntegrityError
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.notices import Listener
 from lakesync.staging.open import open_store

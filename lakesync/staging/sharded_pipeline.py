@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from lakesync.exceptions import IntegrityError, NotFoundError
+from lakesync.model.errors import IntegrityError, NotFoundError
+from lakesync.model.types import RowDelta, StoredConnector
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.holding import hold_together
 from lakesync.staging.records import Backlog, Batch, Cut, Erasure, GatewayConfig, HeldShard, Hold, LedgerDay, LogSource
 from lakesync.staging.shards import ShardMap
 from lakesync.staging.store import StagingStore
-from lakesync.types import RowDelta, StoredConnector
 
 _PLACE_BITS = 32
 """An erasure's `seq` is counted by each shard; above these bits it says which."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakesync.exceptions import ConfigurationError
-from lakesync.schema import is_identifier
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.schema import is_identifier
 from lakesync.staging.head import MAIN_SHARD
 
 if TYPE_CHECKING:
-    from lakesync.config_sections import ShardConfig
+    from lakesync.config.sections import ShardConfig
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from lakesync.model.types import StoredConnector
 from lakesync.staging.erasures import ErasingCommit, ErasureView
 from lakesync.staging.flush_jobs import FlushJobCommit, FlushJobView
 from lakesync.staging.records import ActionEntry, ActionRecord
 from lakesync.staging.reindexing import ReindexCommit, ReindexView
 from lakesync.staging.shared_cursors import SharedCursorCommit, SharedCursorView
 from lakesync.staging.spelled_names import SpelledNamesCommit, SpelledNamesView
-from lakesync.types import StoredConnector
 
 _ACTION = (
     "SELECT client_id, action_id, idempotency_key, attempts, claim, lease_ms, touched_ms, outcome FROM action"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from lakesync.position import Position
+from lakesync.model.position import Position
+from lakesync.model.types import Claims
 from lakesync.rules.model import SyncRules
-from lakesync.types import Claims
 
 
 class Sight(msgspec.Struct, frozen=True, array_like=True):

@@ -10,8 +10,9 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import Claims, RowDelta, RowKey, StoredConnector
 from lakesync.rules.model import SyncRules
-from lakesync.schema import TableSchema
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.moves import Stays
@@ -37,7 +38,6 @@ from lakesync.staging.records import (
 )
 from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import WholeRow
-from lakesync.types import Claims, RowDelta, RowKey, StoredConnector
 from lakesync.wire.log import PackedDeltas
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 from lakesync.staging.migrations import migrations
 
 

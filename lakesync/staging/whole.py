@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from lakesync.model.types import RowKey
 from lakesync.staging.records import Entry, StoredRow
-from lakesync.types import RowKey
 from lakesync.wire.spelled import spell_row
 
 _encode = msgspec.json.Encoder().encode

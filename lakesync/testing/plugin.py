@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from lakesync.client import Client
     from lakesync.client.errors import UnreachableError
     from lakesync.engine import SyncGateway
-    from lakesync.handlers import ActionDiscovery
-    from lakesync.schema import TableSchema
-    from lakesync.types import ActionPush, ActionResponse, PushResult, SyncPull, SyncPush, SyncResponse
+    from lakesync.model.action_handlers import ActionDiscovery
+    from lakesync.model.schema import TableSchema
+    from lakesync.model.types import ActionPush, ActionResponse, PushResult, SyncPull, SyncPush, SyncResponse
 
 
 class Network:

@@ -6,9 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from lakesync.delta import delta_id, jcs
+from lakesync.model.delta import delta_id, jcs
+from lakesync.model.types import Claims, ColumnValue, Op, RowDelta
 from lakesync.rules.model import MAX_LOOKED_AT, Bucket, Filter, Operator, SyncRules
-from lakesync.types import Claims, ColumnValue, Op, RowDelta
 
 OPS: tuple[Op, ...] = ("INSERT", "UPDATE", "DELETE")
 OPERATORS: tuple[Operator, ...] = ("eq", "neq", "in", "gt", "lt", "gte", "lte")

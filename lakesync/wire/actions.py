@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from lakesync.delta import jcs_raw
-from lakesync.exceptions import ValidationError
-from lakesync.types import Action, ActionFailure, ActionPush, ActionResponse, ActionResult
+from lakesync.model.delta import jcs_raw
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResponse, ActionResult
 from lakesync.wire import lakesync_pb2 as pb
 from lakesync.wire.misshapen import misspelt
 from lakesync.wire.protobuf import check_range, parse

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakesync.delta import jcs_raw
+from lakesync.model.delta import jcs_raw
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from urllib.parse import unquote, urlsplit
 
-from lakesync.exceptions import ConfigurationError
-from lakesync.extras import extra
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.optional_imports import extra
 
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import BinaryIO
 
-from lakesync.exceptions import ValidationError
+from lakesync.model.errors import ValidationError
 
 MAX_FRAME_BYTES = 16 << 20
 """The largest frame of a checkpoint, without its length."""

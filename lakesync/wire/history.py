@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
-    from lakesync.types import RowDelta
+    from lakesync.model.types import RowDelta
 
 DELTA_FIELDS = (
     ("table_name", pa.string()),

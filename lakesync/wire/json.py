@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lakesync.exceptions import ValidationError
-from lakesync.types import ColumnValue, Op, PushResult, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
-from lakesync.validation import check_hlc
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import ColumnValue, Op, PushResult, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
+from lakesync.model.validation import check_hlc
 from lakesync.wire.misshapen import MALFORMED, refusal, refuse_misspelt
 from lakesync.wire.values import check_values
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import msgspec
 import zstandard
 
-from lakesync.delta import id_digest, id_digests, id_identity
-from lakesync.exceptions import ValidationError
-from lakesync.types import RowDelta
+from lakesync.model.delta import id_digest, id_digests, id_identity
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import RowDelta
 from lakesync.wire.json import decode_deltas
 
 BODY_VERSION = 1

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from lakesync.exceptions import Rejection, ValidationError
-from lakesync.types import RowDelta, SyncPush
+from lakesync.model.errors import Rejection, ValidationError
+from lakesync.model.types import RowDelta, SyncPush
 
 MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What the decoders raise for text that is no JSON, or is nested too deeply."""

@@ -12,9 +12,9 @@ from typing import cast
 
 import msgspec
 
-from lakesync.exceptions import ValidationError
-from lakesync.types import ColumnValue, OfRow, Op, RowDelta, SyncResponse
-from lakesync.validation import check_hlc
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import ColumnValue, OfRow, Op, RowDelta, SyncResponse
+from lakesync.model.validation import check_hlc
 from lakesync.wire.misshapen import MALFORMED
 
 Cells = tuple[ColumnValue, ...]

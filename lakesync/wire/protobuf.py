@@ -8,9 +8,9 @@ from typing import TypeVar
 import msgspec
 from google.protobuf.message import DecodeError, Message
 
-from lakesync.exceptions import ValidationError
-from lakesync.types import ColumnValue, Op, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
-from lakesync.validation import check_hlc
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import ColumnValue, Op, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
+from lakesync.model.validation import check_hlc
 from lakesync.wire import lakesync_pb2 as pb
 from lakesync.wire.values import check_values
 

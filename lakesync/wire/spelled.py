@@ -8,9 +8,9 @@ from typing import NamedTuple, overload
 
 from msgspec import Raw
 
-from lakesync.delta import delta_id, delta_id_of_texts, jcs_raw
-from lakesync.lww import RowState
-from lakesync.types import ColumnValue, Op, RowDelta, Stamp, SyncPage
+from lakesync.model.delta import delta_id, delta_id_of_texts, jcs_raw
+from lakesync.model.merge import RowState
+from lakesync.model.types import ColumnValue, Op, RowDelta, Stamp, SyncPage
 from lakesync.wire.json import decode_deltas, encode_deltas, encode_response
 
 NO_STAMP: Stamp = (0, "")

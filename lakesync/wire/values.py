@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lakesync.delta import jcs_raw
-from lakesync.exceptions import Rejection, ValidationError
-from lakesync.types import RowDelta
+from lakesync.model.delta import jcs_raw
+from lakesync.model.errors import Rejection, ValidationError
+from lakesync.model.types import RowDelta
 
 _SCALARS = frozenset({str, bool, int, float, type(None)})
 _SAFELY_FINITE = 1e300

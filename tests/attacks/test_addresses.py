@@ -15,10 +15,10 @@ from lakesync.connectors.http import HttpApi
 from lakesync.connectors.registry import Connectors
 from lakesync.connectors.secrets import Secrets
 from lakesync.connectors.webhook.actions import WebhookActions
-from lakesync.exceptions import AdapterError, ConfigurationError, ValidationError
-from lakesync.handlers import ActionContext
+from lakesync.model.action_handlers import ActionContext
+from lakesync.model.errors import AdapterError, ConfigurationError, ValidationError
+from lakesync.model.types import Action
 from lakesync.testing.servers.http import Answer, serving
-from lakesync.types import Action
 from tests.attacks.rebinding import rebind
 
 LOOPBACK = HostPolicy(("127.0.0.1",))

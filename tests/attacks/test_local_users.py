@@ -12,7 +12,7 @@ import pytest
 from lakesync.cli import dagster_home
 from lakesync.config import load
 from lakesync.engine import open_gateway
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 from tests.integration.gateway_support import DEADLINE, delta
 
 

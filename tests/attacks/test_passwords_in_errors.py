@@ -8,7 +8,7 @@ import pytest
 
 from lakesync.adapters import DeltaQuery, open_adapter
 from lakesync.adapters.uri import without_password
-from lakesync.exceptions import LakeSyncError
+from lakesync.model.errors import LakeSyncError
 from lakesync.staging import open_store
 from lakesync.testing.clock import ManualClock
 

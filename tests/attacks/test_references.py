@@ -7,7 +7,7 @@ import pytest
 from lakesync import config
 from lakesync.connectors.registry import Connectors
 from lakesync.connectors.secrets import Secrets
-from lakesync.exceptions import ConfigurationError, ValidationError
+from lakesync.model.errors import ConfigurationError, ValidationError
 
 
 def jira(reference):

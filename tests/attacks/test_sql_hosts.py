@@ -16,9 +16,9 @@ from lakesync.connectors.hosts import HostPolicy
 from lakesync.connectors.registry import Connectors
 from lakesync.connectors.secrets import Secrets
 from lakesync.connectors.sql import bigquery, mysql, postgres
-from lakesync.exceptions import AdapterError, AuthError, ConfigurationError, LakeSyncError
+from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, LakeSyncError
+from lakesync.model.types import StoredConnector
 from lakesync.testing.servers.http import Answer, serving
-from lakesync.types import StoredConnector
 from tests.attacks.rebinding import rebind
 
 DATABASES = {"postgres": (postgres.reader, "postgresql"), "mysql": (mysql.reader, "mysql")}

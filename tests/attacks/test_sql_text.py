@@ -20,7 +20,7 @@ from lakesync.analysis.reduction import PIECES, named, visible_rows
 from lakesync.connectors.conditions import condition
 from lakesync.connectors.jira import jql
 from lakesync.connectors.salesforce.rows import quoted as soql_text
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 from lakesync.staging import open_store
 from lakesync.staging.records import Erasure
 from lakesync.testing.clock import ManualClock

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from gateway.exposure import check_exposure
 from gateway.settings import GatewaySettings
 from lakesync import config
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 GOOD = "x" * 32
 NAMES = ["jwt_secret", "jwt_secret_previous", "service_token", "metrics_token"]

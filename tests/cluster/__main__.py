@@ -21,7 +21,7 @@ from lakesync.cli import jars
 from lakesync.cli.examples import examples
 from lakesync.cli.process import Process, accepts, free_ports
 from lakesync.cli.spark_server import prepare
-from lakesync.config_places import DeclaredDestination
+from lakesync.config.backends import DeclaredDestination
 from tests.backend_servers import s3_server
 from tests.cluster.play import Play
 from tests.cluster.rest_catalogue import rest_catalogue

@@ -13,13 +13,13 @@ import requests
 from rich.console import Console
 
 from lakehouse.sessions import session
-from lakesync.clock import WallClock
 from lakesync.config import Config
-from lakesync.delta import extract_delta
 from lakesync.engine import Engine
-from lakesync.schema import parse_schema
+from lakesync.model.clock import WallClock
+from lakesync.model.delta import extract_delta
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import SyncPush
 from lakesync.staging import configured_store
-from lakesync.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from resources.lake import LakeResource
 from resources.snapshot import registered

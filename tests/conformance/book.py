@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lakesync.delta import delta_id, id_identity, id_number
-from lakesync.lww import RowState
+from lakesync.model.delta import delta_id, id_identity, id_number
+from lakesync.model.merge import RowState
+from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import ARRIVAL_STEP, LogEntry, Move, StoredRow
 from lakesync.staging.store import Commit, View
-from lakesync.types import ColumnValue, RowDelta
 from lakesync.wire.log import decode_body, pack
 
 EVERYONE = "*"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from lakesync.engine import Engine
+from lakesync.model.types import RowDelta, SyncPull, SyncPush
 from lakesync.staging import open_store
-from lakesync.types import RowDelta, SyncPull, SyncPush
 from lakesync.wire.log import decode_body
 from tests.conformance.book import make_delta
 

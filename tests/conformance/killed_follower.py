@@ -10,7 +10,7 @@ import pyarrow as pa
 from lakesync.adapters import DatabaseAdapter
 from lakesync.adapters.following import Choice, Load, Standing, Taken, follow_history, standing
 from lakesync.adapters.loads import begin_load, finish_load, load_to_resume, part_name
-from lakesync.types import RowDelta
+from lakesync.model.types import RowDelta
 from tests.conformance import adapter_places
 from tests.conformance.test_adapter_tables import NOTES
 from tests.conformance.told_history import history, pushes

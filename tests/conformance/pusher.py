@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from lakesync.model.types import RowDelta
 from lakesync.staging import open_store
 from lakesync.staging.sqlite import SqliteStore, WriteBehind
 from lakesync.staging.store import StagingStore
 from lakesync.testing.clock import ManualClock
-from lakesync.types import RowDelta
 from tests.conformance.book import Book, make_delta
 
 TEAMS = ("red", "blue")

@@ -25,9 +25,9 @@ from lakesync.adapters import (
 )
 from lakesync.adapters.base import position_of
 from lakesync.adapters.migrate import Scope, digest
-from lakesync.crash import VARIABLE
-from lakesync.exceptions import AdapterError, ConfigurationError, IntegrityError
-from lakesync.hlc import encode
+from lakesync.model.crash_points import VARIABLE
+from lakesync.model.errors import AdapterError, ConfigurationError, IntegrityError
+from lakesync.model.hlc import encode
 from tests.conformance.adapter_places import DATABASES, start_server
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapter_tables import NOTES, rows

@@ -22,7 +22,7 @@ from lakesync.adapters.postgres import PostgresAdapter
 from lakesync.adapters.s3 import S3Objects
 from lakesync.adapters.selection import held
 from lakesync.cli.process import free_ports
-from lakesync.exceptions import AdapterError
+from lakesync.model.errors import AdapterError
 from tests.backend_servers import bigquery_server, mariadb_server, strict_s3_server
 from tests.conformance import adapter_places
 from tests.conformance.book import make_delta

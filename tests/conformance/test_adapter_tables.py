@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
 from lakesync.adapters.base import Mark
 from lakesync.adapters.bigquery import BigQueryAdapter
-from lakesync.exceptions import AdapterError, IntegrityError, SchemaError
-from lakesync.schema import parse_schema
+from lakesync.model.errors import AdapterError, IntegrityError, SchemaError
+from lakesync.model.schema import parse_schema
 from tests.conformance.adapter_places import TABLES, start_server
 from tests.conformance.book import make_delta
 

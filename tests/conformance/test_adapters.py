@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from lakesync.adapters import DeltaBatch, DeltaQuery, StoredDelta
 from lakesync.adapters.base import position_of
 from lakesync.adapters.selection import held, selected
-from lakesync.delta import jcs_raw
-from lakesync.lww import RowState
+from lakesync.model.delta import jcs_raw
+from lakesync.model.merge import RowState
+from lakesync.model.types import RowDelta
 from lakesync.testing import strategies
-from lakesync.types import RowDelta
 from tests.conformance.adapter_places import COARSE_ARRIVALS, DATABASES, DEEP, EXAMPLES, KEEPS_BATCHES, start_server
 from tests.conformance.book import make_delta
 

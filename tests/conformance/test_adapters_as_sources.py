@@ -6,8 +6,8 @@ import pytest
 
 from lakesync.adapters import DeltaBatch, StoredDelta
 from lakesync.adapters.bigquery import BigQueryAdapter
+from lakesync.model.types import SyncPull
 from lakesync.rules.model import parse_rules
-from lakesync.types import SyncPull
 from tests.conformance.adapter_places import DATABASES, DEEP, start_server
 from tests.integration.embedded.embedded_support import Author, gateway_over
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from lakesync.adapters import LocalDisk
-from lakesync.crash import VARIABLE
+from lakesync.model.crash_points import VARIABLE
 
 SCRIPT = (
     "import sys; from lakesync.adapters import LocalDisk;"

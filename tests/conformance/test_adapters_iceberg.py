@@ -12,8 +12,8 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from lakesync.adapters import DeltaQuery, SqliteAdapter, open_adapter
 from lakesync.adapters.arrow import to_arrow
 from lakesync.adapters.migrate import Scope, digest, migrate_adapter
-from lakesync.exceptions import AdapterError, ConfigurationError
-from lakesync.hlc import decode, encode
+from lakesync.model.errors import AdapterError, ConfigurationError
+from lakesync.model.hlc import decode, encode
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapters import batch, everything, plain, texts
 

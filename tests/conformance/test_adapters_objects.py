@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakesync.exceptions import NotFoundError, ValidationError
+from lakesync.model.errors import NotFoundError, ValidationError
 from tests.conformance.adapter_places import EXAMPLES, OBJECT_STORES, start_server
 
 

@@ -9,7 +9,7 @@ import pytest
 from lakesync.adapters import DeltaQuery, mysql, postgres
 from lakesync.adapters.following import Choice, follow_history, standing
 from lakesync.adapters.uri import Address
-from lakesync.schema import parse_schema
+from lakesync.model.schema import parse_schema
 from tests.conformance.adapter_places import DATABASES, SERVERS, start_server
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapter_tables import NOTES, rows

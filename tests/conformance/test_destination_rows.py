@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lakesync.adapters.following import Choice, follow_history
 from lakesync.adapters.selection import merged
-from lakesync.schema import parse_schema
+from lakesync.model.schema import parse_schema
 from tests.conformance.adapter_places import DATABASES, EXAMPLES, TABLES, start_server
 from tests.conformance.book import make_delta
 from tests.conformance.told_history import history

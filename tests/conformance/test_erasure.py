@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lakesync.exceptions import NotFoundError
 from lakesync.feed import reindex_some
+from lakesync.model.errors import NotFoundError
 from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import parse_rules
 from lakesync.staging.erasing import ERASER

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from lakesync.crash import VARIABLE
+from lakesync.model.crash_points import VARIABLE
 from tests.conformance.erased_world import SECRET, World
 from tests.conformance.places import postgres
 

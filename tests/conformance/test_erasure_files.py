@@ -11,8 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from lakesync.exceptions import StagingUnavailableError
-from lakesync.types import ColumnValue, RowDelta
+from lakesync.model.errors import StagingUnavailableError
+from lakesync.model.types import ColumnValue, RowDelta
 from tests.conformance.book import make_delta
 from tests.conformance.erased_world import SECRET, World
 from tests.conformance.places import postgres

@@ -19,7 +19,7 @@ from lakesync.adapters import (
 )
 from lakesync.adapters.flowing import Sieve, flow_to, replay_to
 from lakesync.client import LocalTransport
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 from lakesync.rules.model import parse_rules
 from tests.conformance.adapter_places import DATABASES, start_server
 from tests.conformance.book import make_delta

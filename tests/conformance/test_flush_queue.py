@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lakesync.adapters import LocalDisk
-from lakesync.exceptions import NotFoundError
 from lakesync.flush import FlushContext, MemoryFlushQueue, ObjectFlushQueue, StagingFlushQueue, TableWork
-from lakesync.schema import parse_schema
+from lakesync.model.errors import NotFoundError
+from lakesync.model.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync.testing.clock import ManualClock
 from tests.conformance.book import Book

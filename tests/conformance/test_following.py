@@ -14,9 +14,9 @@ from lakesync.adapters.base import DeltaBatch
 from lakesync.adapters.contents import united
 from lakesync.adapters.following import Choice, OlderRows, Standing, follow_history, standing
 from lakesync.cli.process import free_ports
-from lakesync.crash import VARIABLE
-from lakesync.exceptions import AdapterError, ConfigurationError, IntegrityError
-from lakesync.lww import RowState
+from lakesync.model.crash_points import VARIABLE
+from lakesync.model.errors import AdapterError, ConfigurationError, IntegrityError
+from lakesync.model.merge import RowState
 from tests.backend_servers import bigquery_server
 from tests.conformance.adapter_places import DATABASES, NEEDS, SERVERS, TABLES, port_of, start_server, through
 from tests.conformance.book import make_delta

@@ -14,9 +14,9 @@ from lakesync.adapters.buckets import BUCKETS, Part, bucket_of
 from lakesync.adapters.following import Choice, follow_history, standing
 from lakesync.adapters.loads import Settled, begin_load, finish_load, is_announced, load_to_resume
 from lakesync.adapters.several import max_writers
-from lakesync.crash import VARIABLE
-from lakesync.exceptions import IntegrityError
-from lakesync.schema import Column
+from lakesync.model.crash_points import VARIABLE
+from lakesync.model.errors import IntegrityError
+from lakesync.model.schema import Column
 from tests.conformance.adapter_places import DATABASES, SERVERS, TABLES, start_server
 from tests.conformance.killed_follower import last_arrivals, load, part_of_load, take_load, take_part
 from tests.conformance.test_adapter_tables import NOTES, rows_of_gateways

@@ -10,8 +10,8 @@ import pytest
 
 from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter, migrate_adapter
 from lakesync.adapters.migrate import Progress, ProgressMark, Scope, digest
-from lakesync.crash import VARIABLE
-from lakesync.exceptions import IntegrityError
+from lakesync.model.crash_points import VARIABLE
+from lakesync.model.errors import IntegrityError
 from tests.conformance.test_adapter_compositions import fill
 from tests.conformance.test_adapters import everything
 

@@ -11,7 +11,7 @@ from lakesync.adapters.migrate import ProgressFile, ProgressMark, Scope, digest
 from lakesync.adapters.progress import MarkKept, ProgressKept
 from lakesync.adapters.ranges import Division, division_of, end_division
 from lakesync.adapters.several import split_points
-from lakesync.exceptions import IntegrityError
+from lakesync.model.errors import IntegrityError
 from tests.conformance.adapter_places import COARSE_ARRIVALS, DATABASES, DEEP, start_server
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapters import everything

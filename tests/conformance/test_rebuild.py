@@ -9,17 +9,17 @@ import uuid
 
 import pytest
 
-from lakesync.crash import VARIABLE
 from lakesync.engine import Engine, EngineLimits
 from lakesync.engine.explain import Whereabouts, explain
 from lakesync.engine.following import Group, Standing
 from lakesync.engine.rebuilding import LakePush, rebuild
-from lakesync.exceptions import ConfigurationError, NotFoundError, ResyncRequiredError, StagingUnavailableError
+from lakesync.model.crash_points import VARIABLE
+from lakesync.model.errors import ConfigurationError, NotFoundError, ResyncRequiredError, StagingUnavailableError
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
-from lakesync.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync.testing.clock import ManualClock
-from lakesync.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from lakesync.wire.log import decode_body
 from tests.conformance.book import id_sum, make_delta
 

@@ -14,10 +14,10 @@ from typer.testing import CliRunner, Result
 from lakesync.cli.app import app
 from lakesync.engine import Engine, EngineLimits
 from lakesync.engine.rebuilding import rebuild
-from lakesync.exceptions import ConfigurationError, IntegrityError
+from lakesync.model.errors import ConfigurationError, IntegrityError
+from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.staging import open_staging
 from lakesync.staging.shards import ShardMap
-from lakesync.types import ColumnValue, RowDelta
 from tests.conformance.test_rebuild import _ENTRIES, RULES, SCHEMA, Client, Lake, everything
 
 TABLES = {"orders": "shard-orders", "products": "shard-products"}

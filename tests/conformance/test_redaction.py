@@ -13,9 +13,9 @@ from lakesync.adapters import DeltaBatch, LocalDisk, ObjectDeltas, SqliteAdapter
 from lakesync.adapters.base import DeltaQuery, Mark
 from lakesync.adapters.following import OlderRows
 from lakesync.adapters.redaction import Redaction, redactable
-from lakesync.crash import VARIABLE
-from lakesync.exceptions import AdapterError, ConfigurationError
-from lakesync.schema import parse_schema
+from lakesync.model.crash_points import VARIABLE
+from lakesync.model.errors import AdapterError, ConfigurationError
+from lakesync.model.schema import parse_schema
 from tests.conformance.adapter_places import COARSE_ARRIVALS, DATABASES, TABLES, start_server
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapter_tables import NOTES, parsed, rows

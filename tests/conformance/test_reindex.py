@@ -6,9 +6,9 @@ import time
 
 from lakesync.engine import Engine
 from lakesync.engine.limits import EngineLimits
+from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_store
-from lakesync.types import SyncPull, SyncPush
 from tests.conformance.book import make_delta
 
 

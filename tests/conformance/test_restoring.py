@@ -8,7 +8,7 @@ from lakesync.adapters.base import DeltaBatch, DeltaQuery, StoredDelta
 from lakesync.adapters.digests import DAY, Scope, day_of, differences, together
 from lakesync.adapters.following import Choice, follow_history
 from lakesync.adapters.restoring import restore
-from lakesync.schema import parse_schema
+from lakesync.model.schema import parse_schema
 from tests.conformance.adapter_places import DATABASES, TABLES, start_server
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapter_tables import rows_of_gateways

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from lakesync.engine import Engine
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.errors import StagingUnavailableError
+from lakesync.model.types import Op
 from lakesync.staging.memory import MemoryStore
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.shards import ShardMap
 from lakesync.testing.clock import ManualClock
-from lakesync.types import Op
 from tests.property.feed_model import StockClient
 
 SHARDS = ShardMap({"orders": "shard-orders"}, "shard-default")

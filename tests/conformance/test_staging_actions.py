@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from lakesync.model.types import StoredConnector
 from lakesync.staging.records import ActionEntry, ActionRecord
-from lakesync.types import StoredConnector
 from tests.conformance.calls import read
 
 

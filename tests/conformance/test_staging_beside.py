@@ -9,7 +9,7 @@ import threading
 import pytest
 from structlog.testing import capture_logs
 
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.sqlite import SqliteStore, WriteBehind, behind
 from lakesync.testing.clock import ManualClock
 from tests.conformance.book import contents, make_delta

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.exceptions import NotFoundError
+from lakesync.model.errors import NotFoundError
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Move
 from tests.conformance.book import EVERYONE, contents, make_delta
 from tests.conformance.calls import push, read

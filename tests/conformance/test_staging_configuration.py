@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lakesync.exceptions import NotFoundError, SchemaError
+from lakesync.model.errors import NotFoundError, SchemaError
+from lakesync.model.schema import Column, TableSchema
 from lakesync.rules.model import SyncRules
-from lakesync.schema import Column, TableSchema
 from tests.conformance.book import contents, make_delta
 from tests.conformance.calls import push, read
 

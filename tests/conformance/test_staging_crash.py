@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from lakesync.crash import VARIABLE
+from lakesync.model.crash_points import VARIABLE
 from lakesync.testing.clock import ManualClock
 from tests.conformance.book import Book, contents, id_sum, make_delta
 from tests.conformance.places import Place

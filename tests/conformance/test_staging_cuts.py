@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from lakesync.exceptions import IntegrityError
+from lakesync.model.errors import IntegrityError
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import Cut, CutTable, Reindex
 from tests.conformance.calls import read

@@ -8,7 +8,7 @@ from concurrent.futures import wait
 
 import pytest
 
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.postgres.connection import POOL_SIZE
 from lakesync.staging.sqlite import SqliteStore
 from tests.conformance.book import make_delta

@@ -6,13 +6,13 @@ import pytest
 
 from lakesync.engine import Engine
 from lakesync.engine.limits import EngineLimits
-from lakesync.exceptions import IntegrityError
+from lakesync.model.errors import IntegrityError
+from lakesync.model.types import SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_staging, open_store
 from lakesync.staging.holding import hold_together
 from lakesync.staging.records import Cut, CutTable, Hold
 from lakesync.staging.shards import ShardMap
-from lakesync.types import SyncPush
 from tests.conformance.book import make_delta
 from tests.conformance.calls import push
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakesync.delta import id_identity
+from lakesync.model.delta import id_identity
 from lakesync.wire.log import pack
 from tests.conformance.book import make_delta
 from tests.conformance.calls import flush, many, push

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lakesync import hlc
-from lakesync.delta import delta_id
 from lakesync.engine import Engine
+from lakesync.model import hlc
+from lakesync.model.delta import delta_id
+from lakesync.model.types import ColumnValue, RowDelta, SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_store
-from lakesync.types import ColumnValue, RowDelta, SyncPush
 
 NOW = 1_700_000_000_000
 RULES = {

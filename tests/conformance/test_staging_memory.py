@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakesync.exceptions import ConfigurationError, StagingUnavailableError
+from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.staging import memory, open_store
 from lakesync.staging.memory import MemoryStore
 from tests.conformance.book import Book, contents, make_delta

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.exceptions import IntegrityError, NotFoundError
+from lakesync.model.errors import IntegrityError, NotFoundError
 from lakesync.staging import planning
 from lakesync.staging.ledger import day_of
 from tests.conformance.book import contents, id_sum

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from lakesync.exceptions import StagingUnavailableError, StagingVersionError
+from lakesync.model.errors import StagingUnavailableError, StagingVersionError
+from lakesync.model.schema import Column, TableSchema
 from lakesync.rules.model import SyncRules
-from lakesync.schema import Column, TableSchema
 from lakesync.staging import open_store
 from lakesync.staging.postgres import feed
 from lakesync.staging.postgres.connection import _SETTINGS

@@ -9,18 +9,18 @@ import msgspec
 import pytest
 import requests
 
-from lakesync.exceptions import (
+from lakesync.model.errors import (
     IntegrityError,
     LakeSyncError,
     NotFoundError,
     StagingUnavailableError,
     ValidationError,
 )
-from lakesync.schema import Column, TableSchema
+from lakesync.model.schema import Column, TableSchema
+from lakesync.model.types import StoredConnector
 from lakesync.staging.protocol import dispatch, methods
 from lakesync.staging.records import Cut, CutTable
 from lakesync.staging.remote import RemoteStore
-from lakesync.types import StoredConnector
 from tests.conformance.book import id_sum, make_delta
 
 TOKEN = "a-service-token"

@@ -10,10 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakesync.engine import Engine, EngineLimits
+from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging.sqlite import SqliteStore, WriteBehind
 from lakesync.testing.clock import ManualClock
-from lakesync.types import SyncPull, SyncPush
 from tests.conformance.book import contents, make_delta
 from tests.conformance.power_cut import copy_at_once
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakesync.lww import RowState
+from lakesync.model.merge import RowState
 from lakesync.staging.records import ClientRecord, StoredRow
 from tests.conformance.book import contents, make_delta
 from tests.conformance.calls import push, read

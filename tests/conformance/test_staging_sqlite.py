@@ -10,7 +10,7 @@ import subprocess
 import msgspec
 import pytest
 
-from lakesync.exceptions import IntegrityError, StagingUnavailableError, StagingVersionError
+from lakesync.model.errors import IntegrityError, StagingUnavailableError, StagingVersionError
 from lakesync.rules.model import SyncRules
 from lakesync.staging import migrations, open_store
 from lakesync.staging.sqlite import SqliteStore, WriteBehind, recovery

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lakesync.cli.app import app
-from lakesync.exceptions import ConfigurationError, StagingUnavailableError, StagingVersionError
+from lakesync.model.errors import ConfigurationError, StagingUnavailableError, StagingVersionError
 from lakesync.staging import migrations, open_store
 from lakesync.staging.versions import Status, Upgrade, status, upgrade
 from tests.conformance.book import Book, contents, make_delta

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from lakesync.cli.process import free_ports
-from lakesync.crash import VARIABLE
+from lakesync.model.crash_points import VARIABLE
 from tests.forked import Forked, gateway
 from tests.integration.gateway_support import SECRET, SERVICE, read_log, until
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psycopg
 
-from lakesync.delta import id_number
-from lakesync.exceptions import LakeSyncError
+from lakesync.model.delta import id_number
+from lakesync.model.errors import LakeSyncError
+from lakesync.model.types import RowDelta
 from lakesync.staging.records import Batch
 from lakesync.staging.remote import RemoteStore
-from lakesync.types import RowDelta
 from lakesync.wire.log import decode_body
 from tests.integration.gateway_support import SERVICE
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import requests
 
-from lakesync.delta import delta_id
-from lakesync.types import ColumnValue, Op, RowDelta, SyncPush
+from lakesync.model.delta import delta_id
+from lakesync.model.types import ColumnValue, Op, RowDelta, SyncPush
 from lakesync.wire.json import encode_push
 from tests.integration.gateway_support import sign, wall_ms
 

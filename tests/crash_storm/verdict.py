@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from lakesync.delta import id_identity
 from lakesync.engine import Engine
-from lakesync.lww import RowState
+from lakesync.model.delta import id_identity
+from lakesync.model.merge import RowState
+from lakesync.model.types import RowDelta, RowKey, SyncPull
 from lakesync.staging import open_store
-from lakesync.types import RowDelta, RowKey, SyncPull
 from tests.crash_storm.pushers import GATEWAY, Journal
 from tests.integration.gateway_support import wall_ms
 

@@ -18,7 +18,7 @@ from pyspark.sql.functions import lit
 from lakehouse.sessions import session
 from lakesync.cli.services import MARKER
 from lakesync.config import load
-from lakesync.delta import extract_delta
+from lakesync.model.delta import extract_delta
 from lakesync.wire import json as wire_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from lakesync.delta import action_id
-from lakesync.handlers import ActionDescriptor
-from lakesync.types import Action, ActionPush
+from lakesync.model.action_handlers import ActionDescriptor
+from lakesync.model.delta import action_id
+from lakesync.model.types import Action, ActionPush
 
 SCHEMA = {
     "type": "object",

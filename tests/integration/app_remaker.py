@@ -19,9 +19,9 @@ from pathlib import Path
 from lakesync.client import Client, TableError, UnreachableError, open_client
 from lakesync.client.core import CoreLimits
 from lakesync.client.transports.http import HttpTransport
-from lakesync.exceptions import LakeSyncError
-from lakesync.hlc import HLC
-from lakesync.types import PushResult, SyncPush
+from lakesync.model.errors import LakeSyncError
+from lakesync.model.hlc import HLC
+from lakesync.model.types import PushResult, SyncPush
 from tests.blackbox.server import sign
 from tests.integration.app_writer import ROWS, SCHEMA, write_by_another
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from lakesync.client import Client, LocalTransport, open_client
 from lakesync.client.core import CoreLimits
-from lakesync.delta import extract_delta
 from lakesync.engine import SyncGateway
-from lakesync.hlc import HLC
-from lakesync.types import SyncPush
+from lakesync.model.delta import extract_delta
+from lakesync.model.hlc import HLC
+from lakesync.model.types import SyncPush
 from tests.integration.client_writer import open_gateway
 
 SCHEMA = {"table": "notes", "columns": [{"name": "mine", "type": "number"}, {"name": "theirs", "type": "number"}]}

@@ -23,7 +23,7 @@ from types import ModuleType
 
 from lakesync.client import Client
 from lakesync.engine import SyncGateway
-from lakesync.types import SyncPull
+from lakesync.model.types import SyncPull
 from tests.blackbox.server import Server
 from tests.integration import app_remaker, app_writer
 

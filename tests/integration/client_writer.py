@@ -14,13 +14,13 @@ from typing import Any
 
 from lakesync.client.core import ClientCore, CoreLimits, LocalChange, Refused, Wait
 from lakesync.client.store_sqlite import SqliteClientStore
-from lakesync.delta import extract_delta
 from lakesync.engine import Engine, SyncGateway
-from lakesync.exceptions import LakeSyncError
-from lakesync.hlc import HLC, wall_clock
-from lakesync.schema import parse_schema
+from lakesync.model.delta import extract_delta
+from lakesync.model.errors import LakeSyncError
+from lakesync.model.hlc import HLC, wall_clock
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import RowDelta, SyncPull, SyncPush
 from lakesync.staging.sqlite import SqliteStore
-from lakesync.types import RowDelta, SyncPull, SyncPush
 
 SCHEMA = parse_schema(
     {"table": "notes", "columns": [{"name": "text", "type": "string"}, {"name": "n", "type": "number"}]}

@@ -8,8 +8,8 @@ _MODULE = '''
 import os, time
 from pathlib import Path
 from lakesync.connectors import ConnectorDescriptor, ConnectorType
-from lakesync.exceptions import ForbiddenError
-from lakesync.handlers import ActionDescriptor
+from lakesync.model.errors import ForbiddenError
+from lakesync.model.action_handlers import ActionDescriptor
 
 SCHEMA = {
     "type": "object",

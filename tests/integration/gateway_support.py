@@ -23,9 +23,9 @@ from gateway.operations import JSON
 from gateway.routes import OPERATIONS
 from gateway.settings import GatewaySettings
 from lakesync.config import Config
-from lakesync.delta import extract_delta
 from lakesync.engine import Engine
-from lakesync.types import RowDelta
+from lakesync.model.delta import extract_delta
+from lakesync.model.types import RowDelta
 from lakesync.wire import json as wire_json
 from tests.forked import Forked
 

@@ -11,9 +11,9 @@ from contextlib import suppress
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from lakesync import hlc
-from lakesync.delta import delta_id
-from lakesync.types import Claims, ColumnValue, Op, RowDelta, SyncPull, SyncPush, SyncResponse
+from lakesync.model import hlc
+from lakesync.model.delta import delta_id
+from lakesync.model.types import Claims, ColumnValue, Op, RowDelta, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, encode_frame
 from tests.integration.gateway_support import DEADLINE, Client, wall_ms

@@ -11,7 +11,7 @@ import msgspec
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from lakesync.types import RowDelta, SyncPull, SyncPush, SyncResponse
+from lakesync.model.types import RowDelta, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import json as wire_json
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, encode_frame

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from lakesync.flush import FlushContext, FlushQueue, TableWork
-from lakesync.schema import RESERVED_COLUMNS, parse_schema
+from lakesync.model.schema import RESERVED_COLUMNS, parse_schema
+from lakesync.model.types import SyncResponse
 from lakesync.staging.records import Cut, CutTable
 from lakesync.staging.store import StagingStore
-from lakesync.types import SyncResponse
 from lakesync.wire import protobuf
 from lakesync.wire.frames import encode_checkpoint_frame
 

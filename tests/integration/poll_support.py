@@ -10,8 +10,8 @@ from functools import cached_property
 import dagster as dg
 from pydantic import SecretStr
 
-from lakesync.delta import extract_delta
-from lakesync.types import SyncPull, SyncPush
+from lakesync.model.delta import extract_delta
+from lakesync.model.types import SyncPull, SyncPush
 from lakesync_dagster.definitions import make_definitions
 from resources.polls import Connection, poll_connector
 from resources.snapshot import registered

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import requests
 
-from lakesync.crash import VARIABLE
+from lakesync.model.crash_points import VARIABLE
 from tests.integration.action_support import make_action
 from tests.integration.desk_package import install
 from tests.integration.gateway_support import DEADLINE, until, wall_ms

@@ -10,7 +10,8 @@ import pytest
 
 from lakesync.actions import ActionLimits
 from lakesync.engine import Engine, EngineLimits
-from lakesync.exceptions import (
+from lakesync.model.action_handlers import ActionDescriptor
+from lakesync.model.errors import (
     AdapterError,
     ClockDriftError,
     ConfigurationError,
@@ -18,10 +19,9 @@ from lakesync.exceptions import (
     StagingUnavailableError,
     ValidationError,
 )
-from lakesync.handlers import ActionDescriptor
+from lakesync.model.types import ActionFailure, ActionPush, ActionResult, SyncPush
 from lakesync.staging import open_store
 from lakesync.testing.clock import ManualClock
-from lakesync.types import ActionFailure, ActionPush, ActionResult, SyncPush
 from tests.integration.action_support import AsyncDesk, Desk, ask, data_of, make_action
 from tests.integration.gateway_support import DEADLINE, until
 

@@ -8,10 +8,10 @@ from pydantic import SecretStr
 
 from lakehouse.sessions import session
 from lakesync.adapters import DeltaQuery, open_adapter
-from lakesync.config_places import DeclaredDestination
-from lakesync.delta import extract_delta
-from lakesync.schema import parse_schema
-from lakesync.types import SyncPush
+from lakesync.config.backends import DeclaredDestination
+from lakesync.model.delta import extract_delta
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from resources.snapshot import registered
 from tests.integration.gateway_support import SERVICE

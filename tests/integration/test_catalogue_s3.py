@@ -16,7 +16,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from lakehouse.catalogue import current_snapshot, open_table, planned_files
 from lakehouse.data_files import DataFile, read_rows
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 from tests.cluster.rest_catalogue import rest_catalogue
 
 FIELDS = [NestedField(1, "batch", StringType()), NestedField(2, "size", LongType())]

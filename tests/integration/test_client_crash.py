@@ -14,7 +14,7 @@ import msgspec
 from lakesync.client.core.rows import seen
 from lakesync.client.store_sqlite import SqliteClientStore
 from lakesync.engine import SyncGateway
-from lakesync.types import SyncPull
+from lakesync.model.types import SyncPull
 from tests.integration import client_writer
 from tests.integration.client_writer import ROWS, SCHEMA
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from lakesync.client import Client, DbError, HttpTransport, MemoryQueue, UnreachableError, open_client
 from lakesync.client.core import Changes
-from lakesync.delta import extract_delta
-from lakesync.exceptions import AuthError, ClockDriftError, NotFoundError, SchemaError
-from lakesync.handlers import ActionDescriptor
+from lakesync.model.action_handlers import ActionDescriptor
+from lakesync.model.delta import extract_delta
+from lakesync.model.errors import AuthError, ClockDriftError, NotFoundError, SchemaError
 from tests.integration.gateway_support import Served, delta, sign, until, wall_ms
 from tests.integration.test_gateway_checkpoint import publish, rows
 

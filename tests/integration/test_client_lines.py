@@ -16,7 +16,7 @@ from lakesync.client import Client, UnreachableError, open_async, open_client
 from lakesync.client.core import CoreLimits
 from lakesync.client.rounds import PATIENCE
 from lakesync.client.transports import http
-from lakesync.types import SyncResponse
+from lakesync.model.types import SyncResponse
 from tests.integration import go_betweens
 from tests.integration.gateway_support import DEADLINE, Served, delta, sign, until
 

@@ -13,8 +13,8 @@ from lakesync.connectors.hosts import HostPolicy
 from lakesync.connectors.jira.actions import handler as jira_actions
 from lakesync.connectors.salesforce.actions import handler as salesforce_actions
 from lakesync.connectors.webhook.actions import WebhookActions
-from lakesync.exceptions import ForbiddenError, NotFoundError, ValidationError
-from lakesync.handlers import ActionContext
+from lakesync.model.action_handlers import ActionContext
+from lakesync.model.errors import ForbiddenError, NotFoundError, ValidationError
 from lakesync.testing.servers import Answer, serving
 from tests.integration.action_support import make_action
 from tests.integration.jira_support import desk

@@ -14,12 +14,12 @@ from lakehouse.checkpoints.cutting import make_cut, state_as_of
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.increments import merge_table
-from lakesync.delta import delta_id
-from lakesync.exceptions import IntegrityError
-from lakesync.lww import RowState
-from lakesync.schema import parse_schema
+from lakesync.model.delta import delta_id
+from lakesync.model.errors import IntegrityError
+from lakesync.model.merge import RowState
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.staging.remote import RemoteStore
-from lakesync.types import ColumnValue, RowDelta
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
 from tests import lake_drivers

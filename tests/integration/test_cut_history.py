@@ -12,14 +12,14 @@ from lakehouse.history.flush import flush_due
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.increments import merge_table
-from lakesync.delta import delta_id
 from lakesync.engine import Engine
-from lakesync.exceptions import NotFoundError
+from lakesync.model.delta import delta_id
+from lakesync.model.errors import NotFoundError
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
-from lakesync.schema import parse_schema
 from lakesync.staging import open_staging
 from lakesync.staging.shards import ShardMap
-from lakesync.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
 from tests.integration.gateway_support import wall_ms

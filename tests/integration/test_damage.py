@@ -16,10 +16,10 @@ from pyiceberg.expressions import AlwaysTrue, EqualTo
 
 from lakehouse.catalogue import open_table
 from lakehouse.sessions import session
-from lakesync.config_places import DeclaredDestination
-from lakesync.delta import extract_delta
-from lakesync.schema import parse_schema
-from lakesync.types import SyncPush, SyncResponse
+from lakesync.config.backends import DeclaredDestination
+from lakesync.model.delta import extract_delta
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import SyncPush, SyncResponse
 from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
 from lakesync.wire.protobuf import decode_response, encode_response
 from lakesync_dagster.definitions import make_definitions

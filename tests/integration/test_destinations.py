@@ -22,7 +22,7 @@ from lakesync.adapters.places import Leaf
 from lakesync.adapters.postgres import PostgresAdapter
 from lakesync.adapters.sql import SqlAdapter
 from lakesync.analysis.marks import FollowerMark
-from lakesync.config_places import (
+from lakesync.config.backends import (
     DeclaredCopies,
     DeclaredDestination,
     DeclaredFlow,
@@ -30,9 +30,9 @@ from lakesync.config_places import (
     DeclaredRoutes,
     DeclaredTiers,
 )
-from lakesync.delta import extract_delta
-from lakesync.schema import parse_schema
-from lakesync.types import SyncPush
+from lakesync.model.delta import extract_delta
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from resources import destinations
 from resources.comparisons import compare, rebuild

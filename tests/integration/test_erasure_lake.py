@@ -29,13 +29,13 @@ from lakehouse.tables import writes
 from lakehouse.tables.increments import merge_table
 from lakesync.adapters.migrate import Scope
 from lakesync.adapters.places import place_of
-from lakesync.config_places import DeclaredCopies, DeclaredDestination, DeclaredFlow, DeclaredMigration
-from lakesync.delta import extract_delta
+from lakesync.config.backends import DeclaredCopies, DeclaredDestination, DeclaredFlow, DeclaredMigration
 from lakesync.engine import Engine
-from lakesync.exceptions import NotFoundError
-from lakesync.schema import parse_schema
+from lakesync.model.delta import extract_delta
+from lakesync.model.errors import NotFoundError
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import SyncPull, SyncPush
 from lakesync.staging import open_store
-from lakesync.types import SyncPull, SyncPush
 from resources.comparisons import compare
 from resources.destinations import follow
 from resources.flows import flow

@@ -7,10 +7,10 @@ import pytest
 
 from assets.labels import REQUESTED_BY
 from lakesync.config import load
-from lakesync.delta import extract_delta
 from lakesync.engine import Engine
+from lakesync.model.delta import extract_delta
+from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
-from lakesync.types import SyncPush
 from lakesync_dagster.jobs import erasure_job
 from resources.snapshot import SchemaSnapshot
 from sensors import attempts

@@ -16,8 +16,8 @@ from lakesync.adapters import DeltaBatch, StoredDelta
 from lakesync.adapters.bigquery import BigQueryAdapter
 from lakesync.adapters.postgres import PostgresAdapter
 from lakesync.client import open_client
-from lakesync.config_places import DeclaredFlow
-from lakesync.schema import parse_schema
+from lakesync.config.backends import DeclaredFlow
+from lakesync.model.schema import parse_schema
 from lakesync_dagster.definitions import make_definitions
 from resources.snapshot import SchemaSnapshot
 from tests.conformance.adapter_places import bigquery_uri, start_server

@@ -16,12 +16,12 @@ from lakehouse.history import flush as deltas_module
 from lakehouse.history.flush import flush, flush_due, flushed_arrivals
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
-from lakesync.delta import delta_id
 from lakesync.engine import Engine
-from lakesync.exceptions import FlushError, IntegrityError, LakeSyncError
+from lakesync.model.delta import delta_id
+from lakesync.model.errors import FlushError, IntegrityError, LakeSyncError
+from lakesync.model.types import ColumnValue, RowDelta, SyncPush
 from lakesync.staging import open_store
 from lakesync.staging.remote import RemoteStore
-from lakesync.types import ColumnValue, RowDelta, SyncPush
 from tests import lake_drivers
 from tests.forked import Forked
 from tests.integration.gateway_support import SERVICE, wall_ms

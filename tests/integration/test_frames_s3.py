@@ -13,7 +13,7 @@ from lakehouse.data_files import DataFile, read_rows
 from lakehouse.erasure.leftovers import in_file, remove
 from lakehouse.erasure.requests import drop_frames
 from lakehouse.merge.kernel import CELL, STAMP, STORED
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 from lakesync.rules.model import parse_rules
 from lakesync.staging.records import Cut, CutTable, Erasure
 from lakesync.wire.frame_places import FramePlace, s3

@@ -11,11 +11,11 @@ from assets.freshness import days_in_time
 from assets.labels import CHECKPOINT, DELTAS, leaf_key, state_key
 from lakesync.analysis.marks import Lag
 from lakesync.config import load
-from lakesync.delta import extract_delta
 from lakesync.engine import Engine
-from lakesync.schema import TableSchema
+from lakesync.model.delta import extract_delta
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
-from lakesync.types import SyncPush
 from resources.snapshot import SchemaSnapshot
 from sensors.freshness import freshness_sensor
 from sensors.lags import PipelineLags

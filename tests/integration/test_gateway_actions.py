@@ -13,8 +13,8 @@ import requests
 from gateway.operations import PROTOBUF
 from lakesync.actions import ActionLimits
 from lakesync.engine import EngineLimits
-from lakesync.handlers import ActionDescriptor
-from lakesync.types import ActionFailure, ActionPush, ActionResult
+from lakesync.model.action_handlers import ActionDescriptor
+from lakesync.model.types import ActionFailure, ActionPush, ActionResult
 from lakesync.wire import actions as wire
 from tests.integration.action_support import Desk, make_action
 from tests.integration.gateway_support import DEADLINE, delta, until, wall_ms

@@ -14,9 +14,9 @@ from websockets.sync.client import connect
 
 from lakesync.analysis.marks import REPORT, DeadLetters, Report
 from lakesync.cli.app import app
-from lakesync.delta import id_number
+from lakesync.model.delta import id_number
+from lakesync.model.types import SyncPull
 from lakesync.staging.records import Cut
-from lakesync.types import SyncPull
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, decode_frame, encode_frame
 from tests.integration.gateway_support import DEADLINE, DESCRIBED, DESCRIPTION, delta, until

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from lakesync.exceptions import IntegrityError
+from lakesync.model.errors import IntegrityError
+from lakesync.model.types import RowDelta, SyncResponse
 from lakesync.staging.records import Cut, CutTable
-from lakesync.types import RowDelta, SyncResponse
 from lakesync.wire import json as wire_json
 from lakesync.wire import protobuf
 from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint

@@ -8,7 +8,7 @@ import requests
 
 from lakesync.connectors import Connectors, Secrets
 from lakesync.engine import Engine
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 from lakesync.staging import open_store
 from lakesync.testing.clock import ManualClock
 from tests.integration.action_support import Desk

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.operations import PROTOBUF
-from lakesync.types import SyncPull
+from lakesync.model.types import SyncPull
 from lakesync.wire import json as wire_json
 from lakesync.wire import protobuf
 from tests.integration.gateway_support import delta

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import requests
 
-from lakesync.exceptions import AuthError, IntegrityError, NotFoundError
+from lakesync.model.errors import AuthError, IntegrityError, NotFoundError
 from lakesync.staging.remote import RemoteStore
 from tests.integration.gateway_support import DEADLINE, SERVICE, delta, sign
 

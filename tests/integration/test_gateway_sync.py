@@ -8,7 +8,7 @@ import json
 import pytest
 import requests
 
-from lakesync.types import SyncPull, SyncPush
+from lakesync.model.types import SyncPull, SyncPush
 from lakesync.wire import json as wire_json
 from lakesync.wire import protobuf
 from tests.integration.gateway_support import DEADLINE, delta, wall_ms

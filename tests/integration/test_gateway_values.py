@@ -7,7 +7,7 @@ import json
 import pytest
 import requests
 
-from lakesync.types import SyncPull
+from lakesync.model.types import SyncPull
 from tests.integration.gateway_support import DEADLINE, delta, wall_ms
 
 ROWS = [

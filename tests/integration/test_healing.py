@@ -20,11 +20,11 @@ from lakesync.adapters import open_adapter
 from lakesync.adapters.places import Leaf
 from lakesync.analysis.lake_marks import MarkReader
 from lakesync.analysis.marks import StateTable, report_in
-from lakesync.config_places import DeclaredDestination
-from lakesync.delta import extract_delta
-from lakesync.exceptions import IntegrityError
-from lakesync.schema import parse_schema
-from lakesync.types import SyncPush
+from lakesync.config.backends import DeclaredDestination
+from lakesync.model.delta import extract_delta
+from lakesync.model.errors import IntegrityError
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.jobs import flush_job
 from lakesync_dagster.partitions import arrival_days

@@ -14,7 +14,7 @@ from pyiceberg.types import DateType, NestedField, StringType
 from lakehouse.catalogue import current_snapshot
 from lakehouse.history.held import batch_files, held_in_lake
 from lakehouse.sessions import session
-from lakesync.delta import id_number
+from lakesync.model.delta import id_number
 from lakesync.staging.records import Batch
 
 FIELDS = {"gateway": StringType(), "day": DateType(), "batch_id": StringType(), "delta_id": StringType()}

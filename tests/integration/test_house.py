@@ -11,11 +11,11 @@ from pydantic import SecretStr
 from assets.series import merged_through
 from lakehouse.catalogue import open_table
 from lakehouse.sessions import session
-from lakesync.config_sections import DeclaredTable
-from lakesync.delta import extract_delta
-from lakesync.exceptions import IntegrityError
-from lakesync.schema import parse_schema
-from lakesync.types import SyncPush
+from lakesync.config.sections import DeclaredTable
+from lakesync.model.delta import extract_delta
+from lakesync.model.errors import IntegrityError
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from resources.snapshot import registered
 from tests.integration.gateway_support import SERVICE, wall_ms

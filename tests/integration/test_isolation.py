@@ -14,10 +14,10 @@ from pydantic import SecretStr
 from lakehouse.catalogue import open_table
 from lakehouse.sessions import session
 from lakesync.analysis.marks import report_in
-from lakesync.config_sections import DeclaredTable
-from lakesync.delta import extract_delta
-from lakesync.schema import parse_schema
-from lakesync.types import SyncPush
+from lakesync.config.sections import DeclaredTable
+from lakesync.model.delta import extract_delta
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from resources.snapshot import registered
 from sensors.lags import PipelineLags

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.exceptions import (
+from lakesync.model.errors import (
     AdapterError,
     AuthError,
     CensusError,

@@ -15,10 +15,10 @@ from lakehouse.table_stats import TableFigures, figures
 from lakehouse.tables.history_check import unlike_history
 from lakehouse.tables.increments import merge_table
 from lakehouse.tables.samples import unlike_merge
-from lakesync.delta import delta_id
-from lakesync.hlc import MAX_DRIFT_MS
-from lakesync.schema import parse_schema
-from lakesync.types import ColumnValue, RowDelta
+from lakesync.model.delta import delta_id
+from lakesync.model.hlc import MAX_DRIFT_MS
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import ColumnValue, RowDelta
 from resources.spark_metrics import SparkStatus
 from tests.lake_support import arrivals, fill, held
 

@@ -27,8 +27,8 @@ from lakesync.connectors.ingest import Ingest
 from lakesync.connectors.source import Census, Page, SourceRow, Table, Usage
 from lakesync.connectors.sql import postgres
 from lakesync.connectors.sql import source as sql_source
-from lakesync.delta import jcs
-from lakesync.exceptions import BackpressureError, FlushError
+from lakesync.model.delta import jcs
+from lakesync.model.errors import BackpressureError, FlushError
 from lakesync.staging.records import Erasure
 from lakesync.wire.json import decode_push
 from resources.delivery import Delivery

@@ -14,12 +14,12 @@ from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
 from lakehouse.tables.increments import merge_table
-from lakesync.delta import delta_id
 from lakesync.engine import Engine
-from lakesync.exceptions import TransientError
-from lakesync.schema import parse_schema
+from lakesync.model.delta import delta_id
+from lakesync.model.errors import TransientError
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import ColumnValue, RowDelta, SyncPush
 from lakesync.staging import open_store
-from lakesync.types import ColumnValue, RowDelta, SyncPush
 from tests.cluster.rest_catalogue import rest_catalogue
 from tests.integration.gateway_support import wall_ms
 from tests.integration.lost_answers import OF_REST, OF_SQL, Proxy, locked, unheard

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.types import SyncPull, SyncResponse
+from lakesync.model.types import SyncPull, SyncResponse
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag
 from tests.integration.gateway_support import DEADLINE, Client, delta

@@ -15,8 +15,8 @@ from gateway.app import create_app
 from gateway.server import GatewayServer, listen
 from gateway.settings import GatewaySettings
 from lakesync.engine import Engine, EngineLimits
+from lakesync.model.types import SyncPull, SyncPush
 from lakesync.staging import open_store
-from lakesync.types import SyncPull, SyncPush
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag
 from tests.integration.gateway_support import DEADLINE, SECRET, Client, delta, until, wall_ms

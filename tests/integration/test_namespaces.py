@@ -12,11 +12,11 @@ from lakehouse.maintenance import Upkeep, tidy
 from lakesync.analysis.catalogue import Lake
 from lakesync.analysis.query import query
 from lakesync.analysis.tracing import trace
-from lakesync.config_sections import DeclaredGateway
-from lakesync.delta import extract_delta
-from lakesync.exceptions import ConfigurationError
-from lakesync.schema import parse_schema
-from lakesync.types import SyncPull, SyncPush
+from lakesync.config.sections import DeclaredGateway
+from lakesync.model.delta import extract_delta
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import SyncPull, SyncPush
 from lakesync_dagster.definitions import make_definitions
 from resources.snapshot import registered
 from resources.sql import query as on_spark

@@ -14,7 +14,7 @@ from lakehouse.connector_source import register_connectors
 from lakehouse.sessions import session
 from lakesync.connectors import ConnectorConfig, ConnectorDescriptor, ConnectorType
 from lakesync.connectors.source import Page, SourceRow, Table, Usage
-from lakesync.schema import Column, TableSchema
+from lakesync.model.schema import Column, TableSchema
 from tests.integration.jira_support import desk
 from tests.integration.poll_support import House
 

@@ -5,7 +5,7 @@ import pytest
 
 from assets.outcome import RETRIES, outcome
 from lakesync.config import load
-from lakesync.exceptions import FlushError, IntegrityError, LakeUnavailableError, SchemaError
+from lakesync.model.errors import FlushError, IntegrityError, LakeUnavailableError, SchemaError
 from resources.spark import SparkConnectResource
 
 SOON = 0.01

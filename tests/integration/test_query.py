@@ -19,13 +19,13 @@ from lakesync.analysis.row_history import row_history
 from lakesync.cli.app import app
 from lakesync.cli.query import told
 from lakesync.config import load
-from lakesync.delta import delta_id
 from lakesync.engine import Engine
-from lakesync.exceptions import LakeUnavailableError, NotFoundError, ValidationError
-from lakesync.lww import RowState
-from lakesync.schema import parse_schema
+from lakesync.model.delta import delta_id
+from lakesync.model.errors import LakeUnavailableError, NotFoundError, ValidationError
+from lakesync.model.merge import RowState
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import ColumnValue, RowDelta, SyncPush
 from lakesync.staging import open_store
-from lakesync.types import ColumnValue, RowDelta, SyncPush
 from resources.sql import query as on_spark
 from tests.integration.gateway_support import wall_ms
 

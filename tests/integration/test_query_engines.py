@@ -17,13 +17,13 @@ from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.increments import merge_table
 from lakesync.analysis.moments import AsOf
 from lakesync.analysis.query import query as on_duckdb
-from lakesync.config_sections import DeclaredGateway
-from lakesync.delta import delta_id
+from lakesync.config.sections import DeclaredGateway
 from lakesync.engine import Engine
-from lakesync.exceptions import ValidationError
-from lakesync.schema import Column, TableSchema
+from lakesync.model.delta import delta_id
+from lakesync.model.errors import ValidationError
+from lakesync.model.schema import Column, TableSchema
+from lakesync.model.types import ColumnValue, RowDelta, SyncPush
 from lakesync.staging import open_store
-from lakesync.types import ColumnValue, RowDelta, SyncPush
 from resources.sql import ask
 from tests.integration.gateway_support import wall_ms
 

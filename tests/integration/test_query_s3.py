@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from lakesync.analysis.catalogue import Lake
 from lakesync.analysis.query import query
 from lakesync.config import load
-from lakesync.exceptions import LakeUnavailableError
+from lakesync.model.errors import LakeUnavailableError
 from tests.unit.analysis.test_namespaces import HISTORY, delta
 
 KEYS = {"s3.access-key-id": "any", "s3.secret-access-key": "any"}

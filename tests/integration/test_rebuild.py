@@ -16,8 +16,8 @@ from lakehouse.table_definitions import LakeNames
 from lakesync.cli.app import app
 from lakesync.cli.staging_history import LakeHistory
 from lakesync.engine.rebuilding import Rebuilt
-from lakesync.exceptions import LakeUnavailableError
-from lakesync.schema import parse_schema
+from lakesync.model.errors import LakeUnavailableError
+from lakesync.model.schema import parse_schema
 from lakesync.staging.remote import RemoteStore
 from tests.integration.gateway_support import SERVICE, delta
 

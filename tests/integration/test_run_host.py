@@ -14,7 +14,7 @@ import pytest
 from lakesync.cli import dagster_home
 from lakesync.cli.process import free_ports
 from lakesync.config import load
-from lakesync.schema import parse_schema
+from lakesync.model.schema import parse_schema
 from lakesync_dagster.run_host import LOCATION
 from lakesync_dagster.run_launcher import RunHostLauncher
 from resources.compat_dagster import LaunchRunContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakesync.connectors.salesforce.session import login_address
-from lakesync.exceptions import (
+from lakesync.model.errors import (
     AdapterError,
     AuthError,
     ConfigurationError,

@@ -12,15 +12,15 @@ import pytest
 
 from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY
 from lakesync.config import load
-from lakesync.config_sections import FlushSection
-from lakesync.delta import extract_delta
+from lakesync.config.sections import FlushSection
 from lakesync.engine import Engine
-from lakesync.hlc import start_of
+from lakesync.model.delta import extract_delta
+from lakesync.model.hlc import start_of
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import SyncPush
 from lakesync.rules.model import parse_rules
-from lakesync.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync.staging.records import Backlog, Cut
-from lakesync.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.jobs import flush_job
 from lakesync_dagster.partitions import arrival_days, first_day

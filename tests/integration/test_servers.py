@@ -7,7 +7,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from lakesync.exceptions import StartupError
+from lakesync.model.errors import StartupError
 from tests import backend_servers
 from tests.backend_servers import Server
 

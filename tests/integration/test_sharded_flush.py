@@ -8,10 +8,10 @@ from lakehouse.erasure.requests import conclude, open_requests
 from lakehouse.history.flush import flush_due
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
-from lakesync.config_sections import ShardConfig
-from lakesync.delta import delta_id
+from lakesync.config.sections import ShardConfig
+from lakesync.model.delta import delta_id
+from lakesync.model.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from lakesync.staging.shards import shard_map
-from lakesync.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from tests.integration.gateway_support import reached_at, wall_ms
 from tests.run_support import a_run
 

@@ -3,10 +3,10 @@
 import psycopg
 
 from lakesync.engine import Engine
+from lakesync.model.types import RowDelta, SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_staging
 from lakesync.staging.shards import ShardMap
-from lakesync.types import RowDelta, SyncPull, SyncPush
 from tests.integration.gateway_support import delta, wall_ms
 from tests.integration.live_support import decoded
 

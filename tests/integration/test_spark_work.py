@@ -11,10 +11,10 @@ from pydantic import SecretStr
 
 from lakehouse.sessions import session
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
-from lakesync.config_places import DeclaredDestination, DeclaredMigration, DeclaredTiers
-from lakesync.delta import extract_delta
-from lakesync.schema import parse_schema
-from lakesync.types import SyncPush
+from lakesync.config.backends import DeclaredDestination, DeclaredMigration, DeclaredTiers
+from lakesync.model.delta import extract_delta
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from resources.lake import LakeResource
 from resources.snapshot import registered

@@ -19,7 +19,7 @@ from lakesync.connectors.polling import poll
 from lakesync.connectors.probing import probes_of
 from lakesync.connectors.sql import bigquery, mysql, postgres
 from lakesync.connectors.sql import source as sql_source
-from lakesync.exceptions import (
+from lakesync.model.errors import (
     AdapterError,
     AuthError,
     ConfigurationError,

@@ -14,9 +14,9 @@ from lakesync import config
 from lakesync.cli import staging_history
 from lakesync.cli.staging_history import CONFIG_PROPERTY, LakeHistory
 from lakesync.engine.rebuilding import LakePush
-from lakesync.exceptions import LakeUnavailableError
+from lakesync.model.errors import LakeUnavailableError
+from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.staging.head import new_config
-from lakesync.types import ColumnValue, RowDelta
 
 DAY_MS = 86_400_000
 SCHEMA = pa.schema(

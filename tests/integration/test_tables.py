@@ -13,11 +13,11 @@ from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames, ensure_state
 from lakehouse.tables import merge_job, writes
 from lakehouse.tables.increments import forget_marks, merge_table
-from lakesync.delta import delta_id
-from lakesync.exceptions import SchemaError
-from lakesync.lww import RowState
-from lakesync.schema import parse_schema
-from lakesync.types import ColumnValue, RowDelta
+from lakesync.model.delta import delta_id
+from lakesync.model.errors import SchemaError
+from lakesync.model.merge import RowState
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import ColumnValue, RowDelta
 from tests.lake_support import arrivals, fill, states
 from tests.spelling import spelled
 

@@ -22,11 +22,11 @@ from lakehouse.table_definitions import LakeNames, at
 from lakehouse.tables import writes
 from lakehouse.tables.history_check import unlike_history
 from lakehouse.tables.increments import merge_table
-from lakesync.delta import extract_delta
 from lakesync.engine import Engine
-from lakesync.schema import parse_schema
+from lakesync.model.delta import extract_delta
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
-from lakesync.types import SyncPush
 from lakesync_dagster.jobs import maintenance_job, maintenance_schedule
 from resources.snapshot import SchemaSnapshot
 from tests.integration.gateway_support import wall_ms

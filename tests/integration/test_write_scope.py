@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.delta import extract_delta
 from lakesync.engine import Engine, EngineLimits
-from lakesync.exceptions import ForbiddenError
+from lakesync.model.delta import extract_delta
+from lakesync.model.errors import ForbiddenError
+from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import Bucket, Filter, SyncRules
 from lakesync.rules.presets import user_scoped
 from lakesync.staging import open_store
 from lakesync.testing.clock import ManualClock
-from lakesync.types import SyncPull, SyncPush
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ import pymysql
 import requests
 
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
-from lakesync.crash import VARIABLE
+from lakesync.model.crash_points import VARIABLE
 from tests.backend_servers import mariadb_server, s3_server
 from tests.conformance.book import make_delta
 from tests.forked import Forked

@@ -29,7 +29,7 @@ from lakesync.adapters.migrate import ProgressMark, Scope
 from lakesync.adapters.progress import MarkKept
 from lakesync.adapters.ranges import Division, Range, division_of, end_division
 from lakesync.adapters.several import read_arrow, walk
-from lakesync.schema import parse_schema
+from lakesync.model.schema import parse_schema
 
 TABLE = parse_schema({"table": "notes", "columns": [{"name": "size", "type": "number"}]})
 SCOPE = Scope(tables=("notes",))

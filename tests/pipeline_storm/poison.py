@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from lakesync.analysis.catalogue import Lake
 from lakesync.analysis.scans import both, holds
 from lakesync.config import load
-from lakesync.hlc import wall_clock
+from lakesync.model.hlc import wall_clock
 from lakesync.testing.servers import serving
 from lakesync.testing.servers.jira import JiraApi, JiraSite
 

@@ -19,7 +19,7 @@ import psutil
 import requests
 
 from lakesync.cli.services import MARKER
-from lakesync.delta import extract_delta
+from lakesync.model.delta import extract_delta
 from lakesync.wire import json as wire_json
 from tests.pipeline_storm import poison
 

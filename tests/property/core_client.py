@@ -29,8 +29,8 @@ from lakesync.client.core import (
 )
 from lakesync.client.core.messages import Answer, Request
 from lakesync.engine import SyncGateway
-from lakesync.exceptions import LakeSyncError, RefusedError
-from lakesync.types import Claims, Op, PushResult, RowDelta, SyncPull, SyncPush, SyncResponse
+from lakesync.model.errors import LakeSyncError, RefusedError
+from lakesync.model.types import Claims, Op, PushResult, RowDelta, SyncPull, SyncPush, SyncResponse
 
 TABLE = "notes"
 Row = dict[str, Any]

@@ -12,13 +12,13 @@ from lakesync.client.core import Broadcast, CoreLimits, Lost
 from lakesync.client.core.messages import Answer, Request
 from lakesync.engine import Engine, EngineLimits, SyncGateway
 from lakesync.feed import render
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import Claims, ColumnValue, PushResult, RowDelta, SyncPull, SyncPush, SyncResponse
 from lakesync.rules.evaluation import matches
 from lakesync.rules.model import SyncRules, parse_rules
-from lakesync.schema import parse_schema
 from lakesync.staging.records import Cut, StoredRow
 from lakesync.staging.sqlite import SqliteStore
 from lakesync.staging.store import Commit
-from lakesync.types import Claims, ColumnValue, PushResult, RowDelta, SyncPull, SyncPush, SyncResponse
 from tests.property.core_client import TABLE, CoreClient, Row
 from tests.property.merge_oracle import merged
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import hypothesis.strategies as st
 
-from lakesync.delta import id_identity
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.delta import id_identity
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.rules.model import SyncRules
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.store import StagingStore

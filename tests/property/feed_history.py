@@ -13,14 +13,14 @@ from hypothesis.strategies import SearchStrategy
 from lakesync.client.core import Lost
 from lakesync.engine import Engine, SyncGateway
 from lakesync.engine.limits import EngineLimits
-from lakesync.exceptions import NotFoundError
 from lakesync.feed import render
+from lakesync.model.errors import NotFoundError
+from lakesync.model.types import Claims, PushResult, SyncPush, SyncResponse
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import Cut, StoredRow
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.sqlite import SqliteStore
 from lakesync.staging.store import StagingStore
-from lakesync.types import Claims, PushResult, SyncPush, SyncResponse
 from tests.conformance.power_cut import copy_at_once
 from tests.property.core_client import CoreClient
 from tests.property.feed_model import TABLE, StockClient, World

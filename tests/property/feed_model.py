@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from lakesync import hlc
-from lakesync.delta import delta_id
 from lakesync.engine import Engine, SyncGateway
+from lakesync.model import hlc
+from lakesync.model.delta import delta_id
+from lakesync.model.types import Claims, ColumnValue, Op, RowDelta, SyncPull, SyncPush, SyncResponse
 from lakesync.rules.evaluation import matches
 from lakesync.rules.model import SyncRules
-from lakesync.types import Claims, ColumnValue, Op, RowDelta, SyncPull, SyncPush, SyncResponse
 
 TABLE = "notes"
 Row = dict[str, Any]

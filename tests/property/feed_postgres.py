@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import hypothesis.strategies as st
 
-from lakesync.delta import id_identity
 from lakesync.engine import Engine, SyncGateway
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.delta import id_identity
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.rules.model import SyncRules
 from lakesync.staging import open_store
 from lakesync.staging.records import Reindex

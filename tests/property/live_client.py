@@ -10,9 +10,19 @@ from typing import Any
 from websockets.frames import Frame
 from websockets.streams import StreamReader
 
-from lakesync import hlc
-from lakesync.delta import delta_id
-from lakesync.types import Claims, ColumnValue, Op, PushResult, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
+from lakesync.model import hlc
+from lakesync.model.delta import delta_id
+from lakesync.model.types import (
+    Claims,
+    ColumnValue,
+    Op,
+    PushResult,
+    RowDelta,
+    SyncPage,
+    SyncPull,
+    SyncPush,
+    SyncResponse,
+)
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, encode_frame
 from tests.property.feed_model import TABLE, Row, apply_page

@@ -26,8 +26,8 @@ from gateway.live.protocol import LiveProtocol
 from gateway.services import Services
 from gateway.settings import GatewaySettings
 from lakesync.engine import Engine, EngineLimits, SyncGateway
+from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush
 from lakesync.staging.shards import ShardMap
-from lakesync.types import PushResult, SyncPage, SyncPull, SyncPush
 from tests.property.held_store import Event, HeldShards, HeldStore
 from tests.property.live_client import Frames, LiveClient
 

@@ -10,10 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from lakesync.actions.leases import claim, decode, renew, settle
 from lakesync.actions.limits import ActionLimits
 from lakesync.engine import Engine
+from lakesync.model.types import Action, ActionFailure, ActionResult
 from lakesync.staging import open_store
 from lakesync.staging.records import ActionEntry
 from lakesync.testing.clock import ManualClock
-from lakesync.types import Action, ActionFailure, ActionResult
 
 LIMITS = ActionLimits(lease=10.0, retention_ms=100_000, kept_entries=5)
 CLIENTS, IDS, KEYS = ["a", "a", "a", "b"], ["1", "2"], [None, "k"]

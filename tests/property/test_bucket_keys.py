@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakesync.model.types import ColumnValue
 from lakesync.rules.evaluation import matches
 from lakesync.rules.keys import BucketIndex
 from lakesync.testing import strategies
-from lakesync.types import ColumnValue
 
 rows = st.dictionaries(st.sampled_from(["x", "y", "z"]), strategies.filter_values, max_size=3)
 

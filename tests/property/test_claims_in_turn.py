@@ -10,9 +10,9 @@ from hypothesis import given, settings
 
 from lakesync.engine import Engine
 from lakesync.engine.following import Standing
+from lakesync.model.types import SyncPull
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_store
-from lakesync.types import SyncPull
 from tests.property.test_following import RULES, START, ended, push
 
 GROUPS = "abc"

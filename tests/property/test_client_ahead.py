@@ -16,7 +16,7 @@ import lakesync
 from lakesync.client import Client, LocalTransport, ahead
 from lakesync.client.core import CoreLimits
 from lakesync.client.errors import UnreachableError
-from lakesync.types import SyncPull, SyncResponse
+from lakesync.model.types import SyncPull, SyncResponse
 
 TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}, {"name": "n", "type": "number"}]}
 ROWS = [f"r{number:02}" for number in range(24)]

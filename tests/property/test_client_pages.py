@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lakesync.client.core import ClientCore, ClientStore, LocalChange, MemoryStore
 from lakesync.client.core.rows import seen
 from lakesync.client.store_sqlite import SqliteClientStore
-from lakesync.types import Op, RowDelta, SyncResponse
+from lakesync.model.types import Op, RowDelta, SyncResponse
 from lakesync.wire.json import encode_response
 from lakesync.wire.pages import decode_page
 from tests.property.test_client_store import SCHEMA

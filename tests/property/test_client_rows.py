@@ -9,8 +9,8 @@ import msgspec
 from hypothesis import given
 
 from lakesync.client.core import ClientCore, LocalChange, MemoryStore, Refused
+from lakesync.model.types import PushResult, RowDelta, SyncPush, SyncResponse
 from lakesync.testing import strategies
-from lakesync.types import PushResult, RowDelta, SyncPush, SyncResponse
 from tests.property.merge_oracle import merged
 
 cells = st.dictionaries(st.sampled_from("xyz"), st.sampled_from([None, 1, 2, "1", True]), max_size=3)

@@ -16,11 +16,11 @@ from lakesync.client.core.rows import fold, seen
 from lakesync.client.sql_values import to_sql
 from lakesync.client.stamps import stamps_of
 from lakesync.client.store_sqlite import SqliteClientStore
-from lakesync.delta import jcs_raw
-from lakesync.lww import RowState
-from lakesync.schema import parse_schema
+from lakesync.model.delta import jcs_raw
+from lakesync.model.merge import RowState
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import RowDelta, RowKey
 from lakesync.testing import strategies
-from lakesync.types import RowDelta, RowKey
 from tests.property.test_client_rows import Law, steps
 
 SCHEMA = parse_schema(

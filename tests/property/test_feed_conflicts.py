@@ -12,7 +12,7 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from lakesync.types import RowDelta, SyncResponse
+from lakesync.model.types import RowDelta, SyncResponse
 from tests.property.feed_history import History, play
 from tests.property.feed_model import StockClient, apply_page
 from tests.property.feed_steps import RULES, histories, skews

@@ -10,16 +10,16 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from lakesync import hlc
-from lakesync.delta import delta_id
 from lakesync.engine import Engine, EngineLimits
 from lakesync.engine.following import Group, Standing, follow, look
 from lakesync.feed import pull_page
 from lakesync.feed.apply import own_bucket
 from lakesync.feed.positions import Position
+from lakesync.model import hlc
+from lakesync.model.delta import delta_id
+from lakesync.model.types import ColumnValue, RowDelta, SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_store
-from lakesync.types import ColumnValue, RowDelta, SyncPush
 
 RULES = {
     "version": 1,

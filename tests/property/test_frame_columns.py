@@ -17,8 +17,8 @@ from lakesync.client.core import FetchCheckpoint
 from lakesync.client.opening import open_client
 from lakesync.client.transports.base import Checkpoint
 from lakesync.client.transports.local import LocalTransport
-from lakesync.exceptions import ValidationError
-from lakesync.types import ColumnValue, Op, RowDelta, SyncResponse
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import ColumnValue, Op, RowDelta, SyncResponse
 from lakesync.wire.frame_columns import by_field, split
 from lakesync.wire.protobuf import decode_response, encode_response
 

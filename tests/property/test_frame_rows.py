@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from gateway.frame_rows import visible
-from lakesync.delta import jcs
+from lakesync.model.delta import jcs
+from lakesync.model.types import ColumnValue, RowDelta, SyncResponse
 from lakesync.rules.evaluation import matches
 from lakesync.rules.model import Bucket, Filter, SyncRules
 from lakesync.testing import strategies
-from lakesync.types import ColumnValue, RowDelta, SyncResponse
 from lakesync.wire.protobuf import decode_response, encode_response
 
 rows = st.dictionaries(st.sampled_from(["x", "y", "z"]), strategies.filter_values, max_size=3)

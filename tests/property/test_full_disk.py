@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from structlog.testing import capture_logs
 
 from lakesync.engine import Engine
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.rules.model import SyncRules
 from tests.property.feed_history import History, play
 from tests.property.feed_model import StockClient

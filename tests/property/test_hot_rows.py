@@ -7,10 +7,10 @@ import gc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakesync.lww import LiveDelta, RowState
+from lakesync.model.merge import LiveDelta, RowState
+from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.staging.hot_rows import WRITERS_KEPT, HotRow, born_row, note_writer
 from lakesync.staging.records import ARRIVAL_STEP, StoredRow
-from lakesync.types import ColumnValue, RowDelta
 
 _WRITES = st.lists(
     st.tuples(

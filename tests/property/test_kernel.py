@@ -18,10 +18,10 @@ from lakehouse.history.decoding import DELTAS_ARROW, decode_log
 from lakehouse.merge.kernel import STORED, merge
 from lakehouse.merge.typed import typed_values
 from lakesync.feed import render
-from lakesync.lww import RowState
+from lakesync.model.merge import RowState
+from lakesync.model.types import SyncResponse
 from lakesync.staging.log_reader import LogRow, Stretch
 from lakesync.testing import strategies
-from lakesync.types import SyncResponse
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.json import decode_deltas
 from lakesync.wire.log import encode_body

@@ -18,7 +18,7 @@ from lakehouse.landing.landed_files import BUCKETS, LandedFile
 from lakehouse.landing.rows import Constants, LandedRows
 from lakesync.connectors.diff import Change, diff
 from lakesync.connectors.source import Census, Page, SourceRow
-from lakesync.delta import jcs
+from lakesync.model.delta import jcs
 from lakesync.wire.json import decode_push
 
 CLIENT = "connector:desk"

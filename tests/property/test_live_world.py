@@ -15,9 +15,9 @@ import pytest
 import structlog
 from hypothesis import given, settings
 
+from lakesync.model.types import SyncPull
 from lakesync.rules.model import parse_rules
 from lakesync.staging.shards import ShardMap
-from lakesync.types import SyncPull
 from tests.integration.live_model import merged
 from tests.property.feed_model import Row
 from tests.property.live_client import LiveClient

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from lakesync.lww import RowMerge, RowState, decode_state, encode_state
+from lakesync.model.merge import RowMerge, RowState, decode_state, encode_state
+from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.testing import strategies
-from lakesync.types import ColumnValue, RowDelta
 from tests.property.merge_oracle import merged as oracle
 from tests.spelling import spelled
 

@@ -9,7 +9,7 @@ from lakesync.adapters import CompositeAdapter, FanOutAdapter, LifecycleAdapter,
 from lakesync.adapters.base import DeltaQuery
 from lakesync.adapters.selection import merged
 from lakesync.adapters.sqlite import SqliteAdapter
-from lakesync.schema import parse_schema
+from lakesync.model.schema import parse_schema
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapter_tables import rows
 from tests.conformance.test_adapters import batch, everything, texts

@@ -10,8 +10,8 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, example, given, settings
 
 from lakesync.engine.rebuilding import LakePush, rebuild
+from lakesync.model.types import StoredConnector
 from lakesync.staging.records import GatewayConfig
-from lakesync.types import StoredConnector
 from lakesync.wire.log import decode_body
 from tests.property.feed_history import History, play
 from tests.property.feed_model import StockClient

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from lakehouse.merge.kernel import STORED, merge
 from lakesync.analysis.reduction import OF_DELTAS, OF_STATE, PIECES, visible_rows
-from lakesync.delta import jcs_raw
-from lakesync.lww import RowState
+from lakesync.model.delta import jcs_raw
+from lakesync.model.merge import RowState
 from lakesync.testing import strategies
 from tests.property.test_kernel import history
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakesync.exceptions import ValidationError
-from lakesync.types import ColumnValue, RowDelta
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.wire.history import delta_columns
 from lakesync.wire.json import decode_deltas
 from lakesync.wire.log import encode_body, unpack_body

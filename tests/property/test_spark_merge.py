@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from lakehouse.history.ledger import id_sums
 from lakehouse.sessions import session
 from lakehouse.tables.merge_job import merged_frames
-from lakesync.delta import id_number
-from lakesync.lww import RowState
+from lakesync.model.delta import id_number
+from lakesync.model.merge import RowState
 from lakesync.testing import strategies
 from lakesync.wire.json import decode_deltas
 from tests.lake_support import history, states

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from lakesync.lww import RowState
+from lakesync.model.merge import RowState
 from lakesync.testing import strategies
 from lakesync.wire.json import decode_deltas, encode_deltas
 from lakesync.wire.spelled import spell_row, whole_row

@@ -17,7 +17,7 @@ from lakesync.connectors.sql.reader import Column, Horizon
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.connectors.sql.statements import marked
 from lakesync.connectors.sql.values import as_json
-from lakesync.exceptions import AdapterError, ConfigurationError
+from lakesync.model.errors import AdapterError, ConfigurationError
 from lakesync.testing.landing import MemoryLanding
 from tests.property.test_jira_polls import Dying, Killed
 

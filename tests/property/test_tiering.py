@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lakesync.adapters import DeltaBatch, DeltaQuery, LifecycleAdapter, SqliteAdapter, StoredDelta
 from lakesync.adapters.moving import copy_page
 from lakesync.adapters.several import delete_arrow, read_arrow, walk
-from lakesync.hlc import encode
+from lakesync.model.hlc import encode
 from tests.conformance.book import make_delta
 
 DAY = 86_400_000

@@ -7,13 +7,13 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakesync.delta import id_identity, jcs_raw
-from lakesync.exceptions import SchemaError, ValidationError
+from lakesync.model.delta import id_identity, jcs_raw
+from lakesync.model.errors import SchemaError, ValidationError
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import SyncPull, SyncPush, SyncResponse
 from lakesync.rules.model import parse_rules
-from lakesync.schema import parse_schema
 from lakesync.staging.ledger import tally_of
 from lakesync.testing import strategies
-from lakesync.types import SyncPull, SyncPush, SyncResponse
 from lakesync.wire import actions, frames, json, log, protobuf
 
 pushes = st.builds(SyncPush, strategies.ids, st.lists(strategies.deltas(), max_size=3).map(tuple), strategies.hlcs)

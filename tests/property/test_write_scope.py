@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakesync.engine.scope import check_scope
-from lakesync.exceptions import ForbiddenError
 from lakesync.feed.apply import keys_of
-from lakesync.lww import RowState
+from lakesync.model.errors import ForbiddenError
+from lakesync.model.merge import RowState
 from lakesync.rules.evaluation import matches
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging.hot_rows import HotRow

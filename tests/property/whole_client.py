@@ -20,8 +20,8 @@ from lakesync.client.database import connect
 from lakesync.client.errors import UnreachableError
 from lakesync.client.replica import Replica
 from lakesync.client.transports.base import Checkpoint
-from lakesync.schema import parse_schema
-from lakesync.types import Op, RowKey
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import Op, RowKey
 from lakesync.wire import protobuf
 from tests.property.core_client import TABLE, CoreClient, Row
 

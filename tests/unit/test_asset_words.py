@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from lakesync.config import load
-from lakesync.schema import parse_schema
+from lakesync.model.schema import parse_schema
 from lakesync_dagster.definitions import make_definitions
 from resources.snapshot import PolledConnector, SchemaSnapshot
 from tests.unit.test_movement import DECLARED

@@ -1,10 +1,10 @@
-"""`lakesync.clock`: the system's time plus an offset from a file."""
+"""`lakesync.model.clock`: the system's time plus an offset from a file."""
 
 import time
 
 import pytest
 
-from lakesync import clock
+from lakesync.model import clock
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakesync import config
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
 

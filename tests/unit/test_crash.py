@@ -8,7 +8,7 @@ import sys
 import pytest
 
 CODE = """
-from lakesync.crash import crash_point
+from lakesync.model.crash_points import crash_point
 for number in range(3):
     crash_point("other")
     crash_point("here")

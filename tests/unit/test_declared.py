@@ -8,12 +8,12 @@ import pytest
 
 from gateway.declared import Declarations
 from lakesync.config import load
-from lakesync.config_sections import DeclaredGateway
+from lakesync.config.sections import DeclaredGateway
 from lakesync.connectors import Connectors, Secrets
 from lakesync.engine import Engine
-from lakesync.exceptions import ConfigurationError, SchemaError
+from lakesync.model.errors import ConfigurationError, SchemaError
+from lakesync.model.schema import parse_schema
 from lakesync.rules.model import parse_rules
-from lakesync.schema import parse_schema
 from lakesync.staging import open_store
 
 RULES = {"version": 1, "buckets": [{"name": "all", "tables": [], "filters": []}]}

@@ -10,7 +10,7 @@ import pytest
 from dagster_pyspark import LazyPySparkResource
 
 from lakesync.config import load
-from lakesync.schema import parse_schema
+from lakesync.model.schema import parse_schema
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.resources import run_resources
 from resources.snapshot import SchemaSnapshot, join, read_snapshot, snapshot_file, write_snapshot

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakesync.delta import MAX_DEPTH, action_id, extract_delta, id_digest, id_digests, id_number, jcs, jcs_raw
-from lakesync.exceptions import ValidationError
+from lakesync.model.delta import MAX_DEPTH, action_id, extract_delta, id_digest, id_digests, id_number, jcs, jcs_raw
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import ColumnValue
 from lakesync.testing import strategies
-from lakesync.types import ColumnValue
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 DELTAS = json.loads((VECTORS / "delta.json").read_text())

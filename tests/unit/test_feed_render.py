@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lakesync.delta import delta_id
 from lakesync.feed import render
-from lakesync.lww import RowState
+from lakesync.model.delta import delta_id
+from lakesync.model.merge import RowState
+from lakesync.model.types import ColumnValue, Op, RowDelta
 from lakesync.staging.records import StoredRow
-from lakesync.types import ColumnValue, Op, RowDelta
 
 
 def _delta(op: Op, client: str, hlc: int, **values: object) -> RowDelta:

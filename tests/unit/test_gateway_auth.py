@@ -8,7 +8,7 @@ import jwt
 import pytest
 
 from lakesync.auth import CLOCK_SKEW_SECONDS, TokenVerifier, verifier
-from lakesync.exceptions import AuthError
+from lakesync.model.errors import AuthError
 
 SECRET = "a secret of at least thirty-two bytes"
 

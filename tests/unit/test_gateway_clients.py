@@ -6,7 +6,7 @@ from gateway import clients
 from gateway.clients import Followed, Lag, SeenClients
 from lakesync.engine.following import Follower, Standing
 from lakesync.engine.lag import Unsent
-from lakesync.types import RowDelta, SyncPage, SyncPull
+from lakesync.model.types import RowDelta, SyncPage, SyncPull
 
 ARRIVALS = (("main", 9 << 16),)
 

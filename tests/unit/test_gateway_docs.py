@@ -11,7 +11,7 @@ from gateway.errors import STATUSES, status_of
 from gateway.metrics import Metrics
 from gateway.operations import PREFIXES
 from gateway.routes import OPERATIONS
-from lakesync.config_sections import GatewaySection, LimitsSection
+from lakesync.config.sections import GatewaySection, LimitsSection
 
 PAGE = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
 

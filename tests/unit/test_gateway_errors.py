@@ -7,8 +7,8 @@ import json
 import pytest
 
 from gateway.errors import STATUSES, error_response, status_of
-from lakesync import exceptions
-from lakesync.exceptions import LakeSyncError, RefusedError, Rejection, TransientError
+from lakesync.model import errors as exceptions
+from lakesync.model.errors import LakeSyncError, RefusedError, Rejection, TransientError
 
 GROUPS = {"TerminalError", "TransientError", "RefusedError"}
 ERRORS = [

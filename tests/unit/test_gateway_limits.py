@@ -6,7 +6,7 @@ import pytest
 
 from gateway import limits
 from gateway.limits import RateLimit
-from lakesync.exceptions import RateLimitedError
+from lakesync.model.errors import RateLimitedError
 
 
 def test_a_burst_passes_and_what_is_above_the_share_waits_for_the_next_window():

@@ -6,8 +6,8 @@ import pytest
 
 from gateway import refusals
 from gateway.refusals import Refusals
-from lakesync.exceptions import BackpressureError, Rejection, ValidationError
-from lakesync.types import RowDelta
+from lakesync.model.errors import BackpressureError, Rejection, ValidationError
+from lakesync.model.types import RowDelta
 
 
 def note(known: Refusals, gateway: str, row: str, *, table: str = "todos", delta_id: str = "d", message: str = "no"):

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakesync.exceptions import ClockDriftError
-from lakesync.hlc import HLC, MAX_DRIFT_MS, decode, encode, wall_clock
+from lakesync.model.errors import ClockDriftError
+from lakesync.model.hlc import HLC, MAX_DRIFT_MS, decode, encode, wall_clock
 from lakesync.testing.clock import ManualClock
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors/hlc.json").read_text())

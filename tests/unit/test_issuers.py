@@ -22,9 +22,9 @@ from lakesync import config
 from lakesync.auth import Issuer, TokenRefusedError, TokenVerifier, configured_issuers, keys
 from lakesync.auth.claims import MAX_PATH_CHARS, MAX_PATHS, by_path, rule_claims
 from lakesync.auth.keys import Key, KeySource, KeysUnavailableError, discover_set, fetch_set
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.validation import check_keys_url
 from lakesync.testing.servers import Answer, serving
-from lakesync.validation import check_keys_url
 
 SECRET = "a secret of at least thirty-two bytes"
 ISSUER = "https://login.example.com"

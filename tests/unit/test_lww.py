@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from lakesync.delta import delta_id
-from lakesync.lww import LiveDelta, Outcome, RowState, decode_state, encode_state
-from lakesync.types import ColumnValue, RowDelta
+from lakesync.model.delta import delta_id
+from lakesync.model.merge import LiveDelta, Outcome, RowState, decode_state, encode_state
+from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.wire.json import decode_deltas
 from tests.spelling import spelled
 

@@ -12,8 +12,8 @@ from assets.labels import MOVE_SENSOR
 from assets.tiering import oldest_day
 from lakesync.config import load
 from lakesync.engine import Engine
-from lakesync.exceptions import ConfigurationError
-from lakesync.schema import parse_schema
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.partitions import arrival_days

@@ -5,9 +5,9 @@ import pytest
 from lakehouse.table_definitions import LakeNames
 from lakesync.config import load
 from lakesync.engine import Engine
-from lakesync.exceptions import ConfigurationError
-from lakesync.namespaces import Gateways, Namespaces
-from lakesync.schema import parse_schema
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.namespaces import Gateways, Namespaces
+from lakesync.model.schema import parse_schema
 from lakesync.staging import open_store
 from resources.snapshot import SchemaSnapshot, registered
 

@@ -14,7 +14,7 @@ from lakehouse.history.decoding import DELTAS_ARROW, day_of
 from lakehouse.history.ordered import in_order, latest_arrivals, ordered, stretches
 from lakesync.adapters.buckets import Part
 from lakesync.adapters.following import Choice
-from lakesync.exceptions import IntegrityError
+from lakesync.model.errors import IntegrityError
 
 DAY_START = 1_790_000_000_000 << 16
 ICEBERG = {pa.string(): StringType(), pa.int64(): LongType(), pa.int32(): IntegerType(), pa.date32(): DateType()}

@@ -11,7 +11,7 @@ from lakehouse.landing.poll_tasks import STAMPS, PollWork, TableResult, TableWor
 from lakehouse.landing.rows import PLACE, REPORT, ROW, Constants, Place
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.source import Census, Page, SourceRow, Spread, Table, Usage
-from lakesync.exceptions import AuthError, CensusError, RateLimitedError
+from lakesync.model.errors import AuthError, CensusError, RateLimitedError
 
 FIRST = 1 << 40
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
-from lakesync import lww
-from lakesync.lww import RowMerge, RowState
-from lakesync.types import ColumnValue, RowDelta
+from lakesync.model import merge as lww
+from lakesync.model.merge import RowMerge, RowState
+from lakesync.model.types import ColumnValue, RowDelta
 
 
 def steps(count: int) -> int:

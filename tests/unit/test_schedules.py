@@ -9,8 +9,8 @@ import msgspec
 from lakesync.analysis.marks import Visit, cut_state
 from lakesync.config import load
 from lakesync.engine import Engine
-from lakesync.hlc import wall_clock
-from lakesync.schema import parse_schema
+from lakesync.model.hlc import wall_clock
+from lakesync.model.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync_dagster.jobs import audit_job, audit_schedule
 from resources.snapshot import SchemaSnapshot

@@ -9,9 +9,9 @@ from lakesync.adapters.sql.letters import LETTERS
 from lakesync.adapters.sql.marks import MARKS
 from lakesync.adapters.sql.stored import DELTAS
 from lakesync.analysis.plans import KEYS
-from lakesync.exceptions import SchemaError
-from lakesync.schema import RESERVED_COLUMNS, RESERVED_TABLES, check_delta, evolve, parse_schema
-from lakesync.types import ColumnValue, RowDelta
+from lakesync.model.errors import SchemaError
+from lakesync.model.schema import RESERVED_COLUMNS, RESERVED_TABLES, check_delta, evolve, parse_schema
+from lakesync.model.types import ColumnValue, RowDelta
 
 TODOS = {
     "table": "todos",

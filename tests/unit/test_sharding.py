@@ -4,10 +4,10 @@ import pytest
 
 from lakesync.engine.sharding.cursors import KEPT, NOWHERE, find, hand_out, used
 from lakesync.engine.sharding.pushing import split
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.types import RowDelta, SyncPush
 from lakesync.staging.records import ARRIVAL_STEP
 from lakesync.staging.shards import ShardMap, shard_map, shard_urls
-from lakesync.types import RowDelta, SyncPush
 
 SHARDS = ShardMap({"orders": "b", "items": "a", "notes": "a"}, "z")
 WALL = 1_700_000_000_000

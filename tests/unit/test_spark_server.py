@@ -7,7 +7,7 @@ import pytest
 
 from lakesync import config
 from lakesync.cli import spark_server
-from lakesync.exceptions import ConfigurationError, StartupError
+from lakesync.model.errors import ConfigurationError, StartupError
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from lakehouse.sessions import connect
 from lakesync import config
 from lakesync.cli.process import free_ports
-from lakesync.exceptions import ConfigurationError, LakeUnavailableError
+from lakesync.model.errors import ConfigurationError, LakeUnavailableError
 
 
 def configured(monkeypatch, tmp_path, **spark):

@@ -8,7 +8,7 @@ import pytest
 
 from lakesync.cli.services import Service
 from lakesync.cli.supervisor import State, Supervisor
-from lakesync.exceptions import StartupError
+from lakesync.model.errors import StartupError
 
 
 def python(code):

@@ -5,8 +5,8 @@ import pytest
 from lakesync.adapters.flowing import Sieve
 from lakesync.adapters.migrate import Scope
 from lakesync.adapters.places import Backend, Leaf, Tiered
-from lakesync.exceptions import AdapterError, ConfigurationError
-from lakesync.schema import parse_schema
+from lakesync.model.errors import AdapterError, ConfigurationError
+from lakesync.model.schema import parse_schema
 from resources.destinations import Choice, Follower, Taking
 from resources.flows import Flow
 from resources.moves import Migration, Tiering

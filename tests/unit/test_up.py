@@ -19,7 +19,7 @@ from lakesync.cli.secrets import kept_or_made
 from lakesync.cli.services import MARKER, services
 from lakesync.cli.show import Display
 from lakesync.cli.up import run
-from lakesync.exceptions import ConfigurationError, StartupError
+from lakesync.model.errors import ConfigurationError, StartupError
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
+from lakesync.model.types import ColumnValue, RowDelta
+from lakesync.model.validation import check_shape, misshapen
 from lakesync.testing import strategies
-from lakesync.types import ColumnValue, RowDelta
-from lakesync.validation import check_shape, misshapen
 
 GOOD = RowDelta("UPDATE", "todos", "row", "client", (ColumnValue.of("title", 1),), 1, "id")
 

@@ -41,10 +41,10 @@ from lakesync.adapters.sql.letters import LETTERS, read_letters
 from lakesync.adapters.sql.marks import MARKS
 from lakesync.adapters.sql.redaction import redact_deltas
 from lakesync.adapters.sql.stored import DELTAS, INDEXES, KEY, STORED, rows_named
-from lakesync.crash import crash_point
-from lakesync.exceptions import AdapterError, SchemaError
-from lakesync.lww import RowState
-from lakesync.schema import TableSchema
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import AdapterError, SchemaError
+from lakesync.model.merge import RowState
+from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,7 @@ import msgspec
 from lakesync.adapters.dead_letters import SetAside
 from lakesync.adapters.sql import marks
 from lakesync.adapters.sql.executor import Connection
-from lakesync.hlc import wall_clock
+from lakesync.model.hlc import wall_clock
 
 FIRST_PAUSE_MS = 60_000
 """Before the second attempt; twice as long before each further one."""

@@ -10,7 +10,7 @@ from lakesync.adapters.sql.executor import Connection, Value
 from lakesync.adapters.sql.rows import own_column
 from lakesync.adapters.sql.stored import DELTAS, TRUE_ID
 from lakesync.adapters.sql.tables import checksum_of, destination, key_of, table_columns
-from lakesync.schema import TableSchema
+from lakesync.model.schema import TableSchema
 
 
 def digests(connection: Connection, dialect: Dialect, scope: Scope) -> list[Digest]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from lakesync.adapters.base import Mark
 from lakesync.adapters.sql.dialect import Column, Dialect
 from lakesync.adapters.sql.executor import Connection
-from lakesync.exceptions import IntegrityError
+from lakesync.model.errors import IntegrityError
 
 MARKS = "lakesync_marks"
 _SCRATCH = "lakesync_incoming"

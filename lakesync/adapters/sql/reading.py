@@ -16,7 +16,7 @@ from lakesync.adapters.selection import contents_of, merged
 from lakesync.adapters.sql.executor import Connection
 from lakesync.adapters.sql.query import PLACE, conditions
 from lakesync.adapters.sql.stored import DELTAS, TRUE_ID
-from lakesync.lww import RowState
+from lakesync.model.merge import RowState
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,8 +11,8 @@ import msgspec
 
 from lakesync.adapters.contents import RowContent, RowId
 from lakesync.adapters.dead_letters import DeadLetter
-from lakesync.hlc import wall_of
-from lakesync.schema import Column, ColumnType, TableSchema
+from lakesync.model.hlc import wall_of
+from lakesync.model.schema import Column, ColumnType, TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,9 +23,9 @@ from lakesync.adapters.sql.executor import Connection
 from lakesync.adapters.sql.keys import KEYS, load_keys
 from lakesync.adapters.sql.letters import replace_letters
 from lakesync.adapters.sql.rows import own_column, rows_of, shown_columns
-from lakesync.exceptions import SchemaError
-from lakesync.hlc import wall_clock
-from lakesync.schema import TableSchema
+from lakesync.model.errors import SchemaError
+from lakesync.model.hlc import wall_clock
+from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from lakesync.client.core import outbox
 from lakesync.client.core.clock import EditClock
 from lakesync.client.core.records import Changes, Position
 from lakesync.client.core.store import ClientStore
-from lakesync.types import RowKey
+from lakesync.model.types import RowKey
 
 
 class Book:

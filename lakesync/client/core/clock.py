@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lakesync.hlc import COUNTER_BITS, HLC, MAX_DRIFT_MS
+from lakesync.model.hlc import COUNTER_BITS, HLC, MAX_DRIFT_MS
 
 
 class EditClock:

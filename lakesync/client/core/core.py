@@ -29,10 +29,10 @@ from lakesync.client.core.pulling import Pulling
 from lakesync.client.core.pushing import Pushing
 from lakesync.client.core.records import Changes, Edit, EditStatus, LocalChange
 from lakesync.client.core.store import ClientStore
-from lakesync.exceptions import ValidationError
-from lakesync.hlc import wall_clock
-from lakesync.types import PushResult, RowDelta, RowKey, SyncPull, SyncPush, SyncResponse
-from lakesync.validation import check_shape
+from lakesync.model.errors import ValidationError
+from lakesync.model.hlc import wall_clock
+from lakesync.model.types import PushResult, RowDelta, RowKey, SyncPull, SyncPush, SyncResponse
+from lakesync.model.validation import check_shape
 
 Mode = Literal["full", "pushOnly", "pullOnly"]
 

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Raw
 
 from lakesync.client.core.records import UNSWEPT, Changes, Edit, EditStatus, KnownRow, Position
-from lakesync.lww import decode_state, encode_state
-from lakesync.types import RowDelta, RowKey
+from lakesync.model.merge import decode_state, encode_state
+from lakesync.model.types import RowDelta, RowKey
 
 
 class MemoryStore:

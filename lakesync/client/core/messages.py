@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lakesync.exceptions import Rejection
-from lakesync.types import PushResult, SyncPull, SyncPush, SyncResponse
+from lakesync.model.errors import Rejection
+from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
 
 
 class FetchCheckpoint(NamedTuple):

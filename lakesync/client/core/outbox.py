@@ -10,10 +10,10 @@ from lakesync.client.core.clock import EditClock
 from lakesync.client.core.records import Changes, Edit, KnownRow, LocalChange
 from lakesync.client.core.rows import fold, seen
 from lakesync.client.core.store import ClientStore
-from lakesync.delta import delta_id, extract_delta
-from lakesync.exceptions import ClockDriftError, NotFoundError, Rejection, ValidationError
-from lakesync.lww import RowState
-from lakesync.types import RowKey
+from lakesync.model.delta import delta_id, extract_delta
+from lakesync.model.errors import ClockDriftError, NotFoundError, Rejection, ValidationError
+from lakesync.model.merge import RowState
+from lakesync.model.types import RowKey
 from lakesync.wire.json import encode_delta
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from lakesync.client.core.records import UNSWEPT, Changes, KnownRow
 from lakesync.client.core.rows import seen, take
 from lakesync.client.core.store import ClientStore
-from lakesync.lww import RowState
-from lakesync.types import RowDelta, RowKey
+from lakesync.model.merge import RowState
+from lakesync.model.types import RowDelta, RowKey
 
 
 def apply_page(store: ClientStore, deltas: Iterable[RowDelta], generation: int) -> Changes:

@@ -12,7 +12,7 @@ from lakesync.client.core.messages import CheckpointEnd, FetchCheckpoint, Lost, 
 from lakesync.client.core.pages import apply_page, sweep
 from lakesync.client.core.pushing import ABOUT_CALLER
 from lakesync.client.core.records import UNSWEPT, Changes
-from lakesync.types import PushResult, RowDelta, RowKey, SyncPull, SyncResponse
+from lakesync.model.types import PushResult, RowDelta, RowKey, SyncPull, SyncResponse
 from lakesync.wire.values import check_values
 
 _FIRST_PAGE = 1000

@@ -10,8 +10,8 @@ from lakesync.client.core.lane import Lane
 from lakesync.client.core.limits import CoreLimits, RetryPolicy
 from lakesync.client.core.messages import Lost, Refused
 from lakesync.client.core.records import Changes, Edit
-from lakesync.exceptions import Rejection
-from lakesync.types import PushResult, RowKey, SyncPush
+from lakesync.model.errors import Rejection
+from lakesync.model.types import PushResult, RowKey, SyncPush
 
 _ABOUT_CONTENT = frozenset({"VALIDATION_ERROR", "SCHEMA_ERROR", "CLOCK_DRIFT"})
 """A push is refused for what it holds, so without some of it, it may pass."""

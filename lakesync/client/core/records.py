@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from lakesync.exceptions import ConfigurationError
-from lakesync.lww import RowState
-from lakesync.types import RowDelta, RowKey
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.merge import RowState
+from lakesync.model.types import RowDelta, RowKey
 
 EditStatus = Literal["waiting", "sent", "refused"]
 

@@ -1,7 +1,7 @@
 """One row: what the gateway is known to have, what a page or an accepted edit makes of it, what the app sees.
 
-All merging is `lakesync.lww`. The app's row is the merge of the known row and its edits; since that merge does not
-depend on order, an edit that is accepted moves from one to the other and the app's row stays as it is.
+All merging is `lakesync.model.merge`. The app's row is the merge of the known row and its edits; since that merge does
+not depend on order, an edit that is accepted moves from one to the other and the app's row stays as it is.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from msgspec import Raw
 
 from lakesync.client.core.records import Edit
-from lakesync.lww import LiveDelta, RowState
-from lakesync.types import RowDelta
+from lakesync.model.merge import LiveDelta, RowState
+from lakesync.model.types import RowDelta
 
 
 def take(state: RowState, delta: RowDelta) -> bool:

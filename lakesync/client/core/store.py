@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from lakesync.client.core.records import BulkChanges, Changes, Edit, EditStatus, KnownRow, Position
-from lakesync.types import RowDelta, RowKey
+from lakesync.model.types import RowDelta, RowKey
 
 
 class ClientStore(Protocol):

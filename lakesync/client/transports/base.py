@@ -1,6 +1,6 @@
 """The protocols of transports, one an ability: every transport pushes and pulls, the rest is optional.
 
-Every method blocks, and raises what the gateway answered as the class of `lakesync.exceptions` that has its code.
+Every method blocks, and raises what the gateway answered as the class of `lakesync.model.errors` that has its code.
 `UnreachableError` means that no whole answer came, so that nobody knows whether it was done.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from lakesync.handlers import ActionDiscovery, ConnectorDescriptor
-from lakesync.schema import TableSchema
-from lakesync.types import ActionPush, ActionResponse, PushResult, SyncPull, SyncPush, SyncResponse
+from lakesync.model.action_handlers import ActionDiscovery, ConnectorDescriptor
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import ActionPush, ActionResponse, PushResult, SyncPull, SyncPush, SyncResponse
 
 Token = str | Callable[[], str]
 """A token, or what gives a good one whenever it is asked."""

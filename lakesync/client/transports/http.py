@@ -19,10 +19,10 @@ from lakesync.client.errors import UnreachableError, answered
 from lakesync.client.transports.aside import Aside, start
 from lakesync.client.transports.base import Checkpoint, ServerSchema, Token
 from lakesync.client.transports.tokens import TokenHolder
-from lakesync.exceptions import AuthError, LakeSyncError, NotFoundError, Rejection, ValidationError
-from lakesync.handlers import ActionDiscovery, ConnectorDescriptor
-from lakesync.schema import TableSchema
-from lakesync.types import ActionPush, ActionResponse, PushResult, SyncPull, SyncPush, SyncResponse
+from lakesync.model.action_handlers import ActionDiscovery, ConnectorDescriptor
+from lakesync.model.errors import AuthError, LakeSyncError, NotFoundError, Rejection, ValidationError
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import ActionPush, ActionResponse, PushResult, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import actions as wire_actions
 from lakesync.wire import json as wire_json
 from lakesync.wire.frames import read_checkpoint

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from lakesync.client.transports.base import Checkpoint, ServerSchema
-from lakesync.exceptions import NotFoundError
-from lakesync.handlers import ActionDiscovery, ConnectorDescriptor
-from lakesync.types import ActionPush, ActionResponse, Claims, PushResult, SyncPull, SyncPush, SyncResponse
+from lakesync.model.action_handlers import ActionDiscovery, ConnectorDescriptor
+from lakesync.model.errors import NotFoundError
+from lakesync.model.types import ActionPush, ActionResponse, Claims, PushResult, SyncPull, SyncPush, SyncResponse
 
 
 class LocalGateway(Protocol):

@@ -13,7 +13,7 @@ import msgspec
 
 from lakesync.client.errors import UnreachableError
 from lakesync.client.transports.base import Token
-from lakesync.exceptions import AuthError, ConfigurationError
+from lakesync.model.errors import AuthError, ConfigurationError
 
 _AHEAD = 30.0
 """Seconds before its end at which a token is renewed; half of its time where that is less."""

@@ -23,8 +23,8 @@ from websockets.sync.client import ClientConnection, connect
 from lakesync.client.errors import UnreachableError, answered
 from lakesync.client.transports.base import Token
 from lakesync.client.transports.http import HttpTransport, refusal
-from lakesync.exceptions import LakeSyncError, ValidationError
-from lakesync.types import SyncPull, SyncResponse
+from lakesync.model.errors import LakeSyncError, ValidationError
+from lakesync.model.types import SyncPull, SyncResponse
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, encode_frame
 

@@ -11,9 +11,9 @@ from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.jira.api import PAGE, JiraClient, Json
 from lakesync.connectors.jira.jql import combined, quoted
 from lakesync.connectors.jira.offers import ADD_COMMENT, CREATE_ISSUE, TRANSITION
-from lakesync.exceptions import ValidationError
-from lakesync.handlers import ActionContext
-from lakesync.types import Action
+from lakesync.model.action_handlers import ActionContext
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import Action
 
 MARK = "lakesync.action"
 """The property of an issue or comment that names the action that made it."""

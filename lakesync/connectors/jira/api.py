@@ -10,7 +10,7 @@ import requests
 from lakesync.connectors.http import HttpApi, PlaceLostError, Words, by_status, number
 from lakesync.connectors.jira.rows import FIELDS
 from lakesync.connectors.source import Usage
-from lakesync.exceptions import (
+from lakesync.model.errors import (
     AdapterError,
     AuthError,
     ConfigurationError,

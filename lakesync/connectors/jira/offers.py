@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lakesync.handlers import ActionDescriptor
+from lakesync.model.action_handlers import ActionDescriptor
 
 _TEXT = {"type": "string", "minLength": 1}
 _KEY = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]*-[0-9]+$", "description": "The issue's key."}

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from lakesync.connectors.source import SourceRow
-from lakesync.delta import jcs
+from lakesync.model.delta import jcs
 
 FIELDS = (
     "summary",

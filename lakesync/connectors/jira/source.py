@@ -13,7 +13,7 @@ from lakesync.connectors.jira.rows import FIELDS, comment_row, issue_row, millis
 from lakesync.connectors.probing import Probe, clock_told
 from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Table, Usage
 from lakesync.connectors.tables import JIRA, JIRA_SWITCHES
-from lakesync.exceptions import ConfigurationError, ForbiddenError, NotFoundError
+from lakesync.model.errors import ConfigurationError, ForbiddenError, NotFoundError
 
 OVERLAP_MS = 120_000
 """How far behind the newest change a poll looks again: Jira's search may find a change a minute after it was made."""

@@ -11,8 +11,8 @@ from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.salesforce.api import SalesforceClient
 from lakesync.connectors.salesforce.offers import CREATE_RECORD, UPDATE_RECORD
 from lakesync.connectors.salesforce.rows import literal, quoted
-from lakesync.handlers import ActionContext
-from lakesync.types import Action
+from lakesync.model.action_handlers import ActionContext
+from lakesync.model.types import Action
 
 
 def _create(client: SalesforceClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ import requests
 from lakesync.connectors.http import HttpApi, PlaceLostError, Words, by_status, retry_after
 from lakesync.connectors.salesforce.session import sign_in
 from lakesync.connectors.source import Usage
-from lakesync.exceptions import (
+from lakesync.model.errors import (
     AdapterError,
     AuthError,
     ConfigurationError,

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from lakesync.connectors.salesforce.api import JobEndedError, SalesforceClient
-from lakesync.exceptions import AdapterError
+from lakesync.model.errors import AdapterError
 
 PIECE = 20_000
 """Records a piece: what is held at once, as text."""

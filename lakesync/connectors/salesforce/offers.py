@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakesync.handlers import ActionDescriptor
+from lakesync.model.action_handlers import ActionDescriptor
 
 _NAME = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]{0,79}$"}
 _FIELDS = {

@@ -8,7 +8,7 @@ from typing import Any
 import requests
 
 from lakesync.connectors.http import HttpApi
-from lakesync.exceptions import AdapterError, AuthError, LakeSyncError, RateLimitedError
+from lakesync.model.errors import AdapterError, AuthError, LakeSyncError, RateLimitedError
 
 _ADVICE = {
     "invalid_client_id": "check clientId: it is the consumer key of a connected app",

@@ -12,7 +12,7 @@ from lakesync.connectors.hosts import PinnedAdapter
 from lakesync.connectors.http import no_auth
 from lakesync.connectors.sql.reader import PAGE, Column
 from lakesync.connectors.sql.source import SqlSource
-from lakesync.exceptions import (
+from lakesync.model.errors import (
     AdapterError,
     AuthError,
     ConfigurationError,
@@ -20,8 +20,8 @@ from lakesync.exceptions import (
     LakeSyncError,
     RateLimitedError,
 )
-from lakesync.extras import extra
-from lakesync.schema import ColumnType
+from lakesync.model.optional_imports import extra
+from lakesync.model.schema import ColumnType
 
 if TYPE_CHECKING:
     from google.cloud import bigquery

@@ -12,9 +12,9 @@ from lakesync.connectors.hosts import HostPolicy
 from lakesync.connectors.sql.reader import PAGE, Column, Horizon
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.connectors.sql.statements import marked
-from lakesync.exceptions import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError
-from lakesync.extras import extra
-from lakesync.schema import ColumnType
+from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError
+from lakesync.model.optional_imports import extra
+from lakesync.model.schema import ColumnType
 
 if TYPE_CHECKING:
     import psycopg

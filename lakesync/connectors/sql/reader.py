@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
-from lakesync.schema import ColumnType
+from lakesync.model.schema import ColumnType
 
 PAGE = 5_000
 """Rows that are held at once."""

@@ -14,8 +14,8 @@ from lakesync.connectors.probing import Probe, clock_told
 from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Spread, Table, Usage
 from lakesync.connectors.sql.reader import Horizon, Reader, Reading, Unseen
 from lakesync.connectors.sql.values import as_json, instant
-from lakesync.exceptions import ConfigurationError
-from lakesync.schema import Column, TableSchema, is_identifier
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.schema import Column, TableSchema, is_identifier
 
 LOOKBACK_MS = 60_000
 """How far behind a cursor that is a time is looked again, unless told otherwise."""

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, NoReturn
 
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 _EXACT = 2**53
 

@@ -14,9 +14,9 @@ import requests
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.http import HttpApi, retry_after
 from lakesync.connectors.webhook.offers import SEND
-from lakesync.exceptions import AdapterError, ForbiddenError, LakeSyncError, RateLimitedError, ValidationError
-from lakesync.handlers import ActionContext, ActionData
-from lakesync.types import Action
+from lakesync.model.action_handlers import ActionContext, ActionData
+from lakesync.model.errors import AdapterError, ForbiddenError, LakeSyncError, RateLimitedError, ValidationError
+from lakesync.model.types import Action
 
 MAX_ANSWER_BYTES = 1 << 20
 """An answer is an action's result, and goes to the client that asked."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakesync.handlers import ActionDescriptor
+from lakesync.model.action_handlers import ActionDescriptor
 
 SEND = ActionDescriptor(
     "send",

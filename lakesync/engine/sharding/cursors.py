@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from lakesync.hlc import start_of
+from lakesync.model.hlc import start_of
 from lakesync.staging.records import ARRIVAL_STEP
 from lakesync.staging.shard_records import Handed, Vector
 

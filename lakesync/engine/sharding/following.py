@@ -16,7 +16,7 @@ from lakesync.engine.sharding.pulling import start
 from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.vectors import Place, Vectors, Wanted
 from lakesync.feed.positions import Access
-from lakesync.types import Claims, RowDelta, SyncResponse
+from lakesync.model.types import Claims, RowDelta, SyncResponse
 
 
 @dataclass(frozen=True, slots=True, eq=False)

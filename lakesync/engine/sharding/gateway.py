@@ -28,13 +28,13 @@ from lakesync.engine.sharding.part import Part
 from lakesync.engine.sharding.steps import Steps, run
 from lakesync.engine.sharding.vectors import Vectors
 from lakesync.engine.whereabouts import Whereabouts
-from lakesync.exceptions import ForbiddenError, NotFoundError
 from lakesync.flush import Outlet
+from lakesync.model.errors import ForbiddenError, NotFoundError
+from lakesync.model.schema import TableSchema, parse_schema
+from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage
 from lakesync.rules.model import SyncRules
-from lakesync.schema import TableSchema, parse_schema
 from lakesync.staging.records import Cut, WriteScope
 from lakesync.staging.sharded import ShardedStore
-from lakesync.types import Claims, PushResult, RowDelta, SyncPage
 
 _AT_ONCE = 10_000
 

@@ -12,7 +12,7 @@ from lakesync.engine.sharding.part import Part
 from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.vectors import Vectors
 from lakesync.engine.whereabouts import Whereabouts
-from lakesync.types import Claims
+from lakesync.model.types import Claims
 
 
 def oldest_unsent(parts: Mapping[str, Part], vectors: Vectors, looks: Sequence[Look]) -> Steps[list[Unsent | None]]:

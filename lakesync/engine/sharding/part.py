@@ -10,9 +10,9 @@ from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.pulling import PullRequest, begin_again, read_page
 from lakesync.engine.pushing import CheckedPush, check_work
 from lakesync.feed.memory import current
-from lakesync.schema import TableSchema
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import Claims, PushResult, SyncPull, SyncPush
 from lakesync.staging.store import View
-from lakesync.types import Claims, PushResult, SyncPull, SyncPush
 
 
 class Part(SyncGateway):

@@ -8,7 +8,7 @@ from lakesync.engine.peek import NOW, PeekPage, no_cursor
 from lakesync.engine.sharding.part import Part
 from lakesync.engine.sharding.pulling import joined
 from lakesync.engine.sharding.steps import Steps, of_shard
-from lakesync.types import Claims, RowDelta
+from lakesync.model.types import Claims, RowDelta
 
 
 def peek(parts: Mapping[str, Part], claims: Claims, since: str | None, limit: int) -> Steps[PeekPage]:

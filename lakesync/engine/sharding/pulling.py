@@ -13,8 +13,8 @@ from lakesync.engine.sharding.part import Part
 from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.vectors import Place, Vectors
 from lakesync.engine.sourcing import beside_sources
-from lakesync.exceptions import ResyncRequiredError
-from lakesync.types import RowDelta, SyncPage
+from lakesync.model.errors import ResyncRequiredError
+from lakesync.model.types import RowDelta, SyncPage
 from lakesync.wire.spelled import SpelledDeltas
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import NamedTuple
 
-from lakesync.crash import crash_point
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.part import Part
 from lakesync.engine.sharding.steps import Steps, begin, of_shard
 from lakesync.engine.sharding.vectors import Place, Vectors
-from lakesync.exceptions import RefusedError, StagingUnavailableError
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import RefusedError, StagingUnavailableError
+from lakesync.model.types import Claims, PushResult, RowDelta, SyncPush
 from lakesync.staging.shards import ShardMap
-from lakesync.types import Claims, PushResult, RowDelta, SyncPush
 
 
 class Given(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from typing import NamedTuple
 
-from lakesync.exceptions import StagingVersionError
+from lakesync.model.errors import StagingVersionError
 
 
 class Migration(NamedTuple):

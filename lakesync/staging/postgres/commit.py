@@ -7,8 +7,9 @@ from typing import Any
 
 from psycopg import sql
 
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import Claims, RowKey
 from lakesync.rules.model import SyncRules
-from lakesync.schema import TableSchema
 from lakesync.staging.configuration import with_rules, with_schema, with_write_scope, without_schema
 from lakesync.staging.head import Head
 from lakesync.staging.head_view import HeadView
@@ -22,7 +23,6 @@ from lakesync.staging.restored_log import RestoringCommit
 from lakesync.staging.side_tables import SideCommit, SideView
 from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import WholeRow, whole_rows
-from lakesync.types import Claims, RowKey
 from lakesync.wire.log import PackedDeltas
 
 

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from lakesync.exceptions import ConfigurationError, StagingUnavailableError
+from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.staging.migrations import pending
 
 Connection = psycopg.Connection[tuple[Any, ...]]

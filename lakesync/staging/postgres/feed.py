@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
+from lakesync.model.types import RowKey
 from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.moves import fold
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.records import Entry, Move, StoredRow
-from lakesync.types import RowKey
 
 _ROWS = (
     # LATERAL with LIMIT: one search a key, where a JOIN lets the planner walk through the whole gateway

@@ -9,7 +9,7 @@ from typing import TypeVar
 import psycopg
 from psycopg import sql
 
-from lakesync.exceptions import ConfigurationError, StagingUnavailableError
+from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.staging.postgres.commit import PostgresCommit
 from lakesync.staging.postgres.connection import Connection, Database, migrate, settle, unavailable
 from lakesync.staging.postgres.journal import ConfigCache, Journal, ensure_gateway, load_head, save_head

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 
-from lakesync.crash import crash_point
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.notices import Notice
 from lakesync.staging.outcome import Outcome
 from lakesync.staging.postgres.commit import PostgresCommit, PostgresView

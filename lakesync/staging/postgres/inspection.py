@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 from lakesync.staging.postgres.connection import Connection, migrate, unavailable
 from lakesync.staging.versions import HEADS, GatewayHead, Schema, Status, Upgrade, newest
 

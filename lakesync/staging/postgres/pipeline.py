@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import msgspec
 from psycopg import sql
 
-from lakesync.crash import crash_point
-from lakesync.exceptions import NotFoundError
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import NotFoundError
 from lakesync.staging.decoding import decode_cut
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from lakesync.model.types import StoredConnector
 from lakesync.staging.erasing import ErasingStore
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.holding import HoldingStore
@@ -17,7 +18,6 @@ from lakesync.staging.postgres.listening import Listening
 from lakesync.staging.postgres.pipeline import Pipeline
 from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.store import Commit, Replayer, View
-from lakesync.types import StoredConnector
 
 T = TypeVar("T")
 

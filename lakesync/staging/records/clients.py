@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from lakesync.model.types import Claims
 from lakesync.staging.shard_records import Handed
 from lakesync.staging.source_records import SourcePosition
-from lakesync.types import Claims
 
 LOST = 0
 """In place of the epoch of a client's record: the client was seen, and what was known of it is gone."""

@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import RowKey
 from lakesync.rules.model import SyncRules
-from lakesync.schema import TableSchema
-from lakesync.types import RowKey
 
 WriteScope = Literal["any", "visible", "rules"]
 """Which rows a client may push to.

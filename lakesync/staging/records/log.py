@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lakesync.types import Claims
+from lakesync.model.types import Claims
 
 ARRIVAL_STEP = 256
 """Arrivals are multiples of this; what lies between two of them is free for page marks."""

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from lakesync.lww import RowState
-from lakesync.types import RowKey
+from lakesync.model.merge import RowState
+from lakesync.model.types import RowKey
 
 DELETED = -1
 """In place of the arrival of a writer's INSERT: it deleted the row itself."""

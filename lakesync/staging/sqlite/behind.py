@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import structlog
 
-from lakesync.crash import crash_point
+from lakesync.model.crash_points import crash_point
 from lakesync.staging.head import Head
 from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.recovery import Recovery, Shard

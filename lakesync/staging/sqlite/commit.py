@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import Claims, RowKey
 from lakesync.rules.model import SyncRules
-from lakesync.schema import TableSchema
 from lakesync.staging.configuration import with_rules, with_schema, with_write_scope, without_schema
 from lakesync.staging.head import Head
 from lakesync.staging.head_view import HeadView
@@ -20,7 +21,6 @@ from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
 from lakesync.staging.sqlite.state import State
 from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import WholeRow
-from lakesync.types import Claims, RowKey
 from lakesync.wire.log import PackedDeltas
 
 _ASKED_BY_EVERY_PUSH = ("SELECT max(hlc) FROM erasure ",)

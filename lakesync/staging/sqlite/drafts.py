@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.errors import StagingUnavailableError
 
 
 def draft_of(folder: Path) -> Path:

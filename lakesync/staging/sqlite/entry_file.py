@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, cast
 
+from lakesync.model.types import RowKey
 from lakesync.staging.moves import EntryChange
 from lakesync.staging.records import Entry
 from lakesync.staging.sqlite import bulk
@@ -15,7 +16,6 @@ from lakesync.staging.sqlite.buckets import Buckets
 from lakesync.staging.sqlite.pending import EntryKey
 from lakesync.staging.sqlite.row_file import RowFile
 from lakesync.staging.whole import WholeRow
-from lakesync.types import RowKey
 
 _BIT = 128
 """Entries that are written at a time."""

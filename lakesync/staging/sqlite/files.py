@@ -8,8 +8,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from lakesync.exceptions import IntegrityError, StagingUnavailableError
-from lakesync.private_files import make_private_file
+from lakesync.model.errors import IntegrityError, StagingUnavailableError
+from lakesync.model.private_files import make_private_file
 from lakesync.staging.migrations import pending
 
 LOG_FILE = "log.db"

@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from lakesync.crash import crash_point
-from lakesync.exceptions import ConfigurationError, StagingUnavailableError
-from lakesync.private_files import make_private_folder
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import ConfigurationError, StagingUnavailableError
+from lakesync.model.private_files import make_private_folder
 from lakesync.staging.fresh import FreshStore
 from lakesync.staging.head import Head
 from lakesync.staging.records import GatewayConfig

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from time import monotonic
 from typing import Any, NamedTuple
 
-from lakesync.crash import crash_point
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.notices import Announcement, Notices
 from lakesync.staging.outcome import Outcome
 from lakesync.staging.sqlite.behind import Behind

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from lakesync.exceptions import ConfigurationError, StagingUnavailableError
+from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.staging.migrations import pending
 from lakesync.staging.sqlite.files import LOG_FILE, STATE_FILE, OwnerLock, connect, migrate
 from lakesync.staging.versions import HEADS, GatewayHead, Schema, Status, Upgrade, newest

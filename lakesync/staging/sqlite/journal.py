@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lakesync.exceptions import NotFoundError
-from lakesync.schema import TableSchema
+from lakesync.model.errors import NotFoundError
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import Claims
 from lakesync.staging.head import MAIN_SHARD, Head, new_config
 from lakesync.staging.log_rows import next_entry, size_of
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry
 from lakesync.staging.sqlite.files import LOG_FILE
 from lakesync.staging.sqlite.journal_file import Client, JournalFile
 from lakesync.staging.sqlite.undo import Undo
-from lakesync.types import Claims
 from lakesync.wire.log import PackedDeltas, unpack_ids, unpacked_size
 
 _REMEMBERED = 4096

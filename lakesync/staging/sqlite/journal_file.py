@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from lakesync.schema import TableSchema
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import Claims
 from lakesync.staging.decoding import RETIRED, decode_client, decode_rules, decode_schemas
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import NOTHING, Tally, day_of, signed, unsigned
@@ -18,7 +19,6 @@ from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry, Sche
 from lakesync.staging.restored_log import ANYONE
 from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.files import LOG_FILE, connect, migrate
-from lakesync.types import Claims
 
 Client = tuple[str, str]
 """`(gateway, client id)`."""

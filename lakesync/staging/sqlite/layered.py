@@ -6,13 +6,13 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from lakesync.model.types import RowKey
 from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.numbers import home_of
 from lakesync.staging.sqlite.pending import Changes, Layer, Rows
 from lakesync.staging.sqlite.state_file import StateFile
 from lakesync.staging.sqlite.undo import Undo
-from lakesync.types import RowKey
 
 _BIT = 128
 """Rows that are written at a time."""

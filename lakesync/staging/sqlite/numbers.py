@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 
+from lakesync.model.types import RowKey
 from lakesync.staging.sqlite import bulk
-from lakesync.types import RowKey
 
 _LEASE = 64
 """Numbers that are set aside for rows under one bucket key at a time."""

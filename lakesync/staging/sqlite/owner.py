@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TypeVar
 
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.sqlite.behind import Behind, WriteBehind
 from lakesync.staging.sqlite.group import GroupCommit, Job
 from lakesync.staging.turns import Turns

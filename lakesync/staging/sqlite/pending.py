@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from lakesync.model.types import RowKey
 from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.moves import EntryChange, Stays, add_told, changed_by
 from lakesync.staging.records import Move
 from lakesync.staging.sqlite.undo import Undo
-from lakesync.types import RowKey
 
 EntryKey = tuple[str, str, str]
 """`(bucket, table, row id)`."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from lakesync.exceptions import NotFoundError
+from lakesync.model.errors import NotFoundError
 from lakesync.staging.decoding import decode_cut
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned

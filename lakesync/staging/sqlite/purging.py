@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.sqlite.behind import Behind
 from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.state import State

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakesync.exceptions import IntegrityError
+from lakesync.model.errors import IntegrityError
 from lakesync.staging.head import Head
 from lakesync.staging.sqlite.commit import SqliteCommit
 from lakesync.staging.sqlite.journal import Journal

@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
+from lakesync.model.types import RowKey
 from lakesync.staging.hot_rows import HotRow, born_row, decode_birth
 from lakesync.staging.records import StoredRow
 from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.numbers import Numbers
 from lakesync.staging.sqlite.rowcache import Held, RowCache
 from lakesync.staging.whole import spell_client, spelled_of
-from lakesync.types import RowKey
 
 _CACHED_BYTES = 16 << 20
 """What is held of decoded rows, by their size in the file; in memory they take several times as much."""

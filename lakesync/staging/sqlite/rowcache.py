@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from lakesync.model.types import RowKey
 from lakesync.staging.records import StoredRow
-from lakesync.types import RowKey
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):

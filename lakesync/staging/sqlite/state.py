@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from lakesync.model.types import RowKey
 from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.moves import Stays, told_at_birth
 from lakesync.staging.records import Entry, Move, StoredRow
@@ -19,7 +20,6 @@ from lakesync.staging.sqlite.state_file import Applied
 from lakesync.staging.sqlite.stretch import MOST_BUCKETS, Numbered, read_stretch
 from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import WholeRow
-from lakesync.types import RowKey
 
 __all__ = ["Applied", "State"]
 

@@ -9,9 +9,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
-from lakesync.crash import crash_point
-from lakesync.exceptions import StagingUnavailableError
-from lakesync.private_files import make_private_folder
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import StagingUnavailableError
+from lakesync.model.private_files import make_private_folder
+from lakesync.model.types import StoredConnector
 from lakesync.staging.erasing import ErasingStore
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.holding import HoldingStore
@@ -29,7 +30,6 @@ from lakesync.staging.sqlite.purging import purge
 from lakesync.staging.sqlite.recovery import Recovery
 from lakesync.staging.sqlite.state import State
 from lakesync.staging.store import Commit, Replayer, View
-from lakesync.types import StoredConnector
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from lakesync.model.types import RowKey
 from lakesync.staging.stretch import Reader, Stretch
-from lakesync.types import RowKey
 
 MOST_BUCKETS = 16
 """With more of them rows are looked at one by one."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lakesync.adapters import LocalDisk
 from lakesync.flush import FlushSettings, ObjectFlushQueue
-from lakesync.schema import parse_schema
+from lakesync.model.schema import parse_schema
 from lakesync.testing.clock import ManualClock
 from tests.integration.embedded.embedded_support import KINDS, Author, gateway_over
 

@@ -12,13 +12,13 @@ import msgspec
 
 from lakesync.adapters import DeltaQuery, LocalDisk, ObjectDeltas, SqliteAdapter
 from lakesync.adapters.base import DatabaseAdapter, DeltaBatch, Held, StoredDelta
-from lakesync.delta import extract_delta
 from lakesync.engine import Engine, EngineLimits, SyncGateway
-from lakesync.exceptions import AdapterError
 from lakesync.flush import FlushQueue, FlushSettings, Outlet
+from lakesync.model.delta import extract_delta
+from lakesync.model.errors import AdapterError
+from lakesync.model.types import RowDelta, SyncPush
 from lakesync.staging import open_store
 from lakesync.testing.clock import ManualClock
-from lakesync.types import RowDelta, SyncPush
 
 KINDS = {
     "parquet": lambda folder: ObjectDeltas(LocalDisk(folder / "objects")),

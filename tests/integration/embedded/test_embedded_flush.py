@@ -9,10 +9,10 @@ import pytest
 
 from lakesync.adapters import LocalDisk, ObjectDeltas
 from lakesync.engine import Engine, EngineLimits
-from lakesync.exceptions import BackpressureError, FlushError, IntegrityError
 from lakesync.flush import BufferStats, FlushSettings, Outlet
+from lakesync.model.errors import BackpressureError, FlushError, IntegrityError
+from lakesync.model.types import SyncPull
 from lakesync.staging import open_store
-from lakesync.types import SyncPull
 from tests.integration.embedded.embedded_support import KINDS, Author, Failing, gateway_over, ids, kept, objects
 
 

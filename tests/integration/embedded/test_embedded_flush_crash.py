@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from lakesync.adapters import LocalDisk
-from lakesync.crash import VARIABLE
 from lakesync.flush import ObjectFlushQueue
+from lakesync.model.crash_points import VARIABLE
 from lakesync.testing.clock import ManualClock
 from tests.integration.embedded.crashing import opened
 from tests.integration.embedded.embedded_support import KINDS, ids, kept

@@ -8,9 +8,9 @@ import pytest
 import stamina
 
 from lakesync.adapters import LocalDisk, SqliteAdapter
-from lakesync.exceptions import AdapterError, ValidationError
 from lakesync.flush import Materialiser, MemoryFlushQueue, ObjectFlushQueue
-from lakesync.schema import parse_schema
+from lakesync.model.errors import AdapterError, ValidationError
+from lakesync.model.schema import parse_schema
 from tests.integration.embedded.embedded_support import Author, gateway_over
 
 NOTES = parse_schema({"table": "notes", "columns": [{"name": "x", "type": "number"}]})

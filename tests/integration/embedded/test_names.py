@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from lakesync.engine import Engine
-from lakesync.exceptions import SchemaError, SchemaMismatchError
-from lakesync.namespaces import Namespaces
+from lakesync.model.errors import SchemaError, SchemaMismatchError
+from lakesync.model.namespaces import Namespaces
+from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
 from lakesync.staging.sharded import open_staging
 from lakesync.staging.shards import ShardMap
 from lakesync.testing.clock import ManualClock
-from lakesync.types import SyncPush
 from tests.conformance.book import make_delta
 
 NAMESPACES = Namespaces("tables", {"apart": "own"})

@@ -17,13 +17,13 @@ from lakesync import ActionPush, FlushSettings, make_action
 from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter
 from lakesync.engine import Engine
 from lakesync.engine.flushing import Housekeeping
-from lakesync.exceptions import BackpressureError, ConfigurationError, FlushError, NotFoundError, ValidationError
 from lakesync.flush import MemoryFlushQueue, Outlet
-from lakesync.handlers import ActionDescriptor
+from lakesync.model.action_handlers import ActionDescriptor
+from lakesync.model.errors import BackpressureError, ConfigurationError, FlushError, NotFoundError, ValidationError
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.presets import pass_all, user_scoped
-from lakesync.schema import parse_schema
 from lakesync.staging import open_store
-from lakesync.types import SyncPull, SyncPush
 from tests.integration.embedded.embedded_support import KINDS, Author, Failing, ids, kept, objects
 
 NOTES = parse_schema({"table": "notes", "columns": [{"name": "x", "type": "number"}, {"name": "u", "type": "string"}]})

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from lakesync.adapters import open_adapter
-from lakesync.delta import delta_id
 from lakesync.engine import Engine
 from lakesync.engine.following import Group, Standing
-from lakesync.exceptions import ConfigurationError, NotFoundError, StagingUnavailableError
 from lakesync.flush import Outlet
+from lakesync.model.delta import delta_id
+from lakesync.model.errors import ConfigurationError, NotFoundError, StagingUnavailableError
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
-from lakesync.schema import parse_schema
 from lakesync.staging import open_staging, open_store
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.shards import ShardMap
-from lakesync.types import ColumnValue, RowDelta, SyncPull, SyncPush
 
 START = 1_700_000_000_000
 SHARDS = ShardMap({"orders": "shard-orders"}, "shard-default")

@@ -7,9 +7,9 @@ import pytest
 from lakesync.adapters import DeltaBatch, StoredDelta
 from lakesync.adapters.postgres import PostgresAdapter
 from lakesync.engine.following import Group, Standing
-from lakesync.exceptions import AdapterError, NotFoundError
+from lakesync.model.errors import AdapterError, NotFoundError
+from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
-from lakesync.types import SyncPull, SyncPush
 from tests.integration.embedded.embedded_support import KINDS, Author, gateway_over
 
 MINE = {

@@ -26,8 +26,8 @@ from lakesync.adapters.arrow import (
     to_arrow,
 )
 from lakesync.adapters.selection import held as held_of
-from lakesync.delta import id_number
-from lakesync.exceptions import IntegrityError
+from lakesync.model.delta import id_number
+from lakesync.model.errors import IntegrityError
 from tests.conformance.book import make_delta
 
 DELTAS = [

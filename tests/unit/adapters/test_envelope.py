@@ -8,7 +8,7 @@ import pytest
 
 from lakesync.adapters import StoredDelta
 from lakesync.adapters.envelope import decode_envelope, encode_envelope
-from lakesync.exceptions import IntegrityError
+from lakesync.model.errors import IntegrityError
 from tests.conformance.book import make_delta
 
 DELTAS = [

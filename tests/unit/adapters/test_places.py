@@ -6,10 +6,11 @@ from typing import get_args
 
 import pytest
 
-from lakesync import config, config_places
+from lakesync import config
 from lakesync.adapters import DeltaBatch, DeltaQuery, SqliteAdapter, StoredDelta
 from lakesync.adapters.places import Leaf, leaves, open_place, place_of
-from lakesync.exceptions import ConfigurationError
+from lakesync.config import backends as config_places
+from lakesync.model.errors import ConfigurationError
 from lakesync.rules.model import Operator
 from tests.conformance.book import make_delta
 

@@ -6,7 +6,7 @@ import pytest
 from lakesync.adapters.flowing import FlowMark, Sieve
 from lakesync.adapters.migrate import Progress, Scope
 from lakesync.adapters.progress import ProgressKept, progress_in
-from lakesync.exceptions import ConfigurationError, IntegrityError
+from lakesync.model.errors import ConfigurationError, IntegrityError
 
 
 def test_a_file_is_replaced_whole_and_forgotten(tmp_path):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter, as_database, open_adapter, schemes
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 
 @pytest.fixture

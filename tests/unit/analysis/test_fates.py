@@ -3,9 +3,9 @@
 import random
 
 from lakesync.analysis.fates import Arrived, fates
-from lakesync.delta import delta_id
-from lakesync.lww import RowState
-from lakesync.types import ColumnValue, RowDelta
+from lakesync.model.delta import delta_id
+from lakesync.model.merge import RowState
+from lakesync.model.types import ColumnValue, RowDelta
 
 
 def delta(op, client, hlc, **values):

@@ -15,7 +15,7 @@ from lakesync.analysis.marks import (
     positions,
     report_in,
 )
-from lakesync.namespaces import Namespaces
+from lakesync.model.namespaces import Namespaces
 from lakesync.staging.records import Backlog
 from lakesync.staging.shards import ShardMap
 

@@ -3,8 +3,8 @@
 import pytest
 
 from lakesync.analysis.moments import AsOf, parse_as_of, shown
-from lakesync.exceptions import ValidationError
-from lakesync.hlc import MAX_COUNTER, encode
+from lakesync.model.errors import ValidationError
+from lakesync.model.hlc import MAX_COUNTER, encode
 
 NOON = 1_763_726_400_000  # 2025-11-21 12:00 UTC
 

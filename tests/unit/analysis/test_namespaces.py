@@ -12,7 +12,7 @@ from lakesync.analysis.moments import AsOf
 from lakesync.analysis.query import query
 from lakesync.analysis.tracing import trace
 from lakesync.config import load
-from lakesync.exceptions import NotFoundError
+from lakesync.model.errors import NotFoundError
 
 START = 1_790_000_000_000 << 16
 PUSHED = [("eu", "1", '"e1"'), ("home", "1", '"h1"'), ("other", "2", '"o2"'), ("eu", "3", '"e3"')]

@@ -7,10 +7,10 @@ import pytest
 from lakesync import config
 from lakesync.analysis.row_history import row_history
 from lakesync.engine import Engine
-from lakesync.exceptions import LakeUnavailableError
+from lakesync.model.errors import LakeUnavailableError
+from lakesync.model.types import SyncPush
 from lakesync.staging import open_staging
 from lakesync.testing.clock import ManualClock
-from lakesync.types import SyncPush
 from tests.conformance.book import make_delta
 
 

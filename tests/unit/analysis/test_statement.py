@@ -6,7 +6,7 @@ import pytest
 
 from lakesync.analysis.predicate import Predicate
 from lakesync.analysis.statement import read_statement
-from lakesync.exceptions import ValidationError
+from lakesync.model.errors import ValidationError
 
 
 def named(sql):

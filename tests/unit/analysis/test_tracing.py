@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from lakesync import config
 from lakesync.analysis.tracing import trace
 from lakesync.cli.app import app
-from lakesync.exceptions import LakeUnavailableError, NotFoundError, ValidationError
+from lakesync.model.errors import LakeUnavailableError, NotFoundError, ValidationError
 
 DELTAS = pa.schema(
     [

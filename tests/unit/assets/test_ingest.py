@@ -12,7 +12,7 @@ from lakesync.connectors import Connectors, Secrets
 from lakesync.connectors.polling import PollReport, TableReport
 from lakesync.connectors.source import Usage
 from lakesync.engine import Engine
-from lakesync.hlc import wall_clock
+from lakesync.model.hlc import wall_clock
 from lakesync.staging import open_store
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.jobs import poll_job

@@ -11,12 +11,12 @@ from threading import Thread
 import pytest
 import typer
 
-from lakesync import exceptions
 from lakesync.cli.ending import CODES, REMEDIES, ExitCode, code_of
 from lakesync.cli.erase import _gateway
 from lakesync.cli.options import settings
 from lakesync.client.errors import UnreachableError
-from lakesync.exceptions import StagingUnavailableError
+from lakesync.model import errors as exceptions
+from lakesync.model.errors import StagingUnavailableError
 
 
 def tree(kind=exceptions.LakeSyncError):

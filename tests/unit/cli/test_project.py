@@ -13,7 +13,7 @@ from gateway.declared import Declarations
 from lakesync import config
 from lakesync.cli.ending import ExitCode
 from lakesync.engine import Engine
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 from lakesync.staging import open_staging
 from lakesync.staging.shards import ShardMap
 from lakesync.testing.clock import ManualClock

@@ -10,7 +10,7 @@ import pytest
 
 from lakesync.cli.ending import ExitCode
 from lakesync.cli.refusals import Refusals
-from lakesync.exceptions import Rejection
+from lakesync.model.errors import Rejection
 
 UNKNOWN = Rejection("ffff", "FORBIDDEN", "no")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakesync.cli.reading import records
-from lakesync.exceptions import ValidationError
+from lakesync.model.errors import ValidationError
 
 TYPES = {"title": "string", "n": "number", "done": "boolean", "tags": "json"}
 

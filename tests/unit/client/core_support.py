@@ -4,12 +4,12 @@ from typing import Any
 
 import msgspec
 
-from lakesync import hlc
 from lakesync.client.core import ClientCore, LocalChange, MemoryStore, Refused
-from lakesync.delta import delta_id
-from lakesync.exceptions import Rejection
+from lakesync.model import hlc
+from lakesync.model.delta import delta_id
+from lakesync.model.errors import Rejection
+from lakesync.model.types import ColumnValue, Op, PushResult, RowDelta, SyncResponse
 from lakesync.testing.clock import ManualClock
-from lakesync.types import ColumnValue, Op, PushResult, RowDelta, SyncResponse
 
 START = 1_700_000_000_000
 """Where manual clocks start, in milliseconds."""

@@ -3,7 +3,7 @@
 import pytest
 
 from lakesync.client import LocalTransport, UnreachableError
-from lakesync.types import ActionResponse, ActionResult
+from lakesync.model.types import ActionResponse, ActionResult
 
 SCHEMAS = []
 

@@ -10,7 +10,7 @@ import lakesync
 from lakesync.client import LocalTransport, ahead
 from lakesync.client.core import CoreLimits
 from lakesync.client.errors import UnreachableError
-from lakesync.types import SyncResponse
+from lakesync.model.types import SyncResponse
 
 ROWS, PAGE = 60, 5
 DEADLINE = 10.0

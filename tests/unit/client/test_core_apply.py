@@ -3,7 +3,7 @@
 import pytest
 
 from lakesync.client.core import Broadcast, Wait
-from lakesync.types import PushResult, SyncPull
+from lakesync.model.types import PushResult, SyncPull
 from tests.unit.client.core_support import Handle, delta, page
 
 LATER = 60_000

@@ -2,10 +2,10 @@
 
 import pytest
 
-from lakesync import hlc
 from lakesync.client.core import CoreLimits, LocalChange, Lost, Wait
-from lakesync.exceptions import NotFoundError, Rejection, ValidationError
-from lakesync.types import PushResult, SyncPull, SyncPush
+from lakesync.model import hlc
+from lakesync.model.errors import NotFoundError, Rejection, ValidationError
+from lakesync.model.types import PushResult, SyncPull, SyncPush
 from tests.unit.client.core_support import START, Handle, delta, page, refused
 
 

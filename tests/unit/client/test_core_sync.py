@@ -3,9 +3,9 @@
 import pytest
 
 from lakesync.client.core import CheckpointEnd, ClientCore, FetchCheckpoint, Frame, Lost, MemoryStore, Wait
-from lakesync.exceptions import ConfigurationError
-from lakesync.hlc import encode
-from lakesync.types import PushResult, SyncPull, SyncPush
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.hlc import encode
+from lakesync.model.types import PushResult, SyncPull, SyncPush
 from tests.unit.client.core_support import START, Handle, delta, page, refused
 
 

@@ -5,7 +5,7 @@ import pytest
 from lakesync.client import LocalTransport
 from lakesync.client.errors import UnreachableError
 from lakesync.client.exchange import Exchange
-from lakesync.exceptions import BackpressureError
+from lakesync.model.errors import BackpressureError
 
 SCHEMAS = [{"table": "notes", "columns": [{"name": "text", "type": "string"}]}]
 

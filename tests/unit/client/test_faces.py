@@ -14,7 +14,7 @@ import requests
 import lakesync
 import lakesync.client
 from lakesync.client import AsyncClient, HttpTransport, create_client, open_async, open_client
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 NOTES = {"table": "notes", "columns": [{"name": "text", "type": "string"}]}
 SCHEMAS = [NOTES]

@@ -9,8 +9,8 @@ from msgspec import Raw
 
 from lakesync.client import DbError, LocalTransport
 from lakesync.client.transports.base import Checkpoint
-from lakesync.exceptions import ResyncRequiredError
-from lakesync.types import ColumnValue, RowDelta, SyncResponse
+from lakesync.model.errors import ResyncRequiredError
+from lakesync.model.types import ColumnValue, RowDelta, SyncResponse
 from lakesync.wire import protobuf
 from tests.property.test_full_disk import files_end_at, whole_disk
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.exceptions import ConfigurationError
-from lakesync.schema import parse_schema
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.schema import parse_schema
 
 NARROW = {"table": "notes", "columns": [{"name": "text", "type": "string"}]}
 WIDE = {**NARROW, "columns": [*NARROW["columns"], {"name": "mark", "type": "number"}]}

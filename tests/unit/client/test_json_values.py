@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lakesync.client.value_checks import MISFITS
-from lakesync.delta import MAX_DEPTH, jcs_raw
-from lakesync.exceptions import ConfigurationError, ValidationError
+from lakesync.model.delta import MAX_DEPTH, jcs_raw
+from lakesync.model.errors import ConfigurationError, ValidationError
 
 NOTES = {"table": "notes", "columns": [{"name": "value", "type": "json"}]}
 SCHEMAS = [NOTES]

@@ -19,7 +19,7 @@ import lakesync
 from lakesync.client import HttpTransport, LocalTransport, SyncTracker, create_client, open_async
 from lakesync.client.errors import DbError
 from lakesync.client.watching import REST
-from lakesync.exceptions import ConfigurationError, DuplicateError, NotFoundError, SchemaError, ValidationError
+from lakesync.model.errors import ConfigurationError, DuplicateError, NotFoundError, SchemaError, ValidationError
 
 TODOS = {
     "table": "todos",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lakesync.client.errors import TableError
-from lakesync.exceptions import ConfigurationError, SchemaError
+from lakesync.model.errors import ConfigurationError, SchemaError
 
 NOTES = {"table": "notes", "columns": [{"name": "text", "type": "string"}, {"name": "n", "type": "number"}]}
 SCHEMAS = [NOTES]

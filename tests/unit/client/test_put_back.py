@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from lakesync.client import LocalTransport
-from lakesync.types import SyncPull
+from lakesync.model.types import SyncPull
 
 SCHEMAS = [{"table": "notes", "columns": [{"name": "text", "type": "string"}, {"name": "n", "type": "number"}]}]
 

@@ -18,10 +18,10 @@ from lakesync.client import (
     UnreachableError,
     create_client,
 )
-from lakesync.delta import extract_delta
-from lakesync.exceptions import BackpressureError, ConfigurationError, SchemaError, ValidationError
-from lakesync.schema import parse_schema
-from lakesync.types import SyncPull
+from lakesync.model.delta import extract_delta
+from lakesync.model.errors import BackpressureError, ConfigurationError, SchemaError, ValidationError
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import SyncPull
 
 NOTES = {"table": "notes", "columns": [{"name": "text", "type": "string"}]}
 SCHEMAS = [NOTES]

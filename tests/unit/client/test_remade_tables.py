@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from lakesync.client import LocalTransport, TableError
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 NOTES = {"table": "notes", "columns": [{"name": "text", "type": "string"}, {"name": "n", "type": "number"}]}
 SCHEMAS = [NOTES]

@@ -10,7 +10,7 @@ import lakesync.client.replica as replica_module
 from lakesync.client.core import FetchCheckpoint
 from lakesync.client.errors import DbError
 from lakesync.client.replica import Replica, SyncThread
-from lakesync.types import PushResult, SyncPull
+from lakesync.model.types import PushResult, SyncPull
 from tests.unit.client.core_support import delta, page, refused
 from tests.unit.client.test_store_sqlite import SCHEMA
 

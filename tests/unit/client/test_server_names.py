@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from lakesync.client import LocalTransport, SchemaSynchroniser, UnreachableError
 from lakesync.client.transports.base import ServerSchema
-from lakesync.exceptions import SchemaError
-from lakesync.schema import Column, TableSchema, parse_schema
-from lakesync.types import SyncResponse
+from lakesync.model.errors import SchemaError
+from lakesync.model.schema import Column, TableSchema, parse_schema
+from lakesync.model.types import SyncResponse
 
 NOTES = {"table": "notes", "columns": [{"name": "title", "type": "string"}]}
 SCHEMAS = [NOTES]

@@ -10,10 +10,10 @@ from lakesync.client.sql_values import fits, from_sql, to_sql
 from lakesync.client.stamps import Layout
 from lakesync.client.store_sqlite import SqliteClientStore
 from lakesync.client.tracking import MANY
-from lakesync.delta import jcs_raw
-from lakesync.exceptions import IntegrityError
-from lakesync.schema import parse_schema
-from lakesync.types import PushResult
+from lakesync.model.delta import jcs_raw
+from lakesync.model.errors import IntegrityError
+from lakesync.model.schema import parse_schema
+from lakesync.model.types import PushResult
 from tests.unit.client.core_support import delta, page, refused
 
 SCHEMA = parse_schema({"table": "t", "columns": [{"name": "x", "type": "number"}, {"name": "y", "type": "string"}]})

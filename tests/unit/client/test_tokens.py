@@ -11,7 +11,7 @@ import pytest
 
 from lakesync.client.errors import UnreachableError
 from lakesync.client.transports.tokens import TokenHolder
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 SECRET = "a secret of at least thirty-two bytes"
 

@@ -6,7 +6,7 @@ import pytest
 
 from lakesync import config
 from lakesync.connectors import Connectors
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 MODULE = """
 from lakesync.connectors import ConnectorDescriptor, ConnectorType

@@ -2,7 +2,7 @@
 
 from lakesync.connectors.polling import poll
 from lakesync.connectors.source import Page, SourceRow, Table, Usage
-from lakesync.exceptions import AdapterError, FlushError
+from lakesync.model.errors import AdapterError, FlushError
 from lakesync.testing.landing import MemoryLanding
 
 TABLES = (Table("issues"), Table("comments"), Table("projects"))

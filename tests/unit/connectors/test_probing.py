@@ -15,7 +15,7 @@ from lakesync.connectors.jira.api import site_of
 from lakesync.connectors.probing import clock_told, probes_of
 from lakesync.connectors.source import Table
 from lakesync.engine import Engine
-from lakesync.exceptions import ConfigurationError, LakeSyncError, NotFoundError
+from lakesync.model.errors import ConfigurationError, LakeSyncError, NotFoundError
 from lakesync.staging import open_store
 from lakesync.testing.servers import Answer
 from tests.integration.jira_support import desk

@@ -9,8 +9,8 @@ import pytest
 
 from lakesync.connectors import ConnectorDescriptor, Connectors, ConnectorType, Secrets
 from lakesync.connectors.descriptors import BUILT_IN
-from lakesync.exceptions import ConfigurationError, ValidationError
-from lakesync.json_schema import Form
+from lakesync.model.errors import ConfigurationError, ValidationError
+from lakesync.model.json_schema import Form
 
 KEY = "k" * 32
 JIRA = {

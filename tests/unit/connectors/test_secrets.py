@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakesync.connectors.secrets import Secrets
-from lakesync.exceptions import ConfigurationError, ValidationError
+from lakesync.model.errors import ConfigurationError, ValidationError
 
 OLD, NEW = "o" * 32, "n" * 64
 

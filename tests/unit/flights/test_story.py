@@ -10,9 +10,9 @@ import pytest
 from examples.flights import cast, data
 from examples.flights.encoding import delta_id, push_body
 from examples.flights.story import Step, Story, crossed
-from lakesync import delta
-from lakesync.hlc import MAX_DRIFT_MS
-from lakesync.types import ColumnValue
+from lakesync.model import delta
+from lakesync.model.hlc import MAX_DRIFT_MS
+from lakesync.model.types import ColumnValue
 
 DAYS = 7
 

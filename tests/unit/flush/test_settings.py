@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.exceptions import ConfigurationError
 from lakesync.flush import AdaptiveBuffer, FlushSettings
+from lakesync.model.errors import ConfigurationError
 
 
 def test_the_defaults():

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from lakesync.connectors.source import Table
-from lakesync.exceptions import BackpressureError, ValidationError
+from lakesync.model.errors import BackpressureError, ValidationError
 from resources import delivery
 from resources.delivery import Delivery
 

@@ -2,10 +2,10 @@ import re
 
 import pytest
 
+from lakesync.model.types import ColumnValue
 from lakesync.rules.evaluation import matches
 from lakesync.rules.keys import EVERYTHING, BucketIndex
 from lakesync.rules.model import Bucket, Filter, SyncRules
-from lakesync.types import ColumnValue
 
 
 def index(*filters, name="b"):

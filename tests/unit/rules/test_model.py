@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from lakesync.exceptions import ValidationError
+from lakesync.model.errors import ValidationError
 from lakesync.rules.evaluation import matches
 from lakesync.rules.model import MAX_LOOKED_AT, parse_rules
 from lakesync.rules.presets import pass_all, user_scoped

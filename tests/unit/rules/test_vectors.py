@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from lakesync.exceptions import ValidationError
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import ColumnValue
 from lakesync.rules.evaluation import matches
 from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import parse_rules
-from lakesync.types import ColumnValue
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors/rules.json").read_text())
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from lakesync.exceptions import ValidationError
-from lakesync.types import ActionPush, ActionResponse
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import ActionPush, ActionResponse
 from lakesync.wire import actions, frames, json, protobuf
 
 VECTORS = msgspec.json.decode((Path(__file__).parents[2] / "vectors/frames.json").read_bytes(), type=dict[str, Raw])

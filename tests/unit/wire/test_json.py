@@ -3,8 +3,8 @@ import re
 
 import pytest
 
-from lakesync.exceptions import ValidationError
-from lakesync.types import ColumnValue, PushResult, RowDelta, SyncPull, SyncResponse
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import ColumnValue, PushResult, RowDelta, SyncPull, SyncResponse
 from lakesync.wire import json
 
 DELTA = {

@@ -1,9 +1,9 @@
 import pytest
 import zstandard
 
-from lakesync.delta import id_digest, id_identity
-from lakesync.exceptions import ValidationError
-from lakesync.types import ColumnValue, RowDelta
+from lakesync.model.delta import id_digest, id_identity
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.wire import log
 
 DELTAS = [

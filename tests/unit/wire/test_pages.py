@@ -2,8 +2,8 @@
 
 import pytest
 
-from lakesync.exceptions import ValidationError
-from lakesync.types import ColumnValue, RowDelta, SyncResponse
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import ColumnValue, RowDelta, SyncResponse
 from lakesync.wire import pages
 from lakesync.wire.json import encode_response
 

@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
-from lakesync.exceptions import ValidationError
-from lakesync.types import ColumnValue, RowDelta
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.wire.values import check_values
 
 GOOD = [

@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from lakesync.schema import TableSchema
-from lakesync.types import Action, Claims
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import Action, Claims
 
 ActionData = Mapping[str, Any] | None
 """What an action gives back: a JSON object; None stands for an empty one."""

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from lakesync.exceptions import SchemaError
-from lakesync.types import RowDelta
+from lakesync.model.errors import SchemaError
+from lakesync.model.types import RowDelta
 
 ColumnType = Literal["string", "number", "boolean", "json", "null"]
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from lakesync.exceptions import Rejection, ValidationError
-from lakesync.schema import is_identifier
-from lakesync.types import RowDelta
+from lakesync.model.errors import Rejection, ValidationError
+from lakesync.model.schema import is_identifier
+from lakesync.model.types import RowDelta
 
 GATEWAY_ID = "[A-Za-z0-9_-]{1,64}"
 """The form of a gateway's id, as a regular expression."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from lakesync.exceptions import ClockDriftError
+from lakesync.model.errors import ClockDriftError
 
 COUNTER_BITS = 16
 MAX_COUNTER = (1 << COUNTER_BITS) - 1

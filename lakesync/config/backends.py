@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
-from lakesync.validation import GATEWAY_ID
+from lakesync.model.validation import GATEWAY_ID
 
 if TYPE_CHECKING:
     from lakesync.config import Config

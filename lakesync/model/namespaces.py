@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from lakesync.config_sections import LakeSection
+from typing import NamedTuple
 
 PATTERN = "^[a-z][a-z0-9]*(_[a-z0-9]+)*$"
 """Of a namespace of one's own: engines differ in case, and assets put `__` between their names' parts."""
@@ -56,11 +53,17 @@ class Namespaces(NamedTuple):
         return table if namespace == self.shared else f"{namespace}.{table}"
 
 
-def check_namespaces(lake: LakeSection, own: Mapping[str, str]) -> None:
-    """Whether gateways may have these.
+def check_namespaces(own: Mapping[str, str], *, shared: str, system: str, catalog: str) -> None:
+    """Check the namespaces that gateways declare.
+
+    Args:
+        own: Gateway to the namespace that it declares.
+        shared: `lake.namespace`, that of every gateway that declares none.
+        system: `lake.system_namespace`, that of LakeSync's own tables.
+        catalog: `lake.catalog`, the catalogue's name, which engines put before a namespace.
 
     Raises:
-        ValueError: a name cannot be used, or means something else; the message says which.
+        ValueError: A name cannot be used, or means something else; the message says which.
     """
     for gateway, name in own.items():
         setting = f"gateways.{gateway}.namespace is {name!r}"
@@ -69,9 +72,9 @@ def check_namespaces(lake: LakeSection, own: Mapping[str, str]) -> None:
                 f"{setting}; it must be lower-case words of letters and digits with single underscores between, 64 "
                 "characters at most, such as 'shop_eu'"
             )
-        if name == lake.namespace.lower():
+        if name == shared.lower():
             raise ValueError(f"{setting}, which is lake.namespace: leave it out, and the gateway shares that one")
-        if name == lake.system_namespace.lower():
+        if name == system.lower():
             raise ValueError(f"{setting}, which is lake.system_namespace, that of LakeSync's own tables; take another")
-        if name in _TAKEN or name == lake.catalog.lower():
+        if name in _TAKEN or name == catalog.lower():
             raise ValueError(f"{setting}, a name that engines take for something else; take another")

@@ -14,8 +14,8 @@ from heapq import heappop, heappush
 import msgspec
 from msgspec import Raw
 
-from lakesync.delta import jcs_raw
-from lakesync.types import RowDelta, Stamp
+from lakesync.model.delta import jcs_raw
+from lakesync.model.types import RowDelta, Stamp
 
 
 class LiveDelta(msgspec.Struct, array_like=True, gc=False):

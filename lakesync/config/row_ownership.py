@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from lakesync.config_places import LAKE, Condition, DeclaredDestination, DeclaredFlow
+from lakesync.config.backends import LAKE, Condition, DeclaredDestination, DeclaredFlow
 
 if TYPE_CHECKING:
     from lakesync.config import Config

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError

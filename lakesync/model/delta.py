@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from lakesync.exceptions import ValidationError
-from lakesync.types import Action, ColumnValue, Op, RowDelta
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import Action, ColumnValue, Op, RowDelta
 
 MAX_DEPTH = 100
 """How many lists and objects may stand inside one another in a value."""

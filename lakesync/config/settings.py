@@ -26,8 +26,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from lakesync.config_lines import line_of
-from lakesync.config_places import (
+from lakesync.config.backends import (
     DeclaredCopies,
     DeclaredDestination,
     DeclaredFlow,
@@ -37,8 +36,8 @@ from lakesync.config_places import (
     PlaceName,
     check_places,
 )
-from lakesync.config_rows import check_rows
-from lakesync.config_sections import (
+from lakesync.config.row_ownership import check_rows
+from lakesync.config.sections import (
     REVEAL,
     ConnectorsSection,
     Contract,
@@ -56,10 +55,11 @@ from lakesync.config_sections import (
     SparkSection,
     StagingSection,
 )
-from lakesync.exceptions import ConfigurationError
-from lakesync.namespaces import Namespaces, check_namespaces
-from lakesync.references import KINDS, follow
-from lakesync.validation import GATEWAY_ID
+from lakesync.config.toml_lines import line_of
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.namespaces import Namespaces, check_namespaces
+from lakesync.model.secret_references import KINDS, follow
+from lakesync.model.validation import GATEWAY_ID
 
 _REFERENCES = (
     "jwt_secret",
@@ -194,7 +194,8 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _check_namespaces(self) -> Config:
-        check_namespaces(self.lake, self.namespaces.own)
+        lake = self.lake
+        check_namespaces(self.namespaces.own, shared=lake.namespace, system=lake.system_namespace, catalog=lake.catalog)
         return self
 
     @model_validator(mode="after")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lakesync.exceptions import ConfigurationError
+from lakesync.model.errors import ConfigurationError
 
 
 @contextmanager

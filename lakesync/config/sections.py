@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from lakesync.validation import GATEWAY_ID, check_keys_url
+from lakesync.model.validation import GATEWAY_ID, check_keys_url
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 """A TCP port; 0 lets the system choose a free one."""
