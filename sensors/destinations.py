@@ -6,12 +6,12 @@ import dagster as dg
 
 from assets.labels import DESTINATION_SENSOR, REQUESTED_BY
 from lakesync.analysis.marks import Lag
-from lakesync.model.errors import LakeUnavailableError
 from lakesync.staging.store import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.attempts import Attempts
 from sensors.flush import nearest_day
 from sensors.lags import PipelineLags, is_under_way
+from sensors.outages import skip_during_outage
 
 LEAF = "lakesync/leaf"
 """Run tag: the asset that the run is for."""
@@ -41,20 +41,18 @@ def destination_sensor(
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests a run for each destination that lacks what was flushed, also after it was unreachable.",
     )
+    @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = Attempts(context.cursor)
         lags.note(DESTINATION_SENSOR, attempts.counts())
-        try:
-            with open_staging() as store:
-                behind = destinations(lags, context, store)
+        with open_staging() as store:
+            behind = destinations(lags, context, store)
+            ready, held = attempts.ready(behind)
+            names = {lag.name for lag in ready}
+            busy = {name for name in sorted(names) if is_under_way(context.instance, tags(keys[name]))}
+            if names - busy:  # the run that moves these marks may have ended since they were read
+                behind = destinations(lags, context, store, anew=True)
                 ready, held = attempts.ready(behind)
-                names = {lag.name for lag in ready}
-                busy = {name for name in sorted(names) if is_under_way(context.instance, tags(keys[name]))}
-                if names - busy:  # the run that moves these marks may have ended since they were read
-                    behind = destinations(lags, context, store, anew=True)
-                    ready, held = attempts.ready(behind)
-        except LakeUnavailableError as error:
-            return dg.SkipReason(str(error))
         asked = [lag for lag in ready if lag.name not in busy and lag.name in names]
         if not asked:
             told = [f"a run for {name} is under way" for name in sorted(busy)]

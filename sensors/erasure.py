@@ -8,6 +8,7 @@ from lakesync.staging.store import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.attempts import Attempts
 from sensors.lags import PipelineLags, is_under_way
+from sensors.outages import skip_during_outage
 
 ERASURE_SENSOR = "erasure_sensor"
 
@@ -25,6 +26,7 @@ def erasure_sensor(
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests a run that erases from the lake what was erased from staging.",
     )
+    @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = Attempts(context.cursor)
         lags.note(ERASURE_SENSOR, attempts.counts())

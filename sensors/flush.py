@@ -24,6 +24,7 @@ from lakesync.staging.store import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.attempts import Attempts
 from sensors.lags import PipelineLags, is_under_way
+from sensors.outages import skip_during_outage
 from sensors.waiting import Exceeded, Watcher
 
 Reason = Literal["request", "bytes", "wide", "table", "age", "rules", "behind"]
@@ -139,6 +140,7 @@ def flush_sensor(
         description="Requests one flush for all gateways that hold too much, have waited too long, were asked to, or "
         "whose tables or checkpoint are behind.",
     )
+    @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         ends = time.monotonic() + watch_seconds
         with open_staging() as store:

@@ -8,10 +8,10 @@ import dagster as dg
 from assets.freshness import days_in_time, evaluation, fresh_assets, newest_of
 from lakesync.config import Config
 from lakesync.model.clock import WallClock
-from lakesync.model.errors import LakeUnavailableError
 from lakesync.staging.store import OpenStaging
 from resources.snapshot import SchemaSnapshot
 from sensors.lags import PipelineLags
+from sensors.outages import skip_during_outage
 
 TELL_AGAIN_SECONDS = 3600
 
@@ -27,16 +27,14 @@ def freshness_sensor(
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Tells for each day of arrival whether the history and what follows it have it in time.",
     )
+    @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         told: dict[str, tuple[list[str], int, float]] = json.loads(context.cursor or "{}")
         now, now_ms = time.time(), WallClock(config.clock_offset_file).now_ms()
         allowed = config.dagster.late_after_seconds
         events = []
         with open_staging() as store:
-            try:
-                behind = lags.read(store, lambda: context.instance)
-            except LakeUnavailableError as error:
-                return dg.SkipReason(str(error))
+            behind = lags.read(store, lambda: context.instance)
             for key in fresh_assets(snapshot, config):
                 name = key.to_user_string()
                 days = days_in_time(store, key, behind, allowed=allowed, now_ms=now_ms)

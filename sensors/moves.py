@@ -15,6 +15,7 @@ from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.attempts import Attempts
 from sensors.flush import nearest_day
 from sensors.lags import PipelineLags, is_under_way
+from sensors.outages import skip_during_outage
 
 MOVE = "lakesync/move"
 """Run tag: the flow, tiers or migration that the run is for."""
@@ -47,6 +48,7 @@ def move_sensor(
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests a run of each flow and each pair of tiers whose schedule has passed since its last run.",
     )
+    @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = Attempts(context.cursor)
         lags.note(MOVE_SENSOR, attempts.counts())

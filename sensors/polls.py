@@ -11,6 +11,7 @@ from resources.snapshot import PolledConnector, SchemaSnapshot
 from sensors.attempts import Attempts
 from sensors.flush import nearest_day
 from sensors.lags import PipelineLags, is_under_way
+from sensors.outages import skip_during_outage
 
 
 def poll_sensor(
@@ -41,6 +42,7 @@ def poll_sensor(
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests a poll of every connector whose interval has passed.",
     )
+    @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = Attempts(context.cursor)
         lags.note(POLL_SENSOR, attempts.counts())

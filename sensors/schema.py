@@ -7,6 +7,7 @@ import requests
 from lakesync.config import Config
 from lakesync.staging.store import OpenStaging
 from resources.snapshot import SchemaSnapshot, first_arrival_day, registered, snapshot_file, write_snapshot
+from sensors.outages import skip_during_outage
 
 LOCATION = "lakesync"
 """The code location's name in every workspace."""
@@ -30,6 +31,10 @@ class ReloadError(Exception):
     """Dagster's webserver did not load the location again; the next tick tries once more."""
 
 
+class WebserverUnavailableError(ReloadError):
+    """Dagster's webserver does not answer, as while it starts."""
+
+
 def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStaging) -> dg.SensorDefinition:
     """Compares what is registered with `loaded`, which this location was made from.
 
@@ -43,6 +48,7 @@ def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStag
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Writes newly registered tables to the schema snapshot and loads this code location again.",
     )
+    @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         with open_staging() as store:
             now = registered(store, config.namespaces.own)
@@ -64,7 +70,10 @@ def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStag
         if url is None:
             return dg.SkipReason(f"changed: {tables}; reload the location, as dagster.url names no webserver")
         context.log.info("changed: %s", tables)
-        reload_location(url)
+        try:
+            reload_location(url)
+        except WebserverUnavailableError as error:
+            return dg.SkipReason(f"changed: {tables}; {error}")
         return dg.SkipReason(f"loaded again with {tables}")
 
     return watch
@@ -74,7 +83,8 @@ def reload_location(url: str) -> None:
     """Have a webserver load the location again, in the same code server.
 
     Raises:
-        ReloadError: it did not, or does not answer.
+        ReloadError: it did not.
+        WebserverUnavailableError: it does not answer.
     """
     query = {"query": _RELOAD, "variables": {"location": LOCATION}}
     try:
@@ -83,6 +93,10 @@ def reload_location(url: str) -> None:
             answer = session.post(f"{url.rstrip('/')}/graphql", json=query, timeout=_RELOAD_SECONDS)
         answer.raise_for_status()
         result = answer.json()["data"]["reloadRepositoryLocation"]
+    except (requests.ConnectionError, requests.Timeout) as error:
+        raise WebserverUnavailableError(
+            f"{url} does not answer ({type(error).__name__}); the next tick tries again"
+        ) from error
     except (requests.RequestException, KeyError, TypeError) as error:
         raise ReloadError(f"{url} did not reload {LOCATION!r}: {error}; the next tick tries again") from error
     inner = result.get("locationOrLoadError") or {}

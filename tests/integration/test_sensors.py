@@ -6,11 +6,14 @@ import threading
 import time
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from functools import partialmethod
 
 import dagster as dg
 import pytest
+from pydantic import SecretStr
 
 from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY
+from lakesync.cli.process import free_ports
 from lakesync.config import load
 from lakesync.config.sections import FlushSection
 from lakesync.engine import Engine
@@ -21,6 +24,7 @@ from lakesync.model.types import SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_store
 from lakesync.staging.records import Backlog, Cut
+from lakesync.staging.remote import RemoteStore
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.jobs import flush_job
 from lakesync_dagster.partitions import arrival_days, first_day
@@ -365,6 +369,30 @@ def test_a_reload_that_failed_is_tried_again(house, webserver, watch):
         with pytest.raises(ReloadError, match="no such module"):
             watch(SchemaSnapshot())
     assert len(webserver.asked) == 2
+
+
+def test_a_webserver_that_is_not_up_yet_fails_no_tick(house):
+    """Daemon and webserver start side by side: at the first start a declared table is new before anybody answers."""
+    house.engine.gateway("nyc").register_schema(FLIGHTS)
+    (port,) = free_ports(1)
+    config = house.config.replace(dagster={"url": f"http://127.0.0.1:{port}"})
+    with dg.build_sensor_context(house.instance) as context:
+        tick = schema_sensor(config, SchemaSnapshot(), lambda: nullcontext(house.engine.store))(context)
+    assert tick.skip_message.startswith("changed: flights; http://127.0.0.1:")
+    assert tick.skip_message.endswith("does not answer (ConnectionError); the next tick tries again")
+
+
+def test_an_outage_of_staging_skips_the_ticks_of_every_sensor(house, monkeypatch):
+    (port,) = free_ports(1)
+    monkeypatch.setattr(RemoteStore, "__init__", partialmethod(RemoteStore.__init__, patience=0.1))
+    config = house.config.replace(gateway={"url": f"http://127.0.0.1:{port}"}, service_token=SecretStr("s" * 32))
+    skipped = set()
+    for sensor in make_definitions(config, SchemaSnapshot((FLIGHTS,), {"flights": ("nyc",)})).sensors:
+        with dg.build_sensor_context(house.instance) as context:
+            tick = sensor(context)
+        if "did not answer" in str(tick.skip_message):
+            skipped.add(sensor.name)
+    assert skipped >= {"flush_sensor", "schema_sensor", "erasure_sensor", "freshness_sensor"}
 
 
 def test_a_column_added_later_is_seen(house, webserver, watch):
