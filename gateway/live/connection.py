@@ -284,7 +284,7 @@ class LiveConnection:
         """Close when the token expires, by the system's clock, and when its key was withdrawn on the way in."""
         left = self._caller.expires - time.time()
         verifier, key = self._services.verifier, self._caller.key
-        if verifier is not None and key is not None and not verifier.holds(key):
+        if verifier is not None and key is not None and not verifier.is_in_use(key):
             self.close_signed_by(frozenset({key}))
         elif left <= 0:
             expired = AuthError("the token has expired: connect again with a new one")

@@ -1,4 +1,4 @@
-"""Verification of tokens: issuers, their keys, and the checks that a token passes. Free of any web framework."""
+"""Verification of tokens: issuers, their keys, and the checks. Gateway and command line use it."""
 
 from lakesync.auth.checks import CLOCK_SKEW_SECONDS, MAX_TOKEN_CHARS, Finding, Identity, TokenRefusedError
 from lakesync.auth.issuers import EnterRule, Issuer, configured_issuers

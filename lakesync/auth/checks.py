@@ -1,4 +1,4 @@
-"""The checks that a token passes, one after another; `lakesync token inspect` shows each of them."""
+"""The checks of a token, in their order. `TokenVerifier` runs them, and `lakesync token inspect` lists them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import jwt
 import msgspec
 
-from lakesync.auth.claims import by_path, rule_claims, texts_of
+from lakesync.auth.claims import flatten_claims, rule_claims, string_values
 from lakesync.auth.issuers import Issuer
 from lakesync.auth.keys import ALGORITHMS, Key
 from lakesync.model.client_ids import is_importer, user_of
@@ -21,69 +21,83 @@ Role = Literal["client", "admin"]
 
 MAX_TOKEN_CHARS = 8192
 CLOCK_SKEW_SECONDS = 5
-"""How far an issuer's clock may be ahead: `iat` and `nbf` are good as much earlier."""
+"""How far an issuer's clock may be ahead: a token is accepted so many seconds before its `iat` and `nbf`."""
 LAST_SECOND = 253_402_300_799
-"""The end of the year 9999: a token that expires later was not meant to expire."""
-_SHOWN_CHARS = 60
+"""The end of the year 9999. A later `exp` is rejected: it is a mistake, such as milliseconds."""
+_QUOTED_CHARS = 60
 _GATEWAY = "gw"
 _ABSENT = object()
 
 
 class TokenRefusedError(AuthError):
-    """A token that fails a check, which the message names."""
+    """A token failed a check. The message names the check and holds no secret, key or signature."""
 
     def __init__(self, check: str, message: str) -> None:
+        """Create the error.
+
+        Args:
+            check: one of `CHECKS`, or `form` or `issuer`.
+            message: what is wrong, and what to do.
+        """
         super().__init__(f"the token fails the check '{check}': {message}")
         self.check = check
 
 
 class UnknownKeyError(TokenRefusedError):
-    """None of the issuer's keys that are known here can have signed a token; a newer one might have."""
+    """No known key of the issuer signed the token. A refresh of its keys may find the right one."""
 
     def __init__(self, message: str, issuer: Issuer) -> None:
+        """Create the error.
+
+        Args:
+            message: what is wrong.
+            issuer: the issuer whose keys to refresh.
+        """
         super().__init__("key", message)
         self.issuer = issuer
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What a verified token says."""
+    """The caller of a verified token."""
 
     client_id: str
     gateways: tuple[str, ...]
-    """Those that it may enter; none where it names none and no rule admits it."""
+    """The gateways that it may enter. Empty if `enter` admits it to none."""
     role: Role
     claims: Claims
-    """Texts and lists of texts by path, which sync rules read as `jwt:PATH`; `sub` is the client id."""
+    """Strings and lists of strings by path, for sync rules (`jwt:PATH`). `sub` is the client id."""
     expires: float
-    """Seconds since the epoch."""
+    """Expiry in seconds since the epoch."""
     key: Key
-    """The one that has signed it."""
+    """The key that signed it."""
 
 
 class Finding(NamedTuple):
-    """How a token fares in one check."""
+    """The result of one check."""
 
     check: str
     state: Literal["ok", "failed", "skipped"]
     detail: str
 
 
-class Examination:
-    """One token under the rules of one issuer. `CHECKS` names the checks in their order."""
+class TokenChecks:
+    """Runs the checks of `CHECKS` on one token, with the settings of one issuer."""
 
     def __init__(self, parts: TokenParts, issuer: Issuer, now: float, sole_gateway: str | None) -> None:
-        """Args:
-        parts: the token, decoded but not verified.
-        issuer: whose rules hold.
-        now: seconds since the epoch.
-        sole_gateway: the server's only gateway; None where it may have several.
+        """Prepare the checks.
+
+        Args:
+            parts: the token, decoded but not verified.
+            issuer: the issuer whose settings apply.
+            now: the time in seconds since the epoch.
+            sole_gateway: the server's only gateway; None if it may have several.
         """
         self._parts = parts
         self._issuer = issuer
         self._now = now
         self._sole = sole_gateway
         self._payload = parts.payload
-        self._claims = by_path(parts.payload)
+        self._claims = flatten_claims(parts.payload)
         self._candidates: Sequence[Key] = ()
         self._key: Key | None = None
         self._client_id = ""
@@ -92,10 +106,10 @@ class Examination:
         self._rule_claims: Claims = {}
 
     def identity(self) -> Identity:
-        """Return what the token says.
+        """Return the caller that the token identifies.
 
         Raises:
-            TokenRefusedError: it fails a check.
+            TokenRefusedError: the token fails a check.
         """
         for check, _ in CHECKS:
             getattr(self, f"_check_{check}")()
@@ -104,7 +118,7 @@ class Examination:
         return Identity(self._client_id, self._gateways, self._role, self._rule_claims, expires, self._key)
 
     def findings(self) -> Iterator[Finding]:
-        """Return how the token fares in every check. One whose condition failed is skipped."""
+        """Return the result of every check. A check is skipped if the one that it depends on failed."""
         failed: set[str] = set()
         for check, condition in CHECKS:
             if condition in failed:
@@ -120,20 +134,20 @@ class Examination:
     def _check_algorithm(self) -> str:
         named = self._parts.header.get("alg")
         if named not in self._issuer.algorithms:
-            what = f"its alg is {shown(named)}" if named in ALGORITHMS else "its alg is not one that gateways take"
+            what = f"its alg is {quote(named)}" if named in ALGORITHMS else "its alg is not supported"
             raise TokenRefusedError("algorithm", f"{what}; this issuer signs with {', '.join(self._issuer.algorithms)}")
         return str(named)
 
     def _check_key(self) -> str:
         named, algorithm = self._parts.header.get("kid"), self._parts.header["alg"]
         if named is not None and not isinstance(named, str):
-            raise TokenRefusedError("key", "its kid is not a text")
-        keys = [key for key in self._issuer.source.keys if key.algorithm == algorithm]
+            raise TokenRefusedError("key", "its kid is not a string")
+        keys = [key for key in self._issuer.key_set.keys if key.algorithm == algorithm]
         self._candidates = [key for key in keys if named is None or key.kid is None or key.kid == named]
         if not self._candidates:
-            what = "it has no kid" if named is None else f"its kid {shown(named)} is not among the issuer's keys"
+            what = "it has no kid" if named is None else f"its kid {quote(named)} is not among the issuer's keys"
             raise UnknownKeyError(f"{what}, of which {len(keys)} are known for {algorithm}", self._issuer)
-        return f"{shown(named)} is a key of the issuer" if named is not None else f"one of {len(self._candidates)}"
+        return f"{quote(named)} is a key of the issuer" if named is not None else f"{len(self._candidates)} to try"
 
     def _check_signature(self) -> str:
         signatures = jwt.PyJWS(algorithms=[self._parts.header["alg"]])
@@ -146,63 +160,69 @@ class Examination:
                 raise TokenRefusedError("signature", f"it cannot be verified: {str(error)[:100]}") from error
             self._key = key
             return f"by {key.algorithm}"
-        fault = "another key has signed it, or it was changed; ask for a new one"
-        if self._parts.header.get("kid") is None and self._issuer.is_remote:
+        fault = "another key signed it, or it was changed; request a new one"
+        if self._parts.header.get("kid") is None and self._issuer.is_refreshable:
             raise UnknownKeyError(f"it names no kid, and {fault}", self._issuer)
         raise TokenRefusedError("signature", fault)
 
     def _check_audience(self) -> str:
         if self._issuer.audience is None:
-            return "not looked at"
-        given = texts_of(self._payload.get("aud", []))
+            return "not checked"
+        given = string_values(self._payload.get("aud", []))
         if given is None:
-            raise TokenRefusedError("audience", "its aud is neither a text nor a list of texts")
+            raise TokenRefusedError("audience", "its aud is neither a string nor a list of strings")
         if not self._issuer.audience and given:
-            raise TokenRefusedError("audience", f"its aud is {shown(given[0])}, and no audience is set for its issuer")
+            raise TokenRefusedError(
+                "audience", f"its aud is {quote(given[0])}, and no audience is configured for its issuer"
+            )
         if self._issuer.audience and self._issuer.audience.isdisjoint(given):
-            what = f"its aud is {shown(given[0])}" if given else "it has no aud"
-            raise TokenRefusedError("audience", f"{what}; it must be {shown(min(self._issuer.audience))}")
-        return shown(given[0]) if given else "none is wanted"
+            what = f"its aud is {quote(given[0])}" if given else "it has no aud"
+            raise TokenRefusedError("audience", f"{what}; it must be {quote(min(self._issuer.audience))}")
+        return quote(given[0]) if given else "none is required"
 
     def _check_exp(self) -> str:
         expires = self._time("exp")
         if expires is None:
-            raise TokenRefusedError("exp", "it has no exp; give it an end")
+            raise TokenRefusedError("exp", "it has no exp; issue tokens that expire")
         if expires <= self._now:
-            raise TokenRefusedError("exp", f"it has expired {self._now - expires:.0f} s ago; ask for a new one")
-        return f"good for {expires - self._now:.0f} s"
+            raise TokenRefusedError("exp", f"it expired {self._now - expires:.0f} s ago; request a new one")
+        return f"expires in {expires - self._now:.0f} s"
 
     def _check_nbf(self) -> str:
-        return self._begun("nbf")
+        return self._check_start("nbf")
 
     def _check_iat(self) -> str:
-        return self._begun("iat")
+        return self._check_start("iat")
 
-    def _begun(self, name: str) -> str:
+    def _check_start(self, name: str) -> str:
         begins = self._time(name)
         if begins is None:
-            return "there is none"
+            return "not given"
         if begins > self._now + CLOCK_SKEW_SECONDS:
-            ahead = f"in {begins - self._now:.0f} s, so compare the clocks of issuer and gateway"
-            raise TokenRefusedError(name, f"it is not yet valid: its {name} is {ahead}")
+            ahead = f"its {name} is {begins - self._now:.0f} s in the future"
+            raise TokenRefusedError(name, f"it is not yet valid: {ahead}; compare the clocks of issuer and gateway")
         return f"{max(0.0, self._now - begins):.0f} s ago"
 
     def _check_require(self) -> str:
         for path, wanted in self._issuer.require.items():
-            if wanted.isdisjoint(texts_of(self._claims.get(path)) or ()):
-                what = f"{shown(path)} is {shown(self._claims[path])}" if path in self._claims else f"no {shown(path)}"
-                raise TokenRefusedError("require", f"{what}; it must be {shown(min(wanted, default=''))}")
+            if wanted.isdisjoint(string_values(self._claims.get(path)) or ()):
+                what = (
+                    f"{quote(path)} is {quote(self._claims[path])}"
+                    if path in self._claims
+                    else f"it lacks {quote(path)}"
+                )
+                raise TokenRefusedError("require", f"{what}; the claim must be {quote(min(wanted, default=''))}")
         return ", ".join(self._issuer.require) or "nothing is required"
 
     def _check_client(self) -> str:
         path = self._issuer.client_claim
         given = self._claims.get(path)
         if not isinstance(given, str) or not given:
-            raise TokenRefusedError("client", f"its claim {shown(path)} must be a text that is not empty")
+            raise TokenRefusedError("client", f"its claim {quote(path)} must be a string that is not empty")
         client = self._issuer.client_prefix + given
         fault = check_id(f"its {path}", client)
         if fault is None and is_importer(client):
-            fault = f"its {path} is {shown(client)}, an id that imports have: use {shown(user_of(client))}"
+            fault = f"its {path} is {quote(client)}, which is reserved for imports; use {quote(user_of(client))}"
         if fault is not None:
             raise TokenRefusedError("client", fault)
         self._client_id = client
@@ -211,9 +231,9 @@ class Examination:
     def _check_role(self) -> str:
         path = self._issuer.role_claim
         given = self._claims.get(path, "client") if path is not None else "client"
-        roles = texts_of(given)
+        roles = string_values(given)
         if self._issuer.strict_roles and given not in ("client", "admin"):
-            raise TokenRefusedError("role", f"its {path} {shown(given)} is unknown; known are 'client' and 'admin'")
+            raise TokenRefusedError("role", f"its {path} is {quote(given)}; it must be 'client' or 'admin'")
         self._role = "admin" if roles is not None and not self._issuer.admin_roles.isdisjoint(roles) else "client"
         return self._role
 
@@ -223,24 +243,24 @@ class Examination:
         admitted = tuple(dict.fromkeys(rule.gateway for rule in enter if rule.admits(self._claims)))
         if given is _ABSENT:
             if path is not None:
-                raise TokenRefusedError("gateway", f"it lacks the claim {shown(path)}, which names its gateway")
+                raise TokenRefusedError("gateway", f"it lacks the claim {quote(path)}, which names its gateway")
             if not enter and self._sole is None:
                 raise TokenRefusedError("gateway", f"it lacks the claim '{_GATEWAY}', which names its gateway")
             self._gateways = admitted if enter else (str(self._sole),)
         else:
-            named = texts_of(given)
+            named = string_values(given)
             if not named or not all(named) or (path is None and not isinstance(given, str)):
-                form = "a text that is not empty" if path is None else "a gateway's id, or a list of ids"
-                raise TokenRefusedError("gateway", f"its claim {shown(path or _GATEWAY)} must be {form}")
+                form = "a string that is not empty" if path is None else "a gateway id, or a list of them"
+                raise TokenRefusedError("gateway", f"its claim {quote(path or _GATEWAY)} must be {form}")
             self._gateways = tuple(gateway for gateway in named if not enter or gateway in admitted)
-        return ", ".join(self._gateways[:10]) or "none: no rule of `enter` admits it"
+        return ", ".join(self._gateways[:10]) or "none: no entry of `enter` admits it"
 
     def _check_claims(self) -> str:
         claims = rule_claims(self._claims)
         try:
             msgspec.json.encode([claims, self._client_id])
         except UnicodeEncodeError as error:
-            raise TokenRefusedError("claims", "a claim holds a lone surrogate, which is no Unicode text") from error
+            raise TokenRefusedError("claims", "a claim holds a lone surrogate, which is not valid Unicode") from error
         self._rule_claims = {**claims, "sub": self._client_id}
         return f"{len(claims)} claims for rules"
 
@@ -267,7 +287,7 @@ CHECKS: tuple[tuple[str, str | None], ...] = (
     ("gateway", None),
     ("claims", "client"),
 )
-"""Each check with the one without which it cannot be made."""
+"""Each check, and the check that it depends on."""
 
 
 class TokenParts(NamedTuple):
@@ -278,14 +298,14 @@ class TokenParts(NamedTuple):
     payload: Mapping[str, Any]
 
 
-def parts_of(token: str) -> TokenParts:
+def decode_parts(token: str) -> TokenParts:
     """Decode a token without verifying it.
 
     Raises:
-        TokenRefusedError: it is not a JWT.
+        TokenRefusedError: the token is not a JWT, or too long.
     """
     if len(token) > MAX_TOKEN_CHARS:
-        raise TokenRefusedError("form", f"it has {len(token)} characters, at most {MAX_TOKEN_CHARS} are taken")
+        raise TokenRefusedError("form", f"it has {len(token)} characters; at most {MAX_TOKEN_CHARS} are accepted")
     try:
         unverified = jwt.PyJWS().decode_complete(token, options={"verify_signature": False})
         payload = json.loads(unverified["payload"])
@@ -296,7 +316,7 @@ def parts_of(token: str) -> TokenParts:
     return TokenParts(token, unverified["header"], payload)
 
 
-def shown(value: object) -> str:
-    """Return a value for a message, shortened."""
-    told = repr(value)
-    return told if len(told) <= _SHOWN_CHARS else f"{told[:_SHOWN_CHARS]}…"
+def quote(value: object) -> str:
+    """Return a value as error messages show it, shortened."""
+    text = repr(value)
+    return text if len(text) <= _QUOTED_CHARS else f"{text[:_QUOTED_CHARS]}…"

@@ -1,4 +1,4 @@
-"""Claims by path: `app_metadata.team` names `team` in the object `app_metadata`."""
+"""Claims by path: `app_metadata.team` is `team` in the object `app_metadata`. The checks and sync rules use them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from lakesync.model.types import Claims
 
 MAX_DEPTH = 8
-"""Objects in objects that paths lead into."""
+"""Levels of nested objects that a path can reach."""
 MAX_PATHS = 256
-"""Values in objects that have a path; those after them have none, so that a remembered token stays small."""
+"""Most nested values of a token that get a path, so that a cached token stays small."""
 MAX_PATH_CHARS = 256
 
 
-def by_path(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every value of a token's payload by its path, objects among them.
+def flatten_claims(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every claim of a payload by its path, including objects.
 
-    A claim whose own name is `a.b` hides `b` in the object `a`: a name at an outer level beats a path into it. Names
-    with full stops at one level, such as Auth0's `https://example.com/team`, are kept as they are.
+    A claim named `a.b` hides `b` in the object `a`, because the outer level has precedence. Names that contain full
+    stops, such as Auth0's `https://example.com/team`, are kept unchanged.
     """
     found: dict[str, Any] = dict(payload)
     most = len(found) + MAX_PATHS
@@ -40,8 +40,8 @@ def by_path(payload: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def texts_of(value: Any) -> tuple[str, ...] | None:
-    """Return the texts of a claim that is a text or a list of texts; None where it is neither."""
+def string_values(value: Any) -> tuple[str, ...] | None:
+    """Return the strings of a claim that is a string or a list of strings; None for any other type."""
     if isinstance(value, str):
         return (value,)
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -50,7 +50,7 @@ def texts_of(value: Any) -> tuple[str, ...] | None:
 
 
 def rule_claims(values: Mapping[str, Any]) -> Claims:
-    """Return what sync rules read as `jwt:PATH`: texts and lists of texts."""
+    """Return the claims that sync rules can read: strings and lists of strings, by path."""
     return {
         path: value
         for path, value in values.items()

@@ -1,4 +1,4 @@
-"""Who issues tokens for a gateway server, and what the claims of their tokens mean."""
+"""The issuers that a gateway trusts, from `[[gateway.issuers]]` and `jwt_secret`, and the meaning of their claims."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakesync.auth.claims import texts_of
+from lakesync.auth.claims import string_values
 from lakesync.auth.keys import (
     COOLDOWN_SECONDS,
     FILE_COOLDOWN_SECONDS,
     PUBLIC_ALGORITHMS,
     Algorithm,
     Key,
-    KeySource,
+    KeySet,
     discover_set,
     fetch_set,
-    keys_at_start,
+    load_key_file,
     read_keys,
 )
 from lakesync.model.validation import check_keys_url
@@ -30,47 +30,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EnterRule:
-    """A gateway that tokens may enter which do not name it: all of them, or those with a value in a claim."""
+    """An entry of `enter`: a gateway that admits every token of an issuer, or those with a value in a claim."""
 
     gateway: str
     claim: str | None = None
     values: frozenset[str] = frozenset()
 
     def admits(self, claims: Mapping[str, Any]) -> bool:
-        """Whether a token with these claims, by path, may enter."""
-        return self.claim is None or not self.values.isdisjoint(texts_of(claims.get(self.claim)) or ())
+        """Return whether a token with these claims, by path, may enter."""
+        return self.claim is None or not self.values.isdisjoint(string_values(claims.get(self.claim)) or ())
 
 
 @dataclass(frozen=True)
 class Issuer:
-    """An issuer, its keys, and the claims of its tokens."""
+    """An issuer: its keys, and what the claims of its tokens mean."""
 
     issuer: str | None
-    """The `iss` of its tokens; None for the server's own secrets, which sign tokens with any."""
-    source: KeySource
+    """The `iss` of its tokens; None for the server's own secrets, whose tokens may have any."""
+    key_set: KeySet
     algorithms: tuple[Algorithm, ...] = PUBLIC_ALGORITHMS
     audience: frozenset[str] | None = frozenset()
-    """One of these is in a token's `aud`; empty: a token has no `aud`; None: it is not looked at."""
+    """Accepted values of `aud`. Empty: tokens must have no `aud`. None: it is not checked."""
     client_claim: str = "sub"
     client_prefix: str = ""
     gateway_claim: str | None = None
-    """Path of the gateways that a token is for, and which a token must have; None: `gw`, which it may have."""
+    """Path of the required claim that names the gateways; None: `gw`, which is optional."""
     role_claim: str | None = None
-    """Path of the roles; None: every token is a client's."""
+    """Path of the roles; None: every token has the role `client`."""
     admin_roles: frozenset[str] = frozenset({"admin"})
     strict_roles: bool = False
-    """Whether a role other than `client` and those of admins is refused rather than a client's."""
+    """Whether an unknown role is rejected instead of treated as `client`."""
     enter: tuple[EnterRule, ...] = ()
     require: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Path → the values of which a token must have one."""
+    """Path → accepted values, of which a token must have one."""
 
     @staticmethod
     def of_secrets(secrets: Sequence[str]) -> Issuer:
-        """Return the issuer that `jwt_secret` and `jwt_secret_previous` stand for."""
+        """Return the issuer of `jwt_secret` and `jwt_secret_previous`."""
         keys = [Key.of_secret(secret) for secret in secrets]
         return Issuer(
             None,
-            KeySource(lambda: keys, keys, name="jwt_secret"),
+            KeySet(lambda: keys, keys, name="jwt_secret"),
             ("HS256",),
             audience=None,
             role_claim="role",
@@ -78,8 +78,8 @@ class Issuer:
         )
 
     @property
-    def is_remote(self) -> bool:
-        """Whether its keys may change while the server runs."""
+    def is_refreshable(self) -> bool:
+        """Whether its keys can change while the server runs: keys of a URL or a file, not a secret."""
         return "HS256" not in self.algorithms
 
 
@@ -87,7 +87,7 @@ def configured_issuers(config: Config) -> tuple[Issuer, ...]:
     """Return the issuers of `[[gateway.issuers]]`, in their order.
 
     Raises:
-        ConfigurationError: a file of keys cannot be used.
+        ConfigurationError: a key file cannot be used.
     """
     return tuple(_configured(section) for section in config.gateway.issuers)
 
@@ -101,14 +101,14 @@ def _configured(section: DeclaredIssuer) -> Issuer:
         load = partial(tuple, keys)
     elif section.keys is not None:
         path = Path(section.keys)
-        keys, load, cooldown = keys_at_start(path), partial(read_keys, path), FILE_COOLDOWN_SECONDS
+        keys, load, cooldown = load_key_file(path), partial(read_keys, path), FILE_COOLDOWN_SECONDS
     elif section.jwks_url is not None:
         load = partial(fetch_set, section.jwks_url)
     else:
         load = partial(discover_set, section.issuer, partial(check_keys_url, "it"))
     return Issuer(
         section.issuer,
-        KeySource(load, keys, name=section.issuer, cooldown=cooldown),
+        KeySet(load, keys, name=section.issuer, cooldown=cooldown),
         section.algorithms,
         audience=frozenset(section.audience),
         client_claim=section.client_claim,

@@ -1,7 +1,7 @@
-"""The public keys of issuers: how they are read, fetched and refreshed.
+"""The keys of issuers: parsed, fetched, cached and refreshed.
 
-Keys come from a JSON Web Key Set behind a URL, from a file, or are a secret of HS256. Nothing that a token says leads
-to a key: its `kid` is compared with those of the issuer's keys, and its `jku`, `x5u`, `jwk` and `x5c` are not read.
+Keys come from a JSON Web Key Set at a URL, from a file, or from an HS256 secret. A token cannot supply a key or its
+location: its `kid` only selects among the issuer's keys, and its `jku`, `x5u`, `jwk` and `x5c` are ignored.
 """
 
 from __future__ import annotations
@@ -33,49 +33,53 @@ PUBLIC_ALGORITHMS: tuple[Algorithm, ...] = ("RS256", "ES256", "EdDSA")
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 REFRESH_SECONDS = 300.0
-"""How long keys are used before they are fetched again: a key that an issuer has withdrawn is good for no longer."""
+"""Interval between two fetches. A key that the issuer withdrew stays valid for no longer than this."""
 COOLDOWN_SECONDS = 10.0
-"""The least time between two fetches, however many tokens name a key that nobody knows."""
+"""Minimum time between two fetches, however many tokens have an unknown `kid`."""
 FILE_COOLDOWN_SECONDS = 1.0
-"""The same for a file of keys, which is nobody's server."""
+"""Minimum time between two reads of a key file."""
 FETCH_SECONDS = 5.0
-"""How long a fetch may take."""
+"""Time limit of a fetch."""
 MAX_SET_BYTES = 256 << 10
 MAX_KEYS = 64
 MIN_RSA_BITS = 2048
-_PIECE_BYTES = 64
-"""Read at once, so that an answer which drips is given up in time."""
+_CHUNK_BYTES = 64
+"""Small, so that the time limit also ends a response that arrives slowly."""
 _PEM = b"-----BEGIN PUBLIC KEY-----"
 _PEM_END = b"-----END PUBLIC KEY-----"
 _KINDS = {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}
 
 
 class KeysUnavailableError(Exception):
-    """The keys of an issuer could not be fetched, or none of them can be used."""
+    """The keys of an issuer cannot be fetched, or none of them is usable."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key that signatures are verified with, for one algorithm."""
+    """A verification key for one algorithm."""
 
     kid: str | None
-    """None for a key that has no name: it is tried for every token of its algorithm."""
+    """None: the key is tried for every token of its algorithm."""
     algorithm: Algorithm
     digest: str
-    """Of the key itself, by which two keys are told apart."""
+    """SHA-256 of the key, which identifies it."""
     material: Any = field(compare=False, repr=False)
 
     @staticmethod
     def of_secret(secret: str) -> Key:
-        """Return the key of a secret of HS256."""
+        """Return the key of an HS256 secret."""
         return Key(None, "HS256", hashlib.sha256(secret.encode()).hexdigest(), secret)
 
     @staticmethod
     def of_public(kid: str | None, public: Any) -> Key:
-        """Return the key of a public key object of `cryptography`.
+        """Return the key of a public key.
+
+        Args:
+            kid: its name; None if it has none.
+            public: a public key object of `cryptography`.
 
         Raises:
-            KeysUnavailableError: it is of a kind that is not supported, or too short.
+            KeysUnavailableError: the type is not supported, or the key is too short.
         """
         algorithm: Algorithm
         if isinstance(public, RSAPublicKey):
@@ -87,24 +91,24 @@ class Key:
         elif isinstance(public, Ed25519PublicKey):
             algorithm = "EdDSA"
         else:
-            raise KeysUnavailableError("a key is neither RSA nor EC of the curve P-256 nor Ed25519")
+            raise KeysUnavailableError("a key is neither RSA, nor EC on the curve P-256, nor Ed25519")
         encoded = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return Key(kid, algorithm, hashlib.sha256(encoded).hexdigest(), public)
 
 
 def parse_keys(content: bytes) -> tuple[Key, ...]:
-    """Return the keys of a JSON Web Key Set, or of a file of public keys in PEM.
+    """Parse a JSON Web Key Set, or public keys in PEM.
 
-    Keys of a set that do not sign tokens, or by other algorithms, are left out: providers publish both.
+    Keys of a set with another use or algorithm are ignored, because providers publish them too.
 
     Raises:
-        KeysUnavailableError: it is neither, or has no key that can be used.
+        KeysUnavailableError: the content is neither, or has no usable key.
     """
     found = _pem_keys(content) if _PEM in content else _set_keys(content)
     if not found:
-        raise KeysUnavailableError("there is no key of RS256, ES256 or EdDSA")
+        raise KeysUnavailableError("it has no key for RS256, ES256 or EdDSA")
     if len(found) > MAX_KEYS:
-        raise KeysUnavailableError(f"there are {len(found)} keys, at most {MAX_KEYS} are taken")
+        raise KeysUnavailableError(f"it has {len(found)} keys; at most {MAX_KEYS} are accepted")
     return tuple(found)
 
 
@@ -115,17 +119,17 @@ def _pem_keys(content: bytes) -> list[Key]:
         try:
             public = load_pem_public_key(block)
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise KeysUnavailableError(f"a public key in PEM cannot be read: {error}") from error
+            raise KeysUnavailableError(f"a public key in PEM cannot be parsed: {error}") from error
         found.append(Key.of_public(None, public))
     return found
 
 
 def _set_keys(content: bytes) -> list[Key]:
     try:
-        told = json.loads(content)
+        document = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise KeysUnavailableError("it is neither a JSON Web Key Set nor public keys in PEM") from error
-    entries = told.get("keys") if isinstance(told, dict) else None
+    entries = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise KeysUnavailableError('the JSON has no list "keys": it is not a JSON Web Key Set')
     found = []
@@ -140,12 +144,12 @@ def _set_keys(content: bytes) -> list[Key]:
         try:
             found.append(Key.of_public(kid if isinstance(kid, str) else None, jwt.PyJWK(public, algorithm).key))
         except (jwt.PyJWTError, KeysUnavailableError, ValueError, TypeError, KeyError) as error:
-            log.warning("a key of an issuer cannot be used", kid=str(kid)[:100], reason=str(error)[:200])
+            log.warning("a key of an issuer is not usable", kid=str(kid)[:100], reason=str(error)[:200])
     return found
 
 
-class KeySource:
-    """The keys of one issuer. Belongs to the event loop's thread, except `load`."""
+class KeySet:
+    """The cached keys of one issuer. Use it in the event loop's thread; only `load` runs in another."""
 
     def __init__(
         self,
@@ -156,19 +160,19 @@ class KeySource:
         cooldown: float = COOLDOWN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is fetched yet.
+        """Create the cache; nothing is fetched yet.
 
         Args:
-            load: fetches or reads the keys, in a thread; raises KeysUnavailableError.
-            keys: known from the start.
+            load: fetches or reads the keys, in a worker thread; raises KeysUnavailableError.
+            keys: the keys that are known at the start.
             name: the issuer, for the log.
-            cooldown: seconds, the least time between two fetches.
-            clock: seconds of a clock that only goes forward.
+            cooldown: minimum seconds between two fetches.
+            clock: returns seconds of a monotonic clock.
         """
         self.load = load
         self.keys = tuple(keys)
         self.on_removed: Callable[[frozenset[Key]], None] = _ignore
-        """Called with the keys that a refresh has removed."""
+        """Called with the keys that a refresh removed."""
         self._name = name
         self._cooldown = cooldown
         self._clock = clock
@@ -176,9 +180,12 @@ class KeySource:
         self._loading: asyncio.Task[bool] | None = None
 
     async def refresh(self) -> bool:
-        """Fetch the keys, or join the fetch that is under way; whether the keys were fetched just now.
+        """Fetch the keys, or wait for a fetch that is in progress.
 
-        Keys that are known stay where the issuer does not answer. So its outage ends no session.
+        If the fetch fails, the known keys stay valid, so that an outage of the issuer ends no session.
+
+        Returns:
+            Whether the keys were fetched; False also within the cooldown.
         """
         if self._loading is None:
             now = self._clock()
@@ -195,7 +202,7 @@ class KeySource:
     async def _refresh(self) -> bool:
         try:
             found = tuple(await asyncio.wait_for(asyncio.to_thread(self.load), FETCH_SECONDS + 1))
-        except Exception as error:  # whatever it is, the next refresh may succeed
+        except Exception as error:  # the next refresh may succeed
             known = isinstance(error, KeysUnavailableError)
             reason = str(error) if known else f"no answer within {FETCH_SECONDS:g} s ({type(error).__name__})"
             log.warning(
@@ -205,7 +212,7 @@ class KeySource:
         removed = frozenset(self.keys) - frozenset(found)
         self.keys = found
         if removed:
-            log.info("an issuer has withdrawn keys", issuer=self._name, kids=[key.kid for key in removed])
+            log.info("an issuer withdrew keys", issuer=self._name, kids=[key.kid for key in removed])
             self.on_removed(removed)
         return True
 
@@ -214,7 +221,7 @@ def fetch_set(url: str) -> tuple[Key, ...]:
     """Fetch a JSON Web Key Set.
 
     Raises:
-        KeysUnavailableError: it does not come in time, is too large, or has no key that can be used.
+        KeysUnavailableError: the response is late, an error or too large, or has no usable key.
     """
     try:
         return parse_keys(_get(url))
@@ -223,37 +230,37 @@ def fetch_set(url: str) -> tuple[Key, ...]:
 
 
 def discover_set(issuer: str, check_url: Callable[[str], str | None]) -> tuple[Key, ...]:
-    """Fetch the keys that an issuer's discovery document names.
+    """Fetch the keys that the discovery document of an issuer names.
 
     Args:
-        issuer: as its tokens have it.
-        check_url: what is wrong with the address of the keys; None where nothing is.
+        issuer: the `iss` of its tokens.
+        check_url: returns why the URL of the keys cannot be used; None if it can.
 
     Raises:
-        KeysUnavailableError: as `fetch_set`, or the document is another issuer's.
+        KeysUnavailableError: as `fetch_set`, or the document belongs to another issuer.
     """
     url = issuer.rstrip("/") + "/.well-known/openid-configuration"
     try:
-        told = json.loads(_get(url))
+        document = json.loads(_get(url))
     except (ValueError, RecursionError) as error:
-        raise KeysUnavailableError(f"{url} is not JSON: set jwks_url") from error
+        raise KeysUnavailableError(f"{url} is not JSON; set jwks_url") from error
     except KeysUnavailableError as error:
         raise KeysUnavailableError(f"{url}: {error}") from error
-    if not isinstance(told, dict) or told.get("issuer") != issuer:
-        named = told.get("issuer") if isinstance(told, dict) else None
-        raise KeysUnavailableError(f"{url} is of the issuer {named!r}, not of {issuer!r}: set issuer to the former")
-    place = told.get("jwks_uri")
-    fault = check_url(place) if isinstance(place, str) else "it is not there"
+    if not isinstance(document, dict) or document.get("issuer") != issuer:
+        named = document.get("issuer") if isinstance(document, dict) else None
+        raise KeysUnavailableError(f"{url} names the issuer {named!r}, not {issuer!r}; set issuer to the former")
+    jwks_uri = document.get("jwks_uri")
+    fault = check_url(jwks_uri) if isinstance(jwks_uri, str) else "it is missing"
     if fault is not None:
         raise KeysUnavailableError(f"the jwks_uri of {url} cannot be used: {fault}")
-    return fetch_set(str(place))
+    return fetch_set(str(jwks_uri))
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
     """Read the keys of a file.
 
     Raises:
-        KeysUnavailableError: it cannot be read, or has no key that can be used.
+        KeysUnavailableError: the file cannot be read, or has no usable key.
     """
     try:
         return parse_keys(path.read_bytes())
@@ -263,20 +270,20 @@ def read_keys(path: Path) -> tuple[Key, ...]:
         raise KeysUnavailableError(f"{path}: {error}") from error
 
 
-def keys_at_start(path: Path) -> tuple[Key, ...]:
+def load_key_file(path: Path) -> tuple[Key, ...]:
     """Read the keys of a file that the settings name.
 
     Raises:
-        ConfigurationError: it cannot be used.
+        ConfigurationError: the file cannot be read, or has no usable key.
     """
     try:
         return read_keys(path)
     except KeysUnavailableError as error:
-        raise ConfigurationError(f"keys of [[gateway.issuers]]: {error}") from error
+        raise ConfigurationError(f"keys of [[gateway.issuers]] cannot be used: {error}") from error
 
 
 def _get(url: str) -> bytes:
-    until = time.monotonic() + FETCH_SECONDS
+    deadline = time.monotonic() + FETCH_SECONDS
     body = bytearray()
     try:
         with requests.get(
@@ -285,19 +292,19 @@ def _get(url: str) -> bytes:
             allow_redirects=False,
             stream=True,
             headers={"Accept": "application/json", "Accept-Encoding": "identity"},
-        ) as answer:
-            if answer.status_code != requests.codes.ok:
-                raise KeysUnavailableError(f"the answer is {answer.status_code}")
-            for piece in answer.iter_content(_PIECE_BYTES):
-                body += piece
+        ) as response:
+            if response.status_code != requests.codes.ok:
+                raise KeysUnavailableError(f"the response has status {response.status_code}")
+            for chunk in response.iter_content(_CHUNK_BYTES):
+                body += chunk
                 if len(body) > MAX_SET_BYTES:
-                    raise KeysUnavailableError(f"the answer has more than {MAX_SET_BYTES} bytes")
-                if time.monotonic() > until:
-                    raise KeysUnavailableError(f"the answer takes longer than {FETCH_SECONDS:g} s")
+                    raise KeysUnavailableError(f"the response has more than {MAX_SET_BYTES} bytes")
+                if time.monotonic() > deadline:
+                    raise KeysUnavailableError(f"the response takes longer than {FETCH_SECONDS:g} s")
     except requests.RequestException as error:
-        raise KeysUnavailableError(f"there is no answer: {type(error).__name__}") from error
+        raise KeysUnavailableError(f"it does not answer ({type(error).__name__})") from error
     return bytes(body)
 
 
 def _ignore(_: frozenset[Key]) -> None:
-    """Nobody is interested."""
+    """The default of `on_removed`."""

@@ -1,4 +1,4 @@
-"""Verification of tokens: each is verified once and remembered until it expires or its key is withdrawn."""
+"""Verification of tokens for a gateway. Verified tokens are cached until they expire or their key is withdrawn."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import structlog
 
 from lakesync.auth.checks import (
     CHECKS,
-    Examination,
     Finding,
     Identity,
+    TokenChecks,
     TokenParts,
     TokenRefusedError,
     UnknownKeyError,
-    parts_of,
-    shown,
+    decode_parts,
+    quote,
 )
 from lakesync.auth.issuers import Issuer
 from lakesync.auth.keys import REFRESH_SECONDS, Key, KeysUnavailableError
 
 log = structlog.get_logger("gateway")
 
-REMEMBERED_TOKENS = 10_000
+CACHED_TOKENS = 10_000
 _CHECK_NAMES = [name for name, _ in CHECKS]
 
 
 class TokenVerifier:
-    """Verifies tokens of several issuers. Belongs to the event loop's thread."""
+    """Verifies tokens of several issuers. Use it in the event loop's thread."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class TokenVerifier:
         issuers: Sequence[Issuer] = (),
         sole_gateway: str | None = None,
     ) -> None:
-        """Nothing is fetched yet.
+        """Create the verifier; no keys are fetched yet.
 
         Args:
-            secrets: of the server's own tokens, HS256: one, or two while they are rotated.
-            now: seconds since the epoch.
-            issuers: found by a token's `iss`. A token of any other `iss`, or of none, must be signed by a secret.
+            secrets: HS256 secrets of the server's own tokens: one, or two during a rotation.
+            now: returns seconds since the epoch.
+            issuers: selected by a token's `iss`. A token with any other `iss`, or none, must be signed by a secret.
             sole_gateway: the server's only gateway, which tokens need not name.
         """
         self._own = Issuer.of_secrets(secrets) if secrets else None
@@ -53,109 +53,113 @@ class TokenVerifier:
         self._sole = sole_gateway
         self._verified: dict[str, Identity] = {}
         self.on_withdrawn: Callable[[frozenset[Key]], None] = _ignore
-        """Called with keys that an issuer has withdrawn, after the tokens that they signed were forgotten."""
+        """Called with keys that an issuer withdrew, after their tokens left the cache."""
         for issuer in self._issuers:
-            issuer.source.on_removed = self._forget
+            issuer.key_set.on_removed = self._evict
 
     async def identify(self, token: str) -> Identity:
-        """Return the identity that a token proves; of an unknown key the issuer is asked, at most every ten seconds.
+        """Return the caller of a token. An unknown key is looked up at the issuer, at most every ten seconds.
 
         Raises:
-            TokenRefusedError: it fails a check.
+            TokenRefusedError: the token fails a check.
         """
         try:
             return self.verify(token)
         except UnknownKeyError as error:
-            if not error.issuer.is_remote:
+            if not error.issuer.is_refreshable:
                 raise
-            await error.issuer.source.refresh()
+            await error.issuer.key_set.refresh()
         return self.verify(token)
 
     def verify(self, token: str) -> Identity:
-        """Return the identity that a token proves by the keys that are known.
+        """Return the caller of a token, by the known keys.
 
         Raises:
-            TokenRefusedError: it fails a check.
+            TokenRefusedError: the token fails a check.
         """
         identity = self._verified.get(token)
         if identity is None:
-            identity = self._examined(parts_of(token))
-            while len(self._verified) >= REMEMBERED_TOKENS:
+            identity = self._check(decode_parts(token))
+            while len(self._verified) >= CACHED_TOKENS:
                 del self._verified[next(iter(self._verified))]
             self._verified[token] = identity
         elif identity.expires <= self._now():
             self._verified.pop(token, None)
-            raise TokenRefusedError("exp", "it has expired; ask for a new one")
+            raise TokenRefusedError("exp", "it expired; request a new one")
         return identity
 
     def findings(self, token: str) -> list[Finding]:
-        """Return how a token fares in every check, by the keys that are known."""
+        """Return the result of every check of a token, by the known keys."""
         try:
-            parts = parts_of(token)
+            parts = decode_parts(token)
         except TokenRefusedError as error:
             return [Finding("form", "failed", _reason(error)), *_skipped("form", ["issuer", *_CHECK_NAMES])]
         found = [Finding("form", "ok", f"{len(token)} characters")]
         try:
             candidates = self._candidates(parts)
         except TokenRefusedError as error:
-            known = ", ".join(shown(each.issuer) for each in self._issuers) or "none is set"
+            known = ", ".join(quote(each.issuer) for each in self._issuers) or "no issuer"
             detail = f"{_reason(error)}; [[gateway.issuers]] has {known}"
             return [*found, Finding("issuer", "failed", detail), *_skipped("issuer", _CHECK_NAMES)]
-        tries = [list(self._examination(parts, issuer).findings()) for issuer in candidates]
-        best = max(range(len(tries)), key=lambda place: sum(finding.state == "ok" for finding in tries[place]))
+        tries = [list(self._checks(parts, issuer).findings()) for issuer in candidates]
+        best = max(range(len(tries)), key=lambda index: sum(finding.state == "ok" for finding in tries[index]))
         named = candidates[best].issuer
-        detail = "signed by a secret of the server's own" if named is None else shown(named)
+        detail = "the server's own secret" if named is None else quote(named)
         return [*found, Finding("issuer", "ok", detail), *tries[best]]
 
-    def holds(self, key: Key) -> bool:
-        """Whether a key is still in use."""
-        return any(key in issuer.source.keys for issuer in (*self._issuers, *filter(None, [self._own])))
+    def is_in_use(self, key: Key) -> bool:
+        """Return whether an issuer still has a key."""
+        return any(key in issuer.key_set.keys for issuer in (*self._issuers, *filter(None, [self._own])))
 
     async def keep_keys_fresh(self) -> None:
-        """Fetch the keys of every issuer now and every five minutes, until cancelled."""
-        remote = [issuer.source for issuer in self._issuers if issuer.is_remote]
-        while remote:
-            await asyncio.gather(*(source.refresh() for source in remote))
+        """Fetch the keys of every issuer now and every five minutes, until the task is cancelled."""
+        key_sets = [issuer.key_set for issuer in self._issuers if issuer.is_refreshable]
+        while key_sets:
+            await asyncio.gather(*(each.refresh() for each in key_sets))
             await asyncio.sleep(REFRESH_SECONDS)
 
     def load_keys(self, token: str) -> list[str]:
-        """Fetch the keys of a token's issuer now, in this thread; why that failed, where it did."""
+        """Fetch the keys of a token's issuer now, in this thread.
+
+        Returns:
+            The reasons of fetches that failed.
+        """
         failed: list[str] = []
         try:
-            candidates = self._candidates(parts_of(token))
+            candidates = self._candidates(decode_parts(token))
         except TokenRefusedError:
             return failed
         for issuer in candidates:
             try:
-                issuer.source.keys = tuple(issuer.source.load())
+                issuer.key_set.keys = tuple(issuer.key_set.load())
             except KeysUnavailableError as error:
                 failed.append(f"{issuer.issuer}: {error}")
         return failed
 
-    def _examined(self, parts: TokenParts) -> Identity:
+    def _check(self, parts: TokenParts) -> Identity:
         refused: list[TokenRefusedError] = []
         for issuer in self._candidates(parts):
             try:
-                return self._examination(parts, issuer).identity()
+                return self._checks(parts, issuer).identity()
             except TokenRefusedError as error:
                 refused.append(error)
         raise max(refused, key=lambda error: _CHECK_NAMES.index(error.check))
 
-    def _examination(self, parts: TokenParts, issuer: Issuer) -> Examination:
-        return Examination(parts, issuer, self._now(), self._sole)
+    def _checks(self, parts: TokenParts, issuer: Issuer) -> TokenChecks:
+        return TokenChecks(parts, issuer, self._now(), self._sole)
 
     def _candidates(self, parts: TokenParts) -> list[Issuer]:
-        """The issuers that a token may be of: never one of another `iss`."""
+        """Return the issuers that may have issued a token: those with its `iss`, else the server's own secrets."""
         named = parts.payload.get("iss")
         found = [issuer for issuer in self._issuers if issuer.issuer == named]
         if found:
             return found
         if self._own is not None:
             return [self._own]
-        what = "it has no iss" if named is None else f"its iss {shown(named)} is not an issuer of this gateway"
+        what = "it has no iss" if named is None else f"its iss {quote(named)} is not an issuer of this gateway"
         raise TokenRefusedError("issuer", what)
 
-    def _forget(self, keys: frozenset[Key]) -> None:
+    def _evict(self, keys: frozenset[Key]) -> None:
         for token in [token for token, identity in self._verified.items() if identity.key in keys]:
             del self._verified[token]
         self.on_withdrawn(keys)
@@ -170,4 +174,4 @@ def _reason(error: TokenRefusedError) -> str:
 
 
 def _ignore(_: frozenset[Key]) -> None:
-    """Nobody is interested."""
+    """The default of `on_withdrawn`."""

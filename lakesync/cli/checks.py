@@ -144,7 +144,7 @@ def issuers(config: Config) -> Check:
     keys, failed = 0, []
     for issuer in configured_issuers(config):
         try:
-            keys += len(issuer.source.load())
+            keys += len(issuer.key_set.load())
         except KeysUnavailableError as error:
             failed.append(f"{issuer.issuer}: {error}")
     if failed:

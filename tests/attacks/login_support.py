@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from lakesync import config
 from lakesync.auth import Issuer, configured_issuers
-from lakesync.auth.keys import KeySource
+from lakesync.auth.keys import KeySet
 from lakesync.testing.servers.oidc import OidcProvider
 from tests.integration.gateway_support import DEADLINE
 
@@ -40,7 +40,7 @@ def issuers_of(folder: Path, *sections: dict[str, Any], cooldown: float = 0.0) -
     """Issuers as the settings declare them, which ask for unknown keys without waiting."""
     declared = config.load({"data_dir": folder, "gateway": {"issuers": list(sections)}})
     return tuple(
-        replace(each, source=KeySource(each.source.load, each.source.keys, name=str(each.issuer), cooldown=cooldown))
+        replace(each, key_set=KeySet(each.key_set.load, each.key_set.keys, name=str(each.issuer), cooldown=cooldown))
         for each in configured_issuers(declared)
     )
 

@@ -57,7 +57,7 @@ def test_the_clock_of_whoever_made_a_token_may_be_a_little_ahead(claim):
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr(verifier, "REMEMBERED_TOKENS", 3)
+    monkeypatch.setattr(verifier, "CACHED_TOKENS", 3)
     verifying = TokenVerifier([SECRET], Clock(1000))
     for n in range(10):
         assert verifying.verify(token(n=str(n))).claims["n"] == str(n)

@@ -20,8 +20,8 @@ from jwt.algorithms import RSAAlgorithm
 
 from lakesync import config
 from lakesync.auth import Issuer, TokenRefusedError, TokenVerifier, configured_issuers, keys
-from lakesync.auth.claims import MAX_PATH_CHARS, MAX_PATHS, by_path, rule_claims
-from lakesync.auth.keys import Key, KeySource, KeysUnavailableError, discover_set, fetch_set
+from lakesync.auth.claims import MAX_PATH_CHARS, MAX_PATHS, flatten_claims, rule_claims
+from lakesync.auth.keys import Key, KeySet, KeysUnavailableError, discover_set, fetch_set
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.validation import check_keys_url
 from lakesync.testing.servers import Answer, serving
@@ -53,13 +53,13 @@ def refused(verifying, **claims):
     return raised.value.check
 
 
-def test_claims_are_read_by_path():
+def test_claims_are_read_flatten_claims():
     payload = {
         "team": "red",
         "app_metadata": {"team": "blue", "teams": ["a", "b"], "level": 3, "deep": {"er": "x"}},
         "https://example.com/team": "green",
     }
-    assert rule_claims(by_path(payload)) == {
+    assert rule_claims(flatten_claims(payload)) == {
         "team": "red",
         "app_metadata.team": "blue",
         "app_metadata.teams": ["a", "b"],
@@ -69,9 +69,9 @@ def test_claims_are_read_by_path():
 
 
 def test_a_claim_whose_name_has_full_stops_hides_a_path():
-    assert by_path({"a": {"b": "path"}, "a.b": "name"})["a.b"] == "name"
-    assert rule_claims(by_path({"a": {"b": "path"}, "a.b": 5})) == {}
-    assert by_path({"a": {"b": {"c": "deeper"}, "b.c": "nearer"}})["a.b.c"] == "nearer"
+    assert flatten_claims({"a": {"b": "path"}, "a.b": "name"})["a.b"] == "name"
+    assert rule_claims(flatten_claims({"a": {"b": "path"}, "a.b": 5})) == {}
+    assert flatten_claims({"a": {"b": {"c": "deeper"}, "b.c": "nearer"}})["a.b.c"] == "nearer"
 
 
 names = st.sampled_from(["a", "b", "a.b", "b.a", "a.", ".b", "."])
@@ -85,7 +85,7 @@ payloads = st.recursive(
 @given(st.dictionaries(names, payloads, max_size=4))
 def test_every_claim_that_was_read_before_paths_is_read_as_before(payload):
     before = rule_claims(payload)
-    now = rule_claims(by_path(payload))
+    now = rule_claims(flatten_claims(payload))
     assert {name: now.get(name) for name in payload} == {name: before.get(name) for name in payload}
 
 
@@ -93,9 +93,11 @@ def test_paths_are_bounded():
     deep = current = {}
     for _ in range(50):
         current["n"] = current = {}
-    assert max(path.count(".") for path in by_path(deep)) == 7
-    assert len(by_path({"o": {str(n): "x" for n in range(2000)}})) <= 1 + MAX_PATHS
-    assert max(map(len, by_path({"o" * 300: {"a": "x"}, "p": {"q" * 300: "x", "r": "y"}}))) <= max(300, MAX_PATH_CHARS)
+    assert max(path.count(".") for path in flatten_claims(deep)) == 7
+    assert len(flatten_claims({"o": {str(n): "x" for n in range(2000)}})) <= 1 + MAX_PATHS
+    assert max(map(len, flatten_claims({"o" * 300: {"a": "x"}, "p": {"q" * 300: "x", "r": "y"}}))) <= max(
+        300, MAX_PATH_CHARS
+    )
 
 
 def test_a_server_of_one_gateway_needs_no_claim_of_it():
@@ -216,7 +218,7 @@ def source_of(answers, cooldown=10.0):
             raise found
         return found
 
-    return KeySource(load, cooldown=cooldown, clock=lambda: clock[0]), clock, asked
+    return KeySet(load, cooldown=cooldown, clock=lambda: clock[0]), clock, asked
 
 
 async def test_keys_are_fetched_once_for_all_who_wait_and_not_again_soon():
@@ -251,7 +253,7 @@ async def test_one_who_stops_waiting_does_not_stop_the_fetch():
 
 
 def test_the_server_is_not_asked_for_the_keys_of_a_secret():
-    assert not Issuer.of_secrets([SECRET]).is_remote
+    assert not Issuer.of_secrets([SECRET]).is_refreshable
     assert (
         json.loads(config.load({"gateway": {"issuers": [{"issuer": "x", "secret": "s"}]}}).model_dump_json())[
             "gateway"
@@ -340,12 +342,12 @@ SET = {
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (Answer(302, None, {"Location": "http://127.0.0.1:9/keys"}), "the answer is 302"),
-        (Answer(500, SET), "the answer is 500"),
+        (Answer(302, None, {"Location": "http://127.0.0.1:9/keys"}), "status 302"),
+        (Answer(500, SET), "status 500"),
         (Answer(200, {**SET, "padding": "x" * 300_000}), "more than 262144 bytes"),
         (Answer(200, "<html>"), "neither a JSON Web Key Set nor public keys"),
         (Answer(200, [SET]), 'has no list "keys"'),
-        (Answer(200, {"keys": []}), "there is no key"),
+        (Answer(200, {"keys": []}), "it has no key"),
         (Answer(200, {"keys": SET["keys"] * 100}), "at most 64"),
     ],
 )
@@ -382,11 +384,11 @@ def test_the_discovery_document_must_be_the_issuers_own():
     with serving(place) as served:
         issuer, uri = served.url + "/", f"{served.url}/keys"
         for document, told in (
-            ({"issuer": served.url, "jwks_uri": uri}, f"is of the issuer '{served.url}', not of"),
+            ({"issuer": served.url, "jwks_uri": uri}, f"names the issuer '{served.url}', not"),
             ({"issuer": issuer, "jwks_uri": "http://8.8.8.8/keys"}, "use https://"),
             ({"issuer": issuer, "jwks_uri": "file:///etc/passwd"}, "it must be https://"),
-            ({"issuer": issuer}, "it is not there"),
-            ([], "is of the issuer None"),
+            ({"issuer": issuer}, "it is missing"),
+            ([], "names the issuer None"),
         ):
             place.document = document
             with pytest.raises(KeysUnavailableError, match=re.escape(told)):

@@ -73,7 +73,7 @@ def test_a_provider_that_is_away_is_said(run, project):
     finally:
         project.down = False
     assert told.exit_code == ExitCode.AUTH
-    assert "the answer is 503" in told.stderr
+    assert "status 503" in told.stderr
     assert (states(told)["key"], states(told)["signature"], states(told)["exp"]) == ("failed", "skipped", "ok")
 
 
