@@ -7,6 +7,7 @@ that the operator's browser opens could launch or delete runs.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,17 @@ _STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_SECONDS, _POOL_OVERFLOW = 15_000, 3600, 20
 class Guard:
     """ASGI middleware that rejects what a page of another origin can make a browser send."""
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, hosts: Collection[str], allowed: Collection[str] = ()) -> None:
         """Args:
         app: the guarded application.
         hosts: values of the Host header under which it is served.
+        allowed: those of a proxy before it, which may speak TLS.
         """
         self._app = app
-        self._hosts = hosts
+        self._hosts = frozenset({*hosts, *allowed})
+        self._origins = frozenset(
+            {*(f"http://{host}" for host in self._hosts), *(f"https://{host}" for host in allowed)}
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or reject it."""
@@ -55,7 +60,7 @@ class Guard:
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
             return 421, "the Host header does not name this server"
-        if any(origin.lower().removeprefix("http://") not in self._hosts for origin in origins):
+        if any(origin.lower() not in self._origins for origin in origins):
             return 403, "the request comes from a page of another origin"
         if scope["type"] == "websocket":
             return None
@@ -72,23 +77,23 @@ class Guard:
 class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, Any]):
     """Dagster's webserver with the guard before all of its routes."""
 
-    def __init__(self, context: WorkspaceProcessContext, hosts: frozenset[str]) -> None:
-        self._hosts = hosts
+    def __init__(self, context: WorkspaceProcessContext, hosts: Collection[str], allowed: Collection[str] = ()) -> None:
+        self._hosts, self._allowed = hosts, allowed
         super().__init__(context)
 
     def build_middleware(self) -> list[Middleware]:
         """Return the guard, then Dagster's own middleware."""
-        return [Middleware(Guard, hosts=self._hosts), *super().build_middleware()]
+        return [Middleware(Guard, hosts=self._hosts, allowed=self._allowed), *super().build_middleware()]
 
 
 def own_hosts(host: str, port: int) -> frozenset[str]:
-    """Return the Host headers of a server on loopback.
+    """Return the Host headers of a server.
 
     Args:
         host: the address that it listens on.
         port: its port.
     """
-    names = {host, "localhost", "127.0.0.1", "[::1]"}
+    names = {f"[{host}]" if ":" in host else host.lower(), "localhost", "127.0.0.1", "[::1]"}
     return frozenset({f"{name}:{port}" for name in names} | (names if port == 80 else set()))
 
 
@@ -98,6 +103,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--workspace", type=Path, required=True, help="workspace.yaml")
+    parser.add_argument("--allowed-host", action="append", default=[], help="a further Host header; may be repeated")
     given = parser.parse_args()
     target = WorkspaceFileTarget(paths=[str(given.workspace)])
     with (
@@ -105,7 +111,8 @@ def main() -> None:
         WorkspaceProcessContext(instance, target, version=dg.__version__) as context,
     ):
         instance.optimize_for_webserver(_STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_SECONDS, _POOL_OVERFLOW)
-        app = GuardedWebserver(context, own_hosts(given.host, given.port)).create_asgi_app()
+        hosts, allowed = own_hosts(given.host, given.port), [name.lower() for name in given.allowed_host]
+        app = GuardedWebserver(context, hosts, allowed).create_asgi_app()
         uvicorn.run(app, host=given.host, port=given.port, log_level="warning")
 
 

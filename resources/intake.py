@@ -15,7 +15,7 @@ from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging import configured_store
 from lakesync.staging.remote import error_of
 from lakesync.wire.json import decode_push, encode_json
-from resources.staging import gateway_address, is_remote
+from resources.staging import gateway_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ def open_intake(config: Config) -> Iterator[Intake]:
         StagingUnavailableError: the store cannot be reached.
         ConfigurationError: where the gateway answers, or what to show it, is not configured.
     """
-    if is_remote(config):
+    if config.gateway_owns_staging:
         url, token = gateway_address(config)
         with requests.Session() as session:
             session.trust_env = False  # a proxy does not know this machine's ports

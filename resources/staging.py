@@ -28,7 +28,7 @@ def pipeline_store(config: Config) -> Iterator[PipelineStore]:
         StagingUnavailableError: it cannot be reached.
         ConfigurationError: where the gateway answers, or what to show it, is not configured.
     """
-    if is_remote(config):
+    if config.gateway_owns_staging:
         remote = RemoteStore(*gateway_address(config))
         try:
             yield remote
@@ -42,12 +42,6 @@ def pipeline_store(config: Config) -> Iterator[PipelineStore]:
         yield engine.store
     finally:
         engine.close()
-
-
-def is_remote(config: Config) -> bool:
-    """Whether staging is reached through its gateway: SQLite has one owner, the gateway process."""
-    sharded = config.shard_config.stores.values() if config.shard_config is not None else ()
-    return any(url.startswith("sqlite:") for url in (config.staging.url, *sharded))
 
 
 def gateway_address(config: Config) -> tuple[str, str]:

@@ -24,6 +24,12 @@ COMMANDS: dict[str, Named] = {
         "Run the gateway alone. Clients' tokens are checked with the secret in LAKESYNC_JWT_SECRET.",
         "gateway_app",
     ),
+    "pipeline": Named(
+        "server",
+        _RUN,
+        "Start Spark and Dagster without a gateway, keep them running, and stop them on Ctrl-C or SIGTERM.",
+        "pipeline_app",
+    ),
     "demo": Named(
         "server",
         _RUN,

@@ -1,38 +1,40 @@
-"""The files that Dagster wants: `dagster.yaml` in its home, and a workspace that names the code server."""
+"""The files that Dagster reads: `dagster.yaml` in its home, and a workspace that names the code server.
+
+A `dagster.yaml` that `lakesync up` did not write is the user's own and is used as it is.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from lakesync.adapters.places import leaves, place_of
+from lakesync.cli.service_environment import STORAGE_VARIABLE
 from lakesync.config import Config
 from lakesync.model.errors import ConfigurationError
 
-_INSTANCE = """\
-# Written by `lakesync up` at each start.
+_WRITTEN = "# Written by `lakesync up` at each start."
+_INSTANCE = (
+    _WRITTEN
+    + """ To keep changes, remove this line.
 telemetry:
   enabled: false
 nux:
   enabled: false
-storage:
-  sqlite:
-    base_dir: {storage}
+storage: {storage}
 run_coordinator:
   module: lakesync_dagster.run_coordinator
   class: SlotCoordinator
   config:
     dequeue_interval_seconds: 1
-run_launcher:
-  module: lakesync_dagster.run_launcher
-  class: RunHostLauncher
-  config:
-    socket: {socket}
+run_launcher: {run_launcher}
 concurrency:
   pools:
     default_limit: 1
@@ -62,6 +64,8 @@ retention:
       failure: 30
       success: 30
 """
+)
+_RUN_HOST_LAUNCHER = "RunHostLauncher"
 _SLOT = """\
       - key: lakesync/slot
         value: {kind}
@@ -81,26 +85,103 @@ load_from:
 
 
 def write(config: Config, code_port: int) -> Path:
-    """Write both; the workspace's path."""
+    """Write the workspace, and `dagster.yaml` unless it is the user's own.
+
+    Args:
+        config: with every port chosen.
+        code_port: where the code server listens.
+
+    Returns:
+        The workspace's path.
+
+    Raises:
+        ConfigurationError: the user's own `dagster.yaml` cannot be read, or leaves a setting without effect.
+    """
     home = config.dagster.home
     home.mkdir(parents=True, exist_ok=True)
-    (home / "dagster.yaml").write_text(
-        _INSTANCE.format(
-            storage=_quoted(home / "storage"),
-            socket=_quoted(run_socket(config)),
-            max_run_seconds=config.dagster.max_run_seconds,
-            runs=sum(run_slots(config).values()),
-            slots="\n".join(_SLOT.format(kind=kind, limit=limit) for kind, limit in run_slots(config).items()),
-        ),
-        "utf-8",
-    )
-    socket = run_socket(config)
-    if socket.parent != home:
-        _check_own(socket.parent)
-    socket.unlink(missing_ok=True)  # of a run host that was killed
+    if is_own(config):
+        _check_own_instance(config)
+    else:
+        (home / "dagster.yaml").write_text(_instance(config), "utf-8")
+    if uses_run_host(config):
+        socket = run_socket(config)
+        if socket.parent != home:
+            _check_own(socket.parent)
+        socket.unlink(missing_ok=True)  # of a run host that was killed
     workspace = home / "workspace.yaml"
     workspace.write_text(_WORKSPACE.format(port=code_port), "utf-8")
     return workspace
+
+
+def is_own(config: Config) -> bool:
+    """Return whether `dagster.yaml` in Dagster's home is the user's own: one without the line of `lakesync up`."""
+    try:
+        return not (config.dagster.home / "dagster.yaml").read_text("utf-8").startswith(_WRITTEN)
+    except FileNotFoundError:
+        return False
+
+
+def uses_run_host(config: Config) -> bool:
+    """Return whether the run host starts the runs.
+
+    Raises:
+        ConfigurationError: the user's own `dagster.yaml` cannot be read.
+    """
+    if is_own(config):
+        return (_own_instance(config).get("run_launcher") or {}).get("class") == _RUN_HOST_LAUNCHER
+    return config.dagster.run_launcher is None
+
+
+def has_storage(config: Config) -> bool:
+    """Return whether Dagster's storage is known to exist: SQLite files of an earlier start."""
+    return config.dagster.storage_url is None and not is_own(config) and (config.dagster.home / "storage").exists()
+
+
+def _instance(config: Config) -> str:
+    """Return the text of `dagster.yaml`."""
+    storage: dict[str, Any] = {"sqlite": {"base_dir": str(config.dagster.home / "storage")}}
+    if config.dagster.storage_url is not None:
+        storage = {"postgres": {"postgres_url": {"env": STORAGE_VARIABLE}}}
+    launcher = config.dagster.run_launcher or {
+        "module": "lakesync_dagster.run_launcher",
+        "class": _RUN_HOST_LAUNCHER,
+        "config": {"socket": str(run_socket(config))},
+    }
+    return _INSTANCE.format(
+        storage=json.dumps(storage, ensure_ascii=False),  # JSON is YAML
+        run_launcher=json.dumps(launcher, ensure_ascii=False),
+        max_run_seconds=config.dagster.max_run_seconds,
+        runs=sum(run_slots(config).values()),
+        slots="\n".join(_SLOT.format(kind=kind, limit=limit) for kind, limit in run_slots(config).items()),
+    )
+
+
+def _own_instance(config: Config) -> dict[str, Any]:
+    import yaml
+
+    path = config.dagster.home / "dagster.yaml"
+    try:
+        found = yaml.safe_load(path.read_text("utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"{path} must be a table of settings, as Dagster's documentation describes it")
+    return found
+
+
+def _check_own_instance(config: Config) -> None:
+    """Reject settings that the user's own `dagster.yaml` leaves without effect.
+
+    Raises:
+        ConfigurationError: there are such settings, or the file cannot be read.
+    """
+    _own_instance(config)
+    for name in ("storage_url", "run_launcher"):
+        if getattr(config.dagster, name) is not None:
+            raise ConfigurationError(
+                f"dagster.{name} has no effect, because {config.dagster.home / 'dagster.yaml'} is a file of your own: "
+                "set it there, or remove the file"
+            )
 
 
 def run_slots(config: Config) -> dict[str, int]:
@@ -142,7 +223,3 @@ def _check_own(folder: Path) -> None:
         raise ConfigurationError(
             f"{folder} is not a folder of this user alone: remove it, or choose a data_dir with a shorter path"
         )
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"

@@ -183,8 +183,13 @@ def own_address(config: Config) -> str:
     known = config.gateway.url or running(config, "gateway").get("url")
     if known:
         return str(known)
-    host = "127.0.0.1" if config.gateway.host in {"0.0.0.0", "::"} else config.gateway.host  # noqa: S104 a comparison
-    return f"http://{host}:{config.gateway.port}"
+    return local_url(config.gateway.host, config.gateway.port)
+
+
+def local_url(host: str, port: int) -> str:
+    """Return where a program on this machine reaches a server that listens on an address, or on all of them."""
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 a comparison
+    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 
 
 def _checked(url: str) -> str:

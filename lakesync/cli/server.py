@@ -1,4 +1,4 @@
-"""`lakesync up` and `lakesync gateway`: a LakeSync on this machine; `lakesync demo` shows one at work."""
+"""Commands that start LakeSync, or a part of it: `lakesync up`, `gateway`, `pipeline` and `demo`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakesync.cli.examples import examples
 from lakesync.cli.lazy import command_app
 from lakesync.cli.options import Data, Json, given, settings
 
-up_app, gateway_app, demo_app = command_app(), command_app(), command_app()
+up_app, gateway_app, pipeline_app, demo_app = (command_app() for _ in range(4))
 
 
 @up_app.command(
@@ -35,7 +35,7 @@ def up(
     json_events: Annotated[bool, typer.Option("--json", "--json-events", help="One JSON line a change.")] = False,
 ) -> None:
     """Start gateway, Spark and Dagster, keep them running, and stop them all on Ctrl-C or SIGTERM."""
-    _need("platform", "fastapi", "dagster", "pyspark", "psutil", "jgo")
+    _need("platform", *_PLATFORM)
     from lakesync.cli.show import Display
     from lakesync.cli.up import run
 
@@ -76,6 +76,26 @@ def gateway(
     os.execve(sys.executable, [sys.executable, "-m", "gateway"], environment)  # noqa: S606 no shell is wanted
 
 
+@pipeline_app.command(
+    epilog=examples(
+        ("LAKESYNC_STAGING_URL=postgresql://user:password@host/db lakesync pipeline", "beside gateways on Postgres"),
+        ("LAKESYNC_SERVICE_TOKEN=… lakesync pipeline", "beside a `lakesync gateway` on SQLite that has the same token"),
+    )
+)
+def pipeline(
+    data: Data = None,
+    dagster_port: Annotated[int | None, typer.Option(help="The port of Dagster's pages.", show_default=False)] = None,
+    *,
+    json_events: Annotated[bool, typer.Option("--json", "--json-events", help="One JSON line a change.")] = False,
+) -> None:
+    """Start Spark and Dagster without a gateway, keep them running, and stop them on Ctrl-C or SIGTERM."""
+    _need("platform", *_PLATFORM)
+    from lakesync.cli.show import Display
+    from lakesync.cli.up import run
+
+    run(settings(data, dagster=given(port=dagster_port)), Display(json_events=json_events), with_gateway=False)
+
+
 @demo_app.command(
     epilog=examples(
         ("lakesync demo", "a week of New York's flights"),
@@ -99,6 +119,9 @@ def demo(
     words = [*(name for name, wanted in chosen.items() if wanted), *([] if full else ["--days", str(days)])]
     command = [sys.executable, "-m", "examples.flights", *words, *(["--data", str(data)] if data else [])]
     os.execv(sys.executable, command)  # noqa: S606 no shell is wanted
+
+
+_PLATFORM = ("fastapi", "dagster", "pyspark", "psutil", "jgo")
 
 
 def _need(extra: str, *packages: str) -> None:

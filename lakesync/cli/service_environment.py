@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, SecretStr
@@ -23,36 +23,45 @@ _SETTINGS = {
 """By service that reads the configuration, the secrets that it uses. The others are told what they need otherwise."""
 _FOLLOW_REFERENCES = frozenset({"gateway", "runs"})
 """Services that open connectors, whose secrets may be variables."""
+_OPEN_STORAGE = frozenset({"code_server", "dagster", "daemon", "runs", "recovery"})
+"""Services that open Dagster's storage, by the reference in `dagster.yaml`."""
+STORAGE_VARIABLE = "LAKESYNC_DAGSTER_STORAGE_URL"
 _PREFIX = "LAKESYNC_"
 _LONG = 16
 """Characters of a secret that no variable holds by chance."""
 
 
-def environment(service: str, config: Config, inherited: Mapping[str, str]) -> dict[str, str | None]:
-    """Return what a service's variables are besides those that it inherits; None for one that it must not.
+def environment(roles: Collection[str], config: Config, inherited: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the variables of a service besides those that it inherits; None for one that it must not inherit.
 
     A secret may have come under any name, as the settings refer to variables. So a variable that holds a secret of
     others is removed whatever it is called.
 
     Args:
-        service: its name.
+        roles: the service's name, and those of others whose work it does.
         config: with all ports and secrets chosen.
         inherited: the variables of this process.
     """
-    allowed = _SETTINGS.get(service)
+    reads_settings = any(role in _SETTINGS for role in roles)
+    allowed = {name for role in roles for name in _SETTINGS.get(role, ())}
+    storage = config.dagster.storage_url if not _OPEN_STORAGE.isdisjoint(roles) else None
+    if storage is not None:
+        allowed.add("dagster.storage_url")
     secrets = list(_secrets(config))
-    own = {value for name, value in secrets if name in (allowed or ())}
+    own = {value for name, value in secrets if name in allowed}
     foreign = {value for _, value in secrets if value} - own
     removed = {
         name
         for name, value in inherited.items()
         if name.startswith(_PREFIX)
         or any(value == secret or (len(secret) >= _LONG and secret in value) for secret in foreign)
-        or (service not in _FOLLOW_REFERENCES and _is_a_connectors(name, config))
+        or (_FOLLOW_REFERENCES.isdisjoint(roles) and _is_a_connectors(name, config))
     }
     found: dict[str, str | None] = dict.fromkeys(removed)
-    if allowed is not None:
+    if reads_settings:
         found |= _without(config, frozenset(name for name, _ in secrets) - allowed).environment()
+    if storage is not None:
+        found[STORAGE_VARIABLE] = storage.get_secret_value()
     return found
 
 

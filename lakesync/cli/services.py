@@ -1,4 +1,4 @@
-"""What `lakesync up` runs: each process's command, when it may start, and how one knows that it is ready."""
+"""The services of `lakesync up` and `lakesync pipeline`: commands, order of start, and checks of readiness."""
 
 from __future__ import annotations
 
@@ -51,21 +51,26 @@ class Service:
     """For people: what to look at when it does not start."""
 
 
-def services(config: Config, spark: SparkServer | None, code_port: int, workspace: Path) -> list[Service]:
-    """Everything that the configuration asks for, all ports chosen."""
+def services(
+    config: Config, spark: SparkServer | None, code_port: int, workspace: Path, *, with_gateway: bool = True
+) -> list[Service]:
+    """Return the services that the configuration asks for.
+
+    Args:
+        config: with every port chosen.
+        spark: the embedded Spark server; None where Spark runs elsewhere.
+        code_port: where the code server listens.
+        workspace: the workspace file.
+        with_gateway: whether the gateway is one of them.
+    """
     common = {MARKER: str(config.data_dir), "DAGSTER_HOME": str(config.dagster.home), "PYTHONUNBUFFERED": "1"}
     gateway_url, dagster_url = str(config.gateway.url), str(config.dagster.url)
     dagster = (sys.executable, "-m", "dagster")
     location = ("-m", "lakesync_dagster.definitions", "--location-name", "lakesync")
     # Dagster's storage is created by one process alone: several at the same time get in each other's way.
-    first = () if (config.dagster.home / "storage").exists() else ("recovery",)
+    first = () if dagster_home.has_storage(config) else ("recovery",)
+    roles = {"code_server": ("code_server",) if dagster_home.uses_run_host(config) else ("code_server", "runs")}
     wanted = [
-        Service(
-            name="gateway",
-            command=(sys.executable, "-m", "gateway"),
-            ready=lambda: _answers(f"{gateway_url}/ready"),
-            where=gateway_url,
-        ),
         Service(
             name="code_server",
             command=(*dagster, "code-server", "start", "-h", LOOPBACK, "-p", str(code_port), *location),
@@ -76,8 +81,9 @@ def services(config: Config, spark: SparkServer | None, code_port: int, workspac
         Service(
             name="dagster",
             command=(
-                *(sys.executable, "-m", "lakesync_dagster.webserver", "--host", LOOPBACK),
+                *(sys.executable, "-m", "lakesync_dagster.webserver", "--host", config.dagster.host),
                 *("--port", str(config.dagster.port), "--workspace", str(workspace)),
+                *(word for host in config.dagster.allowed_hosts for word in ("--allowed-host", host)),
             ),
             ready=lambda: location_loaded(dagster_url),
             after=("code_server",),
@@ -88,13 +94,7 @@ def services(config: Config, spark: SparkServer | None, code_port: int, workspac
             name="daemon",
             command=(str(Path(sys.executable).with_name("dagster-daemon")), "run", "-w", str(workspace)),
             ready=lambda: _daemons_healthy(dagster_url),
-            after=("code_server", "runs", "recovery"),
-        ),
-        Service(
-            name="runs",
-            command=(sys.executable, "-m", "lakesync_dagster.run_host", str(dagster_home.run_socket(config))),
-            ready=lambda: dagster_home.run_socket(config).exists(),
-            after=first,
+            after=("code_server", "runs", "recovery", "gateway"),  # its sensors ask the gateway for what is due
         ),
         Service(
             name="recovery",
@@ -103,6 +103,25 @@ def services(config: Config, spark: SparkServer | None, code_port: int, workspac
             once=True,
         ),
     ]
+    if with_gateway:
+        wanted.insert(
+            0,
+            Service(
+                name="gateway",
+                command=(sys.executable, "-m", "gateway"),
+                ready=lambda: _answers(f"{gateway_url}/ready"),
+                where=gateway_url,
+            ),
+        )
+    if dagster_home.uses_run_host(config):
+        wanted.append(
+            Service(
+                name="runs",
+                command=(sys.executable, "-m", "lakesync_dagster.run_host", str(dagster_home.run_socket(config))),
+                ready=lambda: dagster_home.run_socket(config).exists(),
+                after=first,
+            )
+        )
     if spark is not None:
         wanted.append(
             Service(
@@ -117,7 +136,11 @@ def services(config: Config, spark: SparkServer | None, code_port: int, workspac
     return [
         replace(
             service,
-            environment={**environment(service.name, config, os.environ), **common, **service.environment},
+            environment={
+                **environment(roles.get(service.name, (service.name,)), config, os.environ),
+                **common,
+                **service.environment,
+            },
             after=tuple(name for name in service.after if name in names),
         )
         for service in wanted

@@ -52,15 +52,15 @@ class Display:
             reason=change.reason,
         )
 
-    def ready(self, config: Config, folder: Path) -> None:
+    def ready(self, config: Config, folder: Path, *, with_gateway: bool) -> None:
         """Everything is ready."""
+        title = "LakeSync is up." if with_gateway else "The pipeline is up."
         self._console.print(
-            f"\n[bold green]LakeSync is up.[/]  gateway [bold]{config.gateway.url}[/]  "
+            f"\n[bold green]{title}[/]  gateway [bold]{config.gateway.url}[/]  "
             f"pipeline [bold]{config.dagster.url}[/]"
             + (f"  Spark [bold]{config.spark.ui_url}[/]" if config.spark.ui_url else "")
-            + "\n"
-            "[dim]`lakesync console --open` shows clients, and why one lacks a row[/]\n"
-            f"[dim]data and logs: {folder}; Ctrl-C stops everything[/]\n"
+            + ("\n[dim]`lakesync console --open` shows clients, and why one lacks a row[/]" if with_gateway else "")
+            + f"\n[dim]data and logs: {folder}; Ctrl-C stops everything[/]\n"
         )
         self._event(
             event="up",

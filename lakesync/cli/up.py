@@ -1,4 +1,4 @@
-"""`lakesync up`: everything that a whole LakeSync needs, on one machine, in one data folder."""
+"""`lakesync up` runs gateway, Spark and Dagster on one machine; `lakesync pipeline` leaves the gateway out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import signal
 import threading
@@ -17,6 +18,7 @@ from pydantic import SecretStr
 
 from lakesync.cli import dagster_home, jars, leftovers, spark_server
 from lakesync.cli.process import check_port, free_ports
+from lakesync.cli.remote import local_url, own_address
 from lakesync.cli.secrets import kept_or_made
 from lakesync.cli.services import services
 from lakesync.cli.show import Display
@@ -26,10 +28,16 @@ from lakesync.model.errors import ConfigurationError, StartupError
 from lakesync.model.private_files import UMASK, make_private_folder
 
 _NEEDED_BYTES = 500_000_000
+_LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-def run(config: Config, display: Display) -> None:
+def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
     """Start everything, keep it running until SIGINT or SIGTERM, then stop it.
+
+    Args:
+        config: the settings; ports of 0 and missing secrets are chosen here.
+        display: shows what happens.
+        with_gateway: whether the gateway is started too.
 
     Raises:
         StartupError: something cannot start or cannot be kept running; nothing is left running then.
@@ -40,6 +48,8 @@ def run(config: Config, display: Display) -> None:
             f"flush.to_uri is {config.flush.to_uri!r}, but `lakesync up` has a pipeline, which carries everything to "
             "the lake: leave it out, or run `lakesync gateway` alone"
         )
+    if not with_gateway:
+        _check_staging(config)
     os.umask(UMASK)
     stop = _stop_event()
     folder = config.data_dir
@@ -48,17 +58,23 @@ def run(config: Config, display: Display) -> None:
         _check_disk(folder)
         if ended := leftovers.end(folder):
             display.note(f"ended {len(ended)} processes that an earlier, killed run left behind")
-        config = _with_secrets(config, folder)
-        config, spark, code_port = _with_places(config, display)
-        wanted = services(config, spark, code_port, dagster_home.write(config, code_port))
-        told = _Told(config)
+        config = _with_secrets(config, folder, with_gateway=with_gateway)
+        config, spark, code_port = _with_places(config, display, with_gateway=with_gateway)
+        workspace = dagster_home.write(config, code_port)
+        wanted = services(config, spark, code_port, workspace, with_gateway=with_gateway)
+        if config.dagster.host not in _LOOPBACK_HOSTS:
+            display.note(
+                f"Dagster's pages ask for no password: everyone who reaches {config.dagster.host} port "
+                f"{config.dagster.port} can start and delete runs"
+            )
+        told = _Told(config, with_gateway=with_gateway)
         supervisor: Supervisor
 
         def report(change: Change) -> None:
             told.change(change, ready=supervisor.all_ready)
             display.change(change)
             if supervisor.all_ready:
-                display.ready(config, folder)
+                display.ready(config, folder, with_gateway=with_gateway)
 
         supervisor = Supervisor(wanted, folder / "logs", report)
         told.write()
@@ -75,7 +91,7 @@ def run(config: Config, display: Display) -> None:
 class _Told:
     """`DATA/up.json`: for tools, where everything is, whether it is ready, and the secrets. Readable by its owner."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, with_gateway: bool) -> None:
         self._path = config.data_dir / "up.json"
         self._content: dict[str, Any] = {
             "pid": os.getpid(),
@@ -83,7 +99,7 @@ class _Told:
             "data_dir": str(config.data_dir),
             "jwt_secret": _plain(config.jwt_secret),
             "service_token": _plain(config.service_token),
-            "gateway": {"url": config.gateway.url},
+            **({"gateway": {"url": config.gateway.url}} if with_gateway else {}),
             "dagster": {"url": config.dagster.url, "home": str(config.dagster.home)},
             "spark": {
                 "remote": config.spark.remote,
@@ -160,29 +176,53 @@ def _check_disk(folder: Path) -> None:
         )
 
 
-def _with_secrets(config: Config, folder: Path) -> Config:
-    """Fill in the secrets that nobody set."""
-    made = {name: SecretStr(value) for name, value in kept_or_made(folder).items()}
+def _check_staging(config: Config) -> None:
+    """Check that a pipeline alone can reach staging.
+
+    Raises:
+        ConfigurationError: staging is on SQLite, which the gateway's process owns, and no service token is set.
+    """
+    if config.service_token is None and config.gateway_owns_staging:
+        raise ConfigurationError(
+            "Staging on SQLite is reached through its gateway, and LAKESYNC_SERVICE_TOKEN is not set. Set it to the "
+            "same secret for `lakesync gateway` and `lakesync pipeline`, or put staging on Postgres: "
+            "LAKESYNC_STAGING_URL=postgresql://…"
+        )
+
+
+def _with_secrets(config: Config, folder: Path, *, with_gateway: bool) -> Config:
+    """Fill in missing secrets. Those that a gateway shares are made only where this process starts the gateway."""
+    spark_token = config.spark.token
+    if with_gateway:
+        made = {name: SecretStr(value) for name, value in kept_or_made(folder).items()}
+        spark_token = spark_token or made["spark_token"]
+        config = config.replace(
+            jwt_secret=config.jwt_secret or made["jwt_secret"],
+            service_token=config.service_token or made["service_token"],
+            secret_key=config.secret_key or made["secret_key"],
+        )
     return config.replace(
-        jwt_secret=config.jwt_secret or made["jwt_secret"],
-        service_token=config.service_token or made["service_token"],
-        secret_key=config.secret_key or made["secret_key"],
-        spark={} if config.spark.remote else {"token": config.spark.token or made["spark_token"]},
+        spark={} if config.spark.remote else {"token": spark_token or SecretStr(secrets.token_hex(32))}
     )
 
 
-def _with_places(config: Config, display: Display) -> tuple[Config, spark_server.SparkServer | None, int]:
-    """Choose every port, and make ready the embedded Spark where it is wanted."""
+def _with_places(
+    config: Config, display: Display, *, with_gateway: bool
+) -> tuple[Config, spark_server.SparkServer | None, int]:
+    """Choose every port, and prepare the embedded Spark where it is wanted."""
     chosen = free_ports(5)
-    gateway_port = config.gateway.port or chosen[0]
     dagster_port = config.dagster.port or chosen[1]
     spark_port, ui_port = config.spark.port or chosen[2], config.spark.ui_port or chosen[4]
-    check_port(gateway_port, config.gateway.host, "--port")
-    check_port(dagster_port, "127.0.0.1", "--dagster-port")
-    host = "127.0.0.1" if config.gateway.host in {"0.0.0.0", "::"} else config.gateway.host  # noqa: S104 a comparison
+    if with_gateway:
+        gateway_port = config.gateway.port or chosen[0]
+        check_port(gateway_port, config.gateway.host, "--port")
+        gateway = {"port": gateway_port, "url": local_url(config.gateway.host, gateway_port)}
+    else:
+        gateway = {"url": own_address(config)}
+    check_port(dagster_port, config.dagster.host, "--dagster-port")
     config = config.replace(
-        gateway={"port": gateway_port, "url": f"http://{host}:{gateway_port}"},
-        dagster={"port": dagster_port, "url": f"http://127.0.0.1:{dagster_port}"},
+        gateway=gateway,
+        dagster={"port": dagster_port, "url": local_url(config.dagster.host, dagster_port)},
     )
     if config.spark.remote:
         return config, None, chosen[3]

@@ -197,8 +197,16 @@ class DagsterSection(_Section):
     """`[dagster]`: the pipeline's daemon and pages."""
 
     home: Path = Path()
-    """Empty: a folder in the data folder."""
+    """Empty: a folder in the data folder. A `dagster.yaml` of the user's own in it is used as it is."""
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """The address that the webserver listens on. Its pages ask for no password."""
     port: Port = 3000
+    allowed_hosts: Texts = ()
+    """Further Host headers under which the pages are served, `NAME` or `NAME:PORT`, such as that of a proxy."""
+    storage_url: SecretStr | None = None
+    """`postgresql://…` for Dagster's runs, events and schedules; unset: SQLite in `home`."""
+    run_launcher: dict[str, Any] | None = None
+    """`module`, `class` and `config` of a run launcher, as in `dagster.yaml`; unset: the run host of `lakesync up`."""
     url: str | None = None
     """Where the webserver answers; `lakesync up` sets it."""
     partitions_start: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
@@ -210,6 +218,22 @@ class DagsterSection(_Section):
     """Gets a JSON post for each failed run, and for each check that begins to fail or passes again."""
     alert_secret: SecretStr | None = None
     """Signs those posts, by HMAC-SHA256."""
+
+    @model_validator(mode="after")
+    def _check_storage(self) -> DagsterSection:
+        if self.storage_url is not None and not self.storage_url.get_secret_value().startswith("postgresql://"):
+            raise ValueError("storage_url must start with postgresql://; leave it out for SQLite in the data folder")
+        launcher = self.run_launcher
+        if launcher is not None and (
+            not launcher.keys() <= {"module", "class", "config"}
+            or not all(isinstance(launcher.get(name), str) for name in ("module", "class"))
+            or not isinstance(launcher.get("config", {}), dict)
+        ):
+            raise ValueError(
+                "run_launcher must be a table with module, class and, where the class has settings, config: { module = "
+                '"dagster", class = "DefaultRunLauncher" }'
+            )
+        return self
 
 
 class FlushSection(_Section):

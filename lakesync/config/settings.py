@@ -72,6 +72,7 @@ _REFERENCES = (
     "spark.token",
     "dagster.alert_webhook",
     "dagster.alert_secret",
+    "dagster.storage_url",
     "staging.url",
     "lake.catalog_uri",
     "flush.to_uri",
@@ -238,6 +239,12 @@ class Config(BaseSettings):
     def sole_gateway(self) -> str | None:
         """The only gateway of `[gateways]`; None where there are several, or none."""
         return next(iter(self.gateways)) if len(self.gateways) == 1 else None
+
+    @property
+    def gateway_owns_staging(self) -> bool:
+        """Whether other processes reach staging through its gateway: a store on SQLite has one owner."""
+        sharded = self.shard_config.stores.values() if self.shard_config is not None else ()
+        return any(url.startswith("sqlite:") for url in (self.staging.url, *sharded))
 
     @property
     def contracts(self) -> dict[str, Contract]:

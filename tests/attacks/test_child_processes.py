@@ -23,6 +23,7 @@ SECRETS = {
     "token": "t" * 32,
     "spark.token": "x" * 32,
     "dagster.alert_secret": "a" * 32,
+    "dagster.storage_url": "postgresql://dagster:" + "d" * 32 + "@127.0.0.1/dagster",
     "gateway.issuers": "i" * 32,
 }
 NEEDED = {
@@ -35,12 +36,12 @@ NEEDED = {
         "secret_key_previous",
         "gateway.issuers",
     },
-    "code_server": {"service_token", "dagster.alert_secret"},
-    "runs": {"service_token", "secret_key", "secret_key_previous", "spark.token"},
+    "code_server": {"service_token", "dagster.alert_secret", "dagster.storage_url"},
+    "runs": {"service_token", "secret_key", "secret_key_previous", "spark.token", "dagster.storage_url"},
     "spark": {"spark.token"},
-    "dagster": set(),
-    "daemon": set(),
-    "recovery": set(),
+    "dagster": {"dagster.storage_url"},
+    "daemon": {"dagster.storage_url"},
+    "recovery": {"dagster.storage_url"},
 }
 
 

@@ -13,6 +13,7 @@ from lakesync.cli.process import Process, accepts, free_ports
 
 MUTATION = {"query": "mutation { setNuxSeen }"}
 QUERY = {"query": "{ version }"}
+PROXY = "Ops.example.com"
 
 
 class Pages:
@@ -39,7 +40,7 @@ def pages(tmp_path_factory):
     home = tmp_path_factory.mktemp("dagster")
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     (home / "workspace.yaml").write_text("load_from: []\n")
-    command = (sys.executable, "-m", "lakesync_dagster.webserver", "--port", str(port))
+    command = (sys.executable, "-m", "lakesync_dagster.webserver", "--port", str(port), "--allowed-host", PROXY)
     process = Process(
         "dagster",
         (*command, "--workspace", str(home / "workspace.yaml")),
@@ -64,6 +65,13 @@ def test_the_pages_own_requests_are_served(pages):
         pass
     with pages.live(None):
         pass
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_the_pages_are_served_under_the_name_of_a_proxy(pages, scheme):
+    assert pages.graphql(QUERY, Host="ops.example.com", Origin=f"{scheme}://ops.example.com").ok
+    assert pages.graphql(QUERY, Host="ops.example.com", Origin=f"{scheme}://ops.example.com:1").status_code == 403
+    assert pages.graphql(QUERY, Host="ops.example.com:1").status_code == 421
 
 
 @pytest.mark.parametrize("asked", [MUTATION, QUERY])

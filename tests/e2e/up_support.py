@@ -9,20 +9,29 @@ import sys
 import time
 
 import psutil
+import requests
 
 from lakesync.cli.services import MARKER
 
 READY_SECONDS = 240
+_TICKS = """{
+  repositoriesOrError {
+    ... on RepositoryConnection {
+      nodes { sensors { name sensorState { ticks { status error { message } } } } }
+    }
+  }
+}"""
 COMMAND = [sys.executable, "-c", "from lakesync.cli import main; main()"]
 
 
 class Up:
     """A running `lakesync up`."""
 
-    def __init__(self, folder, settings=None, command=COMMAND):
-        """Args: settings: `lakesync.toml`; command: that of another environment's `lakesync`."""
+    def __init__(self, folder, settings=None, command=COMMAND, words=("up", "--port", "0")):
+        """Args: settings: `lakesync.toml`; command: that of another environment's `lakesync`; words: what it runs."""
         self.folder = folder
         self.command = command
+        self.words = words
         self.config = ""
         if settings is not None:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -41,11 +50,9 @@ class Up:
                     'trap "" INT; exec "$@"',
                     "sh",
                     *self.command,
-                    "up",
+                    *self.words,
                     "--data",
                     str(self.folder),
-                    "--port",
-                    "0",
                     "--dagster-port",
                     "0",
                     "--json-events",
@@ -93,6 +100,14 @@ class Up:
         )
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
+
+    def failed_ticks(self):
+        """Sensor → the error of each of its ticks that failed."""
+        answer = requests.post(f"{self.told()['dagster']['url']}/graphql", json={"query": _TICKS}, timeout=60).json()
+        sensors = [sensor for node in answer["data"]["repositoriesOrError"]["nodes"] for sensor in node["sensors"]]
+        ticks = {sensor["name"]: sensor["sensorState"]["ticks"] for sensor in sensors}
+        assert any(ticks.values()), "no sensor has ticked"
+        return [(name, each["error"]["message"]) for name, found in ticks.items() for each in found if each["error"]]
 
     def end(self):
         """End it and everything that it started."""

@@ -9,12 +9,14 @@ import sys
 import jwt
 import pytest
 import yaml
+from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from lakesync import config
 from lakesync.cli import dagster_home, jars, leftovers
 from lakesync.cli.app import app
 from lakesync.cli.process import check_port
+from lakesync.cli.remote import local_url
 from lakesync.cli.secrets import kept_or_made
 from lakesync.cli.services import MARKER, services
 from lakesync.cli.show import Display
@@ -113,6 +115,109 @@ def test_dagsters_files_are_yaml_that_dagster_takes(conf):
         slots = {each["value"]: each["limit"] for each in runs["tag_concurrency_limits"] if "value" in each}
         assert slots == {"flush": 2, "move": 2, "poll": 2, "upkeep": 2, "other": 2}
         assert runs["max_concurrent_runs"] == sum(slots.values())
+
+
+def test_dagsters_storage_and_run_launcher_are_those_of_the_settings(conf, monkeypatch):
+    import dagster as dg
+
+    password = "not in the file"
+    launcher = {"module": "dagster", "class": "DefaultRunLauncher", "config": {}}
+    storage = SecretStr(f"postgresql://dagster:{password}@127.0.0.1:1/dagster")
+    changed = conf.replace(dagster={"run_launcher": launcher, "storage_url": storage})
+    dagster_home.write(changed, 7)
+    text = (changed.dagster.home / "dagster.yaml").read_text()
+    assert password not in text
+    assert yaml.safe_load(text)["storage"] == {"postgres": {"postgres_url": {"env": "LAKESYNC_DAGSTER_STORAGE_URL"}}}
+    dagster_home.write(changed.replace(dagster={"storage_url": None}), 7)
+    with dg.DagsterInstance.from_config(str(conf.dagster.home)) as instance:
+        assert type(instance.run_launcher) is dg.DefaultRunLauncher
+    found = {service.name: service for service in services(changed, None, 1, conf.data_dir / "workspace.yaml")}
+    assert "runs" not in found
+    assert found["code_server"].after == ("recovery",)
+
+
+def test_runs_of_another_launcher_have_what_runs_need_in_the_code_server(conf, tmp_path):
+    config = conf.replace(secret_key=SecretStr("k" * 32))
+    launcher = {"module": "dagster", "class": "DefaultRunLauncher"}
+    for run_launcher, expected in ((None, False), (launcher, True)):
+        changed = config.replace(dagster={"run_launcher": run_launcher})
+        found = {service.name: service for service in services(changed, None, 1, tmp_path / "workspace.yaml")}
+        assert ("LAKESYNC_SECRET_KEY" in found["code_server"].environment) is expected
+
+
+def test_a_dagster_yaml_of_the_users_own_is_used_as_it_is(conf, tmp_path):
+    dagster_home.write(conf, 7)
+    path = conf.dagster.home / "dagster.yaml"
+    first, rest = path.read_text().split("\n", 1)
+    assert first.startswith("# Written by `lakesync up`")
+    own = rest.replace("dequeue_interval_seconds: 1", "dequeue_interval_seconds: 2")
+    path.write_text(own)
+    dagster_home.write(conf, 8)
+    assert path.read_text() == own
+    workspace = tmp_path / "workspace.yaml"
+    assert "runs" in {service.name for service in services(conf, None, 1, workspace)}
+    path.write_text("telemetry:\n  enabled: false\n")
+    dagster_home.write(conf, 8)
+    assert path.read_text() == "telemetry:\n  enabled: false\n"
+    found = {service.name: service for service in services(conf, None, 1, workspace)}
+    assert "runs" not in found
+    assert found["code_server"].after == ("recovery",), "where its storage is, only Dagster knows"
+
+
+def test_a_setting_that_the_users_own_dagster_yaml_hides_is_rejected(conf):
+    conf.dagster.home.mkdir()
+    (conf.dagster.home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    changed = conf.replace(dagster={"run_launcher": {"module": "dagster", "class": "DefaultRunLauncher"}})
+    with pytest.raises(ConfigurationError, match=r"dagster\.run_launcher has no effect, because .*dagster\.yaml"):
+        dagster_home.write(changed, 7)
+    for text in ("a: [", "- a list"):
+        (conf.dagster.home / "dagster.yaml").write_text(text)
+        with pytest.raises(ConfigurationError, match=r"dagster\.yaml"):
+            dagster_home.write(conf, 7)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"storage_url": "sqlite:///secret"}, "storage_url must start with postgresql://"),
+        ({"run_launcher": {"class": "DefaultRunLauncher"}}, "run_launcher must be a table with module, class"),
+        ({"run_launcher": {"module": "a", "class": "B", "config": 1}}, "run_launcher must be a table"),
+        ({"run_launcher": {"module": "a", "class": "B", "args": {}}}, "run_launcher must be a table"),
+    ],
+)
+def test_a_section_of_dagster_that_cannot_be_used_is_explained(tmp_path, monkeypatch, section, message):
+    monkeypatch.setenv("LAKESYNC_CONFIG", "")
+    with pytest.raises(ConfigurationError, match=message) as raised:
+        config.load({"data_dir": tmp_path, "dagster": section})
+    assert "secret" not in str(raised.value)
+
+
+def test_the_settings_of_dagster_reach_child_processes(tmp_path, monkeypatch):
+    (tmp_path / "lakesync.toml").write_text(
+        '[dagster]\nhost = "0.0.0.0"\nallowed_hosts = "ops.example.com"\nstorage_url = "env:STORAGE"\n'
+        '[dagster.run_launcher]\nmodule = "dagster"\nclass = "DefaultRunLauncher"\n'
+    )
+    monkeypatch.setenv("STORAGE", "postgresql://dagster:hidden@127.0.0.1/dagster")
+    monkeypatch.setenv("LAKESYNC_CONFIG", str(tmp_path / "lakesync.toml"))
+    loaded = config.load()
+    assert "hidden" not in repr(loaded)
+    for name, value in loaded.environment().items():
+        monkeypatch.setenv(name, value)
+    assert config.load() == loaded
+
+
+def test_a_pipeline_alone_starts_no_gateway_and_needs_a_way_to_staging(conf, tmp_path):
+    names = {each.name for each in services(conf, None, 1, tmp_path / "workspace.yaml", with_gateway=False)}
+    assert names == {"code_server", "dagster", "daemon", "runs", "recovery"}
+    with pytest.raises(ConfigurationError, match="LAKESYNC_SERVICE_TOKEN is not set"):
+        run(conf, Display(json_events=False), with_gateway=False)
+    assert not (conf.data_dir / "secrets.json").exists()
+
+
+def test_a_server_that_listens_everywhere_is_reached_on_loopback():
+    assert local_url("0.0.0.0", 80) == "http://127.0.0.1:80"
+    assert local_url("::", 80) == "http://[::1]:80"
+    assert local_url("10.1.2.3", 80) == "http://10.1.2.3:80"
 
 
 def test_spark_of_ones_own_means_none_is_started(conf, tmp_path):
