@@ -116,8 +116,8 @@ def test_a_backend_in_python_makes_tokens(folder, monkeypatch, python, code, cli
 
 
 def test_a_backend_in_node_makes_tokens_and_the_app_fetches_them(folder, monkeypatch):
-    node = shutil.which("node")
-    assert node is not None
+    if (node := shutil.which("node")) is None:
+        pytest.skip("there is no Node.js: scripts/install --dev installs it where apt-get may")
     (folder / "print.mjs").write_text(
         'import { server } from "./server.mjs";\nserver.on("listening", () => console.log(server.address().port));\n'
     )
