@@ -191,7 +191,7 @@ def test_a_file_that_is_no_text_is_named(tmp_path):
 
 def test_a_full_disk_stops_no_command(monkeypatch):
     """Least of all the one that says so."""
-    monkeypatch.setattr(config, "_free_disk", lambda _: 0)
+    monkeypatch.setattr("lakesync.config.settings._free_disk", lambda _: 0)
     assert config.load().limits.max_backpressure_bytes == 1 << 20
 
 
