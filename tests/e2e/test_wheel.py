@@ -88,6 +88,7 @@ def test_the_platform_takes_a_row_to_the_lake_from_an_empty_folder(tmp_path, dis
         up.ask("flush")
         [row] = up.ask("query", "SELECT title, owner FROM todos", "--json").splitlines()
         assert json.loads(row) == {"title": "Buy oat milk", "owner": "alice"}
+        assert up.failed_ticks() == []
         up.process.terminate()
         assert up.process.wait(240) == 0, up.log()
     finally:

@@ -29,7 +29,7 @@ def test_a_token_is_verified_once(monkeypatch):
     verifying = TokenVerifier([SECRET], Clock(1000))
     given = token()
     first = verifying.verify(given)
-    monkeypatch.setattr(verifier, "parts_of", None)
+    monkeypatch.setattr(verifier, "decode_parts", None)
     assert verifying.verify(given) is first
 
 
