@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lakesync.engine.access import RulesCache
 from lakesync.engine.greeting import BESIDE, Greeting, spelled
-from lakesync.feed import PulledPage, pull_page
+from lakesync.feed import MAX_PAGE_BYTES, PulledPage, pull_page
 from lakesync.feed.memory import (
     at_rest,
     current,
@@ -45,6 +45,8 @@ class PullRequest(NamedTuple):
     """It is asked on a connection that is told of what is new, or for one."""
     unplaced: bool = False
     """Nobody knows which rows the client has: its database may be another than the record tells of."""
+    max_bytes: int = MAX_PAGE_BYTES
+    """With so many bytes of rows a page is full."""
 
 
 class Reading(NamedTuple):
@@ -99,7 +101,7 @@ def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
         at = at._replace(once=True)
     if pull.own_hlc is not None:
         at = at._replace(own=pull.own_hlc)
-    page = pull_page(view, pull.client_id, at, access, pull.max_deltas)
+    page = pull_page(view, pull.client_id, at, access, pull.max_deltas, max_bytes=request.max_bytes)
     return Reading(pull.since_hlc, record, at, access, page, view.arrival)
 
 

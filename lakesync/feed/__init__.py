@@ -5,7 +5,7 @@ at a position holds of a row, `render` spells it as deltas.
 """
 
 from lakesync.feed.apply import Applied, Sender, apply
-from lakesync.feed.pull import PulledPage, pull_page
+from lakesync.feed.pull import MAX_PAGE_BYTES, PulledPage, pull_page
 from lakesync.feed.reindex import reindex_some
 
-__all__ = ["Applied", "PulledPage", "Sender", "apply", "pull_page", "reindex_some"]
+__all__ = ["MAX_PAGE_BYTES", "Applied", "PulledPage", "Sender", "apply", "pull_page", "reindex_some"]

@@ -58,15 +58,17 @@ def pull_page(
     limit: int,
     writers: set[str] | None = None,
     most_reads: int | None = None,
+    max_bytes: int = MAX_PAGE_BYTES,
 ) -> PulledPage:
     """What a client at `at` lacks, rows whole, at least `limit` deltas when there are so many.
 
     Args:
+        max_bytes: a page with so many bytes of rows is full; it exceeds that by one row at most.
         most_reads: after so many reads of entries the page ends, as if it were full.
         writers: gets the clients who may lack something else of these rows, at the same position, for having written
             to them.
     """
-    walk = _Walk(view, client_id, at, access, limit, writers)
+    walk = _Walk(view, client_id, at, access, limit, writers, max_bytes)
     walk.reads_left = most_reads
     after, redo = at.after, at.redo
     if at.redo_first:
@@ -83,13 +85,21 @@ class _Walk:
     """One page in the making."""
 
     def __init__(
-        self, view: View, client_id: str, at: Position, access: Access, limit: int, writers: set[str] | None
+        self,
+        view: View,
+        client_id: str,
+        at: Position,
+        access: Access,
+        limit: int,
+        writers: set[str] | None,
+        max_bytes: int,
     ) -> None:
         self._view = view
         self._client_id = client_id
         self._at = at
         self._access = access
         self._limit = limit
+        self._max_bytes = max_bytes
         self.buckets = sorted({*at.then, *at.now, *at.reach, own_bucket(client_id)})
         self._moved = at.then ^ at.now if at.moved else frozenset[str]()
         self._writers = writers
@@ -158,7 +168,7 @@ class _Walk:
     def _take(self, stretch: Stretch, buckets: Sequence[str], cursor: int) -> int:
         """Send a stretch, up to the limit; how far that is."""
         text, deltas, last = stretch.text, stretch.deltas, stretch.last
-        room = MAX_PAGE_BYTES - self._bytes
+        room = self._max_bytes - self._bytes
         if self.count + deltas > self._limit or len(text) > room:
             text, deltas, entries = stretch.first(self._limit - self.count, room)
             last = self._view.entries_after(buckets, cursor, entries)[-1].changed
@@ -215,20 +225,20 @@ class _Walk:
 
     def _wanted(self) -> int:
         """How many entries to look at next: one more than may be told says whether there are more."""
-        if self._bytes >= MAX_PAGE_BYTES:
+        if self._bytes >= self._max_bytes:
             return 1
         return min(_CHUNK, self._at_once, max(self._limit - self.count + 1, _FEWEST))
 
     @property
     def _is_full(self) -> bool:
         """Whether nothing more may be sent."""
-        return self.count >= self._limit or self._bytes >= MAX_PAGE_BYTES
+        return self.count >= self._limit or self._bytes >= self._max_bytes
 
     def _next_at_once(self) -> int:
         """The most entries to read at once: as many as the page may still have bytes for, by what it has so far."""
         if not self.count:
             return self._at_once
-        return max(_FEWEST, min(_STRETCH, (MAX_PAGE_BYTES - self._bytes) * self.count // self._bytes))
+        return max(_FEWEST, min(_STRETCH, (self._max_bytes - self._bytes) * self.count // self._bytes))
 
     def _send(self, text: bytes, deltas: int) -> None:
         self.parts.append(text)

@@ -30,6 +30,11 @@ class SpelledDeltas(Sequence[RowDelta]):
         """What stands in the JSON array."""
         return b",".join(self._parts)
 
+    @property
+    def size(self) -> int:
+        """The bytes of all deltas, without what joins them."""
+        return sum(map(len, self._parts))
+
     def __len__(self) -> int:
         return self._count
 
@@ -60,6 +65,11 @@ def encode_page(page: SyncPage) -> bytes:
 def encode_array(deltas: Sequence[RowDelta]) -> bytes:
     """A JSON array of deltas, which are not decoded where they are JSON."""
     return b"[%b]" % deltas.text if isinstance(deltas, SpelledDeltas) else encode_deltas(deltas)
+
+
+def size_of(deltas: Sequence[RowDelta]) -> int:
+    """The bytes that deltas take in a page."""
+    return deltas.size if isinstance(deltas, SpelledDeltas) else len(encode_array(deltas))
 
 
 class Group(NamedTuple):

@@ -9,6 +9,7 @@ import pytest
 import requests
 
 from lakesync.model.types import SyncPull, SyncPush
+from lakesync.staging.shards import ShardMap
 from lakesync.wire import json as wire_json
 from lakesync.wire import protobuf
 from tests.integration.gateway_support import DEADLINE, delta, wall_ms
@@ -226,12 +227,17 @@ def test_one_id_with_two_contents_is_refused_by_name(served):
     assert client.push(one, one).json()["accepted"] == 2
 
 
-def test_a_page_is_bounded_by_bytes_as_well_as_rows(served):
-    writer = served.client("writer")
+@pytest.mark.parametrize(
+    "shards", [None, ShardMap({"todos": "one", "notes": "two"}, "rest")], ids=["one store", "sharded"]
+)
+def test_a_page_is_bounded_by_bytes_as_well_as_rows(serve, shards):
+    server = serve(shards=shards)
+    writer = server.client("writer")
     text = "x" * 300_000
     for row in range(40):
-        assert writer.push(delta(f"r{row}", {"text": text}, client="writer")).ok
-    reader = served.client("reader", writer.gateway)
+        table = ("todos", "notes", "others")[row % 3]
+        assert writer.push(delta(f"r{row}", {"text": text}, table=table, client="writer")).ok
+    reader = server.client("reader", writer.gateway)
     since, rows, pages = "0", [], 0
     while True:
         page = reader.pull(since, limit=10_000)

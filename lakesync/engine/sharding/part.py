@@ -11,7 +11,7 @@ from lakesync.engine.pulling import PullRequest, begin_again, read_page
 from lakesync.engine.pushing import CheckedPush, check_work
 from lakesync.feed.memory import current
 from lakesync.model.schema import TableSchema
-from lakesync.model.types import Claims, PushResult, SyncPull, SyncPush
+from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush
 from lakesync.staging.store import View
 
 
@@ -40,6 +40,17 @@ class Part(SyncGateway):
             trusted: the write scope does not apply to it.
         """
         return self._push(CheckedPush(push, claims, self._wall(), seen, admitted, trusted))
+
+    def submit_share(self, asked: PullRequest, pull: SyncPull, max_bytes: int) -> Future[SyncPage]:
+        """This shard's share of a page, as `submit_page`.
+
+        Args:
+            asked: the pull of the gateway.
+            pull: the same for this shard, with its cursor and the deltas that are left.
+            max_bytes: what is left of the page's bytes.
+        """
+        live = asked.live or not asked.confirmed
+        return self._page(asked._replace(pull=pull, now_ms=self._wall(), live=live, max_bytes=max_bytes))
 
     def submit_lacks(self, pull: SyncPull, claims: Claims, *, resync_refused: bool, confirmed: bool) -> Future[bool]:
         """Whether a pull would bring anything; nothing is remembered of it.

@@ -8,7 +8,9 @@ from lakesync.engine.peek import NOW, PeekPage, no_cursor
 from lakesync.engine.sharding.part import Part
 from lakesync.engine.sharding.pulling import joined
 from lakesync.engine.sharding.steps import Steps, of_shard
+from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.model.types import Claims, RowDelta
+from lakesync.wire.spelled import size_of
 
 
 def peek(parts: Mapping[str, Part], claims: Claims, since: str | None, limit: int) -> Steps[PeekPage]:
@@ -20,16 +22,16 @@ def peek(parts: Mapping[str, Part], claims: Claims, since: str | None, limit: in
     first = since if since == NOW else None
     places = {} if since is None or since == NOW else _places(since)
     pages: list[Sequence[RowDelta]] = []
-    left, more = limit, False
+    left, room, more = limit, MAX_PAGE_BYTES, False
     for name, part in parts.items():
-        if left <= 0:
+        if left <= 0 or room <= 0:
             more = True  # perhaps: the next page shows it
             break
         page = yield from of_shard(name, part.submit_peek(claims, places.get(name, first), left))
         places[name], more = page.cursor, more or page.has_more
         if page.deltas:
             pages.append(page.deltas)
-            left -= len(page.deltas)
+            left, room = left - len(page.deltas), room - size_of(page.deltas)
     return PeekPage(joined(pages), ",".join(f"{name}={place}" for name, place in places.items()), more)
 
 

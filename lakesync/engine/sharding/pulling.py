@@ -15,7 +15,7 @@ from lakesync.engine.sharding.vectors import Place, Vectors
 from lakesync.engine.sourcing import beside_sources
 from lakesync.model.errors import ResyncRequiredError
 from lakesync.model.types import RowDelta, SyncPage
-from lakesync.wire.spelled import SpelledDeltas
+from lakesync.wire.spelled import SpelledDeltas, size_of
 
 
 def start(parts: Mapping[str, Part], client_id: str, place: Place) -> Steps[dict[str, int]]:
@@ -53,32 +53,24 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: PullRequest) -> Ste
     cursors = yield from start(parts, request.client_id, place)
     turn = place.vector.turn if place.vector is not None else ""
     pages: list[Sequence[RowDelta]] = []
-    left, more = request.max_deltas, False
+    left, room, more = request.max_deltas, asked.max_bytes, False
     names = list(parts)
     first = names.index(turn) if turn in parts else 0
     for name in names[first:] + names[:first]:
         there = replace(request, since_hlc=cursors[name], max_deltas=max(left, 1))
-        if left <= 0:
+        if left <= 0 or room <= 0:
             begins = asked.confirmed and cursors[name] in (0, NOWHERE)
             look = parts[name].submit_begin if begins else parts[name].submit_lacks
             lacking = look(there, asked.claims, resync_refused=asked.resync_refused, confirmed=asked.confirmed)
             lacks = yield from of_shard(name, lacking)
             more = more or lacks
             continue
-        telling = parts[name].submit_page(
-            there,
-            asked.claims,
-            resync_refused=asked.resync_refused,
-            confirmed=asked.confirmed,
-            live=asked.live,
-            unplaced=asked.unplaced,
-        )
-        page = yield from of_shard(name, telling)
+        page = yield from of_shard(name, parts[name].submit_share(asked, there, room))
         cursors[name] = page.server_hlc
         if page.deltas:
             pages.append(page.deltas)
-            left -= len(page.deltas)
-        if left <= 0:
+            left, room = left - len(page.deltas), room - size_of(page.deltas)
+        if left <= 0 or room <= 0:
             turn = names[(names.index(name) + 1) % len(names)]
         more = more or page.has_more
     deltas = joined(pages)
