@@ -5,7 +5,9 @@ Nothing here comes from the project; `spec.md` sections 3 and 6 are the source.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -23,6 +25,16 @@ def stamp(delta: Delta) -> tuple[int, str]:
 
 def key_of(delta: Delta) -> Key:
     return delta["table"], delta["rowId"]
+
+
+def id_sum(delta_ids: Iterable[str]) -> int:
+    """The sum by which the pipeline compares a batch in the lake with the log, modulo 2**64."""
+    return sum(map(_id_number, delta_ids)) % 2**64
+
+
+def _id_number(delta_id: str) -> int:
+    digest = delta_id if re.fullmatch("[0-9a-f]{64}", delta_id) else hashlib.sha256(delta_id.encode()).hexdigest()
+    return int(digest[:16], 16)
 
 
 def merge(deltas: Iterable[Delta]) -> Values | None:
@@ -90,14 +102,17 @@ class Ledger:
         self._known: set[tuple[str, int, str]] = set()
         self._rows: dict[Key, Values | None] = {}
 
-    def take(self, deltas: Iterable[Delta]) -> None:
-        """Note acknowledged deltas; a repeat changes nothing."""
+    def take(self, deltas: Iterable[Delta]) -> list[Delta]:
+        """Note acknowledged deltas, and return those that are no repeats."""
+        new = []
         for each in deltas:
             identity = (each["clientId"], int(each["hlc"]), each["deltaId"])
             if identity not in self._known:
                 self._known.add(identity)
                 self._of_row.setdefault(key_of(each), []).append(each)
                 self._rows.pop(key_of(each), None)
+                new.append(each)
+        return new
 
     def row(self, key: Key) -> Values | None:
         """A row as it is now."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.blackbox.clients import Client, NamedClient, Page, StockClient, WrongError
 from tests.blackbox.histories import FILLERS, RULES, TABLES, Step
-from tests.blackbox.law import Delta, Key, Ledger, key_of, shows
+from tests.blackbox.law import Delta, Key, Ledger, id_sum, key_of, shows
 from tests.blackbox.line import Line, LineEndedError
 from tests.blackbox.server import Answer, Request, Server, sign
 
@@ -37,6 +37,8 @@ class Game:
         """What was asked, in order, for the report."""
         self._tokens: dict[str, str] = {}
         self._rules = 0
+        self._unflushed: dict[str, list[str]] = {}
+        """Shard → the ids of deltas that were acknowledged since its last flush."""
         self._backups: dict[str, Any] = {}
         self.clients: list[Client] = [
             self._client(f"c{place}", *each) for place, each in enumerate(setting["clients"], 1)
@@ -284,20 +286,31 @@ class Game:
             body = {"clientId": "filler", "deltas": deltas[place : place + 2_500], "lastSeenHlc": "0"}
             answer = self._call("POST", f"/sync/{self.gateway}/push", self._token("filler", {}), body)
             assert answer.status == 200, answer.body
+        for each in deltas:
+            self._unflushed.setdefault(self.server.shard_of(each["table"]), []).append(each["deltaId"])
         self._ready = True
 
     def _flush(self) -> None:
-        """What the pipeline does: plan, read back, trim."""
-        if self.server.sharded:
-            return  # what a batch sums up to is asked of all shards together
+        """Flush every shard as the pipeline does: plan a batch, confirm what the lake holds, trim the log.
+
+        Raises:
+            WrongError: the log does not hold exactly the deltas that were acknowledged since the last flush.
+        """
         staging = self.server.staging
-        batch = staging("plan", gateway=self.gateway, shard="main", max_deltas=10**9)
-        if batch is not None:
-            days = staging("ledger", gateway=self.gateway)
-            count = sum(day["count"] - day["flushed_count"] for day in days)
-            id_sum = sum(day["id_sum"] - day["flushed_id_sum"] for day in days) % 2**64
-            staging("confirm", batch_id=batch["batch_id"], deltas=count, id_sum=id_sum)
-            staging("trim", gateway=self.gateway, shard="main")
+        for shard in self.server.shards:
+            batch = staging("plan", gateway=self.gateway, shard=shard, max_deltas=10**9)
+            ids = self._unflushed.pop(shard, [])
+            if (batch["deltas"] if batch is not None else 0) != len(ids):
+                raise WrongError(f"{len(ids)} deltas of shard {shard!r} wait for a flush, not those of {batch}")
+            if batch is not None:
+                staging("confirm", batch_id=batch["batch_id"], deltas=len(ids), id_sum=id_sum(ids))
+                staging("trim", gateway=self.gateway, shard=shard)
+
+    def _acknowledged(self, deltas: list[Delta]) -> None:
+        """Note what a push that was answered has brought."""
+        for each in self.ledger.take(deltas):
+            self._unflushed.setdefault(self.server.shard_of(each["table"]), []).append(each["deltaId"])
+        self._look()
 
     def _killed(self, client: Client) -> Iterator[Request | None]:
         """The server dies, perhaps with a push on its way, which is repeated once it is back."""
@@ -376,8 +389,7 @@ class Game:
         self._lines[client.name].ask(request)
         self.requests.append(f"{client.name} {_spell(client.claims)} pushes {_brief(request)} over its line")
         page = self._answer(client)
-        self.ledger.take(request["deltas"])
-        self._look()
+        self._acknowledged(request["deltas"])
         return int(page["serverHlc"]) if page is not None else None
 
     def _answer(self, client: Client, *, drop: bool = False) -> Page | None:
@@ -486,8 +498,7 @@ class Game:
         self._note(f"{client.name} {_spell(client.claims)} pushes {_brief(request)}", answer)
         if answer.status != 200:
             raise WrongError(f"a push is answered with {answer.status} {answer.body!r}")
-        self.ledger.take(request["deltas"])
-        self._look()
+        self._acknowledged(request["deltas"])
         return int(answer.json["serverHlc"])
 
     def _look(self) -> None:

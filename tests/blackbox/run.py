@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tests.blackbox.clients import WrongError
 from tests.blackbox.histories import Step, history
 from tests.blackbox.play import Game
-from tests.blackbox.server import Request, Server
+from tests.blackbox.server import RefusedError, Request, Server
 
 _names = count()
 AT_ONCE = 20
@@ -56,7 +56,7 @@ class _Table:
             return next(self._steps)
         except StopIteration:
             pass
-        except WrongError as error:
+        except (WrongError, RefusedError) as error:
             self.why = str(error)
         self.over = True
         return None

@@ -24,7 +24,7 @@ from tests.blackbox.line import Line
 SECRET = "the secret with which the black-box clients sign"
 SERVICE = "the token that the pipeline would show"
 DEADLINE = 60.0
-SHARDS = {"shards": {"notes": "one", "tasks": "two"}, "default": "rest"}
+SHARDS: dict[str, Any] = {"shards": {"notes": "one", "tasks": "two"}, "default": "rest"}
 _ROOT = Path(__file__).parents[2]
 
 
@@ -50,6 +50,10 @@ class Answer:
         return json.loads(self.body)
 
 
+class RefusedError(Exception):
+    """The server answered a call of the pipeline with an error."""
+
+
 class Server:
     """A gateway over SQLite, over SQLite in three shards, or over Postgres."""
 
@@ -69,7 +73,7 @@ class Server:
             self._variables["LAKESYNC_SHARD_CONFIG"] = json.dumps(SHARDS)
         if postgres is not None:
             self._variables["LAKESYNC_STAGING_URL"] = postgres
-        self.sharded = over == "sharded"
+        self.shards = ["one", "two", "rest"] if over == "sharded" else ["main"]
         self.starts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._kept = threading.local()
@@ -149,11 +153,21 @@ class Server:
         """A WebSocket."""
         return Line(self.port, gateway, token, DEADLINE, {})
 
+    def shard_of(self, table: str) -> str:
+        """The shard in which a table's log is."""
+        if len(self.shards) == 1:
+            return self.shards[0]
+        return SHARDS["shards"].get(table, SHARDS["default"])
+
     def staging(self, method: str, **arguments: Any) -> Any:
-        """Call the staging store as the pipeline does."""
+        """Call the staging store as the pipeline does.
+
+        Raises:
+            RefusedError: the call failed.
+        """
         answer = self.call("POST", f"/internal/staging/{method}", SERVICE, arguments)
         if answer.status != 200:
-            raise RuntimeError(f"staging's {method}: {answer.status} {answer.body!r}")
+            raise RefusedError(f"staging's {method}: {answer.status} {answer.body!r}")
         return answer.json
 
 
