@@ -25,7 +25,8 @@ _FOLLOW_REFERENCES = frozenset({"gateway", "runs"})
 """Services that open connectors, whose secrets may be variables."""
 _OPEN_STORAGE = frozenset({"code_server", "dagster", "daemon", "runs", "recovery"})
 """Services that open Dagster's storage, by the reference in `dagster.yaml`."""
-STORAGE_VARIABLE = "LAKESYNC_DAGSTER_STORAGE_URL"
+STORAGE_VARIABLE = "DAGSTER_STORAGE_URL"
+"""Holds `dagster.storage_url` as `dagster.yaml` refers to it."""
 _PREFIX = "LAKESYNC_"
 _LONG = 16
 """Characters of a secret that no variable holds by chance."""
@@ -45,10 +46,10 @@ def environment(roles: Collection[str], config: Config, inherited: Mapping[str, 
     reads_settings = any(role in _SETTINGS for role in roles)
     allowed = {name for role in roles for name in _SETTINGS.get(role, ())}
     storage = config.dagster.storage_url if not _OPEN_STORAGE.isdisjoint(roles) else None
-    if storage is not None:
-        allowed.add("dagster.storage_url")
     secrets = list(_secrets(config))
     own = {value for name, value in secrets if name in allowed}
+    if storage is not None:
+        own.add(storage.get_secret_value())
     foreign = {value for _, value in secrets if value} - own
     removed = {
         name
@@ -61,7 +62,8 @@ def environment(roles: Collection[str], config: Config, inherited: Mapping[str, 
     if reads_settings:
         found |= _without(config, frozenset(name for name, _ in secrets) - allowed).environment()
     if storage is not None:
-        found[STORAGE_VARIABLE] = storage.get_secret_value()
+        # dagster-postgres is made for psycopg2, which SQLAlchemy 2.1 no longer chooses by itself
+        found[STORAGE_VARIABLE] = "postgresql+psycopg2" + storage.get_secret_value().removeprefix("postgresql")
     return found
 
 

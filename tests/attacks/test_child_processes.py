@@ -23,7 +23,7 @@ SECRETS = {
     "token": "t" * 32,
     "spark.token": "x" * 32,
     "dagster.alert_secret": "a" * 32,
-    "dagster.storage_url": "postgresql://dagster:" + "d" * 32 + "@127.0.0.1/dagster",
+    "dagster.storage_url": "d" * 32,
     "gateway.issuers": "i" * 32,
 }
 NEEDED = {
@@ -52,6 +52,8 @@ def started(tmp_path, monkeypatch):
     monkeypatch.setenv("CONNECTOR_shop_TOKEN", "of a connector")
     monkeypatch.setenv("UNRELATED", "kept")
     for number, (name, value) in enumerate(SECRETS.items()):
+        if name == "dagster.storage_url":
+            value = f"postgresql://dagster:{value}@127.0.0.1/dagster"  # noqa: PLW2901
         given = json.dumps([{"issuer": "https://login", "secret": value}]) if name == "gateway.issuers" else value
         monkeypatch.setenv(f"LAKESYNC_{name.upper().replace('.', '_')}", given)
         monkeypatch.setenv(f"ANOTHER_NAME_{number}", f"prefix {value}")

@@ -127,13 +127,17 @@ def test_dagsters_storage_and_run_launcher_are_those_of_the_settings(conf, monke
     dagster_home.write(changed, 7)
     text = (changed.dagster.home / "dagster.yaml").read_text()
     assert password not in text
-    assert yaml.safe_load(text)["storage"] == {"postgres": {"postgres_url": {"env": "LAKESYNC_DAGSTER_STORAGE_URL"}}}
+    assert yaml.safe_load(text)["storage"] == {"postgres": {"postgres_url": {"env": "DAGSTER_STORAGE_URL"}}}
     dagster_home.write(changed.replace(dagster={"storage_url": None}), 7)
     with dg.DagsterInstance.from_config(str(conf.dagster.home)) as instance:
         assert type(instance.run_launcher) is dg.DefaultRunLauncher
     found = {service.name: service for service in services(changed, None, 1, conf.data_dir / "workspace.yaml")}
     assert "runs" not in found
     assert found["code_server"].after == ("recovery",)
+    for name in ("code_server", "dagster", "daemon", "recovery"):
+        assert found[name].environment["DAGSTER_STORAGE_URL"] == storage.get_secret_value().replace(
+            "postgresql://", "postgresql+psycopg2://"
+        )
 
 
 def test_runs_of_another_launcher_have_what_runs_need_in_the_code_server(conf, tmp_path):
